@@ -1,0 +1,1 @@
+"""The vocabulary that every layer shares: events, spans, the session, units, errors."""

@@ -1,0 +1,95 @@
+"""The categories of the ledger: the taxonomy of DNNMem (ESEC/FSE 2020), made whole.
+
+The live categories count requested bytes. With rounding and pending they make the active bytes, with
+the two cached ones the reserved, with the context the process, with the rest the card.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Category(IntEnum):
+    """What a byte of the card is for, in the order in which every view stacks them."""
+
+    WEIGHTS = 0
+    BUFFERS = 1
+    GRADIENTS = 2
+    OPTIMIZER_STATE = 3
+    INPUTS = 4
+    ACTIVATIONS = 5
+    OUTPUT_GRADIENTS = 6
+    TEMPORARIES = 7
+    WORKSPACE = 8
+    COMMUNICATION = 9
+    USER_TENSORS = 10
+    UNKNOWN = 11
+    ROUNDING = 12
+    PENDING = 13
+    CACHED_RELEASABLE = 14
+    CACHED_STUCK = 15
+    CONTEXT = 16
+    OTHER_PROCESSES = 17
+    FREE = 18
+
+    @property
+    def key(self) -> str:
+        """The name in JSON and in Python: `optimizer_state`."""
+        return self.name.lower()
+
+    @property
+    def label(self) -> str:
+        """The name that a person reads."""
+        return LABELS[self]
+
+
+LABELS: dict[Category, str] = {
+    Category.WEIGHTS: "weights",
+    Category.BUFFERS: "buffers",
+    Category.GRADIENTS: "gradients",
+    Category.OPTIMIZER_STATE: "optimizer state",
+    Category.INPUTS: "inputs",
+    Category.ACTIVATIONS: "activations",
+    Category.OUTPUT_GRADIENTS: "output gradients",
+    Category.TEMPORARIES: "temporaries",
+    Category.WORKSPACE: "workspace",
+    Category.COMMUNICATION: "communication",
+    Category.USER_TENSORS: "user tensors",
+    Category.UNKNOWN: "unknown",
+    Category.ROUNDING: "rounding",
+    Category.PENDING: "pending",
+    Category.CACHED_RELEASABLE: "cached, releasable",
+    Category.CACHED_STUCK: "cached, stuck",
+    Category.CONTEXT: "context and libraries",
+    Category.OTHER_PROCESSES: "other processes",
+    Category.FREE: "free",
+}
+
+MEANINGS: dict[Category, str] = {
+    Category.WEIGHTS: "storages of registered parameters",
+    Category.BUFFERS: "storages of registered buffers",
+    Category.GRADIENTS: "the .grad of parameters",
+    Category.OPTIMIZER_STATE: "what optimizer.state holds",
+    Category.INPUTS: "tensors given to the model, not made by a graph",
+    Category.ACTIVATIONS: "forward results kept for backward",
+    Category.OUTPUT_GRADIENTS: "gradients of activations, on their way through backward",
+    Category.TEMPORARIES: "born and dead inside one phase",
+    Category.WORKSPACE: "scratch memory of cuBLAS, cuBLASLt and cuDNN",
+    Category.COMMUNICATION: "buckets and flat buffers of DDP and FSDP",
+    Category.USER_TENSORS: "named from the notebook and none of the above",
+    Category.UNKNOWN: "active bytes that nothing names",
+    Category.ROUNDING: "block bytes minus requested bytes of allocated blocks",
+    Category.PENDING: "freed, but another stream still uses it",
+    Category.CACHED_RELEASABLE: "free whole segments: what empty_cache() gives back",
+    Category.CACHED_STUCK: "free pieces of segments in use",
+    Category.CONTEXT: "CUDA context and libraries: process minus reserved",
+    Category.OTHER_PROCESSES: "the card's used bytes minus this process",
+    Category.FREE: "the rest of the card",
+}
+
+LIVE: tuple[Category, ...] = tuple(c for c in Category if c <= Category.UNKNOWN)
+"""Categories of live requested bytes: exactly one for each allocation."""
+ACTIVE: tuple[Category, ...] = (*LIVE, Category.ROUNDING, Category.PENDING)
+RESERVED: tuple[Category, ...] = (*ACTIVE, Category.CACHED_RELEASABLE, Category.CACHED_STUCK)
+PROCESS: tuple[Category, ...] = (*RESERVED, Category.CONTEXT)
+CARD: tuple[Category, ...] = tuple(Category)

@@ -1,0 +1,165 @@
+"""What the allocator did, as columns: a million events must load and balance in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Codes = NDArray[np.uint8]
+
+
+class Action(IntEnum):
+    """One entry of the allocator's history, as torch names it."""
+
+    ALLOC = 0
+    FREE_REQUESTED = 1
+    FREE_COMPLETED = 2
+    SEGMENT_ALLOC = 3
+    SEGMENT_FREE = 4
+    SEGMENT_MAP = 5
+    SEGMENT_UNMAP = 6
+    OOM = 7
+    SNAPSHOT = 8
+
+
+class BlockState(IntEnum):
+    """State of a block in a layout."""
+
+    INACTIVE = 0
+    ALLOCATED = 1
+    PENDING = 2
+
+
+class Columns:
+    """Equal-length numpy columns; a base for frozen dataclasses whose fields are all columns."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        first: Any = getattr(self, fields(self)[0].name)  # type: ignore[arg-type]
+        return len(first)
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> Self:
+        """The same columns for some rows."""
+        return type(self)(**{name: column[rows] for name, column in self.columns()})
+
+    def columns(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Name and array of each column."""
+        for field in fields(self):  # type: ignore[arg-type]
+            yield field.name, getattr(self, field.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Events(Columns):
+    """The allocator's actions on one device, in the allocator's own order.
+
+    Attributes:
+        action: Action codes.
+        addr: Address; 0 for SNAPSHOT; for OOM the free bytes of the device (as torch writes them).
+        size: Bytes: *requested* bytes for ALLOC and FREE_*, segment bytes for SEGMENT_*, rounded bytes for OOM.
+        stream: CUDA stream handle; 0 is the legacy default stream.
+        t_ns: Nanoseconds since the epoch (torch's history has microseconds).
+        stack: Index into the session's stacks, or -1 where none was taken.
+    """
+
+    action: Codes
+    addr: Ints
+    size: Ints
+    stream: Ints
+    t_ns: Ints
+    stack: Ints
+
+    @classmethod
+    def empty(cls) -> Self:
+        """No events."""
+        none = np.zeros(0, np.int64)
+        return cls(action=np.zeros(0, np.uint8), addr=none, size=none, stream=none, t_ns=none, stack=none)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Segments(Columns):
+    """Memory held from the driver at one moment, sorted by address (torch's snapshot order).
+
+    An expandable segment is one row for each contiguous mapped stretch.
+
+    Attributes:
+        addr: Start.
+        size: Bytes.
+        stream: The stream that owns it.
+        small: 1 for a segment of the small pool (requests up to 1 MiB).
+        expandable: 1 if its pages are mapped on demand.
+        pool: Second part of the private pool's id, 0 for the default pool.
+    """
+
+    addr: Ints
+    size: Ints
+    stream: Ints
+    small: Codes
+    expandable: Codes
+    pool: Ints
+
+    @classmethod
+    def empty(cls) -> Self:
+        """No segments."""
+        none, code = np.zeros(0, np.int64), np.zeros(0, np.uint8)
+        return cls(addr=none, size=none, stream=none, small=code, expandable=code, pool=none)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Blocks(Columns):
+    """The blocks that tile the segments at one moment, sorted by address.
+
+    Attributes:
+        addr: Start.
+        size: Block bytes.
+        requested: What was asked for; meaningless while INACTIVE.
+        state: BlockState codes.
+        stack: Index into the session's stacks, or -1.
+    """
+
+    addr: Ints
+    size: Ints
+    requested: Ints
+    state: Codes
+    stack: Ints
+
+    @classmethod
+    def empty(cls) -> Self:
+        """No blocks."""
+        none = np.zeros(0, np.int64)
+        return cls(addr=none, size=none, requested=none, state=np.zeros(0, np.uint8), stack=none)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Every segment and block of one device at one moment."""
+
+    segments: Segments
+    blocks: Blocks
+
+    @classmethod
+    def empty(cls) -> Self:
+        """A device from which nothing has been taken."""
+        return cls(segments=Segments.empty(), blocks=Blocks.empty())
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a Python stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+Stack = tuple[Frame, ...]
+"""Innermost frame first, as torch records it."""

@@ -1,0 +1,55 @@
+"""Bytes as people read and write them: one formatter, one parser, binary units everywhere."""
+
+from __future__ import annotations
+
+import re
+
+from nbmem.core.errors import UsageError
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+_UNITS = {"": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB, "K": KIB, "M": MIB, "G": GIB}
+_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def format_bytes(count: int | None, *, signed: bool = False) -> str:
+    """Write a byte count with its unit: B, KiB, MiB or GiB (1024).
+
+    Args:
+        count: Bytes; None means that nobody could know it.
+        signed: Write a plus sign before a positive count (for a change).
+    """
+    if count is None:
+        return "unknown"
+    sign = "-" if count < 0 else "+" if signed and count > 0 else ""
+    size = abs(count)
+    if size < KIB:
+        return f"{sign}{size} B"
+    if size < MIB:
+        return f"{sign}{size / KIB:.1f} KiB"
+    if size < GIB:
+        return f"{sign}{size / MIB:,.1f} MiB"
+    return f"{sign}{size / GIB:,.2f} GiB"
+
+
+def parse_bytes(text: str) -> int:
+    """Read a byte count such as `20GiB`, `512 MiB` or `1048576`.
+
+    Raises:
+        UsageError: The text is not a number with one of the units B, KiB, MiB, GiB.
+    """
+    match = _BYTES.fullmatch(text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise UsageError(
+            f"{text!r} is not an amount of memory. "
+            "Write a number and a unit (1024-based), for example 512MiB or 20GiB."
+        )
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def format_ms(duration_ns: int) -> str:
+    """Write a duration in ms or s."""
+    ms = duration_ns / 1e6
+    return f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.2f} s"  # noqa: PLR2004
