@@ -1,7 +1,7 @@
 """The categories of the ledger: the taxonomy of DNNMem (ESEC/FSE 2020), made whole.
 
-The live categories count requested bytes. With rounding and pending they make the active bytes, with
-the two cached ones the reserved, with the context the process, with the rest the card.
+The live categories count requested bytes. With rounding and pending they make the active bytes,
+with the two cached ones the reserved, with the context the process, with the rest the card.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every error that nbmem raises on purpose; each message says what happened, what it means, what to do."""
+"""Every error that nbmem raises on purpose: what happened, what it means, what to do."""
 
 from __future__ import annotations
 

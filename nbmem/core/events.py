@@ -65,7 +65,7 @@ class Events(Columns):
     Attributes:
         action: Action codes.
         addr: Address; 0 for SNAPSHOT; for OOM the free bytes of the device (as torch writes them).
-        size: Bytes: *requested* bytes for ALLOC and FREE_*, segment bytes for SEGMENT_*, rounded bytes for OOM.
+        size: Bytes: *requested* for ALLOC and FREE_*, the segment's for SEGMENT_*, rounded for OOM.
         stream: CUDA stream handle; 0 is the legacy default stream.
         t_ns: Nanoseconds since the epoch (torch's history has microseconds).
         stack: Index into the session's stacks, or -1 where none was taken.
@@ -82,7 +82,9 @@ class Events(Columns):
     def empty(cls) -> Self:
         """No events."""
         none = np.zeros(0, np.int64)
-        return cls(action=np.zeros(0, np.uint8), addr=none, size=none, stream=none, t_ns=none, stack=none)
+        return cls(
+            action=np.zeros(0, np.uint8), addr=none, size=none, stream=none, t_ns=none, stack=none
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -52,4 +52,4 @@ def parse_bytes(text: str) -> int:
 def format_ms(duration_ns: int) -> str:
     """Write a duration in ms or s."""
     ms = duration_ns / 1e6
-    return f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.2f} s"  # noqa: PLR2004
+    return f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.2f} s"

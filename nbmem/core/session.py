@@ -1,0 +1,161 @@
+"""The waist of the hourglass: capture writes a Session, everything else reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nbmem.core.events import Columns, Events, Layout, Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from nbmem.core.spans import Span
+
+    Ints = NDArray[np.int64]
+    Codes = NDArray[np.uint8]
+
+NOT_KNOWN = -1
+"""Columns hold no None: this stands for it, and `known()` turns it back."""
+
+
+def known(value: int) -> int | None:
+    """A column's value, None where nobody could know it."""
+    return None if value == NOT_KNOWN else int(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """One card, as its driver reports it.
+
+    Attributes:
+        index: CUDA ordinal.
+        name: The driver's name of the card.
+        total_bytes: The card's bytes, as NVML or else cudaMemGetInfo counts them.
+        virtual: Whether nbmem's virtual GPU stands in for it.
+        torch: Version of torch that used it.
+        capability: Compute capability (major, minor); None if nobody could ask.
+    """
+
+    index: int
+    name: str
+    total_bytes: int
+    virtual: bool
+    torch: str
+    capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Marks(Columns):
+    """The allocator's own counters, read at known moments: each fixes a place in the events.
+
+    Attributes:
+        t_ns: When, nanoseconds since the epoch.
+        position: Index of the first event after the reading.
+        allocated: Bytes in live blocks.
+        active: Allocated plus blocks freed but still used by another stream.
+        requested: What was asked for, of the active blocks.
+        reserved: Bytes held from the driver.
+    """
+
+    t_ns: Ints
+    position: Ints
+    allocated: Ints
+    active: Ints
+    requested: Ints
+    reserved: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Samples(Columns):
+    """Readings of the whole card (NVML), each beside the allocator's reserved bytes at that time.
+
+    Attributes:
+        t_ns: When, nanoseconds since the epoch.
+        used: Bytes of the card in use by anybody; NOT_KNOWN without NVML and CUDA.
+        process: Bytes that the driver counts for this process; NOT_KNOWN where it does not say.
+        reserved: The allocator's reserved bytes at the same moment.
+        host: Resident bytes of this process in the host's memory; NOT_KNOWN if unread.
+    """
+
+    t_ns: Ints
+    used: Ints
+    process: Ints
+    reserved: Ints
+    host: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Identities(Columns):
+    """What was seen to live at an address at a position: a weight, a gradient, an input.
+
+    Attributes:
+        position: Event index at which it was seen.
+        addr: Address of the storage.
+        size: Bytes of the storage.
+        category: Category codes.
+        name: Index into the session's names: `model.conv1.weight (64, 3, 7, 7) float32`.
+    """
+
+    position: Ints
+    addr: Ints
+    size: Ints
+    category: Codes
+    name: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceTrace:
+    """What happened on one card.
+
+    Attributes:
+        info: The card.
+        release: Version of torch whose allocator rules apply.
+        settings: The allocator's settings as torch reports them.
+        start: Every segment and block before event 0.
+        events: The allocator's actions.
+        dropped: Events that happened before event 0 of this trace and were lost (full ring).
+        marks: Counters at known positions.
+        samples: Readings of the whole card.
+        identities: What lived where.
+        other_processes: Bytes by process name where visible, at the end.
+    """
+
+    info: DeviceInfo
+    release: str
+    settings: Mapping[str, object]
+    start: Layout
+    events: Events
+    dropped: int
+    marks: Marks
+    samples: Samples
+    identities: Identities
+    other_processes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Session:
+    """One recorded stretch of a notebook or script, frozen when it is closed.
+
+    Attributes:
+        name: The cell's or script's label.
+        created_ns: When it was closed, nanoseconds since the epoch.
+        devices: The traced cards.
+        spans: Cells, phases and blocks in order of their start; parents precede their children.
+        stacks: Python stacks that events refer to.
+        names: Texts that identities refer to.
+        notes: What went wrong or was left out, one sentence each.
+        error: The exception that ended it ("OutOfMemoryError: ..."), or None.
+    """
+
+    name: str
+    created_ns: int
+    devices: tuple[DeviceTrace, ...]
+    spans: tuple[Span, ...]
+    stacks: tuple[Stack, ...] = ()
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    error: str | None = None

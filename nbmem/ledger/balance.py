@@ -1,0 +1,83 @@
+"""The ledger: the bytes of each category at one moment, which add up to the card exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nbmem.core.categories import ACTIVE, PROCESS, RESERVED, Category
+from nbmem.core.errors import LedgerImbalanceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Where every byte of a card was at one moment.
+
+    Attributes:
+        total_bytes: The card's bytes.
+        held: Bytes of each category, in the order of Category.
+        process_known: Whether the driver says what this process holds. If not (containers, no
+            NVML), `context` holds all that the card has in use beyond the reserved bytes.
+    """
+
+    total_bytes: int
+    held: tuple[int, ...]
+    process_known: bool = True
+
+    def __getitem__(self, category: Category) -> int:
+        """Bytes of one category."""
+        return self.held[category]
+
+    @property
+    def active(self) -> int:
+        """Bytes of blocks in use, pending ones included."""
+        return sum(self.held[c] for c in ACTIVE)
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of live blocks: what torch.cuda.memory_allocated() says."""
+        return self.active - self.held[Category.PENDING]
+
+    @property
+    def reserved(self) -> int:
+        """Bytes held from the driver: what torch.cuda.memory_reserved() says."""
+        return sum(self.held[c] for c in RESERVED)
+
+    @property
+    def process(self) -> int | None:
+        """Bytes that nvidia-smi shows for this process; None where the driver does not say."""
+        return sum(self.held[c] for c in PROCESS) if self.process_known else None
+
+    @property
+    def used(self) -> int:
+        """Bytes of the card in use by anybody."""
+        return self.total_bytes - self.held[Category.FREE]
+
+    def check(self, *, allocated: int | None = None, reserved: int | None = None) -> None:
+        """Raise unless every byte of the card is in exactly one category.
+
+        Args:
+            allocated: What the allocator itself reports; None to leave it out.
+            reserved: The same for the bytes held from the driver.
+
+        Raises:
+            LedgerImbalanceError: The books do not balance.
+        """
+        wanted = (("the card", sum(self.held), self.total_bytes),)
+        if allocated is not None:
+            wanted += (("allocated", self.allocated, allocated),)
+        if reserved is not None:
+            wanted += (("reserved", self.reserved, reserved),)
+        for name, parts, whole in wanted:
+            if parts != whole:
+                raise LedgerImbalanceError(
+                    f"The categories hold {parts} B of {name}, which has {whole} B "
+                    f"({parts - whole:+} B). The figures of this report are not to be trusted; "
+                    "please report it with the session's file (%nbmem save)."
+                )
+        if min(self.held) < 0:
+            name = Category(self.held.index(min(self.held))).label
+            raise LedgerImbalanceError(f"The category {name} holds {min(self.held)} B.")
+
+    def to_json(self) -> dict[str, int]:
+        """Bytes by the categories' stable keys; their sum is `total_bytes`."""
+        return {category.key: self.held[category] for category in Category}

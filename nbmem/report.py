@@ -1,0 +1,160 @@
+"""One view-model for all: what every view draws, and nothing that only one of them needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from nbmem.core.categories import Category
+    from nbmem.core.session import DeviceInfo
+    from nbmem.ledger.balance import Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A place in the recording, described for a person.
+
+    Attributes:
+        event: Index of the next event.
+        t_ns: Nanoseconds since the start of the recording.
+        phase: Innermost phase, or None outside of one.
+        step: Its step, or None.
+        line: `file.py:12 in function` of the allocation that made the peak, if a stack was taken.
+    """
+
+    event: int
+    t_ns: int
+    phase: str | None = None
+    step: int | None = None
+    line: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The highest figures of a recording, each with its own moment; None where nobody knows.
+
+    Attributes:
+        at: Where `allocated` was highest; the ledger at the peak is the one of this moment.
+        process: Highest process figure: reserved peak plus context; None without NVML.
+    """
+
+    at: Moment
+    allocated: int
+    reserved: int
+    active: int
+    requested: int
+    process: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRow:
+    """One phase: what it found, peaked at and left.
+
+    Attributes:
+        name: One of core.spans.PHASES (or the user's own name for a block).
+        step: From 0; None outside of a step.
+        depth: 0, or 1 for a phase inside another (recompute in backward).
+        t0_ns: Start, since the start of the recording.
+        t1_ns: End.
+        allocated_before: Allocated bytes at its start.
+        allocated: Allocated bytes at its end.
+        reserved: Reserved bytes at its end.
+        peak_allocated: Highest allocated bytes inside.
+        peak_reserved: Highest reserved bytes inside.
+        ledger_at_peak: The card at the highest allocated moment inside.
+        ledger_at_end: The card at its end.
+    """
+
+    name: str
+    step: int | None
+    depth: int
+    t0_ns: int
+    t1_ns: int
+    allocated_before: int
+    allocated: int
+    reserved: int
+    peak_allocated: int
+    peak_reserved: int
+    ledger_at_peak: Ledger
+    ledger_at_end: Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """One live allocation at the peak.
+
+    Attributes:
+        name: What is known of it (`model.conv1.weight (64, 3, 7, 7) float32`), or None.
+        category: Its category.
+        requested: Bytes asked for.
+        block: Bytes taken for it.
+        born_in: Phase and step of its birth (`forward, step 0`), or None before the recording.
+        line: `file.py:12 in function` that made it, if a stack was taken.
+    """
+
+    name: str | None
+    category: Category
+    requested: int
+    block: int
+    born_in: str | None
+    line: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timeline:
+    """The curves of a recording at chosen moments: the peak of every stretch is among them.
+
+    Attributes:
+        t_ns: Nanoseconds since the start of the recording, ascending, shape (n,).
+        event: Index of the next event at each moment, shape (n,).
+        held: Bytes by category, shape (n, len(Category)).
+        reserved: Bytes held from the driver, shape (n,).
+        bands: Phases as (t0_ns, t1_ns, name, step), depth 0 only.
+    """
+
+    t_ns: NDArray[np.int64]
+    event: NDArray[np.int64]
+    held: NDArray[np.int64]
+    reserved: NDArray[np.int64]
+    bands: tuple[tuple[int, int, str, int | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that a view draws of one recording on one card.
+
+    Attributes:
+        title: The cell's or script's label.
+        device: The card.
+        duration_ns: How long it was recorded.
+        peak: The highest figures.
+        ledger_at_start: The card before the first event.
+        ledger_at_peak: The card at the highest allocated moment.
+        ledger_at_end: The card after the last event.
+        phases: In order of their start.
+        holdings: The largest live allocations at the peak, descending.
+        timeline: The curves.
+        events: How many events were recorded.
+        dropped_events: How many were lost before the first of them.
+        error: The exception that ended the recording, or None.
+        notes: One sentence each.
+    """
+
+    title: str
+    device: DeviceInfo
+    duration_ns: int
+    peak: Peak
+    ledger_at_start: Ledger
+    ledger_at_peak: Ledger
+    ledger_at_end: Ledger
+    phases: tuple[PhaseRow, ...]
+    holdings: tuple[Holding, ...]
+    timeline: Timeline
+    events: int
+    dropped_events: int
+    error: str | None
+    notes: tuple[str, ...]
