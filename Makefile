@@ -1,0 +1,45 @@
+# Every target is a thin name for a command that also works without make.
+PYTHON ?= python3
+VENV := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test demo lab format bench notebooks accuracy accuracy-cuda clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## make .venv with everything that the other targets need
+	$(PYTHON) tools/test.py setup
+
+check: ## what CI runs: every check, in fresh environments
+	.ci/run
+
+test: ## the tests alone
+	$(PYTHON) tools/test.py tests
+
+demo: ## run the quickstart notebook and write out/report.html
+	$(PYTHON) tools/demo.py
+
+lab: ## the same, then open the executed notebook in JupyterLab
+	$(PYTHON) tools/demo.py --lab
+
+format: setup ## format the code and mend what ruff can mend
+	$(VENV) -m ruff check --fix .
+	$(VENV) -m ruff format .
+
+bench: setup ## time the import and a report of a million events
+	$(VENV) tests/benchmarks/import_time.py
+	$(VENV) tests/benchmarks/load_to_report.py
+
+notebooks: setup ## execute every notebook and check its outputs
+	$(VENV) -m pytest tests/notebooks
+
+accuracy: setup ## compare the virtual GPU with the recorded runs of real cards
+	$(VENV) -m tests.accuracy
+
+accuracy-cuda: ## the same with the CUDA build of torch and real models: downloads about 5 GB
+	$(PYTHON) tools/accuracy.py
+
+clean: ## remove what the commands above made, environments and results included
+	rm -rf .venv .venv-* out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,181 @@
+"""Set the project up with nothing but Python and its pip, and pass every check that CI runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from environment import ROOT, prepare, python_of, require_python, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_XDIST = ["-n", "logical", "--maxprocesses", "8"]
+_OTHER_PYTHONS = ("3.11", "3.13")
+
+
+class Result(NamedTuple):
+    """How one check ended: `failed`, or else passed or left out for the reason in `text`."""
+
+    name: str
+    failed: bool
+    seconds: float
+    text: str
+
+
+class Check(NamedTuple):
+    """One check: a command for the main environment, or a function that prepares its own."""
+
+    name: str
+    run: Callable[[Path, bool], tuple[int, str]]
+
+
+def main() -> int:
+    """Run the checks that were named, or all of them; 0 if every one passed."""
+    require_python()
+    names = [check.name for check in CHECKS]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"all of: {' '.join(names)}")
+    parser.add_argument("--fresh", action="store_true", help="make the environments anew")
+    parser.add_argument(
+        "--here", action="store_true", help="use this Python's packages, install nothing"
+    )
+    options = parser.parse_args()
+    for name in options.checks:
+        if name not in names:
+            parser.error(f"there is no check {name!r}; there are {', '.join(names)}")
+
+    begin = time.monotonic()
+    if options.here:
+        python = Path(sys.executable)
+    else:
+        python = prepare(".venv", "torch", "run", "lint", "test", fresh=options.fresh)
+    ready = Result("set-up", failed=False, seconds=time.monotonic() - begin, text="")
+    chosen = [check for check in CHECKS if check.name in (options.checks or names)]
+    return _summary([ready, *(_timed(check, python, fresh=options.fresh) for check in chosen)])
+
+
+def _timed(check: Check, python: Path, *, fresh: bool) -> Result:
+    say(f"\n== {check.name}")
+    begin = time.monotonic()
+    code, text = check.run(python, fresh)
+    return Result(check.name, failed=code != 0, seconds=time.monotonic() - begin, text=text)
+
+
+def _summary(results: list[Result]) -> int:
+    say("")
+    for one in results:
+        say(f"{one.name:<12}{'FAILED' if one.failed else 'ok':<8}{one.seconds:7.1f} s  {one.text}")
+    failed = [one.name for one in results if one.failed]
+    total = sum(one.seconds for one in results)
+    if failed:
+        say(f"\nFailed: {', '.join(failed)}. ({total:.0f} s)")
+    else:
+        say(f"\nAll {len(results)} passed in {total:.0f} s.")
+    return 1 if failed else 0
+
+
+def _stream(*command: str) -> tuple[int, str]:
+    """Run a command, its output passing through; its exit status and last line."""
+    last = ""
+    environment = dict(os.environ, PYTHONUNBUFFERED="1")
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            last = line.strip(" =\n") or last
+    return process.returncode, last
+
+
+def _command(*arguments: str) -> Callable[[Path, bool], tuple[int, str]]:
+    def run(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001  (one shape for all)
+        return _stream(str(python), "-m", *arguments)
+
+    return run
+
+
+def _imports(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Check the layers; import-linter has a command and no `-m`."""
+    code = "from importlinter.cli import lint_imports_command as run; run(prog_name='lint-imports')"
+    return _stream(str(python), "-c", code)
+
+
+def _ipython7(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Run the IPython tests on Colab's IPython; the newest one is in the main environment.
+
+    Only IPython and its kernel are installed anew: everything else (torch is large) comes from the
+    main environment, whose packages stand behind the small one's on the path.
+    """
+    if not (ROOT / "tests" / "ipython").exists():
+        return 0, "left out: there is no tests/ipython"
+    name = ".venv-ipython7"
+    small = prepare(name, "ipython7", interpreter=str(python), project=False, fresh=fresh)
+    link = f"import site; site.addsitedir({_packages_of(python)!r})\n"
+    Path(_packages_of(small), "main_environment.pth").write_text(link, encoding="utf-8")
+    return _stream(str(small), "-m", "pytest", *_XDIST, "tests/ipython")
+
+
+def _pythons(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Run what needs no torch on the oldest and the newest supported Python found here."""
+    status, texts = 0, []
+    for version in _OTHER_PYTHONS:
+        if version == "{}.{}".format(*sys.version_info):
+            continue
+        interpreter = _find_python(version)
+        if interpreter is None:
+            texts.append(f"{version} left out: no such Python on this machine")
+            continue
+        python = prepare(f".venv-{version}", "run", "test", interpreter=interpreter, fresh=fresh)
+        code, last = _stream(str(python), "-m", "pytest", *_XDIST)
+        status |= code
+        texts.append(f"{version} without torch: {last}")
+    return status, "; ".join(texts)
+
+
+def _packages_of(python: Path) -> str:
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return subprocess.check_output([str(python), "-c", code], text=True).strip()
+
+
+def _find_python(version: str) -> str | None:
+    """An interpreter of this version, on the path or among pyenv's; it must really run."""
+    names = [shutil.which(f"python{version}")]
+    if pyenv := shutil.which("pyenv"):
+        root = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=False)
+        kept = Path(root.stdout.strip() or ".", "versions").glob(f"{version}.*")
+        names += [str(python_of(folder)) for folder in sorted(kept)]
+    probe = ["-c", "import sys; print('{}.{}'.format(*sys.version_info))"]
+    for name in filter(None, names):
+        answer = subprocess.run([name, *probe], capture_output=True, text=True, check=False)
+        if answer.stdout.strip() == version:
+            return name
+    return None
+
+
+CHECKS = (
+    Check("lint", _command("ruff", "check", ".")),
+    Check("format", _command("ruff", "format", "--check", ".")),
+    Check("types", _command("mypy")),
+    Check("imports", _imports),
+    Check("spelling", _command("codespell_lib")),
+    Check("tests", _command("pytest", *_XDIST)),
+    Check("ipython7", _ipython7),
+    Check("pythons", _pythons),
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())
