@@ -1,0 +1,105 @@
+"""A CUDA driver that hands out addresses and has only so much memory."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+SEGMENT_START = 0x7000_0000_0000
+"""Where cudaMalloc begins; clear of what real drivers hand out to a process's heap."""
+RANGE_START = 0x4000_0000_0000
+"""Where virtual ranges for expandable segments begin."""
+RANGE_STEP = 1 << 40
+_STEP = 2 << 20
+
+
+class Driver(Protocol):
+    """What the allocator asks of the driver; sizes in bytes."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the card that nobody holds."""
+        ...
+
+    def malloc(self, size: int) -> int | None:
+        """Hand out `size` bytes; None if they cannot be had."""
+        ...
+
+    def free(self, addr: int, size: int) -> None:
+        """Take back what malloc handed out."""
+        ...
+
+    def reserve(self, size: int) -> int:
+        """Hand out a virtual range; it costs no memory."""
+        ...
+
+    def release(self, addr: int, size: int) -> None:
+        """Take back a virtual range."""
+        ...
+
+    def map(self, addr: int, size: int) -> bool:
+        """Put memory behind a part of a virtual range; False if it cannot be had."""
+        ...
+
+    def unmap(self, addr: int, size: int) -> None:
+        """Take that memory back."""
+        ...
+
+
+class SimulatedDriver:
+    """Addresses go upwards and are never used twice; memory is counted to the byte.
+
+    A real driver may fail with memory left (other processes, physical fragmentation): not modelled.
+
+    Attributes:
+        total_bytes: What the card can give this process.
+        used: Bytes handed out.
+    """
+
+    __slots__ = ("_next_range", "_next_segment", "total_bytes", "used")
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.used = 0
+        self._next_segment = SEGMENT_START
+        self._next_range = RANGE_START
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the card that nobody holds."""
+        return self.total_bytes - self.used
+
+    def malloc(self, size: int) -> int | None:
+        """Hand out `size` bytes; None if they cannot be had."""
+        if self.used + size > self.total_bytes:
+            return None
+        self.used += size
+        addr = self._next_segment
+        self._next_segment += -(-size // _STEP) * _STEP
+        return addr
+
+    def free(self, addr: int, size: int) -> None:
+        """Take back what malloc handed out."""
+        del addr
+        self.used -= size
+
+    def reserve(self, size: int) -> int:
+        """Hand out a virtual range; it costs no memory."""
+        addr = self._next_range
+        self._next_range += -(-size // RANGE_STEP) * RANGE_STEP
+        return addr
+
+    def release(self, addr: int, size: int) -> None:
+        """Take back a virtual range."""
+
+    def map(self, addr: int, size: int) -> bool:
+        """Put memory behind a part of a virtual range; False if it cannot be had."""
+        del addr
+        if self.used + size > self.total_bytes:
+            return False
+        self.used += size
+        return True
+
+    def unmap(self, addr: int, size: int) -> None:
+        """Take that memory back."""
+        del addr
+        self.used -= size

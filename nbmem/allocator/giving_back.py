@@ -1,0 +1,121 @@
+"""How cached memory goes back to the driver: all of it, just enough, or the oldest."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from nbmem.allocator import expandable, streams
+from nbmem.allocator.pool import SIZE_SHIFT
+from nbmem.core.errors import ReplayError
+from nbmem.core.events import Action
+
+if TYPE_CHECKING:
+    from nbmem.allocator.heap import Heap
+    from nbmem.allocator.pool import Block, Pool
+
+
+def release_block(heap: Heap, block: Block) -> None:
+    """Give one free whole segment back.
+
+    Raises:
+        ReplayError: The block is a piece of a segment: torch would pass the middle of an
+            allocation to cudaFree, which can happen after max_split_size was lowered.
+    """
+    if not block.whole:
+        raise ReplayError(
+            "max_split_size_mb was lowered while larger segments were split: here torch would free "
+            "the middle of a segment and abort, so nothing after this can be simulated. "
+            "Set max_split_size_mb before the first allocation."
+        )
+    segment = block.segment
+    segment.free.remove(block)
+    del heap.segments[segment.addr]
+    heap.driver.free(segment.addr, segment.size)
+    heap.give_up(segment.pool, segment.size)
+    heap.statistics.segments.remove(1, small=segment.pool.small)
+    limit = heap.settings.max_split_size
+    if limit is not None and segment.size >= limit:
+        heap.statistics.oversize_segments.remove(1)
+    if heap.emit is not None:
+        heap.emit(Action.SEGMENT_FREE, segment.addr, segment.size, segment.stream)
+
+
+def release_all(heap: Heap) -> None:
+    """What empty_cache() does, and the allocator before it gives up.
+
+    During a capture (up to 2.12: in any pool scope) the default pool is left alone.
+    """
+    if not heap.capturing:
+        streams.synchronize(heap)
+        _release_pool(heap, heap.large)
+        _release_pool(heap, heap.small)
+    for number, owner in list(heap.freeable.items()):
+        _release_pool(heap, owner.small)
+        _release_pool(heap, owner.large)
+        if owner.driver_calls == 0:
+            del heap.freeable[number]
+            del heap.private[number]
+    heap.refresh()
+
+
+def _release_pool(heap: Heap, pool: Pool) -> None:
+    mapped = []
+    for block in pool.free_blocks():
+        if block.segment.granule:
+            mapped.append(block)
+        elif block.whole:
+            release_block(heap, block)
+    for block in mapped:
+        expandable.unmap(heap, block)
+
+
+def release_enough(heap: Heap, pool: Pool, stream: int, size: int) -> bool:
+    """With max_split_size: give back one block that is large enough, or several that together are.
+
+    Blocks given back stay so even where they were not enough.
+    """
+    limit = heap.settings.max_split_size
+    if limit is None:
+        return False
+    wanted = max(size, limit)
+    free = pool.list_for(stream)
+    at = bisect_left(free.keys, wanted << SIZE_SHIFT)
+    if at < len(free.blocks) and not free.blocks[at].segment.granule:
+        release_block(heap, free.blocks[at])
+        return True
+    found = 0
+    for block in reversed(free.blocks[:at]):
+        if found >= wanted or block.size < limit:
+            break
+        if not block.segment.granule:
+            found += block.size
+            release_block(heap, block)
+    return found >= wanted
+
+
+def collect_garbage(heap: Heap) -> None:
+    """Give back large cached segments of at least average age while above the threshold."""
+    limit = heap.limit or 0
+    target = heap.held - int(heap.settings.garbage_collection_threshold * limit)
+    if target <= 0:
+        return
+    pool = heap.large
+    left = [block for block in pool.free_blocks() if block.whole]
+    age = sum(pool.searches - block.age_from for block in left)
+    reclaimed = 0
+    freed = True
+    while reclaimed < target and freed and left:
+        threshold = age / len(left)
+        freed = False
+        kept = []
+        for block in left:
+            block_age = pool.searches - block.age_from
+            if not block.segment.granule and block_age >= threshold:
+                freed = True
+                reclaimed += block.size
+                age -= block_age
+                release_block(heap, block)
+            else:
+                kept.append(block)
+        left = kept

@@ -1,0 +1,262 @@
+"""The state of one device's allocator, and what happens to blocks off the fast path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.allocator.pool import COUNTER_SHIFT, NEVER, Block, Pool, PrivatePool, Segment
+from nbmem.allocator.release import TieOrder
+from nbmem.allocator.rounding import MIN_BLOCK, NO_DIVISIONS, SMALL_LIMIT
+from nbmem.allocator.statistics import Statistics
+from nbmem.core.errors import NbmemError
+from nbmem.core.events import Action
+from nbmem.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable
+
+    from nbmem.allocator.driver import Driver
+    from nbmem.allocator.release import Rules
+    from nbmem.allocator.settings import AllocatorSettings
+
+    OnEvent = Callable[[Action, int, int, int], None]
+
+
+class AllocatorOOM(NbmemError):  # noqa: N818 - as torch names it: OutOfMemoryError
+    """The simulated card has no room for a request; the allocator is as it was.
+
+    Attributes:
+        requested: Bytes that were asked for.
+        rounded: Bytes of the block that was looked for.
+        segment: Bytes that were asked of the driver.
+        free_bytes: Bytes of the card that nobody holds.
+        limit: Bytes that this process may hold; None if nothing limits it.
+        total_bytes: Bytes of the card.
+        rejected: Whether throw_on_cudamalloc_oom refused it without a retry.
+    """
+
+    def __init__(  # noqa: PLR0913 - plain fields
+        self,
+        *,
+        requested: int,
+        rounded: int,
+        segment: int,
+        free_bytes: int,
+        limit: int | None,
+        total_bytes: int,
+        rejected: bool = False,
+    ) -> None:
+        self.requested = requested
+        self.rounded = rounded
+        self.segment = segment
+        self.free_bytes = free_bytes
+        self.limit = limit
+        self.total_bytes = total_bytes
+        self.rejected = rejected
+        allowed = "" if limit is None else f" (limited to {format_bytes(limit)})"
+        super().__init__(
+            f"CUDA out of memory: {format_bytes(requested)} were asked for, but of "
+            f"{format_bytes(total_bytes)}{allowed} only {format_bytes(free_bytes)} are free."
+        )
+
+
+class Scope:
+    """A stretch in which allocations go to a private pool.
+
+    Attributes:
+        pool: Where they go.
+        stream: Only allocations on this stream; None: all.
+        capture: Whether a CUDA graph is being captured.
+    """
+
+    __slots__ = ("capture", "pool", "stream")
+
+    def __init__(self, pool: PrivatePool, stream: int | None, *, capture: bool) -> None:
+        self.pool = pool
+        self.stream = stream
+        self.capture = capture
+
+
+class Heap:
+    """What the parts of the allocator share. Use `caching.CachingAllocator`.
+
+    Attributes:
+        rules: The release's behaviour.
+        driver: Where memory comes from.
+        total_bytes: Bytes of the card, of which fractions are taken.
+        limit: Bytes that may be reserved; None: no limit.
+        held: Bytes reserved now.
+        segments: cudaMalloc segments by address.
+        ranges: Virtual ranges by address.
+        live: Allocated blocks by address.
+        queues: Per stream, freed blocks that wait for it, oldest first.
+        completed: Per stream, how many of them it has finished with.
+        deferred: Blocks freed during a capture that other streams use.
+        recorded_in_capture: Streams recorded during a capture, by block.
+    """
+
+    def __init__(
+        self,
+        total_bytes: int,
+        rules: Rules,
+        settings: AllocatorSettings,
+        driver: Driver,
+        on_event: OnEvent | None,
+    ) -> None:
+        self.total_bytes = total_bytes
+        self.rules = rules
+        self.driver = driver
+        self.limit: int | None = None
+        self.fraction = 1.0
+        self.held = 0
+        self.statistics = Statistics()
+        self._total = self.statistics.total
+        self.segments: dict[int, Segment] = {}
+        self.ranges: dict[int, Segment] = {}
+        self.live: dict[int, Block] = {}
+        self.private: dict[int, PrivatePool] = {}
+        self.freeable: dict[int, PrivatePool] = {}
+        self.scopes: list[Scope] = []
+        self.queues: dict[int, deque[Block]] = {}
+        self.completed: dict[int, int] = {}
+        self.deferred: list[Block] = []
+        self.recorded_in_capture: dict[Block, set[int]] = {}
+        self.emit = on_event
+        self.small = Pool(self.statistics.small, small=True)
+        self.large = Pool(self.statistics.large, small=False)
+        self._spare: list[Block] = []
+        # The fast path reads these instead of the settings behind them.
+        self._counter = 0
+        self._counts_blocks = rules.tie_order is TieOrder.BLOCK
+        self._divisions: tuple[int, ...] | None = None
+        self._careful_search = False
+        self._watch = False
+        self._retire_wanted = False
+        self.apply(settings)
+
+    def apply(self, settings: AllocatorSettings) -> None:
+        """Follow new settings from here on; what is cached stays as it is."""
+        self.settings = settings
+        divided = settings.roundup_power2_divisions != NO_DIVISIONS
+        self._divisions = settings.roundup_power2_divisions if divided else None
+        for pool in self.pools():
+            self._set_split_rule(pool)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Decide again which shortcuts the fast path may take."""
+        settings = self.settings
+        self._careful_search = bool(
+            settings.max_split_size is not None
+            or settings.expandable_segments
+            or self.ranges
+            or self.counts_searches
+        )
+        self._watch = self.statistics.pending_seen or settings.max_split_size is not None
+        self._retire_wanted = bool(self.deferred) or any(self.completed.values())
+
+    def pools(self) -> list[Pool]:
+        """Every pool, the default ones first."""
+        return [
+            self.small,
+            self.large,
+            *(pool for owner in self.private.values() for pool in (owner.small, owner.large)),
+        ]
+
+    def expandable(self, pool: Pool) -> bool:
+        """Whether new memory of this pool comes from expandable segments."""
+        allowed = pool.owner is None or self.rules.expandable_private_pools
+        return self.settings.expandable_segments and allowed
+
+    def _set_split_rule(self, pool: Pool) -> None:
+        limit = self.settings.max_split_size
+        if pool.owner is not None and pool.owner.no_split:
+            pool.least_rest, pool.split_below = NEVER, 0
+        elif pool.small or self.expandable(pool):
+            pool.least_rest, pool.split_below = MIN_BLOCK, NEVER
+        else:
+            pool.least_rest = SMALL_LIMIT + 1
+            pool.split_below = NEVER if limit is None else limit
+
+    @property
+    def counts_searches(self) -> bool:
+        """Whether garbage collection is on: it needs a limit and a threshold."""
+        return self.limit is not None and self.settings.garbage_collection_threshold > 0
+
+    @property
+    def capturing(self) -> bool:
+        """Whether frees and releases are put off, as during the capture of a graph."""
+        scopes = self.scopes
+        if not scopes:
+            return False
+        return self.rules.scope_counts_as_capture or any(scope.capture for scope in scopes)
+
+    def new_base(self) -> int:
+        """The counter's part of the key for a new segment."""
+        if self.rules.tie_order is TieOrder.ADDRESS:
+            return 0
+        self._counter += 1
+        return self._counter << COUNTER_SHIFT
+
+    def base_for_piece(self, block: Block) -> int:
+        """The counter's part of the key for a new block cut from `block`."""
+        return self.new_base() if self._counts_blocks else block.base
+
+    def reserve(self, pool: Pool, size: int) -> None:
+        """Count memory that came from the driver."""
+        self.held += size
+        self.statistics.reserved.add(size, small=pool.small)
+        self.statistics.num_device_alloc += 1
+        if pool.owner is not None:
+            pool.owner.reserved += size
+
+    def give_up(self, pool: Pool, size: int) -> None:
+        """Count memory that went back to the driver."""
+        self.held -= size
+        self.statistics.reserved.remove(size, small=pool.small)
+        self.statistics.num_device_free += 1
+        if pool.owner is not None:
+            pool.owner.reserved -= size
+            pool.owner.driver_calls -= 1
+
+    def settle(self, block: Block) -> None:
+        """A block that is freed everywhere joins its free neighbours and becomes free."""
+        if self.emit is not None:
+            self.emit(Action.FREE_COMPLETED, block.addr, block.requested, block.segment.stream)
+        side = block.segment.side
+        side.requested_down += block.requested
+        pieces = won = 0
+        for neighbour in (block.prev, block.next):
+            if neighbour is not None and neighbour.key:
+                pieces -= 1
+                won -= neighbour.size
+                block.segment.free.remove(neighbour)
+                block.take_in(neighbour)
+        if not block.segment.granule:
+            if block.prev is not None or block.next is not None:
+                pieces += 1
+                won += block.size
+            self.count_pieces(block.segment.pool, pieces, won)
+        block.age_from = block.segment.pool.searches
+        block.segment.free.insert(block)
+
+    def count_pieces(self, pool: Pool, pieces: int, size: int) -> None:
+        """Change the counters of free pieces of split segments, and raise their peaks."""
+        side, total = pool.side, self.statistics.total
+        if pieces > 0:
+            side.pieces_up += pieces
+            now = side.pieces_up - side.pieces_down
+            side.pieces_peak = max(side.pieces_peak, now)
+            now += side.other.pieces_up - side.other.pieces_down
+            total.pieces_peak = max(total.pieces_peak, now)
+        else:
+            side.pieces_down -= pieces
+        if size > 0:
+            side.split_up += size
+            now = side.split_up - side.split_down
+            side.split_peak = max(side.split_peak, now)
+            now += side.other.split_up - side.other.split_down
+            total.split_peak = max(total.split_peak, now)
+        else:
+            side.split_down -= size

@@ -1,0 +1,94 @@
+"""Which rules of torch's CUDA caching allocator hold in which release."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+from nbmem.core.errors import UsageError
+
+NEWEST = "2.13.0"
+"""The newest release whose rules were checked; newer ones are treated alike."""
+
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
+
+
+class TieOrder(IntEnum):
+    """How free blocks of one size are ordered."""
+
+    ADDRESS = 0
+    BLOCK = 1
+    SEGMENT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """One release's behaviour, where the releases differ.
+
+    The comparators are in c10/cuda/CUDACachingAllocator.cpp, for example
+    https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp
+
+    Attributes:
+        release: The release, as it was asked for.
+        tie_order: ADDRESS up to 2.11; BLOCK (a counter of every block made) in 2.12; SEGMENT (a
+            counter of every segment, then the address) since 2.13.
+        scope_counts_as_capture: Up to 2.12 any active pool scope defers what a capture defers.
+        expandable_private_pools: Since 2.5 private pools are expandable too.
+        empty_cache_in_scope: Since 2.8 empty_cache() is allowed while a pool scope is active.
+        last_key_fills_itself: Up to 2.9 the `>` of roundup_power2_divisions overwrites the last
+            listed entry.
+        least_max_split_mib: Smallest max_split_size_mb that is accepted.
+        rounded_limit: Since 2.13 the memory fraction is rounded to bytes, before it was truncated.
+        early_use_on_oom: Pools marked use-on-OOM are searched before memory is given back.
+        has_non_split_rounding: max_non_split_rounding_mb exists.
+        has_large_segment_size: large_segment_size_mb exists.
+        rejects: throw_on_cudamalloc_oom and num_oom_rejections exist.
+    """
+
+    release: str
+    tie_order: TieOrder
+    scope_counts_as_capture: bool
+    expandable_private_pools: bool
+    empty_cache_in_scope: bool
+    last_key_fills_itself: bool
+    least_max_split_mib: int
+    rounded_limit: bool
+    early_use_on_oom: bool
+    has_non_split_rounding: bool
+    has_large_segment_size: bool
+    rejects: bool
+
+
+@lru_cache(maxsize=64)
+def rules_for(release: str) -> Rules:
+    """The rules of a torch release such as `2.11.0+cu130`; of the newest for anything newer.
+
+    Raises:
+        UsageError: The text does not begin with a version number.
+    """
+    match = _VERSION.match(release)
+    if match is None:
+        raise UsageError(
+            f"{release!r} is not a release of torch. Write it as torch.__version__ does: 2.11.0."
+        )
+    version = (int(match[1]), int(match[2]))
+    if version >= (2, 13):
+        tie_order = TieOrder.SEGMENT
+    else:
+        tie_order = TieOrder.BLOCK if version >= (2, 12) else TieOrder.ADDRESS
+    return Rules(
+        release=release,
+        tie_order=tie_order,
+        scope_counts_as_capture=version < (2, 13),
+        expandable_private_pools=version >= (2, 5),
+        empty_cache_in_scope=version >= (2, 8),
+        last_key_fills_itself=version < (2, 10),
+        least_max_split_mib=20 if version >= (2, 10) else 21,
+        rounded_limit=version >= (2, 13),
+        early_use_on_oom=version >= (2, 10),
+        has_non_split_rounding=version >= (2, 6),
+        has_large_segment_size=version >= (2, 11),
+        rejects=version >= (2, 12),
+    )

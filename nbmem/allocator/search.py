@@ -1,0 +1,56 @@
+"""The search for a cached block, with every option; the fast path has the plain case inline."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from nbmem.allocator.expandable import growth_of
+from nbmem.allocator.pool import SIZE_SHIFT
+
+if TYPE_CHECKING:
+    from nbmem.allocator.heap import Heap
+    from nbmem.allocator.pool import Block, FreeList, Pool
+
+
+def find(heap: Heap, pool: Pool, stream: int, size: int) -> Block | None:
+    """Take the best cached block of at least `size` bytes out of its list; None if none fits."""
+    if heap.counts_searches:
+        pool.searches += 1
+    free = pool.lists.get(stream)
+    if free is None:
+        return None
+    at = _place(heap, free, size)
+    if at is None:
+        return None
+    block = free.blocks[at]
+    limit = heap.settings.max_split_size
+    if limit is not None:
+        if size < limit <= block.size:
+            return None
+        if size >= limit and block.size >= size + heap.settings.max_non_split_rounding:
+            return None
+    del free.keys[at], free.blocks[at]
+    block.key = 0
+    return block
+
+
+def _place(heap: Heap, free: FreeList, size: int) -> int | None:
+    """Where the first fitting block is; expandable ones are told apart by their room to grow."""
+    blocks = free.blocks
+    at = bisect_left(free.keys, size << SIZE_SHIFT)
+    if at == len(blocks):
+        return None
+    if not blocks[at].segment.granule:
+        return at
+    if heap.settings.expandable_segments:
+        while (
+            at + 1 < len(blocks)
+            and blocks[at].segment.granule
+            and growth_of(blocks[at + 1]) < growth_of(blocks[at])
+        ):
+            at += 1
+        return at
+    while at < len(blocks) and blocks[at].segment.granule:
+        at += 1
+    return at if at < len(blocks) else None

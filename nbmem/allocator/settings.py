@@ -1,0 +1,184 @@
+"""The allocator's settings: PYTORCH_CUDA_ALLOC_CONF, parsed as torch parses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from nbmem.allocator.conf_values import (
+    divisions_of,
+    flag_of,
+    fraction_of,
+    mib_of,
+    tokens_of,
+)
+from nbmem.allocator.release import NEWEST, rules_for
+from nbmem.allocator.rounding import LARGE_SEGMENT, NO_DIVISIONS
+from nbmem.core.errors import UsageError
+from nbmem.core.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nbmem.allocator.conf_values import Value
+    from nbmem.allocator.release import Rules
+
+NO_EFFECT = frozenset(
+    {
+        "graph_capture_record_stream_reuse",
+        "pinned_num_register_threads",
+        "pinned_reserve_segment_size_mb",
+        "pinned_max_cached_size_mb",
+        "pinned_max_round_threshold_mb",
+        "pinned_use_background_threads",
+        "pinned_use_cuda_host_register",
+        "pinned_use_hip_host_register",
+        "release_lock_on_cudamalloc",
+        "release_lock_on_hipmalloc",
+    }
+)
+"""Keys of torch's that change no byte of device memory here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorSettings:
+    """What the allocator was told.
+
+    Attributes:
+        conf: The text as the user wrote it.
+        max_split_size: Bytes; larger blocks are not split. None: no such limit.
+        max_non_split_rounding: Bytes that an unsplit large block may exceed its request by.
+        garbage_collection_threshold: Part of the memory limit above which old blocks go; 0: off.
+        expandable_segments: Map pages on demand instead of cudaMalloc.
+        roundup_power2_divisions: 16 entries, see `rounding.round_size`.
+        large_segment_size: Bytes of a segment for medium requests.
+        per_process_memory_fraction: Limit as a part of the card; None: not set here.
+        throw_on_cudamalloc_oom: Refuse new memory above the limit without a retry.
+    """
+
+    conf: str = ""
+    max_split_size: int | None = None
+    max_non_split_rounding: int = LARGE_SEGMENT
+    garbage_collection_threshold: float = 0.0
+    expandable_segments: bool = False
+    roundup_power2_divisions: tuple[int, ...] = NO_DIVISIONS
+    large_segment_size: int = LARGE_SEGMENT
+    per_process_memory_fraction: float | None = None
+    throw_on_cudamalloc_oom: bool = False
+
+    @classmethod
+    def parse(cls, conf: str, release: str = NEWEST) -> Self:
+        """Read the text of PYTORCH_CUDA_ALLOC_CONF.
+
+        Raises:
+            UsageError: The text is one that torch refuses, or asks for another allocator.
+        """
+        return cls().updated(conf, release)
+
+    @classmethod
+    def from_torch(cls, raw: Mapping[str, Any], release: str = NEWEST) -> Self:
+        """Read the `allocator_settings` of a torch snapshot; unknown keys are ignored.
+
+        The values in force win over the text: torch lists only some of them.
+        """
+        settings = cls.parse(str(raw.get("PYTORCH_CUDA_ALLOC_CONF") or ""), release)
+        found: dict[str, Any] = {}
+        if (limit := raw.get("max_split_size")) is not None:
+            found["max_split_size"] = int(limit) if 0 < int(limit) < 1 << 60 else None
+        if (threshold := raw.get("garbage_collection_threshold")) is not None:
+            found["garbage_collection_threshold"] = float(threshold)
+        if (expandable := raw.get("expandable_segments")) is not None:
+            found["expandable_segments"] = bool(expandable)
+        if divisions := raw.get("roundup_power2_divisions"):
+            entries = [int(divisions.get(str(1 << i), 0)) for i in range(len(NO_DIVISIONS))]
+            found["roundup_power2_divisions"] = tuple(entries)
+        return replace(settings, **found)
+
+    def updated(self, conf: str, release: str = NEWEST) -> Self:
+        """The settings after torch's `_set_allocator_settings(conf)`.
+
+        Torch resets only three values that the text does not name; the others stay as they were
+        (parseArgs of c10/cuda/CUDAAllocatorConfig.cpp at v2.9.1).
+
+        Raises:
+            UsageError: The text is one that torch refuses.
+        """
+        values: dict[str, Any] = {
+            "conf": conf,
+            "max_split_size": None,
+            "garbage_collection_threshold": 0.0,
+            "roundup_power2_divisions": NO_DIVISIONS,
+        }
+        rules = rules_for(release)
+        for key, value in tokens_of(conf):
+            if key in NO_EFFECT:
+                continue
+            if key == "backend":
+                _check_backend(value)
+                continue
+            reader = _READERS.get(key)
+            if reader is None:
+                raise UsageError(
+                    f"torch's allocator has no setting {key!r}. "
+                    f"Known here: {', '.join(sorted(_READERS))}."
+                )
+            name, read = reader
+            values[name] = read(key, value, rules)
+        if not rules.has_non_split_rounding:
+            values.pop("max_non_split_rounding", None)
+        if not rules.has_large_segment_size:
+            values.pop("large_segment_size", None)
+        if not rules.rejects:
+            values.pop("throw_on_cudamalloc_oom", None)
+        return replace(self, **values)
+
+
+def _check_backend(value: Value) -> None:
+    if value != "native":
+        raise UsageError(
+            f"backend:{value} is another allocator with other rules; only native is simulated."
+        )
+
+
+def _split_size(key: str, value: Value, rules: Rules) -> int:
+    return mib_of(key, value, least=rules.least_max_split_mib) * MIB
+
+
+def _non_split(key: str, value: Value, rules: Rules) -> int:
+    return mib_of(key, value, least=rules.least_max_split_mib) * MIB
+
+
+def _segment_size(key: str, value: Value, rules: Rules) -> int:
+    del rules
+    return mib_of(key, value, least=20) * MIB
+
+
+def _threshold(key: str, value: Value, rules: Rules) -> float:
+    del rules
+    return fraction_of(key, value, one_allowed=False)
+
+
+def _fraction(key: str, value: Value, rules: Rules) -> float:
+    del rules
+    return fraction_of(key, value, one_allowed=True)
+
+
+def _flag(key: str, value: Value, rules: Rules) -> bool:
+    del rules
+    return flag_of(key, value)
+
+
+def _divisions(key: str, value: Value, rules: Rules) -> tuple[int, ...]:
+    return divisions_of(key, value, last_key_fills_itself=rules.last_key_fills_itself)
+
+
+_READERS: dict[str, tuple[str, Callable[[str, Value, Rules], Any]]] = {
+    "max_split_size_mb": ("max_split_size", _split_size),
+    "max_non_split_rounding_mb": ("max_non_split_rounding", _non_split),
+    "garbage_collection_threshold": ("garbage_collection_threshold", _threshold),
+    "expandable_segments": ("expandable_segments", _flag),
+    "roundup_power2_divisions": ("roundup_power2_divisions", _divisions),
+    "large_segment_size_mb": ("large_segment_size", _segment_size),
+    "per_process_memory_fraction": ("per_process_memory_fraction", _fraction),
+    "throw_on_cudamalloc_oom": ("throw_on_cudamalloc_oom", _flag),
+}
