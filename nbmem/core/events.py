@@ -99,7 +99,7 @@ class Segments(Columns):
         stream: The stream that owns it.
         small: 1 for a segment of the small pool (requests up to 1 MiB).
         expandable: 1 if its pages are mapped on demand.
-        pool: Second part of the private pool's id, 0 for the default pool.
+        pool: 0 for the default pool; n for torch's private pool (0, n), -n for (n, 0) of a capture.
     """
 
     addr: Ints
