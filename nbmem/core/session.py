@@ -115,8 +115,10 @@ class DeviceTrace:
         info: The card.
         release: Version of torch whose allocator rules apply.
         settings: The allocator's settings as torch reports them.
-        start: Every segment and block before event 0.
+        start: Every segment and block before event 0; None where it was not seen (a full ring, a
+            snapshot of the user's own): it is then worked out from the end, backwards.
         events: The allocator's actions.
+        end: Every segment and block after the last event.
         dropped: Events that happened before event 0 of this trace and were lost (full ring).
         marks: Counters at known positions.
         samples: Readings of the whole card.
@@ -127,8 +129,9 @@ class DeviceTrace:
     info: DeviceInfo
     release: str
     settings: Mapping[str, object]
-    start: Layout
+    start: Layout | None
     events: Events
+    end: Layout
     dropped: int
     marks: Marks
     samples: Samples

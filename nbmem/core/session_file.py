@@ -71,9 +71,10 @@ def open_session(path: str | Path) -> Session:
 
 
 def _tables(device: DeviceTrace) -> dict[str, Columns]:
+    layouts = {"end": device.end} | ({"start": device.start} if device.start else {})
     return {
-        "segments": device.start.segments,
-        "blocks": device.start.blocks,
+        **{f"{at}/segments": layout.segments for at, layout in layouts.items()},
+        **{f"{at}/blocks": layout.blocks for at, layout in layouts.items()},
         "events": device.events,
         "marks": device.marks,
         "samples": device.samples,
@@ -97,6 +98,7 @@ def _head(session: Session) -> dict[str, Any]:
                 "release": device.release,
                 "settings": dict(device.settings),
                 "dropped": device.dropped,
+                "start_known": device.start is not None,
                 "other_processes": dict(device.other_processes),
             }
             for device in session.devices
@@ -140,12 +142,18 @@ def _device(head: Mapping[str, Any], archive: zipfile.ZipFile, index: int) -> De
     def table(kind: type[_C], name: str) -> _C:
         return _read(kind, archive, f"{index}/{name}")
 
+    def layout(at: str) -> Layout:
+        return Layout(
+            segments=table(Segments, f"{at}/segments"), blocks=table(Blocks, f"{at}/blocks")
+        )
+
     return DeviceTrace(
         info=DeviceInfo(**info),
         release=head["release"],
         settings=head["settings"],
-        start=Layout(segments=table(Segments, "segments"), blocks=table(Blocks, "blocks")),
+        start=layout("start") if head["start_known"] else None,
         events=table(Events, "events"),
+        end=layout("end"),
         dropped=head["dropped"],
         marks=table(Marks, "marks"),
         samples=table(Samples, "samples"),

@@ -62,13 +62,12 @@ class Ledger:
         Raises:
             LedgerImbalanceError: The books do not balance.
         """
-        wanted = (("the card", sum(self.held), self.total_bytes),)
-        if allocated is not None:
-            wanted += (("allocated", self.allocated, allocated),)
-        if reserved is not None:
-            wanted += (("reserved", self.reserved, reserved),)
-        for name, parts, whole in wanted:
-            if parts != whole:
+        for name, parts, whole in (
+            ("the card", sum(self.held), self.total_bytes),
+            ("allocated", self.allocated, allocated),
+            ("reserved", self.reserved, reserved),
+        ):
+            if whole is not None and parts != whole:
                 raise LedgerImbalanceError(
                     f"The categories hold {parts} B of {name}, which has {whole} B "
                     f"({parts - whole:+} B). The figures of this report are not to be trusted; "

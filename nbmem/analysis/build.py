@@ -1,0 +1,194 @@
+"""A session read into the one view-model that every view draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.analysis.curves import timeline
+from nbmem.analysis.lines import users_line
+from nbmem.core.categories import Category
+from nbmem.core.errors import UsageError
+from nbmem.ledger.balance import Ledger
+from nbmem.ledger.books import Books
+from nbmem.report import Holding, Moment, Peak, PhaseRow, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.core.session import Session
+    from nbmem.core.spans import Span
+
+LARGEST = 50
+"""Holdings in a report."""
+UNKNOWN_SHARE = 0.01
+"""Above this part of the active bytes at the peak, unknown bytes are worth a note."""
+
+
+def build_report(session: Session, device: int | None = None) -> Report:
+    """Read a session.
+
+    Args:
+        session: What was recorded.
+        device: CUDA ordinal of the card; None for the one with the most events.
+
+    Raises:
+        UsageError: The session has no such card, or none at all.
+    """
+    books = Books(session, _index_of(session, device))
+    trace, followed = books.trace, books.followed
+    t0_ns, t1_ns = _times(session, books)
+    top = books.peak(0, books.events)
+    at_peak = books.ledger(top)
+    return Report(
+        title=session.name,
+        device=trace.info,
+        duration_ns=t1_ns - t0_ns,
+        peak=Peak(
+            at=_moment(books, top, t0_ns),
+            allocated=int(followed.allocated[top]),
+            reserved=int(followed.reserved.max()),
+            active=int(followed.active.max()),
+            requested=int(followed.requested.max()),
+            process=books.ledger(int(np.argmax(followed.reserved))).process,
+        ),
+        ledger_at_start=books.ledger(0),
+        ledger_at_peak=at_peak,
+        ledger_at_end=books.ledger(books.events),
+        phases=_phase_rows(books, session, t0_ns),
+        holdings=_holdings(books, top),
+        timeline=timeline(books, t0_ns),
+        events=books.events,
+        dropped_events=trace.dropped,
+        error=session.error,
+        notes=_notes(session, books, at_peak),
+    )
+
+
+def _index_of(session: Session, device: int | None) -> int:
+    ordinals = [trace.info.index for trace in session.devices]
+    if not ordinals:
+        why = session.notes[0] if session.notes else "no GPU memory was used while it was recorded."
+        raise UsageError(
+            f"There is nothing to report of {session.name!r}: {why} "
+            "Trace a cell that puts tensors on a card; without a card, choose a virtual one "
+            "(%nbmem gpu lists them)."
+        )
+    if device is None:
+        return max(range(len(ordinals)), key=lambda i: len(session.devices[i].events))
+    if device not in ordinals:
+        raise UsageError(
+            f"Card {device} was not used while {session.name!r} was recorded; "
+            f"these were: {', '.join(map(str, ordinals))}."
+        )
+    return ordinals.index(device)
+
+
+def _times(session: Session, books: Books) -> tuple[int, int]:
+    if session.spans:
+        return session.spans[0].t0_ns, session.spans[0].t1_ns
+    times = books.trace.events.t_ns
+    return (int(times[0]), int(times[-1])) if len(times) else (0, 0)
+
+
+def _moment(books: Books, position: int, t0_ns: int) -> Moment:
+    span = _phase_at(books, position)
+    events = books.trace.events
+    stack = int(events.stack[position - 1]) if position else -1
+    return Moment(
+        event=position,
+        t_ns=max(0, int(books.times(np.array([position]))[0]) - t0_ns),
+        phase=span.name if span else None,
+        step=span.step if span else None,
+        line=users_line(books.session.stacks[stack]) if stack >= 0 else None,
+    )
+
+
+def _phase_at(books: Books, position: int) -> Span | None:
+    """The phase of the last event before a position."""
+    index = int(books.phases.of(np.array([position - 1], np.int64))[0])
+    return books.phases.spans[index][1] if index >= 0 else None
+
+
+def _phase_rows(books: Books, session: Session, t0_ns: int) -> tuple[PhaseRow, ...]:
+    device = session.devices.index(books.trace)
+    spans = [span for span in session.spans if span.kind != "cell"]
+    spans.sort(key=lambda span: (span.first[device], span.t0_ns, -span.last[device]))
+    bounds = [(span.first[device], span.last[device]) for span in spans]
+    peaks = [books.peak(first, last) for first, last in bounds]
+    at_peaks = _ledgers(books, peaks)
+    at_ends = _ledgers(books, [last for _, last in bounds])
+    f = books.followed
+    return tuple(
+        PhaseRow(
+            name=span.name,
+            step=span.step,
+            depth=int(span.parent is not None and session.spans[span.parent].kind != "cell"),
+            t0_ns=span.t0_ns - t0_ns,
+            t1_ns=span.t1_ns - t0_ns,
+            allocated_before=int(f.allocated[first]),
+            allocated=int(f.allocated[last]),
+            reserved=int(f.reserved[last]),
+            peak_allocated=int(f.allocated[peak]),
+            peak_reserved=int(f.reserved[first : last + 1].max()),
+            ledger_at_peak=at_peak,
+            ledger_at_end=at_end,
+        )
+        for span, (first, last), peak, at_peak, at_end in zip(
+            spans, bounds, peaks, at_peaks, at_ends, strict=True
+        )
+    )
+
+
+def _ledgers(books: Books, positions: Sequence[int]) -> list[Ledger]:
+    table = books.held(np.array(positions, np.int64))
+    known = books.process_known
+    total = books.trace.info.total_bytes
+    return [
+        Ledger(total_bytes=total, held=tuple(map(int, row)), process_known=known) for row in table
+    ]
+
+
+def _holdings(books: Books, position: int) -> tuple[Holding, ...]:
+    a = books.followed.allocations
+    rows = books.live(position)
+    rows = rows[np.argsort(-a.requested[rows], kind="stable")][:LARGEST]
+    return tuple(
+        Holding(
+            name=books.name(row),
+            category=Category(int(books.category[row])),
+            requested=int(a.requested[row]),
+            block=int(a.block[row]),
+            born_in=_born(books, int(row)),
+            line=users_line(books.session.stacks[stack])
+            if (stack := int(a.stack[row])) >= 0
+            else None,
+        )
+        for row in map(int, rows)
+    )
+
+
+def _born(books: Books, row: int) -> str | None:
+    index = int(books.born_in[row])
+    if index < 0:
+        return None
+    span = books.phases.spans[index][1]
+    return span.name if span.step is None else f"{span.name}, step {span.step}"
+
+
+def _notes(session: Session, books: Books, at_peak: Ledger) -> tuple[str, ...]:
+    notes = [*session.notes, *books.notes]
+    unknown = at_peak[Category.UNKNOWN]
+    if unknown > UNKNOWN_SHARE * max(at_peak.active, 1):
+        share = 100 * unknown / at_peak.active
+        notes.append(
+            f"{share:.1f}% of the active bytes at the peak have no name: they were allocated "
+            "outside of the phases that nbmem knows, by nothing that the notebook names."
+        )
+    if not books.process_known:
+        notes.append(
+            "The driver does not say what this process holds (common in containers), so the row "
+            "'context and libraries' holds all that the card has in use beyond the reserved bytes."
+        )
+    return tuple(dict.fromkeys(notes))

@@ -1,0 +1,56 @@
+"""A million events reduced to what a screen can show, without losing a peak."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.report import Timeline
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.ledger.books import Books
+
+    Ints = NDArray[np.int64]
+
+BINS = 400
+"""Stretches of the timeline; each keeps its highest and lowest allocated and highest reserved."""
+
+
+def timeline(books: Books, t0_ns: int) -> Timeline:
+    """The curves of a recording.
+
+    Args:
+        books: The card's books.
+        t0_ns: Start of the recording, nanoseconds since the epoch.
+    """
+    positions = chosen_positions(books)
+    return Timeline(
+        t_ns=np.maximum.accumulate(np.maximum(books.times(positions) - t0_ns, 0)),
+        event=positions,
+        held=books.held(positions),
+        reserved=books.followed.reserved[positions],
+        bands=tuple(
+            (span.t0_ns - t0_ns, span.t1_ns - t0_ns, span.name, span.step)
+            for _, span in books.phases.spans
+        ),
+    )
+
+
+def chosen_positions(books: Books, bins: int = BINS) -> Ints:
+    """Ascending positions with the extremes of every stretch and both ends of every phase."""
+    n = books.events
+    if n <= 4 * bins:
+        return np.arange(n + 1, dtype=np.int64)
+    edges = np.linspace(0, n + 1, bins + 1).astype(np.int64)
+    chosen: list[int] = [0, n]
+    for curve, extreme in (
+        (books.followed.allocated, np.argmax),
+        (books.followed.allocated, np.argmin),
+        (books.followed.reserved, np.argmax),
+    ):
+        chosen.extend(int(low + extreme(curve[low:high])) for low, high in pairwise(edges))
+    return np.unique(np.array(chosen, np.int64))

@@ -1,0 +1,211 @@
+"""nbmem from Python: trace a block, name a phase, open what was saved."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from nbmem.core.errors import NbmemError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from nbmem.core.session import Session
+    from nbmem.record.recorder import Recorder
+    from nbmem.report import Report
+
+_running: list[tuple[Trace, Recorder]] = []
+"""Traces in progress, outermost first, with the recorder of the outermost: only that one records."""
+
+
+class Trace:
+    """One traced stretch of a run, and its report afterwards.
+
+    Use it as a context manager (`with nbmem.trace("train") as t: ...`), or call `start` and `stop`.
+    Nothing in it raises into the code that is traced. A trace inside a trace becomes a block of the
+    outer one.
+
+    Attributes:
+        session: What was recorded; None before the end, and for a trace inside another.
+    """
+
+    def __init__(
+        self,
+        name: str = "trace",
+        *,
+        stacks: bool = False,
+        device: int | None = None,
+        namespace: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.session: Session | None = None
+        self._options: dict[str, Any] = {"stacks": stacks, "device": device}
+        self._namespace = namespace
+        self._outer: Trace | None = None
+        self._reports: dict[int | None, Report] = {}
+
+    def start(self) -> Self:
+        """Begin to record."""
+        if _running:
+            self._outer, recorder = _running[0]
+            recorder.begin_block(self.name)
+        else:
+            recorder = self._new_recorder()
+            recorder.start()
+        _running.append((self, recorder))
+        return self
+
+    def stop(self, error: BaseException | None = None) -> Self:
+        """End, and freeze what was recorded.
+
+        Args:
+            error: The exception that ended the run; only its text is kept.
+        """
+        while any(trace is self for trace, _ in _running):
+            last, recorder = _running.pop()  # one inside that was never stopped ends here, too
+            if last._outer is not None:  # noqa: SLF001 - this class's own
+                recorder.end_block()
+            else:
+                self.session = recorder.stop(self.name, _text_of(error))
+        return self
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.stop(error)
+
+    def report(self, device: int | None = None) -> Report:
+        """What was recorded, ready to draw.
+
+        Args:
+            device: CUDA ordinal of the card; None for the one with the most events.
+
+        Raises:
+            NbmemError: The trace still runs, lies inside another, or saw no GPU memory.
+        """
+        from nbmem.analysis import build_report
+
+        if device not in self._reports:
+            self._reports[device] = build_report(self._finished(), device)
+        return self._reports[device]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the session to a file that `nbmem.open` and `nbmem report` read.
+
+        Returns:
+            The file's path; `.nbmem` is added if it has no suffix.
+        """
+        from nbmem.core.session_file import save_session
+
+        return save_session(self._finished(), path)
+
+    def _finished(self) -> Session:
+        if self.session is not None:
+            return self.session
+        if self._outer is not None:
+            raise UsageError(
+                f"{self.name!r} was traced inside {self._outer.name!r}: its figures are a block of "
+                "that report. Read the outer report, or trace one at a time."
+            )
+        raise UsageError(f"{self.name!r} is still being traced; its report is there when it ends.")
+
+    def _new_recorder(self) -> Recorder:
+        from nbmem.record.recorder import Recorder
+
+        virtual = sys.modules.get("nbmem.virtual")
+        names = self._namespace if self._namespace is not None else _main_namespace()
+        return Recorder(
+            namespace=names,
+            virtual=virtual is not None and virtual.active() is not None,
+            **self._options,
+        )
+
+    def __str__(self) -> str:
+        from nbmem.views.text import render_text
+
+        try:
+            return render_text(self.report())
+        except NbmemError as err:
+            return f"nbmem: {err}"
+
+    def _repr_mimebundle_(self, **_options: Any) -> dict[str, str]:
+        from nbmem.views.bundle import mimebundle
+
+        try:
+            return mimebundle(self.report())
+        except NbmemError as err:
+            return {"text/plain": f"nbmem: {err}"}
+
+
+def trace(
+    name: str = "trace",
+    *,
+    stacks: bool = False,
+    device: int | None = None,
+    namespace: Mapping[str, Any] | None = None,
+) -> Trace:
+    """Trace a block: `with nbmem.trace("train") as t: ...`, then `print(t)`.
+
+    Args:
+        name: Label of the report.
+        stacks: Take a Python stack at each allocation (dearer; names the lines).
+        device: CUDA ordinal of the one card to trace; None for every card that torch uses.
+        namespace: Where models, optimizers and tensors have their names; None for `__main__`.
+    """
+    return Trace(name, stacks=stacks, device=device, namespace=namespace)
+
+
+@contextlib.contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Name a block of the running trace, as it shall appear in the report; else do nothing."""
+    if not _running:
+        yield
+        return
+    recorder = _running[0][1]
+    recorder.begin_block(name)
+    try:
+        yield
+    finally:
+        recorder.end_block()
+
+
+def open(path: str | Path) -> Trace:  # noqa: A001 - the word that a user looks for: nbmem.open
+    """Open a saved session, or a snapshot that torch's _dump_snapshot() wrote.
+
+    Raises:
+        FileFormatError: The file is missing, truncated, hostile or of another kind.
+    """
+    import zipfile
+
+    opened = Trace(Path(path).stem)
+    if zipfile.is_zipfile(path):
+        from nbmem.core.session_file import open_session
+
+        opened.session = open_session(path)
+    else:
+        from nbmem.core.snapshot_session import session_of_snapshot
+
+        opened.session = session_of_snapshot(path)
+    opened.name = opened.session.name
+    return opened
+
+
+def _main_namespace() -> Mapping[str, Any]:
+    return vars(sys.modules["__main__"])
+
+
+def _text_of(error: BaseException | None) -> str | None:
+    """The exception as one line; the exception itself would keep its frames' tensors alive."""
+    if error is None:
+        return None
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,45 @@
+"""One cell's change of the card's memory: the line that the history keeps for every cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellDelta:
+    """What one cell did to one card, from counters read before and after it.
+
+    Attributes:
+        label: What the cell is called: its first line, or the name that the user gave.
+        execution_count: The number in `In [n]`; None for a cell without one.
+        allocated_before: Bytes in live blocks when it started.
+        allocated_after: The same when it ended.
+        reserved_before: Bytes held from the driver when it started.
+        reserved_after: The same when it ended.
+        peak: Highest allocated bytes inside; None if the cell was not traced, since torch has one
+            peak counter and it is the user's.
+        process: Bytes that the driver counts for this process afterwards; None if it does not say.
+        duration_ns: How long it ran.
+        error: The exception that ended it (`OutOfMemoryError`), or None.
+    """
+
+    label: str
+    execution_count: int | None
+    allocated_before: int
+    allocated_after: int
+    reserved_before: int
+    reserved_after: int
+    peak: int | None
+    process: int | None
+    duration_ns: int
+    error: str | None
+
+    @property
+    def allocated_delta(self) -> int:
+        """Bytes that the cell left allocated, or freed if negative."""
+        return self.allocated_after - self.allocated_before
+
+    @property
+    def reserved_delta(self) -> int:
+        """Bytes that it took from the driver, or gave back if negative."""
+        return self.reserved_after - self.reserved_before

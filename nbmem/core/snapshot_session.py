@@ -1,0 +1,110 @@
+"""A torch snapshot as a session: what the user recorded without nbmem is read like the rest."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from nbmem.core.errors import FileFormatError
+from nbmem.core.events import Action, Columns, Events, Layout, Stack
+from nbmem.core.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session
+from nbmem.core.spans import Span
+from nbmem.core.torch_snapshot import device_history, load_snapshot
+
+NOTE = (
+    "A snapshot of torch's names neither the card nor phases, weights or gradients: the total "
+    "is the highest reserved figure. Trace with nbmem to have them."
+)
+_C = TypeVar("_C", bound=Columns)
+UNKNOWN_RELEASE = "2.13.0"
+"""A snapshot does not say which torch wrote it; block sizes are the same since 2.4."""
+
+
+def session_of_snapshot(path: str | Path) -> Session:
+    """Read a file written by torch.cuda.memory._dump_snapshot().
+
+    A snapshot knows neither the card nor phases nor identities: the total is the highest reserved
+    figure, and what the allocator cannot know is unknown.
+
+    Raises:
+        UsageError: There is no such file.
+        FileFormatError: It is truncated, hostile, something else, or has nothing in it.
+    """
+    raw = load_snapshot(path)
+    devices: list[DeviceTrace] = []
+    stacks: list[Stack] = []
+    skipped = 0
+    for index in range(len(raw["device_traces"])):
+        history = device_history(raw, index)
+        skipped += history.skipped
+        events = history.events
+        if not len(events) and not len(history.layout_at_end.segments):
+            continue
+        moved = np.where(events.stack < 0, events.stack, events.stack + len(stacks))
+        stacks.extend(history.stacks)
+        devices.append(
+            DeviceTrace(
+                info=DeviceInfo(
+                    index=index,
+                    name=f"card {index} of a snapshot",
+                    total_bytes=_highest_reserved(events, history.layout_at_end),
+                    virtual=False,
+                    torch="unknown",
+                ),
+                release=UNKNOWN_RELEASE,
+                settings=history.settings,
+                start=None,
+                events=Events(**{**dict(events.columns()), "stack": moved}),
+                end=history.layout_at_end,
+                dropped=0,
+                marks=_none(Marks),
+                samples=_none(Samples),
+                identities=_none(Identities),
+            )
+        )
+    if not devices:
+        raise FileFormatError(
+            f"{path} is a snapshot without any memory in it. Record with "
+            "torch.cuda.memory._record_memory_history() before the code, dump behind it."
+        )
+    notes = [NOTE]
+    if skipped:
+        notes.append(f"{skipped} entries of a kind that this nbmem does not know were skipped.")
+    return Session(
+        name=Path(path).name.split(".")[0],
+        created_ns=time.time_ns(),
+        devices=tuple(devices),
+        spans=(_whole(devices),),
+        stacks=tuple(stacks),
+        notes=tuple(notes),
+    )
+
+
+def _highest_reserved(events: Events, end: Layout) -> int:
+    """The most bytes held from the driver, worked out backwards from the end."""
+    took = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    gave = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+    change = np.where(took, events.size, 0) - np.where(gave, events.size, 0)
+    after = np.cumsum(change[::-1])[::-1]
+    reserved = int(end.segments.size.sum())
+    return max(reserved, reserved - int(after.min())) if len(after) else reserved
+
+
+def _whole(devices: list[DeviceTrace]) -> Span:
+    times = [d.events.t_ns for d in devices if len(d.events)]
+    return Span(
+        kind="cell",
+        name="snapshot",
+        t0_ns=min((int(t[0]) for t in times), default=0),
+        t1_ns=max((int(t[-1]) for t in times), default=0),
+        first=(0,) * len(devices),
+        last=tuple(len(d.events) for d in devices),
+    )
+
+
+def _none(kind: type[_C]) -> _C:
+    return kind(**{field.name: np.zeros(0, np.int64) for field in fields(kind)})  # type: ignore[arg-type]

@@ -1,0 +1,179 @@
+"""The books of one recorded card: the ledger at any moment, the highest moment of any span."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.allocator.follow import follow, undo
+from nbmem.allocator.settings import AllocatorSettings
+from nbmem.core.categories import LIVE, Category
+from nbmem.core.errors import LedgerImbalanceError
+from nbmem.core.events import Action
+from nbmem.ledger.attribution import NO_NAME, attribute, facts_of
+from nbmem.ledger.balance import Ledger
+from nbmem.ledger.outside import Outside
+from nbmem.ledger.phase_map import PhaseMap
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.follow import Followed
+    from nbmem.core.session import DeviceTrace, Session
+
+    Ints = NDArray[np.int64]
+
+
+class Books:
+    """Every allocation of one card with its category, and the sums.
+
+    A *position* i is the moment before event i; position `events` is the end.
+
+    Args:
+        session: What was recorded.
+        device: Index of the card in the session's devices (not the CUDA ordinal).
+    """
+
+    def __init__(self, session: Session, device: int = 0) -> None:
+        self.session = session
+        self.trace: DeviceTrace = session.devices[device]
+        self.notes: list[str] = []
+        self.phases = PhaseMap(session.spans, device)
+        self.followed = self._follow()
+        self.events = len(self.trace.events)
+        allocs = np.flatnonzero(self.trace.events.action == Action.ALLOC)
+        facts, self.names = facts_of(
+            self.followed.allocations, allocs, self.events, self.phases, self.trace.identities
+        )
+        self.born_in = facts.born_in
+        self.category = attribute(facts)
+        self._sums = _Sums(self.followed, self.category)
+        self._outside = Outside(self.trace)
+        self._check_marks()
+
+    def _follow(self) -> Followed:
+        trace = self.trace
+        settings = AllocatorSettings.from_torch(trace.settings, trace.release)
+        start = trace.start
+        if start is None:
+            start = undo(trace.end, trace.events, settings, trace.release)
+        followed = follow(start, trace.events, settings, trace.release)
+        self.notes.extend(followed.notes)
+        return followed
+
+    @property
+    def process_known(self) -> bool:
+        """Whether the driver says what this process holds."""
+        return self._outside.process_known
+
+    def held(self, positions: Ints) -> Ints:
+        """Bytes by category at each position, shape (len(positions), len(Category))."""
+        f = self.followed
+        table = np.zeros((len(positions), len(Category)), np.int64)
+        for category in LIVE:
+            table[:, category] = self._sums.at(category, positions)
+        pending = self._sums.pending(positions)
+        table[:, Category.PENDING] = pending
+        table[:, Category.ROUNDING] = (
+            f.active[positions] - pending - table[:, : Category.ROUNDING].sum(axis=1)
+        )
+        releasable = f.releasable[positions]
+        table[:, Category.CACHED_RELEASABLE] = releasable
+        table[:, Category.CACHED_STUCK] = f.reserved[positions] - f.active[positions] - releasable
+        context, others = self._outside.at(self.times(positions), f.reserved[positions])
+        table[:, Category.CONTEXT] = context
+        table[:, Category.OTHER_PROCESSES] = others
+        table[:, Category.FREE] = self.trace.info.total_bytes - table.sum(axis=1)
+        return table
+
+    def ledger(self, position: int) -> Ledger:
+        """The card at one position, checked against the followed counters."""
+        row = self.held(np.array([position], np.int64))[0]
+        ledger = Ledger(
+            total_bytes=self.trace.info.total_bytes,
+            held=tuple(int(size) for size in row),
+            process_known=self.process_known,
+        )
+        f = self.followed
+        ledger.check(allocated=int(f.allocated[position]), reserved=int(f.reserved[position]))
+        return ledger
+
+    def peak(self, first: int, last: int) -> int:
+        """The position between two (both included) at which most is allocated; the earliest."""
+        return first + int(np.argmax(self.followed.allocated[first : last + 1]))
+
+    def times(self, positions: Ints) -> Ints:
+        """When each position begins, nanoseconds since the epoch."""
+        times = self.trace.events.t_ns
+        if not len(times):
+            return np.full(len(positions), self.session.created_ns, np.int64)
+        return times[np.clip(positions - 1, 0, len(times) - 1)]
+
+    def name(self, row: int) -> str | None:
+        """What an allocation is called; None if nobody named it."""
+        index = int(self.names[row])
+        return None if index == NO_NAME else self.session.names[index]
+
+    def live(self, position: int) -> Ints:
+        """Rows of the allocations that live at a position."""
+        a = self.followed.allocations
+        return np.flatnonzero((a.born < position) & (a.freed >= position))
+
+    def _check_marks(self) -> None:
+        """The followed events must say what the allocator's own counters said."""
+        marks, f = self.trace.marks, self.followed
+        if self.trace.dropped or not len(marks):
+            return
+        wrong = np.flatnonzero(
+            (f.allocated[marks.position] != marks.allocated)
+            | (f.reserved[marks.position] != marks.reserved)
+        )
+        if len(wrong):
+            where = int(wrong[0])
+            imbalance = LedgerImbalanceError(
+                f"At reading {where} the allocator had {marks.allocated[where]} B allocated and "
+                f"{marks.reserved[where]} B reserved; its history gives "
+                f"{f.allocated[marks.position[where]]} B and "
+                f"{f.reserved[marks.position[where]]} B. {len(wrong)} of {len(marks)} readings "
+                "differ; phases around them may be misplaced."
+            )
+            self.notes.append(str(imbalance))
+
+
+class _Sums:
+    """Requested bytes by category at any position, in O(log n) a position."""
+
+    def __init__(self, followed: Followed, category: NDArray[np.uint8]) -> None:
+        a = followed.allocations
+        self._parts = {
+            c: _Curve(a.born[rows], a.freed[rows], a.requested[rows])
+            for c in LIVE
+            if len(rows := np.flatnonzero(category == c))
+        }
+        waits = np.flatnonzero(a.died > a.freed)
+        self._pending = _Curve(a.freed[waits], a.died[waits], a.block[waits])
+
+    def at(self, category: Category, positions: Ints) -> Ints | int:
+        curve = self._parts.get(category)
+        return 0 if curve is None else curve.at(positions)
+
+    def pending(self, positions: Ints) -> Ints:
+        return self._pending.at(positions)
+
+
+class _Curve:
+    """A sum of sizes over the positions in (begin, end]."""
+
+    def __init__(self, begin: Ints, end: Ints, size: Ints) -> None:
+        self._begin, self._up = _cumulative(begin, size)
+        self._end, self._down = _cumulative(end, size)
+
+    def at(self, positions: Ints) -> Ints:
+        up = self._up[np.searchsorted(self._begin, positions)]
+        return up - self._down[np.searchsorted(self._end, positions)]
+
+
+def _cumulative(at: Ints, size: Ints) -> tuple[Ints, Ints]:
+    order = np.argsort(at, kind="stable")
+    return at[order], np.concatenate([np.zeros(1, np.int64), np.cumsum(size[order])])

@@ -1,0 +1,46 @@
+"""What lies outside torch's allocator: the context and libraries, other processes, the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session import NOT_KNOWN
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.core.session import DeviceTrace
+
+    Ints = NDArray[np.int64]
+
+
+class Outside:
+    """Context and other processes at any time, by the latest reading of the whole card.
+
+    The context of a moment is what the process held beyond its reserved bytes when it was last read
+    (the first reading stands for what came before it). Where the driver hides this process's bytes,
+    `process_known` is False and the context stands for all that the card has in use besides the
+    reserved bytes.
+    """
+
+    def __init__(self, trace: DeviceTrace) -> None:
+        samples = trace.samples
+        read = samples[np.flatnonzero(samples.used != NOT_KNOWN)]
+        self._total = trace.info.total_bytes
+        self._t_ns = read.t_ns
+        self.process_known = bool(len(read) and np.all(read.process != NOT_KNOWN))
+        process = read.process if self.process_known else read.used
+        self._context = np.maximum(process - read.reserved, 0)
+        self._others = np.maximum(read.used - read.reserved - self._context, 0)
+
+    def at(self, t_ns: Ints, reserved: Ints) -> tuple[Ints, Ints]:
+        """(context, other processes) in bytes at each time; never more than the card has left."""
+        if not len(self._t_ns):
+            nothing = np.zeros(len(t_ns), np.int64)
+            return nothing, nothing
+        index = np.maximum(np.searchsorted(self._t_ns, t_ns, side="right") - 1, 0)
+        left = self._total - reserved
+        context = np.minimum(self._context[index], left)
+        return context, np.minimum(self._others[index], left - context)

@@ -1,0 +1,61 @@
+"""Which phase a position lies in, for a million positions at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.core.spans import Span
+
+    Ints = NDArray[np.int64]
+
+NOWHERE = -1
+"""Outside of every phase."""
+
+
+class PhaseMap:
+    """The phases of one card that lie beside each other (those inside another are left out).
+
+    Args:
+        spans: The session's spans.
+        device: Index of the card in the session.
+    """
+
+    def __init__(self, spans: Sequence[Span], device: int) -> None:
+        self.spans = [
+            (index, span)
+            for index, span in enumerate(spans)
+            if span.kind == "phase"
+            and (span.parent is None or spans[span.parent].kind != "phase")
+            and span.last[device] > span.first[device]
+        ]
+        self.names = np.array([span.name for _, span in self.spans] or [""], dtype=np.str_)
+        self._first = np.array([span.first[device] for _, span in self.spans], np.int64)
+        self._last = np.array([span.last[device] for _, span in self.spans], np.int64)
+        backward = self._last[self.names == "backward"] if len(self.spans) else self._last
+        self._backward_ends = np.sort(backward)
+
+    def of(self, events: Ints) -> Ints:
+        """Index of each event's phase, NOWHERE outside of one."""
+        if not len(self._first):
+            return np.full(len(events), NOWHERE, np.int64)
+        index = np.searchsorted(self._first, events, side="right") - 1
+        inside = (index >= 0) & (events < self._last[np.maximum(index, 0)])
+        return np.where(inside, index, NOWHERE)
+
+    def named(self, phases: Ints, *names: str) -> NDArray[np.bool_]:
+        """Whether each phase (by index) has one of the names."""
+        named = np.isin(self.names[np.maximum(phases, 0)], names)
+        inside: NDArray[np.bool_] = named & (phases != NOWHERE)
+        return inside
+
+    def next_backward_end(self, events: Ints) -> Ints:
+        """Where the first backward ends that ends after each event; a huge number if none does."""
+        ends = np.append(self._backward_ends, np.iinfo(np.int64).max)
+        return ends[np.searchsorted(self._backward_ends, events, side="right")]

@@ -1,0 +1,49 @@
+"""The rule for cuBLAS workspaces: kept from the first matrix product of a thread to the end.
+
+Sizes: 32 MiB on compute capability 9.0 and above, else 4096 KiB x 2 + 16 KiB x 8;
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/cuda/CublasHandlePool.cpp
+With a cuBLASLt epilogue (addmm) 1 MiB more, once:
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/cuda/CUDABlas.cpp
+Recorded on an H100: each once in the forward thread, once in the engine's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.ledger.attribution import Facts
+
+CUBLAS = (32 * MIB, 2 * 4096 * KIB + 8 * 16 * KIB)
+CUBLASLT = MIB
+THREADS = (("forward", "inference"), ("backward",))
+"""Phases that the forward thread and the engine's thread compute."""
+
+
+def workspaces(facts: Facts) -> NDArray[np.bool_]:
+    """Allocations that are cuBLAS's: the first of the size in each thread, never freed."""
+    a = facts.allocations
+    kept = (a.freed >= facts.events) & ~np.any([s >= 0 for s in facts.seen_as.values()], axis=0)
+    found: NDArray[np.bool_] = kept & (a.born < 0) & np.isin(a.requested, CUBLAS)
+    for names in THREADS:
+        inside = kept & facts.phases.named(facts.born_in, *names)
+        first = _first(inside & np.isin(a.requested, CUBLAS), a.born)
+        if first is not None:
+            found[first] = True
+            beside = _first(
+                inside & (a.requested == CUBLASLT) & (facts.born_in == facts.born_in[first]), a.born
+            )
+            if beside is not None:
+                found[beside] = True
+    return found
+
+
+def _first(which: NDArray[np.bool_], born: NDArray[np.int64]) -> int | None:
+    rows = np.flatnonzero(which)
+    return int(rows[np.argmin(born[rows])]) if len(rows) else None

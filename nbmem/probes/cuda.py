@@ -1,0 +1,125 @@
+"""torch's own counters, read raw: 11 to 25 us a reading where memory_stats() takes 100 to 500."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.session import DeviceInfo
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """One reading of a device's allocator.
+
+    Attributes:
+        t_ns: When, nanoseconds since the epoch.
+        actions: How many entries the history would have by now, had it never been cleared:
+            the reading's exact place in it.
+        allocated: Bytes in live blocks.
+        active: Allocated plus blocks freed but still used by another stream.
+        requested: What was asked for, of the active blocks.
+        reserved: Bytes held from the driver.
+        peak_allocated: Highest allocated bytes since the user's last reset.
+    """
+
+    t_ns: int
+    actions: int
+    allocated: int
+    active: int
+    requested: int
+    reserved: int
+    peak_allocated: int
+
+
+def loaded_torch() -> ModuleType | None:
+    """The torch that the user has imported; None if they have not."""
+    return sys.modules.get("torch")
+
+
+def import_torch() -> ModuleType | None:
+    """Import torch for a cell that is to be traced fully; None where it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch  # type: ignore[no-any-return]
+
+
+def initialized_torch() -> ModuleType | None:
+    """The user's torch once it has a CUDA context; None before, so that we never make one."""
+    torch: Any = loaded_torch()
+    try:
+        return torch if torch is not None and torch.cuda.is_initialized() else None
+    except AttributeError:  # torch is being imported right now
+        return None
+
+
+def device_count() -> int:
+    """How many cards torch uses or could use; 0 before CUDA is initialized."""
+    torch: Any = initialized_torch()
+    return int(torch.cuda.device_count()) if torch is not None else 0
+
+
+def device_info(index: int, total_bytes: int | None, *, virtual: bool) -> DeviceInfo:
+    """Name and size of a card that torch has initialized.
+
+    Args:
+        index: CUDA ordinal.
+        total_bytes: The card's bytes by NVML; None to take torch's figure.
+        virtual: Whether a virtual GPU answers.
+    """
+    torch: Any = initialized_torch()
+    properties = torch.cuda.get_device_properties(index)
+    return DeviceInfo(
+        index=index,
+        name=str(properties.name),
+        total_bytes=int(total_bytes or properties.total_memory),
+        virtual=virtual,
+        torch=str(torch.__version__),
+        capability=(int(properties.major), int(properties.minor)),
+    )
+
+
+def read_counters(index: int) -> Counters | None:
+    """Read a device's counters; None before CUDA is initialized."""
+    torch: Any = initialized_torch()
+    if torch is None:
+        return None
+    stats = torch._C._cuda_memoryStats(index)  # noqa: SLF001
+    blocks, allocated = stats["allocation"]["all"], stats["allocated_bytes"]["all"]
+    return Counters(
+        t_ns=time.time_ns(),
+        actions=(
+            blocks["allocated"]
+            + blocks["freed"]
+            + stats["active"]["all"]["freed"]
+            + stats["num_device_alloc"]
+            + stats["num_device_free"]
+            + stats["num_ooms"]
+        ),
+        allocated=allocated["current"],
+        active=stats["active_bytes"]["all"]["current"],
+        requested=stats["requested_bytes"]["all"]["current"],
+        reserved=stats["reserved_bytes"]["all"]["current"],
+        peak_allocated=allocated["peak"],
+    )
+
+
+def card_bytes(index: int) -> tuple[int, int] | None:
+    """(free, total) bytes of a card by cudaMemGetInfo; None before CUDA is initialized.
+
+    Only for machines without NVML: it would make a context on a card that has none yet, so it is
+    asked only of cards from which torch already holds memory.
+    """
+    torch: Any = initialized_torch()
+    counters = read_counters(index)
+    if torch is None or counters is None or not counters.reserved:
+        return None
+    free, total = torch.cuda.mem_get_info(index)
+    return int(free), int(total)

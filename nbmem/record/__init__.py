@@ -1,0 +1,1 @@
+"""Capture: what happened in a cell, frozen into a Session when it ends."""

@@ -1,0 +1,200 @@
+"""From a finished recording to a Session: events cut to the recording, everything else placed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.core.events import Action, Events, Layout
+from nbmem.core.session import DeviceTrace, Session
+from nbmem.core.spans import Span
+from nbmem.core.torch_snapshot import DeviceHistory, device_history
+from nbmem.probes.cuda import device_info
+from nbmem.record.identities import MAX_ROWS
+from nbmem.record.phases import PhaseBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.core.events import Stack
+    from nbmem.core.session import Identities
+    from nbmem.record.phases import Stretch
+    from nbmem.record.recorder import Recorder
+
+
+def freeze(
+    recorder: Recorder, name: str, at_end: Mapping[str, Any] | None, error: str | None
+) -> Session:
+    """Freeze a recording. A part that cannot be placed is left out and noted; never raises."""
+    names: dict[str, int] = {}
+    stacks: list[Stack] = []
+    devices: list[DeviceTrace] = []
+    for index in recorder.marks.devices() if at_end is not None else ():
+        with recorder.guard(f"the events of card {index}"):
+            devices.append(_device(recorder, index, at_end or {}, names, stacks))
+    spans: tuple[Span, ...] = ()
+    with recorder.guard("the phases"):
+        spans = _spans(recorder, name, devices)
+    if recorder.identities.full:
+        recorder.note(
+            f"More than {MAX_ROWS} tensors were seen; later ones are told apart by their births "
+            "and lifetimes alone."
+        )
+    return Session(
+        name=name,
+        created_ns=time.time_ns(),
+        devices=tuple(devices),
+        spans=spans,
+        stacks=tuple(stacks),
+        names=tuple(names),
+        notes=tuple(recorder.notes),
+        error=error,
+    )
+
+
+def _device(
+    recorder: Recorder,
+    index: int,
+    at_end: Mapping[str, Any],
+    names: dict[str, int],
+    stacks: list[Stack],
+) -> DeviceTrace:
+    history = device_history(at_end, index)
+    counters = recorder.marks.now(index)
+    entries = int(np.count_nonzero(history.events.action != Action.SNAPSHOT))
+    length = counters.actions if counters is not None else entries
+    begin = recorder.marks.before_first(index)
+    lost = max(0, length - entries - begin)
+    if lost:
+        recorder.note(
+            f"The first {lost} events of card {index} were dropped: the history keeps "
+            f"{recorder.history.max_entries}. The figures before them are the counters' alone."
+        )
+    events = _since(history.events, begin - (length - entries))
+    marks = recorder.marks.place(index, events, max(begin, length - entries))
+    info = device_info(index, recorder.sampler.total_bytes(index), virtual=recorder.virtual)
+    return DeviceTrace(
+        info=info,
+        release=info.torch.split("+")[0],
+        settings=history.settings,
+        start=None if lost else _start(recorder, index),
+        events=_with_stacks(events, history, stacks),
+        end=history.layout_at_end,
+        dropped=lost,
+        marks=marks,
+        samples=recorder.sampler.samples(index),
+        identities=recorder.identities.place(index, marks, names),
+        other_processes=recorder.sampler.other_processes(index),
+    )
+
+
+def _start(recorder: Recorder, index: int) -> Layout:
+    """The layout at the start; before CUDA came up there was nothing."""
+    if recorder.at_start is None or not recorder.marks.before_first(index):
+        return Layout.empty()
+    return device_history(recorder.at_start, index).layout_at_end
+
+
+def _since(events: Events, skip: int) -> Events:
+    """Events from the `skip`-th counted entry on (a history that was on before the recording)."""
+    if skip <= 0:
+        return events
+    counted = np.flatnonzero(events.action != Action.SNAPSHOT)
+    return events[int(counted[skip - 1]) + 1 :]
+
+
+def _with_stacks(events: Events, history: DeviceHistory, stacks: list[Stack]) -> Events:
+    """Events whose stacks point into the session's list, behind those of other cards."""
+    offset = len(stacks)
+    stacks.extend(history.stacks)
+    if not offset:
+        return events
+    moved = np.where(events.stack < 0, events.stack, events.stack + offset)
+    return Events(**{**dict(events.columns()), "stack": moved})
+
+
+def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tuple[Span, ...]:
+    """The cell, its phases on the busiest card, and the user's blocks, placed on every card."""
+    t_ns = recorder.marks.t_ns
+    if not t_ns:
+        return ()
+    every = tuple(len(device.events) for device in devices)
+    spans = [
+        Span(
+            kind="cell", name=name, t0_ns=t_ns[0], t1_ns=t_ns[-1], first=(0,) * len(every),
+            last=every,
+        )
+    ]  # fmt: skip
+    if not devices:
+        return tuple(spans)
+    main = max(range(len(devices)), key=lambda i: len(devices[i].events))
+    device = devices[main]
+    phases = PhaseBuilder(device.events, device.marks, _births(device.events, device.identities))
+    stretches = phases.build(recorder.turns.turns)
+    for stretch in stretches:
+        first, last = _places(stretch, devices, main)
+        spans.append(
+            Span(
+                kind="phase",
+                name=stretch.name,
+                step=stretch.step,
+                parent=0 if stretch.parent is None else stretch.parent + 1,
+                t0_ns=stretch.t0_ns,
+                t1_ns=stretch.t1_ns,
+                first=first,
+                last=last,
+            )
+        )
+    for block, begun, ended in recorder.blocks:
+        spans.append(
+            Span(
+                kind="block",
+                name=block,
+                parent=0,
+                t0_ns=t_ns[begun],
+                t1_ns=t_ns[ended],
+                first=tuple(int(d.marks.position[begun]) for d in devices),
+                last=tuple(int(d.marks.position[ended]) for d in devices),
+            )
+        )
+    return tuple(spans)
+
+
+def _births(events: Events, identities: Identities) -> NDArray[np.int64]:
+    """Where the tensors were born that were seen as inputs, ascending; older ones are left out."""
+    from nbmem.core.categories import Category
+
+    wanted = np.flatnonzero(identities.category == Category.INPUTS)
+    allocs = np.flatnonzero(events.action == Action.ALLOC)
+    order = np.lexsort((allocs, events.addr[allocs]))
+    allocs = allocs[order]
+    addrs = events.addr[allocs]
+    births = set()
+    for row in wanted:
+        addr, position = identities.addr[row], identities.position[row]
+        low, high = np.searchsorted(addrs, addr, "left"), np.searchsorted(addrs, addr, "right")
+        here = allocs[low:high]
+        before = int(np.searchsorted(here, position))
+        if before:
+            births.add(int(here[before - 1]))
+    return np.array(sorted(births), np.int64)
+
+
+def _places(
+    stretch: Stretch, devices: Sequence[DeviceTrace], main: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A phase's events on every card: exact on the main one, by time on the others."""
+    first, last = [], []
+    for index, device in enumerate(devices):
+        times = device.events.t_ns
+        if index == main:
+            first.append(stretch.first)
+            last.append(stretch.last)
+        else:
+            first.append(int(np.searchsorted(times, stretch.t0_ns)))
+            last.append(int(np.searchsorted(times, stretch.t1_ns)))
+    return tuple(first), tuple(last)

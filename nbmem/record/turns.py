@@ -1,0 +1,117 @@
+"""What the training hooks saw, in order, with as few readings as the phases need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nbmem.record.identities import IdentityLog
+
+Kind = Literal["forward", "inference", "recompute", "backward", "optimizer", "zero_grad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A hook's word that something begins or ends.
+
+    Attributes:
+        kind: What.
+        begins: Whether it begins.
+        mark: Index of the reading taken then.
+        key: Tells one module or optimizer from another.
+    """
+
+    kind: Kind
+    begins: bool
+    mark: int
+    key: int
+
+
+class TurnLog:
+    """Listens to the training loop (probes.training.Listener): a reading at each change of phase.
+
+    Modules that are called one after another inside one forward cost no reading.
+
+    Args:
+        take: Reads the counters, returns the mark's index.
+        identities: Sees weights, gradients, state and inputs where they are known to be.
+    """
+
+    def __init__(self, take: Callable[[], int], identities: IdentityLog) -> None:
+        self.turns: list[Turn] = []
+        self.phase: str | None = None
+        self.step = 0
+        self._take = take
+        self._identities = identities
+        self._root = 0
+        self._stepped: set[int] = set()
+
+    def _turn(self, kind: Kind, *, begins: bool, key: int = 0) -> int:
+        mark = self._take()
+        self.turns.append(Turn(kind, begins, mark, key))
+        return mark
+
+    def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
+        """A module is called: a phase begins, unless one of its kind goes on."""
+        if in_backward:
+            self._turn("recompute", begins=True)
+            return
+        kind: Kind = "forward" if grad else "inference"
+        if self.phase == "forward" and (not grad or id(module) != self._root):
+            return  # a part of the forward that runs: a criterion, a second network, a teacher
+        if self.phase == kind and id(module) != self._root:
+            return
+        self._root = id(module)
+        self.phase = kind
+        self._turn(kind, begins=True, key=self._root)
+
+    def forward_ends(
+        self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool
+    ) -> None:
+        """A module has returned: what it was given and what it owns can be seen now."""
+        if in_backward:
+            self._turn("recompute", begins=False)
+            return
+        kind: Kind = "inference" if self.phase == "inference" else "forward"
+        mark = self._turn(kind, begins=False, key=id(module))
+        self._identities.module(mark, module)
+        self._identities.inputs(mark, args, kwargs)
+
+    def backward_begins(self) -> None:
+        """The engine is about to run."""
+        self.phase = "backward"
+        self._turn("backward", begins=True)
+
+    def backward_ends(self) -> None:
+        """The engine has run: the gradients are there."""
+        self.phase = None
+        self._identities.gradients(self._turn("backward", begins=False))
+
+    def optimizer_begins(self, optimizer: Any) -> None:
+        """An optimizer steps."""
+        self.phase = "optimizer"
+        if id(optimizer) in self._stepped:  # its second step: a new pass of the loop
+            self.step += 1
+            self._stepped.clear()
+        self._stepped.add(id(optimizer))
+        self._identities.meet(optimizer)
+        self._turn("optimizer", begins=True, key=id(optimizer))
+
+    def optimizer_ends(self, optimizer: Any) -> None:
+        """An optimizer has stepped: its state is there."""
+        self.phase = None
+        mark = self._turn("optimizer", begins=False, key=id(optimizer))
+        self._identities.state(mark, optimizer)
+
+    def zero_grad_begins(self) -> None:
+        """Gradients are about to go."""
+        self.phase = "zero_grad"
+        self._turn("zero_grad", begins=True)
+
+    def zero_grad_ends(self) -> None:
+        """Gradients are gone or zero."""
+        self.phase = None
+        self._turn("zero_grad", begins=False)
