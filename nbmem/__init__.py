@@ -1,3 +1,48 @@
-"""nbmem names every byte that nvidia-smi shows for a PyTorch notebook."""
+"""nbmem names every byte that nvidia-smi shows for a PyTorch notebook.
+
+In a notebook: `%load_ext nbmem`, then `%%memtrace` above a cell.
+From Python: `with nbmem.trace():`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbmem import virtual
+    from nbmem.api import open, phase, trace  # noqa: A004 - nbmem.open() reads well
+    from nbmem.ipython.extension import load_ipython_extension, unload_ipython_extension
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "load_ipython_extension",
+    "open",
+    "phase",
+    "trace",
+    "unload_ipython_extension",
+    "virtual",
+]
+
+_HOMES = {
+    "load_ipython_extension": "nbmem.ipython.extension",
+    "open": "nbmem.api",
+    "phase": "nbmem.api",
+    "trace": "nbmem.api",
+    "unload_ipython_extension": "nbmem.ipython.extension",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, when it is asked for: `import nbmem` itself stays light."""
+    if name == "virtual":
+        return import_module("nbmem.virtual")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'nbmem' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion."""
+    return sorted({*globals(), *__all__})

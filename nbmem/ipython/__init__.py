@@ -1,0 +1,1 @@
+"""nbmem inside IPython: the extension, `%%memtrace` and `%nbmem`."""

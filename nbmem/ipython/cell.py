@@ -1,0 +1,164 @@
+"""The hooks around every cell: a delta for each, a full trace for those that ask for one."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.errors import UsageError
+from nbmem.ipython.guest import guest, say
+from nbmem.ipython.options import CellOptions, parse_cell_line
+from nbmem.ipython.transformer import memtrace_line, running_cells
+
+if TYPE_CHECKING:
+    from nbmem.api import Trace
+    from nbmem.core.history import CellDelta
+    from nbmem.ipython.tracer import MemoryPeakExceededError, Tracer
+    from nbmem.record.deltas import DeltaReader
+
+MAX_ROWS = 10_000
+"""Rows of the history that are kept: a bound for a notebook that runs for weeks."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningCell:
+    """A cell between its two events.
+
+    Attributes:
+        title: The trace's: the name that the user gave, or `In [3]`.
+        label: The history's: the name that the user gave, or the cell's first line.
+        number: The 3 of `In [3]`; None for a cell that is not kept in IPython's history.
+        counted: Whether its delta is read.
+        options: What its `%%memtrace` line asked for.
+        trace: The full trace, or None.
+    """
+
+    title: str
+    label: str
+    number: int | None
+    counted: bool
+    options: CellOptions
+    trace: Trace | None
+
+
+class CellHooks:
+    """`pre_run_cell` and `post_run_cell`; cells inside a cell fire both, too, and are passed over.
+
+    Attributes:
+        rows: One delta for each cell that touched a card.
+        deltas: Whether deltas are read (`%nbmem on` and `off`).
+    """
+
+    def __init__(self, shell: Any, tracer: Tracer) -> None:
+        self.rows: deque[CellDelta] = deque(maxlen=MAX_ROWS)
+        self.deltas = True
+        self._shell = shell
+        self._tracer = tracer
+        self._reader: DeltaReader | None = None
+        # Between cells this is the next cell's number in every IPython; older ones raise it after
+        # pre_run_cell, newer ones before.
+        self._next: int = shell.execution_count
+        # One for each thread: ipykernel's subshells run cells beside the main one.
+        self._running: dict[int, RunningCell] = {}
+
+    def pre_run_cell(self, info: Any) -> None:
+        """IPython is about to run a cell."""
+        if running_cells() > 1:
+            return
+        with guest("prepare this cell"):
+            self._abandon()
+            number = self._next if info.store_history else None
+            cell = RunningCell(
+                title="cell" if number is None else f"In [{number}]",
+                label=_first_line(info.raw_cell),
+                number=number,
+                counted=self.deltas and info.store_history,
+                options=CellOptions(),
+                trace=None,
+            )
+            self._running[threading.get_ident()] = cell
+            line = memtrace_line(info.raw_cell)
+            if line is not None:
+                self._start(cell, line)
+            if cell.counted:
+                self._deltas().before()
+
+    def post_run_cell(self, result: Any) -> None:
+        """IPython has run a cell, well or not; the newest ipykernel may bring no result."""
+        if running_cells():
+            return
+        with guest("finish this cell"):
+            self._next = self._shell.execution_count
+            cell = self._running.pop(threading.get_ident(), None)
+            if cell is not None:  # None for the cell that loaded the extension
+                exceeded = self._finish(cell, result)
+                if exceeded is not None and getattr(result, "success", False):
+                    self._fail(result, exceeded)
+
+    def close(self) -> None:
+        """Show what is being recorded and forget it: the extension goes."""
+        for cell in self._running.values():
+            if cell.trace is not None:
+                self._tracer.end(cell.trace, cell.options, None)
+        self._running.clear()
+
+    def _start(self, cell: RunningCell, line: str) -> None:
+        try:
+            cell.options = parse_cell_line(line)
+        except UsageError as err:
+            say(f"{err} This cell runs untraced.")
+            return
+        cell.title = cell.options.name or cell.title
+        cell.label = cell.options.name or cell.label
+        cell.trace = self._tracer.begin(cell.options, cell.title)
+
+    def _finish(self, cell: RunningCell, result: Any) -> MemoryPeakExceededError | None:
+        error = _error(result)
+        if cell.counted:
+            with guest("read this cell's delta"):
+                row = self._deltas().after(cell.label, type(error).__name__ if error else None)
+                if row is not None:
+                    self.rows.append(replace(row, execution_count=cell.number))
+        if cell.trace is None:
+            return None
+        if getattr(result, "error_before_exec", None) is not None:
+            self._tracer.drop(cell.trace, error)
+            return None
+        return self._tracer.end(cell.trace, cell.options, error)
+
+    def _fail(self, result: Any, exceeded: MemoryPeakExceededError) -> None:
+        """Make the cell a failed one: Run All stops, nbclient and nbconvert report it."""
+        result.error_in_exec = exceeded
+        self._shell.last_execution_succeeded = False
+        kind = type(exceeded)
+        self._shell._showtraceback(kind, exceeded, [f"{kind.__name__}: {exceeded}"])  # noqa: SLF001 - showtraceback() would print our frames
+
+    def _abandon(self) -> None:
+        """Close what an earlier cell left open, because its closing event never came."""
+        stale = self._running.pop(threading.get_ident(), None)
+        if stale is not None and stale.trace is not None:
+            self._tracer.end(stale.trace, stale.options, KeyboardInterrupt("the cell never ended"))
+
+    def _deltas(self) -> DeltaReader:
+        if self._reader is None:
+            from nbmem.record.deltas import DeltaReader
+
+            self._reader = DeltaReader()
+        return self._reader
+
+
+def _first_line(raw_cell: str) -> str:
+    """The first line of code: what a person knows the cell by."""
+    lines = [line.strip() for line in raw_cell.splitlines() if line.strip()]
+    code = [line for line in lines if not line.startswith(("#", "%%"))]
+    return next(iter(code or lines), "")
+
+
+def _error(result: Any) -> BaseException | None:
+    """What ended a cell; ipykernel hands no result over when an async cell was interrupted."""
+    if result is None:
+        return KeyboardInterrupt("the cell was interrupted")
+    error: BaseException | None = result.error_before_exec or result.error_in_exec
+    return error

@@ -1,0 +1,49 @@
+"""The subcommands of `%nbmem`: one file and one line in the tuple for each."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import UsageError
+from nbmem.ipython.commands import gpu, help, history, open, report, save, switch  # noqa: A004 - named after what the user types
+
+if TYPE_CHECKING:
+    from nbmem.ipython.commands.base import Command, Notebook
+
+COMMANDS: tuple[Command, ...] = (
+    report.COMMAND,
+    history.COMMAND,
+    gpu.COMMAND,
+    save.COMMAND,
+    open.COMMAND,
+    switch.ON,
+    switch.OFF,
+    help.COMMAND,
+)
+
+
+def dispatch(notebook: Notebook, line: str) -> None:
+    """Run `%nbmem LINE`.
+
+    Raises:
+        NbmemError: The line cannot be carried out; the text says why and what to do.
+    """
+    name, _, argument = line.strip().partition(" ")
+    command = _find(name or "report")
+    argument = argument.strip()
+    if argument and not command.argument:
+        raise UsageError(f"%nbmem {name} takes nothing after it; {argument!r} was not understood.")
+    command.run(notebook, argument)
+
+
+def _find(name: str) -> Command:
+    for command in COMMANDS:
+        if command.name == name:
+            return command
+    names = [command.name for command in COMMANDS]
+    near = difflib.get_close_matches(name, names, n=1)
+    meant = f"Did you mean `%nbmem {near[0]}`? " if near else ""
+    raise UsageError(
+        f"{name!r} is not a subcommand of %nbmem. {meant}There are: {', '.join(names)}."
+    )

@@ -1,0 +1,74 @@
+"""What a subcommand of `%nbmem` is, and what it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.api import Trace
+    from nbmem.ipython.cell import CellHooks
+    from nbmem.ipython.tracer import Tracer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notebook:
+    """The parts of the extension that a subcommand may use."""
+
+    shell: Any
+    tracer: Tracer
+    hooks: CellHooks
+
+    def last(self) -> Trace:
+        """The last recording.
+
+        Raises:
+            UsageError: There is none yet.
+        """
+        if self.tracer.last is None:
+            raise UsageError(
+                "There is no report yet: no cell has been traced. "
+                "Put %%memtrace on the first line of a cell and run it."
+            )
+        return self.tracer.last
+
+
+class Command(NamedTuple):
+    """One subcommand.
+
+    Attributes:
+        name: What the user types after `%nbmem`.
+        argument: What may follow it, for the help; empty if nothing may.
+        help: What it does.
+        run: Does it; raises NbmemError with a sentence for the user.
+    """
+
+    name: str
+    argument: str
+    help: str
+    run: Callable[[Notebook, str], None]
+
+
+def text_bundle(text: str) -> dict[str, str]:
+    """Plain text for a notebook, in a fixed-width font."""
+    return {
+        "text/plain": text,
+        "text/html": f'<pre style="line-height:1.35;margin:0">{escape(text)}</pre>',
+    }
+
+
+def file_name(argument: str, command: str) -> str:
+    """The file that the user named, without quotes around it.
+
+    Raises:
+        UsageError: None was named.
+    """
+    name = argument.strip().strip("\"'")
+    if not name:
+        raise UsageError(f"%nbmem {command} needs a file: `%nbmem {command} run.nbmem`.")
+    return name

@@ -1,0 +1,33 @@
+"""`%nbmem gpu`: which card the notebook runs on, and the virtual ones that can stand in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.ipython.commands.base import Command, text_bundle
+from nbmem.ipython.tracer import show_bundle
+
+if TYPE_CHECKING:
+    from nbmem.ipython.commands.base import Notebook
+
+
+def _run(notebook: Notebook, argument: str) -> None:
+    from nbmem import devices
+
+    name = argument.strip("\"'")
+    if not name:
+        text = devices.table()
+    elif name.lower() == "off":
+        text = devices.stop_virtual()
+        notebook.tracer.activated = False
+    else:
+        text = notebook.tracer.use_card(name)
+    show_bundle(text_bundle(text))
+
+
+COMMAND = Command(
+    "gpu",
+    "[NAME|auto|off]",
+    "list the cards; run on a virtual one (auto: only if there is no real one); leave it",
+    _run,
+)

@@ -1,0 +1,65 @@
+"""`%load_ext nbmem` and `%unload_ext nbmem`: what is put in is taken out again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbmem.ipython.cell import CellHooks
+from nbmem.ipython.commands.base import Notebook
+from nbmem.ipython.guest import guest
+from nbmem.ipython.magics import Magics
+from nbmem.ipython.tracer import Tracer
+from nbmem.ipython.transformer import insert_before_cell_magic, strip_memtrace_line
+
+_LOADED: dict[Any, Extension] = {}
+
+
+class Extension:
+    """nbmem in one shell."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._tracer = Tracer(shell)
+        self._hooks = CellHooks(shell, self._tracer)
+        self._magics = Magics(Notebook(shell=shell, tracer=self._tracer, hooks=self._hooks))
+
+    def load(self) -> None:
+        """Put in the transformer, the hooks and the magics."""
+        insert_before_cell_magic(self._chains(), strip_memtrace_line)
+        self._shell.events.register("pre_run_cell", self._hooks.pre_run_cell)
+        self._shell.events.register("post_run_cell", self._hooks.post_run_cell)
+        self._magics.install()
+
+    def unload(self) -> None:
+        """Take all of it out; a trace that runs is shown, a virtual card that we put in goes."""
+        self._hooks.close()
+        self._magics.remove()
+        for name in ("pre_run_cell", "post_run_cell"):
+            self._shell.events.unregister(name, getattr(self._hooks, name))
+        for chain in self._chains():
+            if strip_memtrace_line in chain:
+                chain.remove(strip_memtrace_line)
+        if self._tracer.activated:
+            with guest("take the virtual card out"):
+                from nbmem import devices
+
+                devices.stop_virtual()
+
+    def _chains(self) -> list[list[Any]]:
+        manager = self._shell.input_transformer_manager
+        return [manager.cleanup_transforms, getattr(manager, "line_transforms", [])]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What `%load_ext nbmem` calls; loading twice changes nothing."""
+    if shell not in _LOADED:
+        extension = Extension(shell)
+        extension.load()
+        _LOADED[shell] = extension
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """What `%unload_ext nbmem` calls: everything is undone."""
+    extension = _LOADED.pop(shell, None)
+    if extension is not None:
+        extension.unload()

@@ -1,0 +1,44 @@
+"""A guest's manners: whatever goes wrong inside nbmem, the user's cell never sees an exception."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import NbmemError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger = logging.getLogger("nbmem")
+
+
+def say(sentence: str) -> None:
+    """Tell the user something that is not a result: on stderr, beside the cell's own output."""
+    sys.stderr.write(f"nbmem: {sentence}\n")
+
+
+@contextmanager
+def guest(doing: str) -> Iterator[None]:
+    """Run nbmem's own code in the user's kernel; turn a failure into one sentence.
+
+    Args:
+        doing: What the code is for, after "could not": "show the report".
+    """
+    try:
+        yield
+    except NbmemError as err:
+        say(str(err))
+    except KeyboardInterrupt:
+        say(
+            f"interrupted before it could {doing}. "
+            "What was recorded is kept; `%nbmem report` shows it."
+        )
+    except Exception as err:
+        logger.debug("could not %s", doing, exc_info=True)
+        say(
+            f"could not {doing} ({type(err).__name__}: {err}). Your code is not affected. "
+            "It is a fault of nbmem's: please report it with this line."
+        )

@@ -1,0 +1,144 @@
+"""`%memtrace`, `%%memtrace` and `%nbmem`: thin, and taken out again without a trace."""
+
+from __future__ import annotations
+
+import ast
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.errors import UsageError
+from nbmem.ipython.commands import dispatch
+from nbmem.ipython.guest import guest, say
+from nbmem.ipython.options import OPTIONS, USAGE, CellOptions, parse_cell_line, parse_statement_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from nbmem.ipython.commands.base import Notebook
+
+_KINDS = ("line", "cell")
+_TITLE_LENGTH = 40
+
+
+class Magics:
+    """nbmem's magics in one shell."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self._notebook = notebook
+        self._manager: Any = notebook.shell.magics_manager
+        self._before: dict[tuple[str, str], Any] = {}
+
+    def install(self) -> None:
+        """Register the magics, remembering the user's own of the same names."""
+        self._register(_memtrace(self._notebook), "line_cell", "memtrace")
+        self._register(_nbmem(self._notebook), "line", "nbmem")
+
+    def remove(self) -> None:
+        """Put everything back as it was."""
+        for (place, name), before in self._before.items():
+            if place in _KINDS:
+                table = self._manager.magics[place]
+                table.pop(name, None)
+                if before is not None:
+                    table[name] = before
+            elif before is not None:
+                setattr(self._manager.user_magics, name, before)
+            elif hasattr(self._manager.user_magics, name):
+                delattr(self._manager.user_magics, name)
+        self._before.clear()
+
+    def _register(self, function: Callable[..., Any], kind: str, name: str) -> None:
+        for place in _KINDS:
+            self._before[place, name] = self._manager.magics[place].get(name)
+        self._before["user", name] = getattr(self._manager.user_magics, name, None)
+        self._manager.register_function(function, kind, name)
+
+
+def _memtrace(notebook: Notebook) -> Callable[..., Any]:
+    def memtrace(
+        line: str, cell: str | None = None, local_ns: Mapping[str, object] | None = None
+    ) -> Any:
+        __tracebackhide__ = True
+        try:
+            if cell is None:
+                options, source = parse_statement_line(line)
+                title = source if len(source) <= _TITLE_LENGTH else f"{source[:_TITLE_LENGTH]}..."
+            else:
+                options, source = parse_cell_line(line), cell
+                title = options.name or "cell"
+        except UsageError as err:
+            say(str(err) if cell is None else f"{err} This cell runs untraced.")
+            return None if cell is None else _run(notebook.shell, cell, local_ns)
+        return _trace(notebook, options, title, lambda: _run(notebook.shell, source, local_ns))
+
+    memtrace.__doc__ = _memtrace_help()
+    memtrace.needs_local_scope = True  # type: ignore[attr-defined]
+    return memtrace
+
+
+def _memtrace_help() -> str:
+    flags = [f"{option.flag} {option.value or ''}" for option in OPTIONS]
+    width = max(len(flag) for flag in flags)
+    rows = "\n".join(
+        f"    {flag:<{width}}  {option.help}" for flag, option in zip(flags, OPTIONS, strict=True)
+    )
+    return f"""Trace the GPU memory of a cell or of one statement, and show the report under it.
+
+    %%memtrace {USAGE}
+    %memtrace [options] STATEMENT
+
+{rows}
+"""
+
+
+def _nbmem(notebook: Notebook) -> Callable[[str], None]:
+    def nbmem(line: str) -> None:
+        with guest(f"run %nbmem {line}".rstrip()):
+            dispatch(notebook, line)
+
+    nbmem.__doc__ = "Show and steer nbmem's memory reports; `%nbmem help` lists the subcommands."
+    return nbmem
+
+
+def _trace(notebook: Notebook, options: CellOptions, title: str, run: Callable[[], Any]) -> Any:
+    """Run something traced, under a cell that is running already."""
+    __tracebackhide__ = True
+    tracer = notebook.tracer
+    inside = tracer.running is not None
+    trace = tracer.begin(options, title)
+    if trace is None:
+        with _block(title) if inside else nullcontext():
+            return run()
+    try:
+        value = run()
+    except BaseException as err:
+        tracer.end(trace, options, err)
+        raise
+    exceeded = tracer.end(trace, options, None)
+    if exceeded is not None:
+        raise exceeded
+    return value
+
+
+def _block(title: str) -> AbstractContextManager[object]:
+    """A trace inside a trace becomes a block of the outer one."""
+    from nbmem import api
+
+    block: AbstractContextManager[object] = api.phase(title)
+    return block
+
+
+def _run(shell: Any, source: str, local_ns: Mapping[str, object] | None) -> Any:
+    """Run code as `%time` does: its exception goes up to the cell, its last value comes back."""
+    __tracebackhide__ = True
+    code = shell.transform_cell(source)
+    name = shell.compile.cache(code, shell.execution_count, raw_code=source)
+    tree = shell.transform_ast(shell.compile.ast_parse(code, filename=name))
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    local_ns = shell.user_ns if local_ns is None else local_ns
+    exec(shell.compile(tree, name, "exec"), shell.user_ns, local_ns)  # noqa: S102 - the user's code
+    if last is None:
+        return None
+    value = shell.compile(ast.Expression(last.value), name, "eval")
+    return eval(value, shell.user_ns, local_ns)  # noqa: S307 - the user's code

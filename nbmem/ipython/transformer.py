@@ -1,0 +1,72 @@
+"""Takes a leading `%%memtrace` line away, so that IPython runs the rest as an ordinary cell.
+
+A cell magic that calls `run_cell` breaks top-level await, shows the result twice, fires the cell
+events twice and reports a failed cell as a success. With the line blanked, line numbers,
+tracebacks, await, cell ids, a `%%capture` below it and the failure status stay as they are, and
+the hook in cell.py still sees the options in `info.raw_cell`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Transformer = Callable[[list[str]], list[str]]
+
+_LINE = re.compile(r"%%memtrace(?=\s|$)(.*)")
+_RUNNER = "run_cell_async"
+
+
+def memtrace_line(raw_cell: str) -> str | None:
+    """What follows `%%memtrace` on the cell's first line; None if the cell is not ours."""
+    first = raw_cell.lstrip().partition("\n")[0]
+    match = _LINE.match(first)
+    return match[1].strip() if match else None
+
+
+def running_cells() -> int:
+    """How many cells enclose the caller: 1 in a cell's own hook, 2 in a cell that it runs.
+
+    The frames are asked and not a counter of ours, because an interrupted cell may never reach
+    its closing event.
+    """
+    count, frame = 0, sys._getframe()  # noqa: SLF001 - the documented way to one's own frames
+    while frame.f_back is not None:
+        frame = frame.f_back
+        count += frame.f_code.co_name == _RUNNER
+    return count
+
+
+def strip_memtrace_line(lines: list[str]) -> list[str]:
+    """Blank a leading `%%memtrace ...`; without side effects, for completion runs it too.
+
+    Under another magic (`%%time` above it) no event will announce the cell, so there the line is
+    left for the registered magic.
+    """
+    if not lines or not _LINE.match(lines[0].rstrip("\r\n")) or running_cells():
+        return lines
+    below = next((i for i, line in enumerate(lines[1:], 1) if line.strip()), len(lines))
+    if below < len(lines) and lines[below].startswith("%%"):
+        return lines[below:]  # a cell magic must be on the first line
+    return ["\n", *lines[1:]]
+
+
+def insert_before_cell_magic(chains: list[list[Transformer]], ours: Transformer) -> None:
+    """Put a transformer just before IPython's own for `%%` lines.
+
+    Args:
+        chains: IPython's cleanup and line transformers; which of the two holds `cell_magic`
+            depends on the version. In front of it, a terminal still waits for the blank line that
+            ends a cell magic.
+        ours: The transformer.
+    """
+    for chain in chains:
+        names = [getattr(transformer, "__name__", "") for transformer in chain]
+        if "cell_magic" in names:
+            chain.insert(names.index("cell_magic"), ours)
+            return
+    chains[0].append(ours)

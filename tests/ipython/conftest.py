@@ -1,0 +1,144 @@
+"""A real InteractiveShell for each test, over a recorder that is a fake where none is needed."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+import nbmem
+from nbmem.core.errors import FileFormatError, UsageError
+from nbmem.core.history import CellDelta
+from nbmem.core.units import GIB
+
+
+class FakeTrace:
+    """Stands in for nbmem.api.Trace."""
+
+    def __init__(self, recorder, name, **options):
+        self.recorder = recorder
+        self.name = name
+        self.options = options
+        self.error = None
+        self.stopped = 0
+
+    def start(self):
+        self.recorder.calls.append(("start", self.name))
+        if self.recorder.broken:
+            raise RuntimeError("the recorder is broken")
+        return self
+
+    def stop(self, error=None):
+        self.recorder.calls.append(("stop", self.name))
+        self.error = None if error is None else type(error).__name__
+        self.stopped += 1
+        return self
+
+    def report(self, device=None):
+        if self.recorder.nothing:
+            raise UsageError("Nothing was recorded: torch has used no card in this cell.")
+        at = SimpleNamespace(phase="forward", step=1)
+        peak = SimpleNamespace(at=at, allocated=self.recorder.peak)
+        return SimpleNamespace(title=self.name, peak=peak)
+
+    def save(self, path):
+        Path(path).write_text(self.name)
+        return Path(path)
+
+    def _repr_mimebundle_(self, **_kw):
+        return {
+            "text/plain": f"<report of {self.name}>",
+            "text/html": f"<b>report of {self.name}</b>",
+        }
+
+
+class FakeRecorder:
+    """Stands in for nbmem.api; remembers what it was asked."""
+
+    def __init__(self):
+        self.calls = []
+        self.traces = []
+        self.peak = 3 * GIB
+        self.broken = False
+        self.nothing = False
+
+    def trace(self, name="trace", **options):
+        self.traces.append(FakeTrace(self, name, **options))
+        return self.traces[-1]
+
+    @contextmanager
+    def phase(self, name):
+        self.calls.append(("phase", name))
+        yield
+
+    def open(self, path):
+        if not Path(path).exists():
+            raise FileFormatError(f"There is no file {path}. Check the path.")
+        return FakeTrace(self, Path(path).read_text())
+
+
+class FakeReader:
+    """Stands in for nbmem.record.deltas.DeltaReader."""
+
+    def before(self):
+        pass
+
+    def after(self, label, error):
+        return CellDelta(
+            label=label,
+            execution_count=None,
+            allocated_before=0,
+            allocated_after=512,
+            reserved_before=0,
+            reserved_after=2 << 20,
+            peak=None,
+            process=None,
+            duration_ns=1_000_000,
+            error=error,
+        )
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    fake = FakeRecorder()
+    api = ModuleType("nbmem.api")
+    api.trace, api.phase, api.open = fake.trace, fake.phase, fake.open
+    monkeypatch.setitem(sys.modules, "nbmem.api", api)
+    monkeypatch.setattr(nbmem, "api", api, raising=False)
+    deltas = ModuleType("nbmem.record.deltas")
+    deltas.DeltaReader = FakeReader
+    monkeypatch.setitem(sys.modules, "nbmem.record.deltas", deltas)
+    return fake
+
+
+@pytest.fixture
+def shell():
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    yield shell
+    nbmem.unload_ipython_extension(shell)
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def run(shell, recorder, capsys):
+    """Run cells with the extension loaded; returns the result with what was written."""
+    nbmem.load_ipython_extension(shell)
+
+    def run_cell(code, **options):
+        capsys.readouterr()
+        result = shell.run_cell(code, **{"store_history": True, **options})
+        written = capsys.readouterr()
+        return SimpleNamespace(
+            success=result.success,
+            error=result.error_before_exec or result.error_in_exec,
+            value=result.result,
+            out=written.out,
+            err=written.err,
+        )
+
+    return run_cell

@@ -1,0 +1,194 @@
+"""Loading, unloading and what `%nbmem` says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import nbmem
+
+HEAVY = ("torch", "numpy", "IPython", "bokeh", "ipywidgets", "pynvml", "pandas", "psutil")
+
+
+def _inside(shell):
+    """Everything that the extension touches, as it is now."""
+    magics = shell.magics_manager
+    return {
+        "hooks": {name: list(calls) for name, calls in shell.events.callbacks.items()},
+        "cleanup": list(shell.input_transformers_cleanup),
+        "lines": list(shell.input_transformer_manager.line_transforms),
+        "line": dict(magics.magics["line"]),
+        "cell": dict(magics.magics["cell"]),
+        "user": {name for name in dir(magics.user_magics) if "mem" in name},
+        "completers": sorted(shell.strdispatchers),
+        "names": set(shell.user_ns),
+    }
+
+
+def test_unloading_undoes_everything(shell, recorder):
+    before = _inside(shell)
+    nbmem.load_ipython_extension(shell)
+    assert _inside(shell) != before
+    nbmem.unload_ipython_extension(shell)
+    assert _inside(shell) == before
+
+
+def test_unloading_gives_the_user_their_own_magic_back(shell, recorder):
+    def memtrace(line):
+        return f"mine: {line}"
+
+    shell.register_magic_function(memtrace, "line", "memtrace")
+    before = _inside(shell)
+    nbmem.load_ipython_extension(shell)
+    nbmem.unload_ipython_extension(shell)
+    assert _inside(shell) == before
+    assert shell.run_line_magic("memtrace", "x") == "mine: x"
+
+
+def test_loading_twice_changes_nothing(shell, recorder):
+    nbmem.load_ipython_extension(shell)
+    once = _inside(shell)
+    nbmem.load_ipython_extension(shell)
+    assert _inside(shell) == once
+
+
+def test_load_ext_and_unload_ext_work_by_name(shell, recorder, capsys):
+    before = _inside(shell)
+    assert shell.run_cell("%load_ext nbmem", store_history=True).success
+    shell.run_cell("%%memtrace\npass", store_history=True)
+    assert "<report of In [2]>" in capsys.readouterr().out
+    shell.run_cell("%unload_ext nbmem", store_history=True)
+    assert _inside(shell)["hooks"] == before["hooks"]
+    assert not shell.run_cell("%%memtrace\npass").success
+
+
+def test_unloading_inside_a_traced_cell_shows_its_report(run, recorder):
+    done = run("%%memtrace\nimport nbmem\nnbmem.unload_ipython_extension(get_ipython())")
+    assert done.success
+    assert recorder.traces[0].stopped == 1
+    assert "<report of In [1]>" in done.out
+
+
+def test_the_history_has_a_line_for_every_cell(run):
+    run("x = 1")
+    run("# a comment\n1 / 0")
+    run("%%memtrace mine\npass")
+    text = run("%nbmem history").out
+    assert "[1]  x = 1" in text
+    assert "[2]  1 / 0" in text
+    assert "ZeroDivisionError" in text
+    assert "[3]  mine" in text
+
+
+def test_cells_that_are_not_kept_have_no_line(run):
+    run("frontend_internal = 1", store_history=False)
+    assert "frontend_internal" not in run("%nbmem history").out
+
+
+def test_off_and_on_stop_and_start_the_lines(run):
+    run("%nbmem off")
+    run("not_counted = 1")
+    run("%nbmem on")
+    run("counted = 1")
+    text = run("%nbmem history").out
+    assert "not_counted" not in text
+    assert "  counted = 1" in text
+
+
+def test_nbmem_alone_shows_the_last_report_again(run):
+    run("%%memtrace again\npass")
+    assert "<report of again>" in run("%nbmem").out
+    assert "<report of again>" in run("%nbmem report").out
+
+
+def test_there_is_a_sentence_before_the_first_report(run):
+    assert run("%nbmem").err == (
+        "nbmem: There is no report yet: no cell has been traced. "
+        "Put %%memtrace on the first line of a cell and run it.\n"
+    )
+
+
+def test_save_and_open_make_a_round(run, tmp_path):
+    run("%%memtrace kept\npass")
+    assert f"Saved to {tmp_path}/a.nbmem." in run(f"%nbmem save {tmp_path}/a.nbmem").out
+    run("%%memtrace other\npass")
+    assert "<report of kept>" in run(f"%nbmem open {tmp_path}/a.nbmem").out
+    assert "<report of kept>" in run("%nbmem").out
+
+
+def test_a_missing_file_is_one_sentence_and_keeps_the_last_report(run, tmp_path):
+    run("%%memtrace kept\npass")
+    done = run(f"%nbmem open {tmp_path}/none.nbmem")
+    assert done.success
+    assert done.err == f"nbmem: There is no file {tmp_path}/none.nbmem. Check the path.\n"
+    assert "<report of kept>" in run("%nbmem").out
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(run, tmp_path):
+    run("%%memtrace kept\npass")
+    done = run(f"%nbmem save {tmp_path}/no/such/folder.nbmem")
+    assert done.success
+    assert done.err == (
+        f"nbmem: The session cannot be written to {tmp_path}/no/such/folder.nbmem "
+        "(No such file or directory). "
+        "It is still in memory: name a file in a folder that you may write to.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (
+            "histroy",
+            (
+                "'histroy' is not a subcommand of %nbmem. Did you mean `%nbmem history`? "
+                "There are: report, history, gpu, save, open, on, off, help."
+            ),
+        ),
+        (
+            "zzz",
+            (
+                "'zzz' is not a subcommand of %nbmem. "
+                "There are: report, history, gpu, save, open, on, off, help."
+            ),
+        ),
+        ("on please", "%nbmem on takes nothing after it; 'please' was not understood."),
+        ("open", "%nbmem open needs a file: `%nbmem open run.nbmem`."),
+    ],
+)
+def test_a_wrong_subcommand_is_one_sentence(run, line, sentence):
+    done = run(f"%nbmem {line}")
+    assert done.success
+    assert done.err == f"nbmem: {sentence}\n"
+
+
+def test_help_lists_every_command_and_option(run):
+    text = run("%nbmem help").out
+    for word in ("report", "history", "gpu", "save", "open", "on", "off", "--max-peak", "--stacks"):
+        assert word in text
+
+
+def _loaded_by(statement):
+    look = f"print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+    code = f"import sys, json; {statement}; {look}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_importing_nbmem_imports_nothing_heavy():
+    assert _loaded_by("import nbmem") == []
+
+
+def test_the_test_of_heavy_imports_would_notice_one():
+    assert _loaded_by("import nbmem, numpy") == ["numpy"]
+
+
+def test_loading_the_extension_imports_neither_torch_nor_numpy():
+    loaded = _loaded_by(
+        "import nbmem; from IPython.core.interactiveshell import InteractiveShell; "
+        "nbmem.load_ipython_extension(InteractiveShell.instance())"
+    )
+    assert loaded == ["IPython"]
