@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from nbmem.core.units import MIB
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.settings import AllocatorSettings
+
+    Ints = NDArray[np.int64]
 
 # The constants below are those of
 # https://github.com/pytorch/pytorch/blob/v2.13.0/c10/core/AllocatorConfig.h and, up to 2.9, of
@@ -53,3 +64,27 @@ def segment_bytes(rounded: int, large_segment: int = LARGE_SEGMENT) -> int:
     if rounded < LARGE_ALONE:
         return large_segment
     return -(-rounded // LARGE_STEP) * LARGE_STEP
+
+
+def round_sizes(sizes: Ints, divisions: tuple[int, ...] = NO_DIVISIONS) -> Ints:
+    """`round_size` for a column."""
+    rounded: Ints = np.maximum((sizes + MIN_BLOCK - 1) & -MIN_BLOCK, MIN_BLOCK)
+    if max(divisions) > 1:
+        different, back = np.unique(sizes, return_inverse=True)
+        exact = [round_size(size, divisions) for size in different.tolist()]
+        rounded = np.array(exact, np.int64)[back]
+    return rounded
+
+
+def split_thresholds(rounded: Ints, settings: AllocatorSettings) -> Ints:
+    """Bytes that must remain for a free piece to be split for each rounded request.
+
+    Expandable segments split at once, as the small pool does. A pool that never splits is not
+    told apart.
+    """
+    if settings.expandable_segments:
+        return np.full(len(rounded), MIN_BLOCK, np.int64)
+    least = np.where(rounded <= SMALL_LIMIT, MIN_BLOCK, SMALL_LIMIT + 1)
+    if settings.max_split_size is not None:
+        least[rounded >= settings.max_split_size] = TOO_LARGE
+    return least
