@@ -84,6 +84,13 @@ def prepare(
     return python_of(folder)
 
 
+def this_python() -> Path:
+    """The Python that runs this, with the project on its path and whatever else it has."""
+    known = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([known] if known else [])])
+    return Path(sys.executable)
+
+
 def pip(folder: Path, *arguments: str) -> None:
     """Run the environment's pip; a base Python's pip serves one that has none."""
     python = str(python_of(folder))
@@ -91,7 +98,7 @@ def pip(folder: Path, *arguments: str) -> None:
     front = [python, "-m", "pip"]
     if own.returncode:
         front = [sys.executable, "-m", "pip", "--python", python]
-    quiet = ["--quiet", "--disable-pip-version-check", "--no-warn-script-location"]
+    quiet = ["-qq", "--disable-pip-version-check", "--no-warn-script-location"]
     if subprocess.run([*front, *arguments, *quiet], cwd=ROOT, check=False).returncode:
         raise SystemExit(
             "pip could not install what is needed; its own message is above. "
@@ -114,7 +121,7 @@ def _create(folder: Path, interpreter: str) -> None:
 
 
 def _warn_of_torch(wanted: list[str]) -> None:
-    pinned = [one for one in wanted if one.startswith("torch==")]
+    pinned = [one for one in wanted if one.startswith("torch==") and "===" not in one]
     if not pinned:
         return
     if sys.prefix == sys.base_prefix and importlib.util.find_spec("torch"):

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from environment import ROOT, prepare, python_of, require_python, say
+from environment import ROOT, prepare, python_of, require_python, say, this_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,9 +39,9 @@ class Check(NamedTuple):
 def main() -> int:
     """Run the checks that were named, or all of them; 0 if every one passed."""
     require_python()
-    names = [check.name for check in CHECKS]
+    names = ["setup", *(check.name for check in CHECKS)]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"all of: {' '.join(names)}")
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"some of: {' '.join(names)}")
     parser.add_argument("--fresh", action="store_true", help="make the environments anew")
     parser.add_argument(
         "--here", action="store_true", help="use this Python's packages, install nothing"
@@ -53,10 +53,10 @@ def main() -> int:
 
     begin = time.monotonic()
     if options.here:
-        python = Path(sys.executable)
+        python = this_python()
     else:
         python = prepare(".venv", "torch", "run", "lint", "test", fresh=options.fresh)
-    ready = Result("set-up", failed=False, seconds=time.monotonic() - begin, text="")
+    ready = Result("setup", failed=False, seconds=time.monotonic() - begin, text="")
     chosen = [check for check in CHECKS if check.name in (options.checks or names)]
     return _summary([ready, *(_timed(check, python, fresh=options.fresh) for check in chosen)])
 
@@ -110,7 +110,7 @@ def _command(*arguments: str) -> Callable[[Path, bool], tuple[int, str]]:
 
 def _imports(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Check the layers; import-linter has a command and no `-m`."""
-    code = "from importlinter.cli import lint_imports_command as run; run(prog_name='lint-imports')"
+    code = "from importlinter.cli import lint_imports_command as run; run(['--no-logo'])"
     return _stream(str(python), "-c", code)
 
 

@@ -1,0 +1,72 @@
+"""The import contracts of pyproject.toml bite: each is shown an import that it must refuse."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("importlinter", reason="import-linter is not installed")
+
+ROOT = Path(__file__).parents[2]
+LINT = "from importlinter.cli import lint_imports_command as run; run(['--no-logo', '--no-cache'])"
+
+
+@pytest.fixture
+def house(tmp_path):
+    """A copy of the package with its contracts."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "nbmem", tmp_path / "nbmem", ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", LINT]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "statement"),
+    [
+        ("core/units.py", "import nbmem.ledger"),
+        ("record/__init__.py", "import nbmem.ledger"),
+        ("record/__init__.py", "import nbmem.allocator"),
+        ("record/__init__.py", "import torch"),
+        ("probes/__init__.py", "import nbmem.record"),
+        ("probes/__init__.py", "import nbmem.virtual"),
+        ("virtual/__init__.py", "import nbmem.ledger"),
+        ("allocator/__init__.py", "import torch"),
+        ("ledger/__init__.py", "import nbmem.probes"),
+        ("ledger/__init__.py", "import nbmem.views"),
+        ("views/__init__.py", "import nbmem.virtual"),
+        ("views/__init__.py", "import pynvml"),
+        ("views/__init__.py", "import bokeh"),
+        ("cli/__init__.py", "import nbmem.ipython"),
+    ],
+)
+def test_a_forbidden_import_is_refused(house, module, statement):
+    path = house / "nbmem" / module
+    path.write_text(f"{path.read_text()}\n{statement}\n")
+    result = lint(house)
+    source = f"nbmem.{module.split('/')[0]}"
+    imported = statement.removeprefix("import ")
+    assert result.returncode == 1, result.stdout
+    refused = [line for line in result.stdout.splitlines() if " -> " in line and source in line]
+    assert any(imported in line for line in refused), result.stdout
+
+
+def test_a_package_without_a_place_in_the_layers_is_refused(house):
+    (house / "nbmem" / "shiny").mkdir()
+    (house / "nbmem" / "shiny" / "__init__.py").write_text('"""Nobody placed this."""\n')
+    result = lint(house)
+    assert result.returncode == 1
+    assert "nbmem.shiny" in result.stdout
+
+
+def test_the_contracts_are_kept_as_it_is(house):
+    result = lint(house)
+    assert result.returncode == 0, result.stdout

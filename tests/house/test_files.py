@@ -1,0 +1,96 @@
+"""Rules about the files themselves: where they lie, how long they are, what they must not name."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MOST_LINES = 300
+TOP_LEVEL = {
+    ".ci",
+    ".gitignore",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "labextension",
+    "nbmem",
+    "notebooks",
+    "pyproject.toml",
+    "tests",
+    "tools",
+}
+MODULES = sorted([*ROOT.glob("nbmem/**/*.py"), *ROOT.glob("tools/*.py")])
+MACHINE_PATH = re.compile(r"(?<![\w./~-])/(?:home|root|work|opt|farm|mnt|Users)/\w")
+REGISTRY_HOST = re.compile(r"\b(?:pypi|pythonhosted|npmjs|yarnpkg|anaconda|download\.pytorch)\.\w")
+
+
+def tracked() -> list[Path]:
+    """Files that git tracks; the rules are about what is handed on."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+    return [ROOT / name for name in names.split("\0") if name and (ROOT / name).exists()]
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_a_module_fits_in_one_sitting(path):
+    assert len(path.read_text().splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_a_module_says_in_one_sentence_what_it_is_for(path):
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    assert docstring, "no docstring"
+    assert docstring.split("\n\n")[0].rstrip().endswith(".")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_no_module_is_a_drawer_for_leftovers(path):
+    assert path.stem not in {"utils", "util", "helpers", "common", "misc"}
+
+
+def test_top_level_names_are_the_expected_ones():
+    names = {path.relative_to(ROOT).parts[0] for path in tracked()}
+    assert names <= TOP_LEVEL, "a new top-level name needs a reason; most things have a folder"
+
+
+def test_nothing_names_a_machine_or_a_registry():
+    found = []
+    for path in tracked():
+        if path == Path(__file__):
+            continue  # the patterns themselves
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            continue  # recordings and pictures
+        found += [
+            f"{relative(path)}:{number}: {line.strip()[:120]}"
+            for number, line in enumerate(lines, 1)
+            if MACHINE_PATH.search(line) or REGISTRY_HOST.search(line)
+        ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("open('/home/ann/data.csv')", True),
+        ("see /work/x", True),
+        ("index-url = https://pypi.example/simple", True),
+        ("site-packages/torch/cuda/memory.py", False),
+        ("share/opt/name", False),
+    ],
+)
+def test_the_patterns_find_what_they_should(line, named):
+    assert bool(MACHINE_PATH.search(line) or REGISTRY_HOST.search(line)) is named

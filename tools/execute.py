@@ -1,0 +1,68 @@
+"""Execute one notebook in this environment, and keep it, its last recording and the report."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(notebook: Path, out: Path) -> int:
+    """Execute the notebook, print the text report and write the rest into `out`.
+
+    The recording is saved by the notebook's own kernel, after its last cell, in a cell that is not
+    kept; from then on it is what `nbmem report FILE` does with any recording.
+
+    Returns:
+        0; 1 if a cell failed or nothing was traced.
+    """
+    try:
+        import nbformat
+        from nbclient import NotebookClient
+        from nbclient.exceptions import CellExecutionError
+    except ModuleNotFoundError as err:
+        raise SystemExit(f"{err.name} is missing here: pip install nbclient ipykernel.") from None
+
+    nb: Any = nbformat.read(notebook, as_version=4)
+    executed, recording = out / notebook.name, out / f"{notebook.stem}.nbmem"
+    recording.unlink(missing_ok=True)
+    save = nbformat.v4.new_code_cell(f"%nbmem save {recording.name}")
+    client = NotebookClient(
+        nb,
+        timeout=600,
+        resources={"metadata": {"path": str(out)}},
+        extra_arguments=["--log-level=40"],  # its remarks on sockets are not for this reader
+    )
+    print(f"Executing {notebook.name} ...", flush=True)
+    try:
+        nb.cells.append(save)
+        client.execute()
+    except CellExecutionError as err:
+        print(f"A cell failed; it is in {executed}.\n\n{err}", file=sys.stderr)
+        return 1
+    finally:
+        nb.cells.remove(save)
+        nbformat.write(nb, executed)
+    if not recording.exists():
+        print(f"The notebook ran, but nothing was saved: {_texts(save)}", file=sys.stderr)
+        return 1
+    return _report(executed, recording, out / "report.html")
+
+
+def _texts(cell: Any) -> str:
+    """What a cell said, in plain words."""
+    said = [one.get("text") or one.get("data", {}).get("text/plain", "") for one in cell.outputs]
+    return " ".join(said) or "no reason was given."
+
+
+def _report(executed: Path, recording: Path, page: Path) -> int:
+    command = [sys.executable, "-m", "nbmem", "report", str(recording), "--html", str(page)]
+    status = subprocess.run(command, check=False).returncode
+    if status == 0:
+        print(f"\nnotebook   {executed}\nrecording  {recording}\nreport     {page}")
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()))
