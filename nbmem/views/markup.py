@@ -1,0 +1,59 @@
+"""Elements of HTML and SVG that escape whatever is not markup already, so no view can forget to."""
+
+from __future__ import annotations
+
+import base64
+import html
+
+
+class Markup(str):
+    """Text that is markup: `element` puts it in as it is."""
+
+    __slots__ = ()
+
+
+_VOID = {"img", "meta"}
+
+
+def one_line(text: str) -> str:
+    """A foreign text without line breaks and control characters.
+
+    XML allows no control characters at all, and an escape sequence in a tensor's name must not
+    reach a terminal.
+    """
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def escape(text: str) -> Markup:
+    """Text as markup that shows it."""
+    return text if isinstance(text, Markup) else Markup(html.escape(one_line(text)))
+
+
+def join(parts: list[Markup] | tuple[Markup, ...], between: str = "") -> Markup:
+    """Several pieces of markup as one."""
+    return Markup(between.join(parts))
+
+
+def element(name: str, /, *children: str, **attributes: str | int | None) -> Markup:
+    """One element.
+
+    Args:
+        name: Its tag.
+        *children: Markup goes in as it is, any other text is escaped.
+        **attributes: `stroke_width` becomes `stroke-width`, `for_` becomes `for`; None leaves the
+            attribute out.
+    """
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(one_line(str(value)))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if name in _VOID:
+        return Markup(f"<{name}{written}>")
+    inner = "".join(escape(child) for child in children)
+    return Markup(f"<{name}{written}>{inner}</{name}>")
+
+
+def data_uri(svg: str) -> str:
+    """An SVG picture as an address: untrusted notebooks strip <svg> but keep such an image."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

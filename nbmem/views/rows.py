@@ -1,0 +1,188 @@
+"""The tables that text and HTML share: a ledger whose figures add up, and shortened phases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from nbmem.core.categories import ACTIVE, CARD, PROCESS, RESERVED, Category
+from nbmem.core.units import MIB
+from nbmem.views import wording
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.ledger.balance import Ledger
+    from nbmem.report import PhaseRow, Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """Bytes, and the text that adds up with those beside it.
+
+    Attributes:
+        count: Bytes; None where nobody knows.
+        text: In MiB. Each differs from the exact figure by less than its last digit.
+    """
+
+    count: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow:
+    """One line of the ledger.
+
+    Attributes:
+        label: Name of the category or of the sum.
+        meaning: What it holds.
+        category: None for a sum of all lines above.
+        peak: At the highest allocated moment.
+        end: After the last event.
+    """
+
+    label: str
+    meaning: str
+    category: Category | None
+    peak: Amount
+    end: Amount
+
+
+_SUMS = (
+    ("active", ACTIVE, "blocks in use, pending ones included"),
+    ("reserved", RESERVED, "held from the driver: torch.cuda.memory_reserved()"),
+    ("process", PROCESS, "what nvidia-smi shows for this process"),
+    ("card", CARD, "all of the card"),
+)
+
+
+def ledger_rows(report: Report) -> list[LedgerRow]:
+    """The ledger at the peak beside the one at the end; categories that are empty in both drop out.
+
+    The figures add up as they are written: each sum is rounded by itself, and what rounding the
+    parts leaves over goes to the parts that were cut most.
+    """
+    peak, end = report.ledger_at_peak, report.ledger_at_end
+    known = peak.process_known and end.process_known
+    digits = wording.digits_for(max(peak.reserved, end.reserved))
+    at_peak, at_end = _amounts(peak, digits), _amounts(end, digits)
+    rows: list[LedgerRow] = []
+    before = 0
+    for name, parts, what in _SUMS:
+        rows += [
+            LedgerRow(
+                label=wording.label(category, process_known=known),
+                meaning=wording.meaning(category, process_known=known),
+                category=category,
+                peak=at_peak[category],
+                end=at_end[category],
+            )
+            for category in parts[before:]
+            if peak[category] or end[category]
+        ]
+        rows.append(
+            LedgerRow(label=name, meaning=what, category=None, peak=at_peak[name], end=at_end[name])
+        )
+        before = len(parts)
+    return rows
+
+
+def _amounts(ledger: Ledger, digits: int) -> dict[Category | str, Amount]:
+    unit = 10**digits
+    amounts: dict[Category | str, Amount] = {}
+    before, shares_before = 0, 0
+    for name, parts, _ in _SUMS:
+        group = parts[before:]
+        count = sum(ledger[c] for c in parts)
+        share = round(count * unit / MIB)
+        shares = apportion([ledger[c] for c in group], share - shares_before, unit)
+        for category, part in zip(group, shares, strict=True):
+            text = f"{part / unit:,.{digits}f} MiB" if ledger[category] else "0 MiB"
+            amounts[category] = Amount(count=ledger[category], text=text)
+        hidden = name == "process" and not ledger.process_known
+        amounts[name] = (
+            Amount(count=None, text="unknown")
+            if hidden
+            else Amount(count=count, text=f"{share / unit:,.{digits}f} MiB" if count else "0 MiB")
+        )
+        before, shares_before = len(parts), share
+    return amounts
+
+
+def apportion(parts: Sequence[int], total: int, unit: int) -> list[int]:
+    """Bytes as whole `1/unit` MiB that add up to `total`: the largest remainders are rounded up."""
+    shares = [part * unit // MIB for part in parts]
+    remainders = [part * unit % MIB for part in parts]
+    order = sorted(range(len(parts)), key=lambda i: -remainders[i])
+    for i in order[: max(0, total - sum(shares))]:
+        shares[i] += 1
+    return shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Steps that a table leaves out.
+
+    Attributes:
+        groups: How many steps (or stretches without a step).
+        first: Step of the first of them, if it has one.
+        last: Step of the last.
+        low: Lowest peak among them.
+        high: Highest peak among them.
+    """
+
+    groups: int
+    first: int | None
+    last: int | None
+    low: int
+    high: int
+
+    @property
+    def text(self) -> str:
+        """What a table writes in the place of the steps."""
+        if self.groups == 1 or self.first is None or self.last is None:
+            return f"{self.groups} more left out"
+        return f"steps {self.first} to {self.last} left out ({self.groups} of them)"
+
+    def peaks(self, digits: int) -> str:
+        """How high they went."""
+        low, high = wording.in_mib(self.low, digits), wording.in_mib(self.high, digits)
+        return f"peak {high}" if low == high else f"peaks {low} to {high}"
+
+
+def peak_row(report: Report) -> PhaseRow | None:
+    """The innermost phase in which the recording's peak lies."""
+    at = report.peak.at
+    inside = [
+        row
+        for row in report.phases
+        if row.name == at.phase and row.step == at.step and row.t0_ns <= at.t_ns <= row.t1_ns
+    ]
+    return max(inside, key=lambda row: row.depth, default=None)
+
+
+def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow | Gap]:
+    """The phases; of a long loop the first steps, the one with the peak, and the last."""
+    groups = [list(rows) for _, rows in groupby(report.phases, key=lambda row: row.step)]
+    wanted = peak_row(report)
+    keep = {*range(first), *range(len(groups) - last, len(groups))}
+    keep |= {i for i, rows in enumerate(groups) if any(row is wanted for row in rows)}
+    found: list[PhaseRow | Gap] = []
+    for kept, run in groupby(enumerate(groups), key=lambda item: item[0] in keep):
+        stretch = [rows for _, rows in run]
+        # A line that says "1 more left out" saves no room over the step itself.
+        if kept or len(stretch) == 1:
+            found += [row for rows in stretch for row in rows]
+            continue
+        peaks = [row.peak_allocated for rows in stretch for row in rows]
+        found.append(
+            Gap(
+                groups=len(stretch),
+                first=stretch[0][0].step,
+                last=stretch[-1][0].step,
+                low=min(max(row.peak_allocated for row in rows) for rows in stretch),
+                high=max(peaks),
+            )
+        )
+    return found

@@ -1,0 +1,163 @@
+"""The report as plain text: what terminals, diffs and CI see."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from nbmem.core.categories import PROCESS
+from nbmem.core.units import format_bytes, format_ms
+from nbmem.views import wording
+from nbmem.views.markup import one_line
+from nbmem.views.rows import Gap, ledger_rows, peak_row, shorten
+
+if TYPE_CHECKING:
+    from nbmem.report import Holding, PhaseRow, Report
+    from nbmem.views.rows import Amount, LedgerRow
+
+MOST_HOLDINGS = 8
+_NARROWEST = 72
+_LONGEST_PHASE = 24
+
+
+def render_text(report: Report, *, width: int = 100) -> str:
+    """Write a report: the verdict, the ledger, the phases, the largest holdings, the notes.
+
+    Args:
+        report: What to write.
+        width: Characters in a line; tables need at least 72.
+    """
+    width = max(width, _NARROWEST)
+    parts = [_head(report, width), _ledger(report, width)]
+    if report.phases:
+        parts.append(_phases(report))
+    if report.holdings:
+        parts.append(_holdings(report, width))
+    if notes := wording.notes(report):
+        parts.append("\n".join(_wrap(note, width, first="- ", rest="  ") for note in notes))
+    return "\n\n".join(parts)
+
+
+def _wrap(text: str, width: int, *, first: str = "", rest: str = "  ") -> str:
+    return textwrap.fill(
+        text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False
+    )
+
+
+def _head(report: Report, width: int) -> str:
+    verdict, source = wording.verdict(report), wording.source(report.peak.at)
+    if len(verdict) + len(source) + 2 <= width:
+        verdict, source = f"{verdict}, {source}" if source else verdict, ""
+    lines = [_wrap(verdict, width)]
+    if source:
+        lines.append(_wrap(source, width, first="  "))
+    if report.error:
+        lines.append(_wrap(f"Ended by {one_line(report.error)}", width))
+    lines.append(_wrap(wording.recording(report), width))
+    return "\n".join(lines)
+
+
+def _ledger(report: Report, width: int) -> str:
+    rows = ledger_rows(report)
+    labels = max(len(row.label) for row in rows) + 2
+    figures = max(len(row.peak.text) for row in rows), max(len(row.end.text) for row in rows)
+    bar = min(18, (width - labels - sum(figures) - 8) // 2)
+    barred = [row for row in rows if _has_bar(row)]
+    scale = max((a.count or 0 for row in barred for a in (row.peak, row.end)), default=0)
+
+    def cells(row: LedgerRow, amount: Amount, figure: int) -> str:
+        drawn = _bar(amount.count or 0, scale, bar) if _has_bar(row) else ""
+        return f"{amount.text:>{figure}}  {drawn:<{bar}}"
+
+    lines = [
+        "  ".join(
+            (
+                f"{'Ledger':<{labels}}",
+                f"{'at the peak':>{figures[0]}}",
+                " " * bar,
+                f"{'at the end':>{figures[1]}}",
+            )
+        )
+    ]
+    for row in rows:
+        name = f"  {row.label}" if row.category is not None else f"= {row.label}"
+        lines.append(
+            f"{name:<{labels}}  {cells(row, row.peak, figures[0])}  "
+            f"{cells(row, row.end, figures[1])}".rstrip()
+        )
+    return "\n".join(lines)
+
+
+def _has_bar(row: LedgerRow) -> bool:
+    # The free bytes of a large card would shrink every other bar to nothing.
+    return row.category is not None and row.category in PROCESS
+
+
+def _bar(count: int, scale: int, width: int) -> str:
+    if count <= 0 or scale <= 0:
+        return ""
+    return "#" * max(1, round(width * count / scale))
+
+
+def _phases(report: Report) -> str:
+    wanted = peak_row(report)
+    digits = wording.digits_for(max(row.peak_allocated for row in report.phases))
+    table: list[tuple[str, ...]] = [("Phase", "step", "time", "took", "peak", "left", "reserved")]
+    # Lines that stand apart from the columns: by the row of the table that they follow.
+    marks: dict[int, str] = {}
+    gaps: dict[int, str] = {}
+    for row in shorten(report):
+        if isinstance(row, Gap):
+            gaps[len(table)] = f"  ... {row.text}, {row.peaks(digits)} ..."
+            continue
+        if row is wanted:
+            marks[len(table)] = "  <- peak"
+        table.append(_phase(row, digits))
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+    lines: list[str] = []
+    for index, (name, *figures) in enumerate(table):
+        if index in gaps:
+            lines.append(gaps[index])
+        cells = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:], strict=True)]
+        lines.append("  ".join((f"{name:<{widths[0]}}", *cells)) + marks.get(index, ""))
+    if len(table) in gaps:
+        lines.append(gaps[len(table)])
+    return "\n".join(lines)
+
+
+def _phase(row: PhaseRow, digits: int) -> tuple[str, ...]:
+    return (
+        "  " * row.depth + _shorten(one_line(row.name), _LONGEST_PHASE),
+        "" if row.step is None else str(row.step),
+        format_ms(row.t1_ns - row.t0_ns),
+        wording.in_mib(row.allocated - row.allocated_before, digits, signed=True),
+        wording.in_mib(row.peak_allocated, digits),
+        wording.in_mib(row.allocated, digits),
+        wording.in_mib(row.reserved, digits),
+    )
+
+
+def _holdings(report: Report, width: int) -> str:
+    shown = report.holdings[:MOST_HOLDINGS]
+    size = max(len(format_bytes(held.block)) for held in shown)
+    kind = max(len(held.category.label) for held in shown)
+    lines = [f"Largest holdings at the peak ({len(shown)} of {len(report.holdings)})"]
+    lines += [
+        f"  {format_bytes(held.block):>{size}}  {held.category.label:<{kind}}  "
+        f"{_shorten(_origin(held), max(24, width - size - kind - 6))}"
+        for held in shown
+    ]
+    return "\n".join(lines)
+
+
+def _origin(held: Holding) -> str:
+    parts = [held.name or "unnamed"]
+    if held.born_in:
+        parts.append(f"born in {held.born_in}")
+    if held.line:
+        parts.append(held.line)
+    return ", ".join(one_line(part) for part in parts)
+
+
+def _shorten(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
