@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nbmem.report import Report
 
 _running: list[tuple[Trace, Recorder]] = []
-"""Traces in progress, outermost first, with the recorder of the outermost: only that one records."""
+"""Traces in progress, outermost first, with the one recorder: only the outermost records."""
 
 
 class Trace:

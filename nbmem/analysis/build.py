@@ -180,13 +180,13 @@ def _born(books: Books, row: int) -> str | None:
 def _notes(session: Session, books: Books, at_peak: Ledger) -> tuple[str, ...]:
     notes = [*session.notes, *books.notes]
     unknown = at_peak[Category.UNKNOWN]
-    if unknown > UNKNOWN_SHARE * max(at_peak.active, 1):
+    if books.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:
         share = 100 * unknown / at_peak.active
         notes.append(
             f"{share:.1f}% of the active bytes at the peak have no name: they were allocated "
             "outside of the phases that nbmem knows, by nothing that the notebook names."
         )
-    if not books.process_known:
+    if len(books.trace.samples) and not books.process_known:
         notes.append(
             "The driver does not say what this process holds (common in containers), so the row "
             "'context and libraries' holds all that the card has in use beyond the reserved bytes."

@@ -54,9 +54,8 @@ class Facts:
 
     @property
     def within_one_phase(self) -> Mask:
-        """Born and dead inside one phase, or inside one gap between two."""
-        a = self.allocations
-        within: Mask = (self.born_in == self.died_in) & (a.freed < self.events) & (a.born >= 0)
+        """Born and dead inside one phase; between phases nobody can say."""
+        within: Mask = (self.born_in == self.died_in) & (self.born_in != NOWHERE)
         return within
 
 

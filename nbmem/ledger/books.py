@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.allocator.follow import follow, undo
+from nbmem.allocator.follow import follow
 from nbmem.allocator.settings import AllocatorSettings
+from nbmem.allocator.undo import undo_with_notes
 from nbmem.core.categories import LIVE, Category
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.core.events import Action
@@ -57,7 +58,8 @@ class Books:
         settings = AllocatorSettings.from_torch(trace.settings, trace.release)
         start = trace.start
         if start is None:
-            start = undo(trace.end, trace.events, settings, trace.release)
+            start, notes = undo_with_notes(trace.end, trace.events, settings)
+            self.notes.extend(notes)
         followed = follow(start, trace.events, settings, trace.release)
         self.notes.extend(followed.notes)
         return followed

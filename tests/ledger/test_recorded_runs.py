@@ -1,0 +1,88 @@
+"""The books of 35 runs of a real H100 are, byte for byte, what the card's counters said."""
+
+import numpy as np
+import pytest
+
+from nbmem.analysis import build_report
+from nbmem.core.categories import Category
+from nbmem.ledger.books import Books
+from tests.recorded import CATEGORIES, NAMES, load, session_of
+
+COUNTERS = ("allocated", "active", "requested", "reserved", "inactive_split")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def run(request):
+    raw = load(request.param)
+    session = session_of(raw)
+    return raw, session, Books(session)
+
+
+def test_there_are_35_runs():
+    assert len(NAMES) == 35
+
+
+def test_the_followed_events_say_what_the_counters_said(run):
+    raw, _, books = run
+    positions = books.trace.marks.position
+    for counter in COUNTERS:
+        followed = getattr(books.followed, counter)[positions].tolist()
+        assert followed == [bound[counter] for bound in raw["bounds"]], counter
+    assert not books.notes
+
+
+def test_peaks_between_bounds_are_the_counters_peaks(run):
+    raw, _, books = run
+    begin = 0
+    for bound, end in zip(raw["bounds"], books.trace.marks.position.tolist(), strict=True):
+        top = books.followed.allocated[begin : end + 1].max()
+        assert top == bound["peak_allocated"], bound["end_of"]
+        begin = end
+
+
+def test_identified_categories_are_the_recorded_ones(run):
+    raw, _, books = run
+    at = {
+        (b["end_of"], b["it"]): int(p)
+        for b, p in zip(raw["bounds"], books.trace.marks.position, strict=True)
+    }
+    for seen in raw["categories"]:
+        ledger = books.ledger(at[seen["at"], seen["it"]])
+        for key, category in CATEGORIES.items():
+            assert ledger[category] == sum(dict(map(tuple, seen[key])).values()), (seen["at"], key)
+
+
+def test_every_moment_balances(run):
+    _, session, books = run
+    positions = np.arange(books.events + 1)
+    held = books.held(positions)
+    assert (held.sum(axis=1) == books.trace.info.total_bytes).all()
+    assert (held >= 0).all()
+    live = held[:, : Category.PENDING].sum(axis=1)
+    assert (live == books.followed.allocated).all()
+    assert (held[:, : Category.CONTEXT].sum(axis=1) == books.followed.reserved).all()
+    assert session.devices[0] is books.trace
+
+
+def test_process_is_what_nvml_said_at_the_bounds(run):
+    raw, _, books = run
+    for bound, position in zip(raw["bounds"][1:], books.trace.marks.position[1:], strict=True):
+        process = books.ledger(int(position)).process
+        # The reading belongs to the bound itself; the last event before it may be an earlier one's.
+        assert abs(process - bound["process"]) <= 160 << 20
+
+
+def test_hardly_anything_is_unknown_at_the_peak(run):
+    _, session, _ = run
+    report = build_report(session)
+    at_peak = report.ledger_at_peak
+    assert at_peak[Category.UNKNOWN] <= 0.01 * at_peak.active
+
+
+def test_without_sightings_the_weights_are_not_made_up(run):
+    """The categories come from what was seen, not from names or sizes."""
+    raw, _, _ = run
+    blind = Books(session_of({**raw, "categories": []}))
+    ledger = blind.ledger(blind.events)
+    assert ledger[Category.WEIGHTS] == 0
+    assert ledger[Category.UNKNOWN] > 0

@@ -1,0 +1,197 @@
+"""From hook turns to phases: the loops that people write, told by made-up turns."""
+
+from itertools import pairwise
+
+import numpy as np
+
+from nbmem.core.events import Action, Events
+from nbmem.core.session import Marks
+from nbmem.record.phases import PhaseBuilder
+from nbmem.record.turns import Turn
+
+MODEL, OTHER, ADAM, SGD = 1, 2, 3, 4
+
+
+class Loop:
+    """Writes a run down: `take` allocates, the rest are the hooks' words."""
+
+    def __init__(self):
+        self.sizes, self.births, self.turns, self.positions = [], [], [], [0]
+
+    def take(self, size=1024, *, is_input=False):
+        if is_input:
+            self.births.append(len(self.sizes))
+        self.sizes.append(size)
+        return self
+
+    def turn(self, kind, *, begins, key=0):
+        self.positions.append(len(self.sizes))
+        self.turns.append(Turn(kind, begins, len(self.positions) - 1, key))
+
+    def around(self, kind, count=1, key=0, size=1024):
+        self.turn(kind, begins=True, key=key)
+        for _ in range(count):
+            self.take(size)
+        self.turn(kind, begins=False, key=key)
+        return self
+
+    def forward(self, key=MODEL, kind="forward"):
+        self.around(kind, 3, key)
+        return self.take()  # the loss
+
+    def backward(self):
+        self.take(4)  # the ones that backward() begins with
+        return self.around("backward", 2)
+
+    def step(self, key=ADAM):
+        return self.around("optimizer", 1, key)
+
+    def phases(self):
+        self.positions.append(len(self.sizes))
+        n = len(self.sizes)
+        column = np.zeros(n, np.int64)
+        events = Events(
+            action=np.full(n, Action.ALLOC, np.uint8),
+            addr=column,
+            size=np.array(self.sizes, np.int64),
+            stream=column,
+            t_ns=np.arange(n, dtype=np.int64) * 10,
+            stack=column - 1,
+        )
+        positions = np.array(self.positions, np.int64)
+        marks = Marks(
+            t_ns=positions * 10,
+            position=positions,
+            **dict.fromkeys(("allocated", "active", "requested", "reserved"), positions),
+        )
+        births = np.array(self.births, np.int64)
+        return PhaseBuilder(events, marks, births).build(self.turns)
+
+
+def told(phases):
+    return " ".join(f"{p.name}{'' if p.step is None else p.step}" for p in phases)
+
+
+def assert_in_order(phases):
+    flat = [p for p in phases if p.parent is None]
+    assert all(p.first <= p.last and p.t0_ns <= p.t1_ns for p in phases)
+    assert all(a.last <= b.first for a, b in pairwise(flat))
+
+
+def test_the_plain_loop():
+    loop = Loop().take(9).take(9)
+    for _ in range(2):
+        loop.take(is_input=True).take()  # x, then y
+        loop.forward().backward().step().around("zero_grad", 0)
+    phases = loop.phases()
+    assert told(phases) == (
+        "load input0 forward0 backward0 optimizer0 zero_grad0 "
+        "input1 forward1 backward1 optimizer1 zero_grad1"
+    )
+    assert_in_order(phases)
+    load, first_input, forward, backward = phases[:4]
+    assert (load.first, load.last) == (0, 2)
+    assert (first_input.first, first_input.last) == (2, 4)
+    assert (forward.first, forward.last) == (4, 8)  # with its loss, without backward's ones
+    assert (backward.first, backward.last) == (8, 11)
+
+
+def test_zero_grad_first_in_the_loop():
+    loop = Loop().take(9)
+    for _ in range(2):
+        loop.take(is_input=True).around("zero_grad", 0).forward().backward().step()
+    assert told(loop.phases()) == (
+        "load input0 zero_grad0 forward0 backward0 optimizer0 "
+        "input1 zero_grad1 forward1 backward1 optimizer1"
+    )
+
+
+def test_zero_grad_between_forward_and_backward_keeps_the_loss_in_forward():
+    loop = Loop().take(is_input=True)
+    loop.around("forward", 3, MODEL).around("zero_grad", 0).take().backward().step()
+    phases = loop.phases()
+    assert told(phases) == "input0 forward0 zero_grad0 forward0 backward0 optimizer0"
+    assert_in_order(phases)
+
+
+def test_clipping_belongs_to_the_optimizer_and_the_scalers_update_too():
+    loop = Loop().take(is_input=True).forward().backward()
+    loop.take().take().step().take().around("zero_grad", 0)
+    phases = {p.name: p for p in loop.phases()}
+    assert phases["optimizer"].last - phases["optimizer"].first == 4
+
+
+def test_accumulation_is_one_step():
+    loop = Loop()
+    for _ in range(2):
+        for _ in range(3):
+            loop.take(is_input=True).forward().backward()
+        loop.step().around("zero_grad", 0)
+    assert told(loop.phases()) == (
+        "input0 forward0 backward0 " * 3
+        + "optimizer0 zero_grad0 "
+        + "input1 forward1 backward1 " * 3
+        + "optimizer1 zero_grad1"
+    )
+
+
+def test_two_optimizers_make_one_step():
+    loop = Loop()
+    for _ in range(2):
+        loop.take(is_input=True).forward(MODEL).backward().step(ADAM)
+        loop.forward(OTHER).backward().step(SGD)
+    assert [p.step for p in loop.phases() if p.name == "optimizer"] == [0, 0, 1, 1]
+
+
+def test_evaluation_between_steps_belongs_to_the_step_before():
+    loop = Loop()
+    for _ in range(2):
+        loop.take(is_input=True).forward().backward().step().around("zero_grad", 0)
+        for _ in range(2):
+            loop.take(is_input=True).forward(kind="inference")
+    assert told(loop.phases()) == (
+        "input0 forward0 backward0 optimizer0 zero_grad0 input0 inference0 input0 inference0 "
+        "input1 forward1 backward1 optimizer1 zero_grad1 input1 inference1 input1 inference1"
+    )
+
+
+def test_inference_alone_counts_its_calls():
+    loop = Loop().take(9)
+    for _ in range(3):
+        loop.take(is_input=True).forward(kind="inference")
+    assert told(loop.phases()) == ("load input0 inference0 input1 inference1 input2 inference2")
+
+
+def test_a_criterion_module_goes_on_with_the_forward():
+    loop = Loop().take(is_input=True)
+    loop.around("forward", 3, MODEL)
+    loop.turn("forward", begins=False, key=OTHER)  # TurnLog tells only that it returned
+    loop.backward()
+    assert told(loop.phases()) == "input0 forward0 backward0"
+
+
+def test_a_step_that_raised_ends_where_the_next_phase_begins():
+    loop = Loop().take(is_input=True).forward().backward()
+    loop.turn("optimizer", begins=True, key=ADAM)
+    loop.take().take(is_input=True).forward()
+    phases = loop.phases()
+    assert told(phases).startswith("input0 forward0 backward0 optimizer0 ")
+    assert_in_order(phases)
+
+
+def test_recompute_lies_inside_its_backward():
+    loop = Loop().take(is_input=True).forward()
+    loop.turn("backward", begins=True)
+    loop.around("recompute", 2)
+    loop.turn("backward", begins=False)
+    phases = loop.phases()
+    assert told(phases) == "input0 forward0 backward0 recompute0"
+    assert phases[-1].parent == 2
+
+
+def test_a_cell_without_a_loop_is_load():
+    assert told(Loop().take().take().phases()) == "load"
+
+
+def test_a_cell_without_memory_has_no_phases():
+    assert Loop().phases() == []
