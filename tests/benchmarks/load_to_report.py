@@ -190,8 +190,10 @@ def main() -> None:
     from nbmem.views.text import render_text
 
     with tempfile.TemporaryDirectory() as folder:
-        path = save_session(training_of(options.events), Path(folder, "benchmark.nbmem"))
-        print(f"{options.events:,} events, a file of {path.stat().st_size / MIB:.1f} MiB")
+        recorded = training_of(options.events)
+        path = save_session(recorded, Path(folder, "benchmark.nbmem"))
+        events = len(recorded.devices[0].events)
+        print(f"{events:,} events, a file of {path.stat().st_size / MIB:.1f} MiB")
         for _ in range(options.rounds):
             clock = [time.perf_counter()]
             session = open_session(path)
