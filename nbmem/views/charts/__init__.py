@@ -1,0 +1,1 @@
+"""Small SVG pictures of a report, drawn without a plotting library."""

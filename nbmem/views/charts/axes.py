@@ -1,0 +1,55 @@
+"""Round ticks for axes of bytes, of time and of counts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from nbmem.core.units import GIB, KIB, MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis and what is written there."""
+
+    at: float
+    text: str
+
+
+_BYTE_UNITS = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
+_TIME_UNITS = ((60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"))
+
+
+def byte_ticks(top: int, *, most: int = 5) -> list[Tick]:
+    """Ticks from 0 that do not exceed `top` bytes."""
+    size, unit = next((u for u in _BYTE_UNITS if top >= u[0]), _BYTE_UNITS[-1])
+    return _ticks(top, size, unit, most)
+
+
+def time_ticks(top_ns: int, *, most: int = 7) -> list[Tick]:
+    """Ticks from 0 that do not exceed `top_ns` nanoseconds."""
+    size, unit = next((u for u in _TIME_UNITS if top_ns >= u[0]), _TIME_UNITS[-1])
+    return _ticks(top_ns, size, unit, most)
+
+
+def count_ticks(top: int, *, most: int = 6) -> list[Tick]:
+    """Ticks from 0 that do not exceed `top`."""
+    return [Tick(tick.at, tick.text.strip()) for tick in _ticks(top, 1, "", most, smallest=1)]
+
+
+def _ticks(top: float, size: int, unit: str, most: int, *, smallest: float = 0) -> list[Tick]:
+    if top <= 0:
+        return [Tick(0, f"0 {unit}")]
+    step = max(_round_step(top / size / most), smallest)
+    count = int(top / size / step + 1e-9)
+    return [Tick(i * step * size, f"{_number(i * step)} {unit}") for i in range(count + 1)]
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2, 2.5, 5 times a power of ten that is at least `least`."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= least * (1 - 1e-9))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.3f}".rstrip("0").rstrip(".")

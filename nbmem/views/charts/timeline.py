@@ -1,0 +1,233 @@
+"""The timeline: stacked categories over time, the reserved line above, the peak marked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.categories import ACTIVE, Category
+from nbmem.core.units import format_bytes, format_ms
+from nbmem.views import wording
+from nbmem.views.charts import axes, bands
+from nbmem.views.charts.picture import Picture, box, fill, label, picture, rule, text_width
+from nbmem.views.markup import Markup, element
+from nbmem.views.palette import INK, TINT_INK
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.report import Report, Timeline
+
+    Ints = NDArray[np.int64]
+
+LEFT, RIGHT = 80, 708
+TOP, BOTTOM = 52, 292
+_COLUMNS = RIGHT - LEFT
+_STRIPS = 38
+"""Height of the rows of steps and phases, cut off where there are none."""
+_NEAR = 0.6
+"""The card's limit is drawn once the reserved bytes reach this part of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scale:
+    """Where a moment and an amount lie in the picture.
+
+    Attributes:
+        by_event: Whether x counts allocator events and not time.
+        end: The last moment or event.
+        top: The bytes at the upper edge.
+        moments: The timeline, for events at times between its moments.
+    """
+
+    by_event: bool
+    end: int
+    top: int
+    moments: Timeline
+
+    def x(self, t_ns: float) -> float:
+        at = t_ns
+        if self.by_event:
+            at = float(np.interp(t_ns, self.moments.t_ns, self.moments.event))
+        return LEFT + _COLUMNS * min(max(at / max(self.end, 1), 0), 1)
+
+    def y(self, count: float) -> float:
+        return BOTTOM - (BOTTOM - TOP) * count / self.top
+
+
+def timeline(report: Report) -> Picture | None:
+    """Draw the curves; None if there are not two moments to draw."""
+    moments = report.timeline
+    if len(moments.t_ns) < 2:
+        return None
+    limit = _limit(report)
+    highest = int(max(moments.reserved.max(), moments.held[:, list(ACTIVE)].sum(axis=1).max(), 1))
+    near = limit is not None and highest >= _NEAR * limit
+    by_event = bands.time_hides_steps(moments)
+    end = moments.event[-1] if by_event else max(moments.t_ns[-1], report.duration_ns)
+    scale = _Scale(
+        by_event=by_event,
+        end=int(end * 1.012),  # room to see what held after the last event
+        top=int(max(highest, limit or 0) * 1.1) if near else int(highest * 1.16),
+        moments=moments,
+    )
+    at = moments.event if by_event else moments.t_ns
+    rows = _rows_by_column(at * _COLUMNS // max(scale.end, 1), moments)
+    held, reserved = moments.held[rows], moments.reserved[rows]
+    shown = [c for c in ACTIVE if held[:, c].any()]
+    cached = bool((reserved > held[:, list(ACTIVE)].sum(axis=1)).any())
+    top = BOTTOM + (58 if by_event else 44)
+    legend, height = _legend(shown, report, cached=cached, top=top)
+    parts = [
+        *_grid(scale),
+        *_areas(held, reserved, shown, scale),
+        *bands.strips(moments.bands, scale.x, top=8, bottom=BOTTOM),
+        *_lines(reserved, limit if near else None, scale),
+        *_peak(report, scale),
+        *legend,
+    ]
+    top = 0 if moments.bands else _STRIPS
+    return picture(parts, top=top, bottom=height, alt=_alt(report))
+
+
+def _limit(report: Report) -> int | None:
+    """What the allocator could reserve at most: the card minus what is not the allocator's."""
+    ledger = report.ledger_at_peak
+    return report.device.total_bytes - ledger[Category.CONTEXT] - ledger[Category.OTHER_PROCESSES]
+
+
+def _rows_by_column(columns: Ints, moments: Timeline) -> Ints:
+    """For each pixel column the moment to draw: the highest that holds inside of it.
+
+    Memory keeps its value until the next event, so a column without one repeats the last.
+    """
+    columns = np.clip(columns, 0, _COLUMNS - 1)
+    totals = moments.held[:, list(ACTIVE)].sum(axis=1)
+    chosen = np.zeros(_COLUMNS, np.int64)
+    last = 0
+    starts = np.searchsorted(columns, np.arange(_COLUMNS + 1))
+    for column in range(_COLUMNS):
+        inside = range(starts[column], starts[column + 1])
+        chosen[column] = max((last, *inside), key=lambda row: int(totals[row]))
+        last = inside[-1] if inside else last
+    return chosen
+
+
+def _path(values: NDArray[np.float64] | Ints, scale: _Scale, *, closed: bool) -> str:
+    """A staircase over all columns, in whole pixels and relative steps to keep it short."""
+    heights = np.rint((BOTTOM - TOP) * np.asarray(values) / scale.top).astype(np.int64)
+    changes = np.flatnonzero(np.diff(heights)) + 1
+    path = [f"M{LEFT} {BOTTOM}v{-heights[0]}" if closed else f"M{LEFT} {BOTTOM - heights[0]}"]
+    before = 0
+    for column in changes.tolist():
+        path.append(f"h{column - before}v{heights[column - 1] - heights[column]}")
+        before = column
+    path.append(f"H{RIGHT}")
+    if closed:
+        path.append(f"V{BOTTOM}z")
+    return "".join(path)
+
+
+def _areas(held: Ints, reserved: Ints, shown: list[Category], scale: _Scale) -> list[Markup]:
+    # From the top of the stack down, each area reaching to the ground: one edge each, not two.
+    parts = [
+        element(
+            "path",
+            d=_path(reserved, scale, closed=True),
+            fill=fill(Category.CACHED_RELEASABLE),
+            opacity="0.45",
+        )
+    ]
+    tops = np.cumsum(held[:, shown], axis=1) if shown else held[:, :0]
+    for i in reversed(range(len(shown))):
+        path = _path(tops[:, i], scale, closed=True)
+        parts.append(element("path", d=path, fill=fill(shown[i])))
+    return parts
+
+
+def _grid(scale: _Scale) -> list[Markup]:
+    parts = []
+    for tick in axes.byte_ticks(scale.top):
+        y = scale.y(tick.at)
+        parts.append(rule(LEFT, y, RIGHT, y, stroke=INK, stroke_opacity="0.3"))
+        parts.append(label(LEFT - 8, y + 4, tick.text, anchor="end"))
+    ticks = axes.count_ticks(scale.end) if scale.by_event else axes.time_ticks(scale.end)
+    for tick in ticks:
+        x = LEFT + _COLUMNS * tick.at / max(scale.end, 1)
+        anchor = "end" if x > RIGHT - 24 else "middle"
+        parts.append(rule(x, BOTTOM, x, BOTTOM + 5, stroke=INK))
+        parts.append(label(min(x, RIGHT), BOTTOM + 19, tick.text, anchor=anchor))
+    if scale.by_event:
+        why = "allocator events, not time: the first step's time would hide the others"
+        parts.append(label((LEFT + RIGHT) / 2, BOTTOM + 36, why, anchor="middle", size=12))
+    return parts
+
+
+def _lines(reserved: Ints, limit: int | None, scale: _Scale) -> list[Markup]:
+    parts = [
+        element(
+            "path",
+            d=_path(reserved, scale, closed=False),
+            fill="none",
+            stroke=INK,
+            stroke_width="1.5",
+            stroke_dasharray="5 3",
+        )
+    ]
+    if limit is not None:
+        y = scale.y(limit)
+        parts.append(rule(LEFT, y, RIGHT, y, stroke="#C8553D", stroke_width="2"))
+        text = f"the card is full at {format_bytes(limit)} reserved"
+        parts.append(label(RIGHT - 6, y - 6, text, anchor="end", colour="#C8553D", bold=True))
+    return parts
+
+
+def _peak(report: Report, scale: _Scale) -> list[Markup]:
+    x, y = scale.x(report.peak.at.t_ns), scale.y(report.peak.allocated)
+    text = f"peak {format_bytes(report.peak.allocated)}"
+    width = text_width(text) + 16
+    left = x - width - 10 if x > (LEFT + RIGHT) / 2 else x + 10
+    top = min(max(y - 11, TOP), BOTTOM - 22)
+    return [
+        element("circle", cx=round(x), cy=round(y), r=5, fill=TINT_INK, stroke="#FFFFFF"),
+        box(left, top, width, 22, rx=4, fill=TINT_INK, stroke="#FFFFFF"),
+        label(left + width / 2, top + 15, text, anchor="middle", colour="#FFFFFF", bold=True),
+    ]
+
+
+def _legend(
+    shown: list[Category], report: Report, *, cached: bool, top: int
+) -> tuple[list[Markup], int]:
+    """The names of what is drawn, in lines as wide as the picture; and the picture's height."""
+    entries = [(category.label, box(0, -10, 12, 12, fill=fill(category))) for category in shown]
+    if cached:
+        entries.append(("cached", box(0, -10, 12, 12, fill=fill(Category.CACHED_RELEASABLE))))
+    dashes = rule(0, -4, 24, -4, stroke=INK, stroke_width="1.5", stroke_dasharray="5 3")
+    entries.append((f"reserved, up to {format_bytes(report.peak.reserved)}", dashes))
+    parts: list[Markup] = []
+    x, y = LEFT, top
+    for name, key in entries:
+        indent = 30 if key is dashes else 18
+        width = round(text_width(name)) + indent + 16
+        if x + width > RIGHT + 16:
+            x, y = LEFT, y + 20
+        moved = element("g", key, label(indent, 0, name), transform=f"translate({x} {y})")
+        parts.append(moved)
+        x += width
+    return parts, y + 10
+
+
+def _alt(report: Report) -> str:
+    peak, moments = report.peak, report.timeline
+    ledger = report.ledger_at_peak
+    largest = sorted(ACTIVE, key=lambda c: -ledger[c])[:3]
+    held = ", ".join(f"{c.label} {format_bytes(ledger[c])}" for c in largest if ledger[c])
+    return (
+        f"Memory over {format_ms(report.duration_ns)}: allocated rises from "
+        f"{format_bytes(report.ledger_at_start.allocated)} to a peak of "
+        f"{format_bytes(peak.allocated)}{wording.where(peak.at)}, and ends at "
+        f"{format_bytes(report.ledger_at_end.allocated)}; reserved reaches "
+        f"{format_bytes(int(moments.reserved.max()))}. At the peak: {held or 'nothing'}."
+    )

@@ -1,0 +1,68 @@
+"""One colour for each category, the same in every view, told apart by colour-blind readers too.
+
+The hues are those of Paul Tol's and Okabe and Ito's qualitative sets, moved where two of the twelve
+live categories came too close in simulated protanopia or deuteranopia. What no tensor of the
+program holds is grey; hatching tells those greys apart. A test measures all of it.
+"""
+
+from __future__ import annotations
+
+from nbmem.core.categories import Category
+
+COLOURS: dict[Category, str] = {
+    Category.WEIGHTS: "#0072B2",
+    Category.BUFFERS: "#88CCEE",
+    Category.GRADIENTS: "#D55E00",
+    Category.OPTIMIZER_STATE: "#F0C808",
+    Category.INPUTS: "#332288",
+    Category.ACTIVATIONS: "#44AA99",
+    Category.OUTPUT_GRADIENTS: "#882255",
+    Category.TEMPORARIES: "#E8D9A0",
+    Category.WORKSPACE: "#EE8866",
+    Category.COMMUNICATION: "#239BEB",
+    Category.USER_TENSORS: "#CC526A",
+    Category.UNKNOWN: "#594A0D",
+    Category.ROUNDING: "#D0D0D0",
+    Category.PENDING: "#8C7FB8",
+    Category.CACHED_RELEASABLE: "#BCC3CA",
+    Category.CACHED_STUCK: "#8A939C",
+    Category.CONTEXT: "#5F6B76",
+    Category.OTHER_PROCESSES: "#A59C92",
+    Category.FREE: "#F4F4F2",
+}
+
+HATCHES: dict[Category, str] = {
+    Category.ROUNDING: "#9A9A9A",
+    Category.CACHED_RELEASABLE: "#8A939C",
+    Category.CACHED_STUCK: "#5F6B76",
+    Category.OTHER_PROCESSES: "#7C746B",
+}
+"""Colour of the diagonal lines drawn over a category's own colour."""
+
+INK = "#7E7E7E"
+"""Text and lines of a picture that has no background: 4:1 on white and on JupyterLab's black."""
+
+PHASE_TINTS: dict[str, str] = {
+    "load": "#BFD3BA",
+    "input": "#BFD3BA",
+    "forward": "#B7CBE2",
+    "backward": "#E2BFAD",
+    "optimizer": "#DFD39A",
+    "zero_grad": "#C9C9C9",
+    "inference": "#CDC0E0",
+}
+OTHER_TINT = "#C9C9C9"
+TINT_INK = "#2B2B2B"
+"""Text on a phase's tint, and the ground of the peak's label."""
+
+
+def swatch_style(category: Category) -> str:
+    """Inline CSS that fills a box with the category's colour and hatch."""
+    if category is Category.FREE:
+        return "border:1px solid rgba(128,128,128,0.7)"
+    ground, line = COLOURS[category], HATCHES.get(category)
+    if line is None:
+        return f"background-color:{ground}"
+    # Only what JupyterLab's sanitizer lets through: no repeating-linear-gradient, no url().
+    stops = f"{line} 0%,{line} 25%,{ground} 25%,{ground} 50%,{line} 50%,{line} 75%,{ground} 75%"
+    return f"background-image:linear-gradient(135deg,{stops});background-size:6px 6px"
