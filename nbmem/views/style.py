@@ -1,0 +1,61 @@
+"""Inline styles: an untrusted notebook strips <style>, and drops every declaration with `var()`.
+
+So colours are either those of the page (left unset) or a translucent grey, which reads on light
+and dark alike; only declarations that JupyterLab's sanitizer lets through are used.
+"""
+
+from __future__ import annotations
+
+_LINE = "rgba(128,128,128,0.35)"
+
+BOX = "font-size:13px;line-height:1.45;max-width:1260px;overflow-x:auto"
+COLUMNS = "display:flex;flex-wrap:wrap;gap:8px 28px;align-items:flex-start"
+PICTURES = "flex:0 1 720px;min-width:0;max-width:100%"
+TABLES = "flex:1 1 430px;min-width:0;max-width:100%;overflow-x:auto"
+PICTURE = "display:block;width:720px;max-width:100%;height:auto;margin:0 0 10px 0"
+
+TABLE = "border-collapse:collapse;margin:0 0 12px 0;font-size:12px;table-layout:auto;width:auto"
+CAPTION = "text-align:left;font-weight:600;font-size:13px;padding:2px 0 4px 0;white-space:nowrap"
+HEAD = (
+    "text-align:right;padding:2px 4px;white-space:nowrap;font-weight:600;"
+    f"border-bottom:1px solid {_LINE}"
+)
+HEAD_TEXT = HEAD.replace("text-align:right", "text-align:left")
+TEXT = "text-align:left;padding:2px 4px;font-weight:400"
+NAME = "text-align:left;padding:2px 4px;font-weight:400;white-space:nowrap"
+FIGURE = "text-align:right;padding:2px 4px;font-weight:400;white-space:nowrap"
+STRONG_NAME = NAME.replace("font-weight:400", "font-weight:600")
+STRONG_FIGURE = FIGURE.replace("font-weight:400", "font-weight:600")
+RULED = f";border-top:1px solid {_LINE}"
+QUIET = "text-align:left;padding:2px 4px;opacity:0.75;font-style:italic"
+SWATCH = (
+    "display:inline-block;width:11px;height:11px;margin:0 7px 0 0;vertical-align:middle;"
+    "box-sizing:border-box;"
+)
+BAR_CELL = "text-align:left;padding:2px 4px 2px 0;white-space:nowrap;min-width:50px"
+BAR = "display:inline-block;height:9px;vertical-align:middle;"
+
+VERDICT = "font-size:15px;font-weight:600;margin:0 0 2px 0"
+ABOUT = "opacity:0.75;margin:0 0 8px 0"
+TILES = "display:flex;flex-wrap:wrap;gap:8px;margin:0 0 10px 0"
+TILE = f"border:1px solid {_LINE};border-radius:6px;padding:5px 10px;min-width:92px"
+TILE_NAME = "font-size:11px;opacity:0.75"
+TILE_VALUE = "font-size:18px;font-weight:600;white-space:nowrap"
+ERROR = (
+    "border:1px solid #C8553D;border-left:5px solid #C8553D;border-radius:4px;"
+    "padding:5px 10px;margin:0 0 8px 0;font-weight:600"
+)
+ERROR_TEXT = "text-align:left;padding:2px 4px;font-weight:600;color:#C8553D"
+NOTES = "margin:0 0 6px 0;padding:0 0 0 20px"
+SUMMARY = "cursor:pointer;font-weight:600;margin:0 0 4px 0"
+SCROLL = "overflow-x:auto;max-width:100%"
+DETAILS = "margin:0 0 10px 0"
+
+
+def filled(share: float) -> str:
+    """A bar behind a cell's figure, `share` of its width from the left."""
+    percent = round(100 * min(max(share, 0), 1))
+    return (
+        f";background-image:linear-gradient(90deg,rgba(68,170,153,0.4) {percent}%,"
+        f"rgba(68,170,153,0) {percent}%)"
+    )

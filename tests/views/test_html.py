@@ -1,0 +1,177 @@
+"""The HTML of reports: its structure, what it must not contain, and what it escapes."""
+
+from __future__ import annotations
+
+import base64
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import pytest
+
+from nbmem.core.categories import LABELS, MEANINGS, Category
+from nbmem.views.bundle import mimebundle
+from nbmem.views.html import render_html, render_page
+from nbmem.views.text import render_text
+from tests.views import sample
+
+KEPT_TAGS = {
+    *("div", "span", "img", "ul", "li", "details", "summary"),
+    *("table", "caption", "thead", "tbody", "tr", "th", "td"),
+}
+KEPT_ATTRIBUTES = {
+    *("style", "title", "src", "alt", "width", "height", "scope", "colspan"),
+}
+"""What JupyterLab's sanitizer keeps in an untrusted notebook, as far as the views use it."""
+KEPT_STYLES = {
+    *("align-items", "background-color", "background-image", "background-size", "border"),
+    *("border-bottom", "border-collapse", "border-left", "border-radius", "border-top"),
+    *("box-sizing", "color", "cursor", "display", "flex", "flex-wrap", "font-size", "font-style"),
+    *("font-weight", "gap", "height", "line-height", "margin", "max-width", "min-width"),
+    *("opacity", "overflow-x", "padding", "table-layout", "text-align", "vertical-align"),
+    *("white-space", "width"),
+}
+
+
+class Reader(HTMLParser):
+    """Collects tags with their attributes and checks that they nest."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.open, self.words = [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in {"img", "meta"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def pictures(html):
+    """The pictures in a fragment, as SVG text."""
+    prefix = "data:image/svg+xml;base64,"
+    sources = [image["src"] for image in Reader(html).all("img")]
+    assert all(source.startswith(prefix) for source in sources)
+    return [base64.b64decode(source.removeprefix(prefix)).decode() for source in sources]
+
+
+@pytest.mark.parametrize("name", sample.ALL)
+def test_an_untrusted_notebook_keeps_all_of_the_fragment(name):
+    reader = Reader(render_html(sample.ALL[name]()))
+    assert {tag for tag, _ in reader.tags} <= KEPT_TAGS
+    assert {key for _, attributes in reader.tags for key in attributes} <= KEPT_ATTRIBUTES
+    for _, attributes in reader.tags:
+        for rule in filter(None, attributes.get("style", "").split(";")):
+            key, value = rule.split(":")
+            assert key in KEPT_STYLES
+            assert "(" not in value or re.match(r"linear-gradient|.*rgba", value)
+
+
+@pytest.mark.parametrize("render", [render_html, render_page])
+@pytest.mark.parametrize("name", sample.ALL)
+def test_nothing_is_loaded_or_run(name, render):
+    html = render(sample.ALL[name]())
+    reader = Reader(html)
+    assert not {tag for tag, _ in reader.tags} & {"script", "svg", "link", "iframe", "object"}
+    for tag, attributes in reader.tags:
+        assert not any(key.startswith("on") for key in attributes), tag
+        assert "href" not in attributes
+    for text in (*(a.get("style", "") for _, a in reader.tags), *pictures(html)):
+        assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
+        assert not re.search(r"url\((?!#)|@import", text)
+
+
+@pytest.mark.parametrize("name", sample.ALL)
+def test_pictures_are_well_formed_and_keep_their_place(name):
+    html = render_html(sample.ALL[name]())
+    for image, svg in zip(Reader(html).all("img"), pictures(html), strict=True):
+        root = ET.fromstring(svg)
+        assert {"rect", "text"} <= {element.tag.split("}")[1] for element in root.iter()}
+        assert image["width"] == root.get("width")
+        assert image["height"] == root.get("height")
+        assert "max-width:100%" in image["style"]
+        assert len(image["alt"]) > 40
+
+
+def test_names_that_contain_markup_are_shown_and_not_obeyed():
+    html = render_page(sample.hostile())
+    for text in (html, *pictures(html)):
+        assert not re.search(r"<script|<img src=x", text)
+        assert "\x1b" not in text
+        assert "\x00" not in text
+    shown = "".join(Reader(html).words)
+    assert shown.count('<script>alert("1")</script>') >= 7
+
+
+def test_pictures_say_their_facts_in_words():
+    timeline, card = (image["alt"] for image in Reader(render_html(sample.cnn())).all("img"))
+    assert "peak of 1.13 GiB in backward, step 1" in timeline
+    assert "activations 700.0 MiB" in timeline
+    assert card.startswith("The card at the peak: this process holds 1.76 GiB of 79.18 GiB.")
+
+
+def test_tables_have_captions_scopes_and_the_meaning_of_each_category():
+    html = render_html(sample.out_of_memory())
+    reader = Reader(html)
+    assert len(reader.all("caption")) == len(reader.all("table")) == 3
+    assert all(heading.get("scope") in {"col", "row"} for heading in reader.all("th"))
+    titles = {row.get("title") for row in reader.all("tr")}
+    for category in (Category.WEIGHTS, Category.CACHED_STUCK, Category.OTHER_PROCESSES):
+        assert MEANINGS[category] in titles
+        assert LABELS[category] in reader.words
+
+
+def test_text_and_html_show_the_same_ledger():
+    report = sample.cnn()
+    words = Reader(render_html(report)).words
+    for figure in re.findall(r"[\d,]+\.\d MiB", render_text(report).split("\n\n")[1]):
+        assert figure in words
+
+
+def test_an_unknown_process_is_unknown_in_html_too():
+    html = render_html(sample.without_process())
+    assert "the driver does not say" in html
+    assert "context and others" in html
+    assert "reserved by torch" in "".join(pictures(html))
+
+
+def test_the_limit_is_drawn_only_when_it_is_near():
+    assert (
+        "the card is full at 2.69 GiB reserved" in pictures(render_html(sample.out_of_memory()))[0]
+    )
+    assert "the card is full" not in pictures(render_html(sample.cnn()))[0]
+
+
+def test_a_slow_first_step_turns_the_axis_to_events():
+    assert "allocator events, not time" in pictures(render_html(sample.cold_cnn()))[0]
+    assert "allocator events, not time" not in pictures(render_html(sample.cnn()))[0]
+
+
+def test_a_report_without_curves_still_shows_the_card():
+    assert len(pictures(render_html(sample.nothing_happened()))) == 1
+
+
+def test_a_page_stands_alone():
+    page = render_page(sample.cnn())
+    assert page.startswith("<!DOCTYPE html>\n<html")
+    assert "<title>nbmem: cell [3]</title>" in page
+    assert "prefers-color-scheme: dark" in page
+    assert render_html(sample.cnn()) in page
+
+
+def test_the_bundle_carries_both_readings():
+    report = sample.small()
+    assert mimebundle(report) == {
+        "text/plain": render_text(report),
+        "text/html": render_html(report),
+    }
