@@ -1,0 +1,79 @@
+"""One line for each cell: what it took, what it left, and how it ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.units import format_bytes, format_ms
+from nbmem.views import style
+from nbmem.views.markup import Markup, element, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.core.history import CellDelta
+
+_HEAD = ("cell", "", "allocated", "now", "reserved", "peak", "process", "time", "")
+_EMPTY = "No cell has run since nbmem was loaded."
+_LABEL = 32
+
+
+def render_history(rows: Sequence[CellDelta]) -> str:
+    """Write the cells as a table, oldest first; `-` stands for what was not measured."""
+    if not rows:
+        return _EMPTY
+    table = [_HEAD, *(_cells(row) for row in rows)]
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+    left = {1, len(_HEAD) - 1}
+    return "\n".join(
+        "  ".join(
+            f"{cell:<{width}}" if i in left else f"{cell:>{width}}"
+            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ).rstrip()
+        for cells in table
+    )
+
+
+def render_history_html(rows: Sequence[CellDelta]) -> str:
+    """The same table for a notebook's output."""
+    if not rows:
+        return element("div", _EMPTY)
+    head = element("tr", *(element("th", name, scope="col", style=style.HEAD) for name in _HEAD))
+    body = [_html_row(row) for row in rows]
+    return element(
+        "div",
+        element(
+            "table",
+            element("caption", "Cells and what they left on the card", style=style.CAPTION),
+            element("thead", head),
+            element("tbody", *body),
+            style=style.TABLE,
+        ),
+        style=style.BOX,
+    )
+
+
+def _html_row(row: CellDelta) -> Markup:
+    number, label, *figures, error = _cells(row)
+    return element(
+        "tr",
+        element("th", number, scope="row", style=style.FIGURE),
+        element("td", label, title=one_line(row.label), style=style.TEXT),
+        *(element("td", figure, style=style.FIGURE) for figure in figures),
+        element("td", error, style=style.ERROR_TEXT if error else style.TEXT),
+    )
+
+
+def _cells(row: CellDelta) -> tuple[str, ...]:
+    label = one_line(row.label)
+    return (
+        "" if row.execution_count is None else f"[{row.execution_count}]",
+        label if len(label) <= _LABEL else f"{label[: _LABEL - 3]}...",
+        format_bytes(row.allocated_delta, signed=True),
+        format_bytes(row.allocated_after),
+        format_bytes(row.reserved_delta, signed=True),
+        "-" if row.peak is None else format_bytes(row.peak),
+        "-" if row.process is None else format_bytes(row.process),
+        format_ms(row.duration_ns),
+        one_line(row.error or ""),
+    )

@@ -1,0 +1,68 @@
+"""The history: one line for each cell, in text and in HTML."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nbmem.core.history import CellDelta
+from nbmem.core.units import MIB
+from nbmem.views.history import render_history, render_history_html
+
+FIRST = CellDelta(
+    label="model = resnet50().cuda()",
+    execution_count=2,
+    allocated_before=0,
+    allocated_after=98 * MIB,
+    reserved_before=0,
+    reserved_after=118 * MIB,
+    peak=None,
+    process=761 * MIB,
+    duration_ns=420_000_000,
+    error=None,
+)
+SECOND = CellDelta(
+    label="train(model, epochs=3, loader=loader, opt=opt)",
+    execution_count=3,
+    allocated_before=98 * MIB,
+    allocated_after=60 * MIB,
+    reserved_before=118 * MIB,
+    reserved_after=118 * MIB,
+    peak=1100 * MIB,
+    process=None,
+    duration_ns=2_500_000_000,
+    error="OutOfMemoryError",
+)
+TABLE = """\
+cell                                    allocated       now    reserved      peak    process      time
+ [2]  model = resnet50().cuda()         +98.0 MiB  98.0 MiB  +118.0 MiB         -  761.0 MiB  420.0 ms
+ [3]  train(model, epochs=3, loader...  -38.0 MiB  60.0 MiB         0 B  1.07 GiB          -    2.50 s  OutOfMemoryError
+"""  # noqa: E501
+
+
+def test_the_table_to_the_letter():
+    assert render_history([FIRST, SECOND]) + "\n" == TABLE
+
+
+def test_deltas_are_what_a_cell_left():
+    assert SECOND.allocated_delta == -38 * MIB
+    assert FIRST.reserved_delta == 118 * MIB
+
+
+def test_no_cells_is_a_sentence():
+    assert render_history([]) == "No cell has run since nbmem was loaded."
+    assert "No cell has run" in render_history_html([])
+
+
+def test_html_escapes_what_the_user_wrote():
+    bad = replace(FIRST, label="x = '<script>alert(1)</script>'", error="E<b>\n")
+    html = render_history_html([bad])
+    assert "<script" not in html
+    assert "<b>" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_html_has_a_caption_and_scopes():
+    html = render_history_html([FIRST, SECOND])
+    assert "<caption" in html
+    assert html.count('scope="row"') == 2
+    assert "1.07 GiB" in html
