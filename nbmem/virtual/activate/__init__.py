@@ -1,0 +1,1 @@
+"""Everything that is changed in torch and in NVML while a virtual card is active."""

@@ -1,0 +1,54 @@
+"""torch.accelerator, cuDNN's facts and torch.compile while a virtual card is active."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.activate.patches import Patch, wanted
+from nbmem.virtual.notes import COMPILE
+
+if TYPE_CHECKING:
+    from nbmem.virtual.device import VirtualGPU
+
+CUDNN = 91002
+"""cuDNN 9.10.2, which the wheels of torch 2.8 and later bring."""
+CUDA_VERSION = "13.0"
+"""The toolkit of the recordings' torch (2.11.0+cu130)."""
+
+
+def accelerator_patches(gpu: VirtualGPU) -> list[Patch]:
+    """What is asked of torch.accelerator and of the backends."""
+    patches = wanted(
+        torch.backends.cudnn,
+        {"version": lambda: CUDNN, "is_available": lambda: True},
+        only_existing=True,
+    )
+    if torch.version.cuda is None:
+        patches.append(Patch(torch.version, "cuda", CUDA_VERSION))
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is not None:
+        names: dict[str, Any] = {
+            "is_available": lambda: True,
+            "device_count": lambda: 1,
+            "current_accelerator": lambda check_available=False: torch.device("cuda"),
+            "current_device_index": lambda: 0,
+            "current_device_idx": lambda: 0,
+            "set_device_index": lambda device: None,
+            "set_device_idx": lambda device: None,
+            "synchronize": lambda device=None: gpu.synchronize(),
+            "current_stream": lambda device=None: torch.cuda.current_stream(),
+            "set_stream": lambda stream: torch.cuda.set_stream(stream),
+        }
+        patches += wanted(accelerator, names, only_existing=True)
+    patches.append(Patch(torch, "compile", _eager(gpu)))
+    return patches
+
+
+def _eager(gpu: VirtualGPU) -> Any:
+    def compile_(model: Any = None, **_options: Any) -> Any:
+        gpu.note(COMPILE)
+        return model if model is not None else lambda function: function
+
+    return compile_

@@ -1,0 +1,116 @@
+"""Choices that torch makes in C++ by asking whether a tensor is on CUDA, made for virtual tensors.
+
+To C++ a virtual tensor lives on `lazy:0`, so these composite operators would take another path. Their
+kernels are registered for CUDA's autograd key, which virtual tensors have, and are consulted by the
+dispatch mode where autograd is out of the way (inference_mode).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.activate.autocast import implement, operator_of
+from nbmem.virtual.attention import scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+aten = torch.ops.aten
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The kernel reads half types and writes float32 in one go."""
+    return _softmax(aten._softmax.default, tensor, dim, dtype)
+
+
+def log_softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The same for its logarithm."""
+    return _softmax(aten._log_softmax.default, tensor, dim, dtype)
+
+
+def _softmax(operator: Any, tensor: torch.Tensor, dim: int, dtype: torch.dtype | None) -> Any:
+    if dtype is torch.float32 and tensor.dtype in _HALVES:
+        return operator(tensor, dim, True)  # noqa: FBT003 - the schema's half_to_float
+    return operator(tensor if dtype is None else tensor.to(dtype), dim, False)  # noqa: FBT003
+
+
+def batch_norm(  # noqa: PLR0913 - the schema's
+    tensor: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,  # noqa: FBT001
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,  # noqa: FBT001
+) -> torch.Tensor:
+    """cuDNN's kernel where its conditions hold, else the native one.
+
+    https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Normalization.cpp
+    (_batch_norm_impl_index)
+    """
+    rows = tensor.size(0) if tensor.dim() else 0
+    cudnn = (
+        cudnn_enabled
+        and tensor.numel() > 0
+        and weight is not None
+        and bias is not None
+        and (running_mean is not None or training)
+        and tensor.dtype in (torch.float32, *_HALVES)
+        and weight.dtype is torch.float32
+        and ((tensor.dim() == 2 and rows <= 131070 and training) or tensor.dim() > 2)
+        and ((training and rows <= 880801) or (not training and rows <= 65535))
+        and (training or torch.is_grad_enabled() is not None)
+    )
+    if cudnn and torch.backends.cudnn.enabled:
+        source = tensor.contiguous(memory_format=_suggested(tensor))
+        return aten.cudnn_batch_norm.default(
+            source, weight, bias, running_mean, running_var, training, momentum, eps
+        )[0]
+    return aten.native_batch_norm.default(
+        tensor, weight, bias, running_mean, running_var, training, momentum, eps
+    )[0]
+
+
+def _suggested(tensor: torch.Tensor) -> torch.memory_format:
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return torch.channels_last
+    if tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d):
+        return torch.channels_last_3d
+    return torch.contiguous_format
+
+
+CHOICES: dict[Any, Callable[..., Any]] = {
+    operator: choice
+    for operator, choice in (
+        (operator_of("scaled_dot_product_attention"), scaled_dot_product_attention),
+        (operator_of("softmax.int"), softmax),
+        (operator_of("log_softmax.int"), log_softmax),
+        (operator_of("batch_norm"), batch_norm),
+    )
+    if operator is not None
+}
+"""Composite operators and what they are on CUDA."""
+
+
+class Choices:
+    """The registered choices."""
+
+    def __init__(self) -> None:
+        self._library: Any = None
+
+    def register(self) -> None:
+        """Put the kernels in place."""
+        self._library = torch.library.Library("aten", "IMPL")
+        for operator, choice in CHOICES.items():
+            implement(self._library, operator, choice, "AutogradCUDA")
+
+    def unregister(self) -> None:
+        """Take them away."""
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None

@@ -1,0 +1,60 @@
+"""One list of what is replaced where, applied and undone in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A name that means something else while a virtual card is active.
+
+    Attributes:
+        target: Module or class.
+        name: Attribute.
+        value: What it is replaced by.
+    """
+
+    target: Any
+    name: str
+    value: Any
+
+
+class Patches:
+    """Applied patches; remembers what was there, also where nothing was."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def apply(self, patches: list[Patch]) -> None:
+        """Replace each name; undone in reverse."""
+        for patch in patches:
+            # vars(), not getattr: an inherited attribute must be inherited again afterwards.
+            before = vars(patch.target).get(patch.name, _MISSING)
+            self._before.append((patch.target, patch.name, before))
+            setattr(patch.target, patch.name, patch.value)
+
+    def undo(self) -> None:
+        """Put everything back."""
+        while self._before:
+            target, name, before = self._before.pop()
+            if before is _MISSING:
+                delattr(target, name)
+            else:
+                setattr(target, name, before)
+
+    def places(self) -> list[tuple[Any, str]]:
+        """What is replaced now."""
+        return [(target, name) for target, name, _ in self._before]
+
+
+def wanted(target: Any, names: dict[str, Any], *, only_existing: bool = False) -> list[Patch]:
+    """Patches of one target by name."""
+    return [
+        Patch(target, name, value)
+        for name, value in names.items()
+        if not only_existing or hasattr(target, name)
+    ]

@@ -1,0 +1,134 @@
+"""Turning a virtual card on and off."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.core.errors import UsageError
+from nbmem.virtual import current
+from nbmem.virtual.activate.accelerator import accelerator_patches
+from nbmem.virtual.activate.autocast import Autocast
+from nbmem.virtual.activate.choices import Choices
+from nbmem.virtual.activate.cudart import cuda_patches
+from nbmem.virtual.activate.disguise import factory_patches, printing_patches, tensor_patches
+from nbmem.virtual.activate.patches import Patch, Patches, wanted
+from nbmem.virtual.activate.storage import storage_patches
+from nbmem.virtual.activate.threads import remove, thread_patches
+from nbmem.virtual.device import VirtualGPU, conf_from_environment
+from nbmem.virtual.dispatch import CardMode
+from nbmem.virtual.nvml import functions_of, real_module, stand_in_module
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.virtual.cards import Card
+
+
+class Activation:
+    """Everything that is in place while a card is active."""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self.gpu = gpu
+        self.mode = CardMode(gpu)
+        self.patches = Patches()
+        self._autocast = Autocast()
+        self._choices = Choices()
+        self._no_pynvml = False
+
+    def begin(self) -> None:
+        """Put everything in place; nothing is, if one step fails."""
+        try:
+            self.patches.apply(self._all_patches())
+            self._autocast.register()
+            self._choices.register()
+            self.mode.__enter__()
+        except BaseException:
+            self.end()
+            raise
+        current.set_gpu(self.gpu)
+
+    def end(self) -> None:
+        """Put everything back."""
+        current.set_gpu(None)
+        remove(self.mode)
+        self._choices.unregister()
+        self._autocast.unregister()
+        self.patches.undo()
+        if self._no_pynvml:
+            sys.modules.pop("pynvml", None)
+        self.mode.gpu = None
+        self.mode.storages.forget()
+
+    def _all_patches(self) -> list[Patch]:
+        return [
+            *cuda_patches(self.gpu),
+            *accelerator_patches(self.gpu),
+            *tensor_patches(self.mode),
+            *storage_patches(self.mode),
+            *factory_patches(),
+            *printing_patches(),
+            *thread_patches(self.mode),
+            *self._autocast.patches(),
+            *self._nvml_patches(),
+        ]
+
+    def _nvml_patches(self) -> list[Patch]:
+        module = real_module()
+        if module is None:
+            sys.modules["pynvml"] = stand_in_module(self.gpu)
+            self._no_pynvml = True
+            return []
+        return wanted(module, functions_of(self.gpu, module.NVMLError))
+
+
+_active: list[Activation] = []
+
+
+def switch_on(
+    card: Card,
+    *,
+    release: str | None,
+    conf: str | None,
+    other_processes: Mapping[int, int] | int | None,
+) -> VirtualGPU:
+    """Make a card the active one, in place of another if there is one.
+
+    Raises:
+        UsageError: A real CUDA context exists already.
+    """
+    switch_off()
+    _refuse_real_context()
+    if isinstance(other_processes, int):
+        other_processes = {1: other_processes} if other_processes else {}
+    gpu = VirtualGPU(
+        card,
+        release=release or torch.__version__.partition("+")[0],
+        conf=conf_from_environment() if conf is None else conf,
+        other_processes=other_processes,
+    )
+    activation = Activation(gpu)
+    activation.begin()
+    _active.append(activation)
+    return gpu
+
+
+def switch_off() -> None:
+    """Put everything back; nothing happens without an active card."""
+    while _active:
+        _active.pop().end()
+
+
+def activation() -> Any:
+    """The current activation, for tests."""
+    return _active[-1] if _active else None
+
+
+def _refuse_real_context() -> None:
+    if torch.cuda.is_initialized():
+        raise UsageError(
+            "This process already uses a real GPU: a CUDA context exists, so a virtual one cannot "
+            "take its place. Restart the kernel and activate the virtual GPU first."
+        )

@@ -1,0 +1,204 @@
+"""The card that is not there: its allocator, its context and what a process holds of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+import warnings
+from collections import deque
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.allocator.caching import CachingAllocator
+from nbmem.allocator.driver import SimulatedDriver
+from nbmem.allocator.heap import AllocatorOOM
+from nbmem.core.events import Action
+from nbmem.virtual.graphs import Pools
+from nbmem.virtual.history import History
+from nbmem.virtual.notes import NbmemWarning
+from nbmem.virtual.oom import oom_message
+from nbmem.virtual.workspaces import Workspaces
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.virtual.cards import Card
+
+logger = logging.getLogger(__name__)
+
+
+class CardDriver(SimulatedDriver):
+    """cudaMalloc of a card whose context and other processes take their part, too."""
+
+    __slots__ = ("_gpu",)
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        super().__init__(gpu.card.total_bytes)
+        self._gpu = gpu
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the card that nobody holds."""
+        return self._gpu.card.total_bytes - self._gpu.taken_outside - self.used
+
+    def malloc(self, size: int) -> int | None:
+        """Hand out `size` bytes; None if they cannot be had."""
+        return super().malloc(size) if size <= self.free_bytes else None
+
+    def map(self, addr: int, size: int) -> bool:
+        """Put memory behind a part of a virtual range; False if it cannot be had."""
+        return size <= self.free_bytes and super().map(addr, size)
+
+
+class VirtualGPU:
+    """One imitated card; what is allocated on it and what it would report.
+
+    Attributes:
+        card: Which card.
+        release: The release of torch whose allocator rules hold.
+        allocator: The simulated caching allocator.
+        history: What `_record_memory_history` keeps.
+        notes: What this card cannot answer as the real one would, each once.
+        other_processes: Bytes that other processes hold, by PID.
+        initialized: Whether the program has touched CUDA, so that a context exists.
+    """
+
+    def __init__(
+        self,
+        card: Card,
+        *,
+        release: str,
+        conf: str = "",
+        other_processes: Mapping[int, int] | None = None,
+    ) -> None:
+        self.card = card
+        self.release = release
+        self.notes: list[str] = []
+        self.other_processes = dict(other_processes or {})
+        self.initialized = False
+        self.history = History()
+        self.allocator = CachingAllocator(
+            total_bytes=card.total_bytes,
+            release=release,
+            settings=conf,
+            driver=CardDriver(self),
+            on_event=self.history.on_event,
+        )
+        self.workspaces = Workspaces(self)
+        self.pools = Pools(self)
+        self.stream = _CurrentStream()
+        self.capturing = False
+        self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"nbmem {card.key}")
+        self._lock = threading.Lock()
+        self._dead: deque[int] = deque()
+
+    def take(self, size: int, stream: int | None = None) -> int:
+        """Allocate on this thread's stream; the address, or 0 for 0 bytes.
+
+        Raises:
+            torch.OutOfMemoryError: As torch raises it, after torch's own retries.
+        """
+        self.initialized = True
+        handle = self.stream.handle if stream is None else stream
+        # A signal between acquire and release would lock the card up: `with` is safe against it.
+        with self._lock:
+            try:
+                return self.allocator.malloc(size, handle)
+            except AllocatorOOM as err:
+                message = oom_message(self, err)
+            finally:
+                self._bury()
+        raise torch.OutOfMemoryError(message)
+
+    def give(self, addr: int) -> None:
+        """Free a block; safe from a finalizer that runs while the allocator is at work."""
+        if addr:
+            self._dead.append(addr)
+            while self._dead and self._lock.acquire(blocking=False):
+                try:
+                    self._bury()
+                finally:
+                    self._lock.release()
+
+    def _bury(self) -> None:
+        while self._dead:
+            self.allocator.free(self._dead.popleft())
+
+    def initialize(self) -> None:
+        """The program touches CUDA: from here on a context exists."""
+        self.initialized = True
+
+    def synchronize(self) -> None:
+        """All queued work is done, so memory that other streams used can go back."""
+        self.initialized = True
+        with self._lock:
+            self.allocator.complete_streams()
+
+    def empty_cache(self) -> None:
+        """Give cached segments back to the driver."""
+        if self.initialized:
+            with self._lock:
+                self._bury()
+                self.allocator.complete_streams()
+                self.allocator.empty_cache()
+
+    @property
+    def fraction(self) -> float:
+        """The part of the card that this process may hold."""
+        return float(getattr(self.allocator, "fraction", 1.0) or 1.0)
+
+    @property
+    def nvml_used(self) -> int:
+        """What NVML reports as used on the card."""
+        hidden = self.card.nvml_total - self.card.total_bytes
+        return hidden + self.taken_outside + self.allocator.reserved
+
+    @property
+    def taken_outside(self) -> int:
+        """Bytes of the card that torch's allocator here does not hold: contexts and others."""
+        return self.context_bytes + sum(self.other_processes.values())
+
+    @property
+    def context_bytes(self) -> int:
+        """Bytes of the context and of the libraries' handles; 0 before CUDA is touched."""
+        if not self.initialized:
+            return 0
+        return self.card.context_bytes + self.workspaces.handle_bytes
+
+    @property
+    def process_bytes(self) -> int:
+        """What NVML reports for this process."""
+        return self.context_bytes + self.allocator.reserved
+
+    @property
+    def free_bytes(self) -> int:
+        """What cudaMemGetInfo reports as free."""
+        return self.card.total_bytes - self.taken_outside - self.allocator.reserved
+
+    def note(self, text: str) -> None:
+        """Say once per activation what is not as on a real card."""
+        if text not in self.notes:
+            self.notes.append(text)
+            logger.info("%s", text)
+            warnings.warn(text, NbmemWarning, stacklevel=2)
+
+    def mark_snapshot(self) -> None:
+        """Leave the entry that torch leaves after it copied a snapshot."""
+        self.history.on_event(Action.SNAPSHOT, 0, self.allocator.active, 0)
+
+    def __repr__(self) -> str:
+        return f"<VirtualGPU {self.card.key}: {self.allocator.reserved} B reserved>"
+
+
+class _CurrentStream(threading.local):
+    """The stream on which this thread's work is queued: its handle; 0 is the default stream."""
+
+    handle = 0
+
+
+def conf_from_environment() -> str:
+    """The allocator settings of the environment; CUDA's own name wins, as in torch."""
+    return os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF", "")

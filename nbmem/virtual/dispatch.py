@@ -1,0 +1,216 @@
+"""The mode below autograd through which every operator passes while a virtual card is active."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nbmem.virtual import copies, dynamic, memory_ops, rnn
+from nbmem.virtual.activate.choices import CHOICES
+from nbmem.virtual.calls import Call, facts_of
+from nbmem.virtual.kernels import plan_of
+from nbmem.virtual.shape_rules import SHAPES
+from nbmem.virtual.shapes import (
+    Again,
+    Results,
+    Shares,
+    TensorSpec,
+    check_devices,
+    infer,
+    key_of,
+    no_shape_rule,
+)
+from nbmem.virtual.tensors import DataKernels, Storages, bare, is_virtual, true_device
+from nbmem.virtual.values import Values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.virtual.device import VirtualGPU
+    from nbmem.virtual.kernels.plan import Plan
+
+    Special = Callable[["CardMode", Call], Any]
+
+SPECIAL: dict[Any, Special] = {
+    **copies.SPECIAL,
+    **dynamic.SPECIAL,
+    **memory_ops.SPECIAL,
+    **rnn.SPECIAL,
+}
+"""Operators that are not answered by a shape rule; a handler may return NotImplemented."""
+MIXES_DEVICES = frozenset(
+    {
+        torch.ops.aten.index.Tensor,
+        torch.ops.aten.index_put.default,
+        torch.ops.aten.index_put_.default,
+        torch.ops.aten._index_put_impl_.default,
+    }
+)
+"""Operators that take CPU tensors of any shape beside those on the card."""
+_CARD_DEVICES = frozenset({"cuda", "lazy"})
+_CACHE_LIMIT = 20_000
+
+
+class CardMode(TorchDispatchMode):
+    """Runs operators on the virtual card: shapes and memory, no arithmetic.
+
+    It holds no tensor past a call, so that every storage dies when it would on a real card.
+
+    Attributes:
+        gpu: The card; None after deactivation, when threads may still have the mode.
+        storages: The blocks behind virtual storages.
+        values: What is known of the values.
+    """
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        super().__init__()
+        self.gpu: VirtualGPU | None = gpu
+        self.storages = Storages(gpu)
+        self.values = Values(gpu, self.storages)
+        self._known: dict[tuple[Any, ...], tuple[Results, Plan | None]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operator; an error leaves without pinning the arguments in its traceback."""
+        del types
+        kwargs = kwargs or {}
+        if self.gpu is None:
+            return func(*args, **kwargs)
+        try:
+            return self._run(func, args, kwargs)
+        except BaseException as err:  # noqa: BLE001 - whatever it is, it must not hold tensors
+            failure = err.with_traceback(None)
+        del args, kwargs
+        try:
+            raise failure
+        finally:
+            del failure
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = Call(func, args, kwargs)
+        device = kwargs.get("device")
+        wanted = None if device is None else device.type
+        if wanted not in _CARD_DEVICES and not any(
+            true_device(t).type == "lazy" for t in call.tensors
+        ):
+            if kwargs.get("pin_memory"):
+                kwargs = {**kwargs, "pin_memory": False}
+            return func(*args, **kwargs)
+        if func in CHOICES:
+            with self:
+                return CHOICES[func](*args, **kwargs)
+        special = SPECIAL.get(func)
+        if special is not None:
+            answer = special(self, call)
+            if answer is not NotImplemented:
+                return answer
+        return self.execute(call)
+
+    def execute(self, call: Call) -> Any:
+        """Answer a call by its shape rule and take the memory that its kernel takes."""
+        facts = facts_of(call.func)
+        if facts.view or facts.reshapes:
+            with DataKernels():
+                return call.func(*call.args, **call.kwargs)
+        if facts.composite:
+            return self._decompose(call)
+        try:
+            results, plan = self._results(call)
+        except NotImplementedError:
+            return self._decompose(call)
+        return self.deliver(call, results, plan)
+
+    def _results(self, call: Call) -> tuple[Results, Plan | None]:
+        key = key_of(call)
+        if key is not None:
+            known = self._known.get(key)
+            if known is not None:
+                return known
+        if call.func not in MIXES_DEVICES:
+            check_devices(call)
+        rule = SHAPES.get(call.func)
+        results = infer(call) if rule is None else rule(call)
+        assert self.gpu is not None
+        answer = (results, plan_of(call, results, self.gpu.card))
+        if key is not None:
+            if len(self._known) >= _CACHE_LIMIT:
+                self._known.clear()
+            self._known[key] = answer
+        return answer
+
+    def deliver(self, call: Call, results: Results, plan: Plan | None = None) -> Any:
+        """Take the memory in the kernel's order and build what the call returns."""
+        made = self.allocate(results.fresh, plan)
+        self.values.follow(call, made)
+        return _build(results.shape, made, call.tensors)
+
+    def allocate(
+        self, fresh: tuple[TensorSpec, ...], plan: Plan | None = None
+    ) -> list[torch.Tensor]:
+        """Make the fresh results; temporaries live until all is made.
+
+        Raises:
+            torch.OutOfMemoryError: The card is full; what was taken has been given back.
+        """
+        if plan is None:
+            return [self._make(spec) for spec in fresh]
+        assert self.gpu is not None
+        made: dict[int, torch.Tensor] = {}
+        temporaries: dict[object, int] = {}
+        try:
+            for step in plan.steps:
+                if step.kind == "out":
+                    made[step.number] = self._make(fresh[step.number])
+                elif step.kind == "temporary":
+                    temporaries[step.name] = self.gpu.take(step.nbytes)
+                elif step.kind == "drop":
+                    self.gpu.give(temporaries.pop(step.name, 0))
+                elif step.kind == "dnn":
+                    self.gpu.workspaces.dnn()
+                else:
+                    self.gpu.workspaces.blas(lt=step.kind == "blaslt")
+            return [made[n] if n in made else self._make(fresh[n]) for n in range(len(fresh))]
+        finally:
+            for addr in reversed(temporaries.values()):
+                self.gpu.give(addr)
+
+    def _make(self, spec: TensorSpec) -> torch.Tensor:
+        tensor = bare(spec.size, spec.stride, spec.offset, spec.dtype, spec.nbytes)
+        self.storages.adopt(tensor)
+        return tensor
+
+    def _decompose(self, call: Call) -> Any:
+        """Run an operator without a shape rule as the smaller ones it consists of."""
+        rule = torch._decomp.decomposition_table.get(call.func)
+        with self:
+            if rule is not None:
+                return rule(*call.args, **call.kwargs)
+            if call.func._can_decompose():
+                return call.func.decompose(*call.args, **call.kwargs)
+        raise no_shape_rule(call.func)
+
+
+def _build(shape: Any, made: list[torch.Tensor], tensors: list[torch.Tensor]) -> Any:
+    if isinstance(shape, TensorSpec):
+        return made[shape.number]
+    if isinstance(shape, Again):
+        return tensors[shape.tensor]
+    if isinstance(shape, Shares):
+        base = made[shape.result] if shape.result is not None else tensors[shape.tensor or 0]
+        spec = shape.spec
+        if not is_virtual(base):
+            return base
+        with DataKernels():
+            return base.as_strided(spec.size, spec.stride, spec.offset)
+    if isinstance(shape, list):
+        return [_build(item, made, tensors) for item in shape]
+    if isinstance(shape, tuple):
+        return tuple([_build(item, made, tensors) for item in shape])
+    return shape

@@ -1,0 +1,148 @@
+"""Operators whose result's shape depends on values: exact where the values are known, else a bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _C
+
+from nbmem.virtual.notes import SHAPES
+from nbmem.virtual.shapes import Results, spec_of
+from nbmem.virtual.tensors import is_virtual
+
+if TYPE_CHECKING:
+    from nbmem.virtual.calls import Call
+    from nbmem.virtual.dispatch import CardMode
+
+aten = torch.ops.aten
+
+
+def _count(mode: CardMode, tensor: torch.Tensor) -> int:
+    """How many elements are not zero; all of them where nobody knows."""
+    twin = mode.values.twin(tensor) if is_virtual(tensor) else tensor
+    if twin is not None:
+        with _C._DisableTorchDispatch():
+            return int(torch.count_nonzero(twin))
+    assert mode.gpu is not None
+    mode.gpu.note(SHAPES)
+    return tensor.numel()
+
+
+def _deliver(mode: CardMode, call: Call, *sizes: tuple[tuple[int, ...], torch.dtype]) -> Any:
+    specs = tuple(spec_of(size, dtype, at) for at, (size, dtype) in enumerate(sizes))
+    shape: Any = specs[0] if len(specs) == 1 else specs
+    return mode.deliver(call, Results(shape, specs))
+
+
+def nonzero(mode: CardMode, call: Call) -> Any:
+    """Indices of what is not zero; the card stores them transposed."""
+    tensor = call.args[0]
+    found = _count(mode, tensor)
+    spec = spec_of((found, tensor.dim()), torch.int64, 0, (1, max(1, found)))
+    return mode.deliver(call, Results(spec, (spec,)))
+
+
+def masked_select(mode: CardMode, call: Call) -> Any:
+    """The elements where a mask holds."""
+    tensor, mask = call.args
+    whole = torch.broadcast_shapes(tensor.size(), mask.size()).numel()
+    found = _count(mode, mask)
+    size = found * (whole // max(1, mask.numel()))
+    return _deliver(mode, call, ((size,), tensor.dtype))
+
+
+def index(mode: CardMode, call: Call) -> Any:
+    """`x[mask]` becomes indices first, as in the kernel; `x[i]` has a shape rule."""
+    tensor, indices = call.args
+    if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+        return NotImplemented
+    with mode:
+        plain = _without_masks(indices)
+        return call.func(tensor, plain)
+
+
+def index_put(mode: CardMode, call: Call) -> Any:
+    """The same for `x[mask] = y`."""
+    tensor, indices, *rest = call.args
+    if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+        return NotImplemented
+    values = rest[0]
+    with mode:
+        if values.numel() == 1 and not is_virtual(values):
+            return tensor  # A masked fill: no indices are made.
+        plain = _without_masks(indices)
+        found = next(i for i in plain if i is not None).numel()
+        if values.dim() and values.size(0) not in (1, found):
+            return tensor  # The mask's true count is the value's length; only the bound differs.
+        return call.func(tensor, plain, *rest, **call.kwargs)
+
+
+def _without_masks(indices: Any) -> list[torch.Tensor | None]:
+    plain: list[torch.Tensor | None] = []
+    for at in indices:
+        if at is not None and at.dtype in (torch.bool, torch.uint8):
+            plain.extend(at.nonzero().unbind(1))
+        else:
+            plain.append(at)
+    return plain
+
+
+def unique(mode: CardMode, call: Call) -> Any:
+    """Different values: at most as many as there are elements."""
+    tensor = call.args[0]
+    twin = mode.values.twin(tensor)
+    assert mode.gpu is not None
+    if twin is not None:
+        with _C._DisableTorchDispatch():
+            found = int(torch.unique(twin).numel())
+    else:
+        mode.gpu.note(SHAPES)
+        found = tensor.numel()
+    return _deliver(
+        mode,
+        call,
+        ((found,), tensor.dtype),
+        (tuple(tensor.size()), torch.int64),
+        ((found,), torch.int64),
+    )
+
+
+def repeat_interleave(mode: CardMode, call: Call) -> Any:
+    """Indices repeated as often as a tensor says."""
+    repeats = call.args[0]
+    size = call.argument("output_size")
+    if size is None:
+        twin = mode.values.twin(repeats)
+        assert mode.gpu is not None
+        if twin is None:
+            mode.gpu.note(SHAPES)
+        size = int(twin.sum()) if twin is not None else repeats.numel()
+    return _deliver(mode, call, ((int(size),), repeats.dtype))
+
+
+def bincount(mode: CardMode, call: Call) -> Any:
+    """One count for each value that occurs."""
+    tensor = call.args[0]
+    least = int(call.argument("minlength", 0) or 0)
+    twin = mode.values.twin(tensor)
+    assert mode.gpu is not None
+    if twin is not None and twin.numel():
+        found = max(least, int(twin.max()) + 1)
+    else:
+        mode.gpu.note(SHAPES)
+        found = max(least, 1)
+    return _deliver(mode, call, ((found,), torch.int64))
+
+
+SPECIAL: dict[Any, Any] = {
+    aten.nonzero.default: nonzero,
+    aten.masked_select.default: masked_select,
+    aten.index.Tensor: index,
+    aten.index_put.default: index_put,
+    aten.index_put_.default: index_put,
+    aten._index_put_impl_.default: index_put,
+    aten._unique2.default: unique,
+    aten.repeat_interleave.Tensor: repeat_interleave,
+    aten.bincount.default: bincount,
+}

@@ -1,0 +1,128 @@
+"""CUDA graphs and memory pools: what is captured runs once, from a private pool."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from nbmem.virtual.notes import VALUES
+
+if TYPE_CHECKING:
+    from nbmem.virtual.device import VirtualGPU
+
+_NUMBERS = itertools.count(1)
+PoolId = tuple[int, int]
+
+
+def pool_handle() -> PoolId:
+    """An id that several captures may share."""
+    return (0, next(_NUMBERS))
+
+
+class Pools:
+    """Private pools by torch's pair of numbers; the allocator knows them by one."""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self._gpu = gpu
+        self._numbers: dict[PoolId, int] = {}
+
+    def number(self, pool: Any) -> int:
+        """The allocator's number of a pool."""
+        key = (int(pool[0]), int(pool[1]))
+        return self._numbers.setdefault(key, len(self._numbers) + 1)
+
+    def pair(self, number: int) -> PoolId:
+        """Torch's id of a pool; (0, 0) is the default one."""
+        return next((pair for pair, n in self._numbers.items() if n == number), (0, 0))
+
+    def begin(self, pool: Any, *, stream: int | None = None, capture: bool = False) -> None:
+        """Send allocations to a pool."""
+        self._gpu.allocator.begin_pool(self.number(pool), stream=stream, capture=capture)
+
+    def end(self, pool: Any) -> None:
+        """Stop doing so."""
+        self._gpu.allocator.end_pool(self.number(pool))
+
+    def release(self, pool: Any) -> None:
+        """One user of the pool is gone."""
+        self._gpu.allocator.release_pool(self.number(pool))
+
+
+class VirtualGraph:
+    """What torch.cuda.CUDAGraph is while a virtual card is active."""
+
+    gpu: VirtualGPU
+
+    def __init__(self, keep_graph: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's signature
+        del keep_graph
+        self._pool: PoolId | None = None
+        self._release: Any = None
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        """What is allocated on this stream from here comes from the graph's pool."""
+        del capture_error_mode
+        gpu = self.gpu
+        self._pool = (next(_NUMBERS), 0) if pool is None else (int(pool[0]), int(pool[1]))
+        gpu.pools.begin(self._pool, stream=gpu.stream.handle, capture=True)
+        gpu.capturing = True
+
+    def capture_end(self) -> None:
+        """The graph is complete; its pool lives as long as it does."""
+        gpu, pool = self.gpu, self._pool
+        gpu.capturing = False
+        gpu.pools.end(pool)
+        self._release = weakref.finalize(self, gpu.pools.release, pool)
+
+    def instantiate(self) -> None:
+        """Nothing to do: a virtual graph has no nodes."""
+
+    def replay(self) -> None:
+        """Nothing is allocated and nothing is computed."""
+        self.gpu.note(VALUES)
+
+    def reset(self) -> None:
+        """Give the pool up."""
+        if self._release is not None:
+            self._release()
+
+    def pool(self) -> PoolId:
+        """The pool, for other captures to share."""
+        return self._pool or (0, 0)
+
+    def enable_debug_mode(self) -> None:
+        """Nothing to show."""
+
+    def debug_dump(self, debug_path: str) -> None:
+        """Nothing to show."""
+
+
+class VirtualMemPool:
+    """What torch.cuda.MemPool is while a virtual card is active."""
+
+    gpu: VirtualGPU
+
+    def __init__(
+        self,
+        allocator: Any = None,
+        use_on_oom: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+        no_split: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        self.allocator = allocator
+        self.use_on_oom = use_on_oom
+        self.no_split = no_split
+        self.id = pool_handle()
+        pools, number = self.gpu.allocator, self.gpu.pools.number(self.id)
+        pools.begin_pool(number, no_split=no_split, shared_on_oom=use_on_oom)
+        pools.end_pool(number)
+        weakref.finalize(self, self.gpu.pools.release, self.id)
+
+    def use_count(self) -> int:
+        """Users of the pool, as far as this process knows."""
+        return 1
+
+    def snapshot(self, include_traces: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
+        """The pool's segments."""
+        import torch
+
+        return torch.cuda.memory_snapshot(self.id, include_traces=include_traces)

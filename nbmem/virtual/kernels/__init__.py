@@ -1,0 +1,39 @@
+"""The table of kernel models: operator, what it takes from the allocator, and where that is known from."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.kernels import blas
+from nbmem.virtual.kernels.plan import Kernel, Launch, Plan
+
+if TYPE_CHECKING:
+    from nbmem.virtual.calls import Call
+    from nbmem.virtual.cards import Card
+    from nbmem.virtual.shapes import Results
+
+KERNELS: tuple[Kernel, ...] = (*blas.KERNELS,)
+
+
+@lru_cache(maxsize=1)
+def _by_operator() -> dict[Any, Kernel]:
+    found: dict[Any, Kernel] = {}
+    for kernel in KERNELS:
+        for name in kernel.ops:
+            packet, _, overload = name.partition(".")
+            if hasattr(torch.ops.aten, packet):
+                operator = getattr(torch.ops.aten, packet)
+                if hasattr(operator, overload or "default"):
+                    found[getattr(operator, overload or "default")] = kernel
+    return found
+
+
+def plan_of(call: Call, results: Results, card: Card) -> Plan | None:
+    """The steps of a call; None where it takes its results in order and nothing else."""
+    kernel = _by_operator().get(call.func)
+    if kernel is None:
+        return None
+    return Plan(tuple(kernel.rule(Launch(call, results.fresh, card))))

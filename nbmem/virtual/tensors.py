@@ -1,0 +1,130 @@
+"""Tensors on the virtual card: ordinary torch tensors with a shape, an address and no data.
+
+To C++ such a tensor lives on the device `lazy:0` and has CUDA's dispatch keys. The device makes the
+autograd engine use its CPU queue, so that no CUDA driver is needed; the keys make autocast, Parameter
+and `.data` treat it as a CUDA tensor. In Python `.device` says `cuda:0` (see `disguise`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _C
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.virtual.device import VirtualGPU
+
+CUDA = torch.device("cuda", 0)
+LAZY = torch.device("lazy", 0)
+META = torch.device("meta")
+CPU = torch.device("cpu")
+
+true_device = _C.TensorBase.device.__get__
+"""The device that C++ sees; `tensor.device` is disguised."""
+_make = torch.Tensor._make_subclass
+
+
+class _Wrapper(torch.Tensor):
+    """What torch needs as the class of a tensor without data; never seen outside of this file."""
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        del types, args, kwargs
+        raise RuntimeError(f"{func} reached a bare virtual tensor")
+
+
+class DataKernels:
+    """While entered, operators run their shape-only kernels, on virtual tensors, too."""
+
+    __slots__ = ("_dispatch", "_keys")
+
+    def __enter__(self) -> None:
+        self._dispatch = _C._DisableTorchDispatch()
+        self._keys = _C._PreserveDispatchKeyGuard()
+        self._dispatch.__enter__()
+        self._keys.__enter__()
+        _C._set_meta_in_tls_dispatch_include(True)
+
+    def __exit__(self, *exc: object) -> None:
+        self._keys.__exit__(None, None, None)
+        self._dispatch.__exit__(None, None, None)
+
+
+def is_virtual(value: object) -> bool:
+    """Whether it is a tensor on the virtual card."""
+    return isinstance(value, torch.Tensor) and true_device(value).type == "lazy"
+
+
+def bare(
+    size: Sequence[int], stride: Sequence[int], offset: int, dtype: torch.dtype, nbytes: int
+) -> torch.Tensor:
+    """A tensor with a storage of `nbytes` that nothing has been allocated for yet."""
+    wrapper = torch.Tensor._make_wrapper_subclass(
+        _Wrapper, size, stride, offset, dtype=dtype, device=LAZY, storage_size=nbytes
+    )
+    with DataKernels():
+        return _make(torch.Tensor, wrapper, False, device_for_backend_keys=CUDA)
+
+
+class Block(weakref.ref):  # type: ignore[type-arg]
+    """The card's memory behind one storage; freed when the storage dies.
+
+    Attributes:
+        key: The storage's identity.
+        addr: Address on the card, 0 for no bytes.
+        twin: The storage's values on the CPU where they are known, else None.
+        healthy: What a bool made from these values is in a healthy run, where that is known.
+    """
+
+    __slots__ = ("addr", "healthy", "key", "twin")
+
+    key: int
+    addr: int
+    twin: torch.UntypedStorage | None
+    healthy: bool | None
+
+
+class Storages:
+    """Which storage has which block of the card."""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self._gpu = gpu
+        self._blocks: dict[int, Block] = {}
+
+    def adopt(self, tensor: torch.Tensor) -> Block:
+        """Allocate memory for a new tensor's storage.
+
+        Raises:
+            torch.OutOfMemoryError: The card is full.
+        """
+        storage = tensor.untyped_storage()
+        addr = self._gpu.take(storage.nbytes())
+        block = Block(storage, self._died)
+        block.key = storage._cdata
+        block.addr = addr
+        block.twin = None
+        block.healthy = None
+        self._blocks[block.key] = block
+        return block
+
+    def _died(self, block: Block) -> None:
+        self._blocks.pop(block.key, None)
+        self._gpu.give(block.addr)
+
+    def of(self, tensor: torch.Tensor) -> Block | None:
+        """The block behind a tensor; None for one of an earlier activation."""
+        return self._blocks.get(tensor.untyped_storage()._cdata)
+
+    def of_storage(self, storage: torch.UntypedStorage) -> Block | None:
+        """The block behind a storage."""
+        return self._blocks.get(storage._cdata)
+
+    def forget(self) -> None:
+        """Let go of all blocks: the card is being taken away."""
+        self._blocks.clear()
