@@ -14,6 +14,7 @@ way, for the sake of the promise that a traced run has the same exceptions and c
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
@@ -72,7 +73,7 @@ class TrainingHooks:
         self._arm()
         self._undo.append(self._disarm)
         self._lend_engine_log(torch.autograd.graph)
-        optimizers = torch.optim.optimizer
+        optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides its name
         for register, tell in (
             ("register_optimizer_step_pre_hook", self._listener.optimizer_begins),
             ("register_optimizer_step_post_hook", self._listener.optimizer_ends),

@@ -43,10 +43,10 @@ class IdentityLog:
 
     def gradients(self, mark: int) -> None:
         """See the gradients of every module and optimizer met so far."""
-        for module, name in _living(self._modules):
-            self._add(mark, tensors.gradients_of_module(module, name))
         for optimizer, _name in _living(self._optimizers):
             self._add(mark, tensors.gradients_of_optimizer(optimizer))
+        for module, name in _living(self._modules):
+            self._add(mark, tensors.gradients_of_module(module, name))
 
     def meet(self, optimizer: Any) -> None:
         """Remember an optimizer (weakly)."""
@@ -67,13 +67,13 @@ class IdentityLog:
             self._modules[id(module)] = (weakref.ref(module), name)
         for name, optimizer in tensors.optimizers_in(namespace):
             self._optimizers[id(optimizer)] = (weakref.ref(optimizer), name)
-        for module, name in _living(self._modules):
-            self._add(mark, tensors.of_module(module, name))
+        self._add(mark, tensors.in_namespace(namespace))
         for optimizer, name in _living(self._optimizers):
             self._add(mark, tensors.of_optimizer(optimizer, name))
             self._add(mark, tensors.parameters_of_optimizer(optimizer, name))
+        for module, name in _living(self._modules):  # last: a module's name says most
+            self._add(mark, tensors.of_module(module, name))
         self.gradients(mark)
-        self._add(mark, tensors.in_namespace(namespace))
 
     def _add(self, mark: int, seen: Iterable[tensors.Seen]) -> None:
         self.full = self.full or len(self._rows) >= MAX_ROWS
