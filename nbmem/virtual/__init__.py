@@ -55,7 +55,7 @@ def activate(
     Raises:
         UsageError: No such card, or a real CUDA context exists already.
     """
-    from nbmem.virtual.activate.switch import switch_on
+    from nbmem.virtual.install.switch import switch_on
 
     card = find_card(name)
     return switch_on(card, release=release, conf=conf, other_processes=other_processes)
@@ -64,7 +64,7 @@ def activate(
 def deactivate() -> None:
     """Put back everything that activate() replaced; virtual tensors are unusable from then on."""
     if current.gpu() is not None:
-        from nbmem.virtual.activate.switch import switch_off
+        from nbmem.virtual.install.switch import switch_off
 
         switch_off()
 

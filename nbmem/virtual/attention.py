@@ -96,7 +96,13 @@ def _flash(  # noqa: PLR0913 - the kernel's
     if pad:
         query, key, value = (torch.nn.functional.pad(t, (0, pad)) for t in (query, key, value))
     result = aten._scaled_dot_product_flash_attention(
-        query, key, value, dropout_p, is_causal, False, scale=scale  # noqa: FBT003
+        query,
+        key,
+        value,
+        dropout_p,
+        is_causal,
+        False,
+        scale=scale,  # noqa: FBT003
     )[0]
     return result[..., :size] if pad else result
 

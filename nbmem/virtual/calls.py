@@ -45,9 +45,7 @@ def facts_of(func: Any) -> OpFacts:
         reshapes=torch.Tag.inplace_view in func.tags,
         mutates=tuple(mutates),
         random=torch.Tag.nondeterministic_seeded in func.tags,
-        composite=func.has_kernel_for_dispatch_key(
-            torch._C.DispatchKey.CompositeImplicitAutograd
-        ),
+        composite=func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd),
     )
 
 

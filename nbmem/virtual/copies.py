@@ -64,9 +64,7 @@ def item(mode: CardMode, call: Call) -> Any:
     """`.item()`, `bool()`, `float()`."""
     tensor = call.args[0]
     if tensor.numel() != 1:
-        raise RuntimeError(
-            f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar"
-        )
+        raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
     return mode.values.scalar(tensor)
 
 
@@ -94,7 +92,9 @@ def like(mode: CardMode, call: Call) -> Any:
     if is_virtual(source):
         if device is None or device.type in ("cuda", "lazy"):
             return NotImplemented
-        meta = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype, device="meta")
+        meta = torch.empty_strided(
+            source.size(), source.stride(), dtype=source.dtype, device="meta"
+        )
         return call.func(meta, *call.args[1:], **call.kwargs)
     del mode
     bare_source = torch.empty_strided(

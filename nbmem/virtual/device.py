@@ -95,6 +95,11 @@ class VirtualGPU:
         self._lock = threading.Lock()
         self._dead: deque[int] = deque()
 
+    @property
+    def name(self) -> str:
+        """The card's name as the driver reports it."""
+        return self.card.name
+
     def take(self, size: int, stream: int | None = None) -> int:
         """Allocate on this thread's stream; the address, or 0 for 0 bytes.
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.virtual import copies, dynamic, memory_ops, rnn
-from nbmem.virtual.activate.choices import CHOICES
+from nbmem.virtual.install.choices import CHOICES
 from nbmem.virtual.calls import Call, facts_of
 from nbmem.virtual.kernels import plan_of
 from nbmem.virtual.shape_rules import SHAPES
@@ -75,9 +75,7 @@ class CardMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator; an error leaves without pinning the arguments in its traceback."""
         del types
         kwargs = kwargs or {}

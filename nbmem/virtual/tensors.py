@@ -32,9 +32,7 @@ class _Wrapper(torch.Tensor):
     """What torch needs as the class of a tensor without data; never seen outside of this file."""
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types, args, kwargs
         raise RuntimeError(f"{func} reached a bare virtual tensor")
 

@@ -97,7 +97,9 @@ class Values:
         mutates = bool(facts_of(call.func).mutates)
         if call.func in _UNDEFINED or not (mutates or fresh):
             return
-        if (mutates or any(worth_following(t) for t in fresh)) and self._follow_exactly(call, fresh):
+        if (mutates or any(worth_following(t) for t in fresh)) and self._follow_exactly(
+            call, fresh
+        ):
             return
         if mutates and call.func not in _HARMLESS:
             for tensor in call.mutated():

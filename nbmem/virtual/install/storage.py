@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.activate.disguise import card_device
-from nbmem.virtual.activate.patches import Patch, wanted
+from nbmem.virtual.install.disguise import card_device
+from nbmem.virtual.install.patches import Patch, wanted
 from nbmem.virtual.tensors import CUDA
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.activate.autocast import implement, operator_of
+from nbmem.virtual.install.autocast import implement, operator_of
 from nbmem.virtual.attention import scaled_dot_product_attention
 
 if TYPE_CHECKING:

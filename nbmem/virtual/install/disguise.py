@@ -8,7 +8,7 @@ import torch
 from torch import _C
 from torch.utils import _device as default_devices
 
-from nbmem.virtual.activate.patches import Patch, wanted
+from nbmem.virtual.install.patches import Patch, wanted
 from nbmem.virtual.tensors import CUDA, is_virtual, true_device
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
         memory_format: torch.memory_format = torch.preserve_format,
     ) -> torch.Tensor:
         del non_blocking
-        return to(self, card_device(CUDA if device is None else device), memory_format=memory_format)
+        return to(
+            self, card_device(CUDA if device is None else device), memory_format=memory_format
+        )
 
     def new_tensor(self: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
         if not is_virtual(self) and card_device(kwargs.get("device")) != CUDA:
@@ -126,7 +128,9 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
 
     def array_interface(self: torch.Tensor) -> dict[str, Any]:
         if is_virtual(self):
-            raise AttributeError("A tensor on a virtual GPU has no data for another library to read.")
+            raise AttributeError(
+                "A tensor on a virtual GPU has no data for another library to read."
+            )
         raise AttributeError("Can't get __cuda_array_interface__ on a CPU tensor.")
 
     names = {
@@ -193,13 +197,14 @@ def _off_card(data: Any, *, keep: bool = False) -> Any:
     return data
 
 
-def printing_patches() -> list[Patch]:
+def printing_patches(mode: CardMode) -> list[Patch]:
     """Printing shows a copy's values; a real card's scratch memory for printing is not modelled."""
     from torch import _tensor_str
 
     true_body = _tensor_str._tensor_str
 
     def body(self: torch.Tensor, indent: int) -> str:
-        return true_body(self.detach().cpu() if is_virtual(self) else self, indent)
+        # Torch prints with every mode off, so the copy cannot be made by .cpu().
+        return true_body(mode.values.on_cpu(self) if is_virtual(self) else self, indent)
 
     return [Patch(_tensor_str, "_tensor_str", body)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.activate.patches import Patch
+from nbmem.virtual.install.patches import Patch
 from nbmem.virtual.tensors import is_virtual
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _python_dispatch as modes
 
-from nbmem.virtual.activate.patches import Patch
+from nbmem.virtual.install.patches import Patch
 
 if TYPE_CHECKING:
     from nbmem.virtual.dispatch import CardMode

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.activate.patches import Patch, wanted
+from nbmem.virtual.install.patches import Patch, wanted
 from nbmem.virtual.notes import COMPILE
 
 if TYPE_CHECKING:

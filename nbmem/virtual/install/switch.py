@@ -9,14 +9,14 @@ import torch
 
 from nbmem.core.errors import UsageError
 from nbmem.virtual import current
-from nbmem.virtual.activate.accelerator import accelerator_patches
-from nbmem.virtual.activate.autocast import Autocast
-from nbmem.virtual.activate.choices import Choices
-from nbmem.virtual.activate.cudart import cuda_patches
-from nbmem.virtual.activate.disguise import factory_patches, printing_patches, tensor_patches
-from nbmem.virtual.activate.patches import Patch, Patches, wanted
-from nbmem.virtual.activate.storage import storage_patches
-from nbmem.virtual.activate.threads import remove, thread_patches
+from nbmem.virtual.install.accelerator import accelerator_patches
+from nbmem.virtual.install.autocast import Autocast
+from nbmem.virtual.install.choices import Choices
+from nbmem.virtual.install.cudart import cuda_patches
+from nbmem.virtual.install.disguise import factory_patches, printing_patches, tensor_patches
+from nbmem.virtual.install.patches import Patch, Patches, wanted
+from nbmem.virtual.install.storage import storage_patches
+from nbmem.virtual.install.threads import remove, thread_patches
 from nbmem.virtual.device import VirtualGPU, conf_from_environment
 from nbmem.virtual.dispatch import CardMode
 from nbmem.virtual.nvml import functions_of, real_module, stand_in_module
@@ -69,7 +69,7 @@ class Activation:
             *tensor_patches(self.mode),
             *storage_patches(self.mode),
             *factory_patches(),
-            *printing_patches(),
+            *printing_patches(self.mode),
             *thread_patches(self.mode),
             *self._autocast.patches(),
             *self._nvml_patches(),
