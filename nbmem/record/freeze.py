@@ -64,18 +64,8 @@ def _device(
     stacks: list[Stack],
 ) -> DeviceTrace:
     history = device_history(at_end, index)
-    counters = recorder.marks.now(index)
-    entries = int(np.count_nonzero(history.events.action != Action.SNAPSHOT))
-    length = counters.actions if counters is not None else entries
-    begin = recorder.marks.before_first(index)
-    lost = max(0, length - entries - begin)
-    if lost:
-        recorder.note(
-            f"The first {lost} events of card {index} were dropped: the history keeps "
-            f"{recorder.history.max_entries}. The figures before them are the counters' alone."
-        )
-    events = _since(history.events, begin - (length - entries))
-    marks = recorder.marks.place(index, events, max(begin, length - entries))
+    events, entries_before, lost = _cut(recorder, index, history.events)
+    marks = recorder.marks.place(index, events, entries_before)
     info = device_info(index, recorder.sampler.total_bytes(index), virtual=recorder.virtual)
     return DeviceTrace(
         info=info,
@@ -90,6 +80,33 @@ def _device(
         identities=recorder.identities.place(index, marks, names),
         other_processes=recorder.sampler.other_processes(index),
     )
+
+
+def _cut(recorder: Recorder, index: int, events: Events) -> tuple[Events, int | None, int]:
+    """The recording's part of the history.
+
+    Returns:
+        Its events, the history's length before them (None if only the clock can tell), and how
+        many events of the recording were lost before them.
+    """
+    if recorder.marks.were_reset(index):
+        recorder.note(
+            "The accumulated counters were reset inside the cell, so its phases are placed by the "
+            "clock; an event at their very edge may be a phase off."
+        )
+        first = int(np.searchsorted(events.t_ns, recorder.marks.t_ns[0]))
+        return events[first:], None, 0
+    entries = int(np.count_nonzero(events.action != Action.SNAPSHOT))
+    counters = recorder.marks.now(index)
+    gone = (counters.actions if counters is not None else entries) - entries
+    begin = recorder.marks.before_first(index)
+    lost = max(0, gone - begin)
+    if lost:
+        recorder.note(
+            f"The first {lost} events of card {index} were dropped: the history keeps "
+            f"{recorder.history.max_entries}. The figures before them are the counters' alone."
+        )
+    return _since(events, begin - gone), max(begin, gone), lost
 
 
 def _start(recorder: Recorder, index: int) -> Layout:
@@ -180,8 +197,15 @@ def _births(events: Events, identities: Identities) -> NDArray[np.int64]:
         here = allocs[low:high]
         before = int(np.searchsorted(here, position))
         if before:
-            births.add(int(here[before - 1]))
+            births.add(_with_its_memory(events, int(here[before - 1])))
     return np.array(sorted(births), np.int64)
+
+
+def _with_its_memory(events: Events, birth: int) -> int:
+    """Where an allocation begins, the memory that was taken from the driver for it included."""
+    while birth and events.action[birth - 1] in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+        birth -= 1
+    return birth
 
 
 def _places(

@@ -7,6 +7,7 @@ clocks could not (the history's is in microseconds, and another thread may be in
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,24 +61,29 @@ class MarkLog:
         reading = self._readings[0].get(device)
         return reading.actions if reading is not None else 0
 
-    def place(self, device: int, events: Events, entries_before: int) -> Marks:
+    def were_reset(self, device: int) -> bool:
+        """Whether the user's reset_accumulated_memory_stats() took the places away."""
+        entries = [r[device].actions for r in self._readings if device in r]
+        return any(after < before for before, after in pairwise(entries))
+
+    def place(self, device: int, events: Events, entries_before: int | None) -> Marks:
         """Find each mark in a card's events.
 
         Args:
             device: CUDA ordinal.
             events: The card's events.
-            entries_before: The history's length just before event 0.
+            entries_before: The history's length just before event 0; None to go by the clock.
         """
-        ends = _entry_ends(events)
         nothing = Counters(
             t_ns=0, actions=0, allocated=0, active=0, requested=0, reserved=0, peak_allocated=0
         )
         readings = [r.get(device, nothing) for r in self._readings]
-        entries = np.array([c.actions for c in readings], np.int64) - entries_before
         t_ns = np.array(self.t_ns, np.int64)
-        if np.any(np.diff(entries) < 0):  # the user's reset_accumulated_memory_stats(): the clock
+        if entries_before is None:
             position = np.searchsorted(events.t_ns, t_ns).astype(np.int64)
         else:
+            ends = _entry_ends(events)
+            entries = np.array([c.actions for c in readings], np.int64) - entries_before
             position = ends[np.clip(entries, 0, len(ends) - 1)]
         return Marks(
             t_ns=t_ns,
