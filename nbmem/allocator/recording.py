@@ -1,0 +1,219 @@
+"""A recording of one card's allocator, whatever file it was in."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.core.errors import FileFormatError, UsageError
+from nbmem.core.events import Action, Events, Layout
+from nbmem.core.session_file import open_session
+from nbmem.core.torch_snapshot import device_history, read_packed, snapshot_from_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nbmem.core.events import Stack
+    from nbmem.core.session import DeviceTrace
+    from nbmem.core.torch_snapshot import DeviceHistory
+
+COUNTERS = ("allocated", "active", "requested", "reserved", "inactive_split")
+PEAKS = ("peak_allocated", "peak_requested", "peak_reserved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Counters that torch itself reported during a recording.
+
+    Attributes:
+        label: When, in words.
+        position: Index of the first event after it.
+        t_ns: When, nanoseconds since the epoch; None if `position` is exact.
+        values: Bytes by name, of COUNTERS and PEAKS; peaks are since the reading before.
+    """
+
+    label: str
+    position: int
+    t_ns: int | None
+    values: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recording:
+    """What one file says about one card.
+
+    Attributes:
+        name: For people.
+        device: CUDA ordinal.
+        events: The allocator's actions.
+        start: Every segment and block before them; None if not recorded.
+        end: Every segment and block after them; None if not recorded.
+        settings: As torch names them.
+        release: The release of torch; None if not recorded.
+        total_bytes: Bytes of the card; None if not recorded.
+        stacks: What the events' stacks refer to.
+        readings: torch's own counters, in order.
+        notes: What the reader should know, one sentence each.
+    """
+
+    name: str
+    device: int
+    events: Events
+    start: Layout | None
+    end: Layout | None
+    settings: Mapping[str, Any]
+    release: str | None = None
+    total_bytes: int | None = None
+    stacks: tuple[Stack, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+def read_recording(path: str | Path, device: int | None = None) -> Recording:
+    """Read a torch snapshot, a trace in JSON or a saved session; packed with xz or gzip or not.
+
+    Args:
+        path: The file.
+        device: Which card; None: the one with the most events.
+
+    Raises:
+        UsageError: There is no such file, or it has nothing about this card.
+        FileFormatError: It is none of these, or broken.
+    """
+    name = Path(path).name
+    if zipfile.is_zipfile(path):
+        return _from_session(path, device)
+    data = read_packed(path)
+    if data.lstrip()[:1] == b"{":
+        return _from_trace(data, name)
+    raw = snapshot_from_bytes(data, str(path))
+    traces = raw["device_traces"]
+    if not isinstance(traces, list) or not any(traces):
+        raise FileFormatError(
+            f"{path} holds no history of events. Record one with "
+            "torch.cuda.memory._record_memory_history() before the snapshot is taken."
+        )
+    busy = [index for index, trace in enumerate(traces) if trace]
+    chosen = _choose({index: len(traces[index]) for index in busy}, device)
+    notes = _other_cards(busy, chosen)
+    history = device_history(raw, chosen)
+    if history.skipped:
+        notes = (*notes, f"{history.skipped} entries of kinds that nbmem does not know.")
+    return _from_history(history, name, chosen, notes)
+
+
+def _from_history(
+    history: DeviceHistory, name: str, device: int, notes: tuple[str, ...]
+) -> Recording:
+    return Recording(
+        name=name,
+        device=device,
+        events=history.events,
+        start=None,
+        end=history.layout_at_end,
+        settings=history.settings,
+        stacks=history.stacks,
+        notes=notes,
+    )
+
+
+def _choose(events: Mapping[int, int], device: int | None) -> int:
+    if device is None:
+        return max(events, key=lambda index: events[index])
+    if device not in events:
+        raise UsageError(f"The recording has nothing about card {device}, only {sorted(events)}.")
+    return device
+
+
+def _other_cards(found: Sequence[int], chosen: int) -> tuple[str, ...]:
+    others = [index for index in found if index != chosen]
+    return (f"Only card {chosen} was replayed, not {others}.",) if others else ()
+
+
+def _from_session(path: str | Path, device: int | None) -> Recording:
+    session = open_session(path)
+    traces = {trace.info.index: trace for trace in session.devices}
+    if not traces:
+        raise UsageError(f"{path} is a session without a card: there is nothing to replay.")
+    chosen = _choose({index: len(trace.events) for index, trace in traces.items()}, device)
+    trace = traces[chosen]
+    return Recording(
+        name=session.name,
+        device=chosen,
+        events=trace.events,
+        start=trace.start,
+        end=trace.end,
+        settings=trace.settings,
+        release=trace.release or None,
+        total_bytes=trace.info.total_bytes,
+        stacks=session.stacks,
+        readings=_marks(trace),
+        notes=_other_cards(sorted(traces), chosen),
+    )
+
+
+def _marks(trace: DeviceTrace) -> tuple[Reading, ...]:
+    marks = trace.marks
+    names = COUNTERS[:4]
+    columns = [getattr(marks, name).tolist() for name in names]
+    rows = zip(marks.position.tolist(), zip(*columns, strict=True), strict=True)
+    return tuple(
+        Reading(
+            label=f"reading {number}",
+            position=position,
+            t_ns=None,
+            values={n: v for n, v in zip(names, values, strict=True) if v >= 0},
+        )
+        for number, (position, values) in enumerate(rows)
+    )
+
+
+def _from_trace(data: bytes, name: str) -> Recording:
+    """A trace in JSON: columns of events, the final segments, and counters between phases."""
+    try:
+        raw = json.loads(data)
+        codes = np.array([Action[text.upper()] for text in raw["actions"]], np.uint8)
+        table = np.array([row[:5] for row in raw["events"]], np.int64).reshape(-1, 5)
+        action = codes[table[:, 0]] if len(table) else np.zeros(0, np.uint8)
+        events = Events(
+            action=action,
+            addr=table[:, 1],
+            size=table[:, 2],
+            stream=table[:, 3],
+            t_ns=table[:, 4] * 1000,
+            stack=np.full(len(table), -1, np.int64),
+        )
+        segments = raw.get("segments")
+        end = device_history({"segments": segments}, 0).layout_at_end if segments else None
+        return Recording(
+            name=str(raw.get("name", name)),
+            device=0,
+            events=events,
+            start=None if end else Layout.empty(),
+            end=end,
+            settings=dict(raw.get("settings") or {}),
+            release=raw.get("torch"),
+            total_bytes=raw.get("total_memory"),
+            readings=_bounds(raw.get("bounds") or (), events),
+        )
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as err:
+        raise FileFormatError(
+            f"{name} is JSON, but not a trace with actions and events: {err!r}."
+        ) from err
+
+
+def _bounds(rows: Sequence[Mapping[str, Any]], events: Events) -> tuple[Reading, ...]:
+    return tuple(
+        Reading(
+            label=f"end of {row.get('end_of', 'phase')} {row.get('it', '')}".rstrip(),
+            position=int(np.searchsorted(events.t_ns, row["t"] * 1000, "right")),
+            t_ns=row["t"] * 1000,
+            values={name: int(row[name]) for name in (*COUNTERS, *PEAKS) if name in row},
+        )
+        for row in rows
+    )
