@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import ACTIVE, CARD, PROCESS, RESERVED, Category
-from nbmem.core.units import MIB
+from nbmem.core.units import MIB, format_bytes
 from nbmem.views import wording
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.ledger.balance import Ledger
-    from nbmem.report import PhaseRow, Report
+    from nbmem.report import Holding, PhaseRow, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,3 +187,35 @@ def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow |
             )
         )
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alike:
+    """Holdings that nothing tells apart, as one line of a table.
+
+    Attributes:
+        held: One of them.
+        count: How many there are.
+    """
+
+    held: Holding
+    count: int
+
+    def size(self) -> str:
+        """`98.0 MiB`, or `8 x 98.0 MiB`."""
+        one = format_bytes(self.held.block)
+        return one if self.count == 1 else f"{self.count} x {one}"
+
+
+def alike(holdings: Sequence[Holding]) -> list[Alike]:
+    """The holdings, equal ones as one: a network keeps many activations of the same shape."""
+    counts = Counter(holdings)
+    found = [Alike(held=held, count=count) for held, count in counts.items()]
+    return sorted(found, key=lambda row: -row.held.block * row.count)
+
+
+def holdings_title(shown: Sequence[Alike], report: Report) -> str:
+    """How much of what was recorded a table of holdings shows."""
+    bytes_shown = sum(row.held.block * row.count for row in shown)
+    share = wording.percent(bytes_shown, report.peak.allocated)
+    return f"Largest holdings at the peak: {format_bytes(bytes_shown)}, {share} of allocated"

@@ -17,22 +17,22 @@ PICTURE = "display:block;width:720px;max-width:100%;height:auto;margin:0 0 10px 
 TABLE = "border-collapse:collapse;margin:0 0 12px 0;font-size:12px;table-layout:auto;width:auto"
 CAPTION = "text-align:left;font-weight:600;font-size:13px;padding:2px 0 4px 0;white-space:nowrap"
 HEAD = (
-    "text-align:right;padding:2px 4px;white-space:nowrap;font-weight:600;"
+    "text-align:right;padding:2px 5px;white-space:nowrap;font-weight:600;"
     f"border-bottom:1px solid {_LINE}"
 )
 HEAD_TEXT = HEAD.replace("text-align:right", "text-align:left")
-TEXT = "text-align:left;padding:2px 4px;font-weight:400"
-NAME = "text-align:left;padding:2px 4px;font-weight:400;white-space:nowrap"
-FIGURE = "text-align:right;padding:2px 4px;font-weight:400;white-space:nowrap"
+TEXT = "text-align:left;padding:2px 5px;font-weight:400"
+NAME = "text-align:left;padding:2px 5px;font-weight:400;white-space:nowrap"
+FIGURE = "text-align:right;padding:2px 5px;font-weight:400;white-space:nowrap"
 STRONG_NAME = NAME.replace("font-weight:400", "font-weight:600")
 STRONG_FIGURE = FIGURE.replace("font-weight:400", "font-weight:600")
 RULED = f";border-top:1px solid {_LINE}"
-QUIET = "text-align:left;padding:2px 4px;opacity:0.75;font-style:italic"
+QUIET = "text-align:left;padding:2px 5px;opacity:0.75;font-style:italic"
 SWATCH = (
     "display:inline-block;width:11px;height:11px;margin:0 7px 0 0;vertical-align:middle;"
     "box-sizing:border-box;"
 )
-BAR_CELL = "text-align:left;padding:2px 4px 2px 0;white-space:nowrap;min-width:50px"
+BAR_CELL = "text-align:left;padding:2px 5px 2px 0;white-space:nowrap;min-width:50px"
 BAR = "display:inline-block;height:9px;vertical-align:middle;"
 
 VERDICT = "font-size:15px;font-weight:600;margin:0 0 2px 0"
@@ -45,7 +45,7 @@ ERROR = (
     "border:1px solid #C8553D;border-left:5px solid #C8553D;border-radius:4px;"
     "padding:5px 10px;margin:0 0 8px 0;font-weight:600"
 )
-ERROR_TEXT = "text-align:left;padding:2px 4px;font-weight:600;color:#C8553D"
+ERROR_TEXT = "text-align:left;padding:2px 5px;font-weight:600;color:#C8553D"
 NOTES = "margin:0 0 6px 0;padding:0 0 0 20px"
 SUMMARY = "cursor:pointer;font-weight:600;margin:0 0 4px 0"
 SCROLL = "overflow-x:auto;max-width:100%"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import PROCESS
-from nbmem.core.units import format_bytes, format_ms
+from nbmem.core.units import format_ms
 from nbmem.views import style, wording
 from nbmem.views.markup import Markup, element, one_line
 from nbmem.views.palette import swatch_style
-from nbmem.views.rows import Gap, ledger_rows, peak_row, shorten
+from nbmem.views.rows import Gap, alike, holdings_title, ledger_rows, peak_row, shorten
 
 if TYPE_CHECKING:
-    from nbmem.report import Holding, PhaseRow, Report
-    from nbmem.views.rows import Amount, LedgerRow
+    from nbmem.report import PhaseRow, Report
+    from nbmem.views.rows import Alike, Amount, LedgerRow
 
 MOST_HOLDINGS = 30
 _BAR = 48
@@ -142,7 +142,7 @@ def holdings(report: Report) -> list[Markup]:
     """The largest live allocations at the peak, folded."""
     if not report.holdings:
         return []
-    shown = report.holdings[:MOST_HOLDINGS]
+    shown = alike(report.holdings)[:MOST_HOLDINGS]
     head = element(
         "tr",
         element("th", "bytes", scope="col", style=style.HEAD),
@@ -151,8 +151,8 @@ def holdings(report: Report) -> list[Markup]:
             for name in ("category", "what", "born in", "line")
         ),
     )
-    body = [_holding(held) for held in shown]
-    summary = f"Largest holdings at the peak ({len(shown)} of {len(report.holdings)})"
+    body = [_holding(row) for row in shown]
+    summary = holdings_title(shown, report)
     table = _table("Live allocations, largest first", head, body)
     return [
         element(
@@ -164,12 +164,13 @@ def holdings(report: Report) -> list[Markup]:
     ]
 
 
-def _holding(held: Holding) -> Markup:
+def _holding(row: Alike) -> Markup:
+    held = row.held
     swatch = element("span", style=style.SWATCH + swatch_style(held.category))
-    exact = f"{held.requested:,} B asked for, {held.block:,} B taken"
+    exact = f"{held.requested:,} B asked for, {held.block:,} B taken, each"
     return element(
         "tr",
-        element("td", format_bytes(held.block), title=exact, style=style.FIGURE),
+        element("td", row.size(), title=exact, style=style.FIGURE),
         element("td", swatch, held.category.label, style=style.NAME),
         element("th", held.name or "unnamed", scope="row", style=style.TEXT),
         element("td", held.born_in or "before the recording", style=style.NAME),

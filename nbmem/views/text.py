@@ -6,10 +6,10 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import PROCESS
-from nbmem.core.units import format_bytes, format_ms
+from nbmem.core.units import format_ms
 from nbmem.views import wording
 from nbmem.views.markup import one_line
-from nbmem.views.rows import Gap, ledger_rows, peak_row, shorten
+from nbmem.views.rows import Gap, alike, holdings_title, ledger_rows, peak_row, shorten
 
 if TYPE_CHECKING:
     from nbmem.report import Holding, PhaseRow, Report
@@ -96,7 +96,8 @@ def _has_bar(row: LedgerRow) -> bool:
 def _bar(count: int, scale: int, width: int) -> str:
     if count <= 0 or scale <= 0:
         return ""
-    return "#" * max(1, round(width * count / scale))
+    # A dot for what is there but too small to draw.
+    return "#" * round(width * count / scale) or "."
 
 
 def _phases(report: Report) -> str:
@@ -138,14 +139,14 @@ def _phase(row: PhaseRow, digits: int) -> tuple[str, ...]:
 
 
 def _holdings(report: Report, width: int) -> str:
-    shown = report.holdings[:MOST_HOLDINGS]
-    size = max(len(format_bytes(held.block)) for held in shown)
-    kind = max(len(held.category.label) for held in shown)
-    lines = [f"Largest holdings at the peak ({len(shown)} of {len(report.holdings)})"]
+    shown = alike(report.holdings)[:MOST_HOLDINGS]
+    size = max(len(row.size()) for row in shown)
+    kind = max(len(row.held.category.label) for row in shown)
+    lines = [holdings_title(shown, report)]
     lines += [
-        f"  {format_bytes(held.block):>{size}}  {held.category.label:<{kind}}  "
-        f"{_shorten(_origin(held), max(24, width - size - kind - 6))}"
-        for held in shown
+        f"  {row.size():>{size}}  {row.held.category.label:<{kind}}  "
+        f"{_shorten(_origin(row.held), max(24, width - size - kind - 6))}"
+        for row in shown
     ]
     return "\n".join(lines)
 

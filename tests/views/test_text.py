@@ -24,10 +24,10 @@ Ledger                    at the peak                        at the end
   optimizer state               0 MiB                         200.0 MiB  ######
   activations               300.0 MiB  #########                  0 MiB
   temporaries                50.0 MiB  ##                         0 MiB
-  rounding                    1.5 MiB  #                        0.5 MiB  #
+  rounding                    1.5 MiB  .                        0.5 MiB  .
 = active                    551.5 MiB                         400.5 MiB
-  cached, releasable          6.4 MiB  #                      119.6 MiB  ####
-  cached, stuck               2.1 MiB  #                       39.9 MiB  #
+  cached, releasable          6.4 MiB  .                      119.6 MiB  ####
+  cached, stuck               2.1 MiB  .                       39.9 MiB  #
 = reserved                  560.0 MiB                         560.0 MiB
   context and libraries     600.0 MiB  ##################     600.0 MiB  ##################
 = process                 1,160.0 MiB                       1,160.0 MiB
@@ -40,7 +40,7 @@ forward       0  10.0 ms  +301.5 MiB  401.5 MiB  401.5 MiB  420.0 MiB
 backward      0  20.0 ms  -201.0 MiB  551.5 MiB  200.5 MiB  560.0 MiB  <- peak
 optimizer     0   2.0 ms  +200.0 MiB  400.5 MiB  400.5 MiB  560.0 MiB
 
-Largest holdings at the peak (2 of 2)
+Largest holdings at the peak: 39.8 MiB, 7.2% of allocated
   32.0 MiB  workspace  unnamed, born in forward, step 0
    7.8 MiB  weights    model.fc.weight (1000, 2048) float32
 """
@@ -179,3 +179,12 @@ def test_a_narrow_terminal_still_gets_the_tables():
     text = render_text(sample.cnn(), width=72)
     ledger = text.split("\n\n")[1]
     assert max(map(len, ledger.splitlines())) <= 72
+
+
+def test_holdings_that_nothing_tells_apart_share_a_line():
+    big, small, _ = sample.HOLDINGS
+    report = replace(sample.cnn(), holdings=(big, big, small, big))
+    text = render_text(report)
+    assert "  3 x 98.0 MiB  activations  layer1.0.conv3" in text
+    assert "Largest holdings at the peak: 326.0 MiB, 28% of allocated" in text
+    assert text.count("layer1.0.conv3") == 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.categories import PROCESS, RESERVED, Category
 from nbmem.core.units import format_bytes
 from nbmem.views import wording
-from nbmem.views.charts.picture import WIDTH, Picture, box, fill, label, picture, text_width
+from nbmem.views.charts.picture import WIDTH, Picture, box, fill, label, picture, rule, text_width
 from nbmem.views.markup import Markup, element
 from nbmem.views.palette import INK
 
@@ -21,7 +21,7 @@ _LEFT, _RIGHT = 8, WIDTH - 8
 _ROOM = _RIGHT - _LEFT
 _CARD_TOP, _CARD = 24, 20
 _ZOOM_TOP, _ZOOM = 78, 30
-_HEIGHT = 146
+_NAMES_TOP, _NAMES = _ZOOM_TOP + _ZOOM, 32
 _LEAST_NAMED = 12
 """A segment narrower than this many pixels is left to the table."""
 
@@ -43,6 +43,7 @@ def card_bar(report: Report) -> Picture:
     ]
     if not held:
         return picture(parts, bottom=_CARD_TOP + _CARD + 10, alt=_alt(report, who, held))
+    names, bottom = _names(ledger, mine, held)
     parts += [
         element(
             "path",
@@ -53,9 +54,9 @@ def card_bar(report: Report) -> Picture:
         ),
         label(_LEFT + 6, _ZOOM_TOP - 9, f"{who}: {format_bytes(held)}, {share} of it", bold=True),
         *_segments(ledger, mine, held, _ZOOM_TOP, _ZOOM),
-        *_names(ledger, mine, held),
+        *names,
     ]
-    return picture(parts, bottom=_HEIGHT, alt=_alt(report, who, held))
+    return picture(parts, bottom=bottom, alt=_alt(report, who, held))
 
 
 def _segments(
@@ -83,8 +84,8 @@ def _free_label(ledger: Ledger, total: int) -> list[Markup]:
     return [label(_RIGHT - 8, _CARD_TOP + 15, text, anchor="end")]
 
 
-def _names(ledger: Ledger, shown: Sequence[Category], whole: int) -> list[Markup]:
-    """Name and bytes below the segments, largest first, as far as they find room."""
+def _names(ledger: Ledger, shown: Sequence[Category], whole: int) -> tuple[list[Markup], int]:
+    """Name and bytes below the segments, largest first, in as many as two rows; and the bottom."""
     middles: list[tuple[int, Category, float]] = []
     before = 0
     for category in shown:
@@ -92,20 +93,36 @@ def _names(ledger: Ledger, shown: Sequence[Category], whole: int) -> list[Markup
         middles.append((ledger[category], category, middle))
         before += ledger[category]
     parts: list[Markup] = []
-    taken: list[tuple[float, float]] = []
+    rows: list[list[tuple[float, float]]] = [[], []]
     for count, category, middle in sorted(middles, key=lambda item: -item[0]):
         if _ROOM * count < _LEAST_NAMED * whole:
             break
         name = wording.label(category, process_known=ledger.process_known)
         half = max(text_width(name, 12), text_width(format_bytes(count), 12)) / 2
         at = min(max(middle, _LEFT + half), _RIGHT - half)
-        if any(at - half < right + 6 and at + half > left - 6 for left, right in taken):
+        row = _row_with_room(rows, at - half, at + half, middle)
+        if row is None:
             continue
-        taken.append((at - half, at + half))
-        top = _ZOOM_TOP + _ZOOM
+        rows[row].append((at - half, at + half))
+        top = _NAMES_TOP + row * _NAMES
+        if row:
+            parts.append(
+                rule(middle, _NAMES_TOP, middle, top + 2, stroke=INK, stroke_opacity="0.6")
+            )
         parts.append(label(at, top + 15, name, anchor="middle", size=12))
-        parts.append(label(at, top + 30, format_bytes(count), anchor="middle", size=12))
-    return parts
+        parts.append(label(at, top + 29, format_bytes(count), anchor="middle", size=12))
+    return parts, _NAMES_TOP + _NAMES * (2 if rows[1] else 1) + 4
+
+
+def _row_with_room(
+    rows: list[list[tuple[float, float]]], left: float, right: float, middle: float
+) -> int | None:
+    for index, taken in enumerate(rows):
+        # The line down to the second row must not cross a name of the first.
+        crossed = index and any(a - 3 < middle < b + 3 for a, b in rows[0])
+        if not crossed and not any(left < b + 6 and right > a - 6 for a, b in taken):
+            return index
+    return None
 
 
 def _alt(report: Report, who: str, held: int) -> str:

@@ -79,7 +79,9 @@ def timeline(report: Report) -> Picture | None:
     shown = [c for c in ACTIVE if held[:, c].any()]
     cached = bool((reserved > held[:, list(ACTIVE)].sum(axis=1)).any())
     top = BOTTOM + (58 if by_event else 44)
-    legend, height = _legend(shown, report, cached=cached, top=top)
+    pixel = scale.top / (BOTTOM - TOP)
+    seen = [c for c in shown if held[:, c].max() >= pixel / 2]
+    legend, height = _legend(seen, report, cached=cached, top=top)
     parts = [
         *_grid(scale),
         *_areas(held, reserved, shown, scale),
