@@ -64,7 +64,9 @@ def _device(
     stacks: list[Stack],
 ) -> DeviceTrace:
     history = device_history(at_end, index)
-    events, entries_before, lost = _cut(recorder, index, history.events)
+    # Snapshots (nbmem's own at the start among them) are written down, but move no byte.
+    taken = history.events[np.flatnonzero(history.events.action != Action.SNAPSHOT)]
+    events, entries_before, lost = _cut(recorder, index, taken)
     marks = recorder.marks.place(index, events, entries_before)
     info = device_info(index, recorder.sampler.total_bytes(index), virtual=recorder.virtual)
     return DeviceTrace(
@@ -96,9 +98,8 @@ def _cut(recorder: Recorder, index: int, events: Events) -> tuple[Events, int | 
         )
         first = int(np.searchsorted(events.t_ns, recorder.marks.t_ns[0]))
         return events[first:], None, 0
-    entries = int(np.count_nonzero(events.action != Action.SNAPSHOT))
     counters = recorder.marks.now(index)
-    gone = (counters.actions if counters is not None else entries) - entries
+    gone = (counters.actions if counters is not None else len(events)) - len(events)
     begin = recorder.marks.before_first(index)
     lost = max(0, gone - begin)
     if lost:
@@ -106,7 +107,7 @@ def _cut(recorder: Recorder, index: int, events: Events) -> tuple[Events, int | 
             f"The first {lost} events of card {index} were dropped: the history keeps "
             f"{recorder.history.max_entries}. The figures before them are the counters' alone."
         )
-    return _since(events, begin - gone), max(begin, gone), lost
+    return events[max(0, begin - gone) :], max(begin, gone), lost
 
 
 def _start(recorder: Recorder, index: int) -> Layout:
@@ -114,14 +115,6 @@ def _start(recorder: Recorder, index: int) -> Layout:
     if recorder.at_start is None or not recorder.marks.before_first(index):
         return Layout.empty()
     return device_history(recorder.at_start, index).layout_at_end
-
-
-def _since(events: Events, skip: int) -> Events:
-    """Events from the `skip`-th counted entry on (a history that was on before the recording)."""
-    if skip <= 0:
-        return events
-    counted = np.flatnonzero(events.action != Action.SNAPSHOT)
-    return events[int(counted[skip - 1]) + 1 :]
 
 
 def _with_stacks(events: Events, history: DeviceHistory, stacks: list[Stack]) -> Events:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.events import Action, Events
 from nbmem.core.session import Marks
 from nbmem.probes.cuda import Counters, device_count, read_counters
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from nbmem.core.events import Events
 
 
 class MarkLog:
@@ -82,9 +81,8 @@ class MarkLog:
         if entries_before is None:
             position = np.searchsorted(events.t_ns, t_ns).astype(np.int64)
         else:
-            ends = _entry_ends(events)
             entries = np.array([c.actions for c in readings], np.int64) - entries_before
-            position = ends[np.clip(entries, 0, len(ends) - 1)]
+            position = np.clip(entries, 0, len(events))
         return Marks(
             t_ns=t_ns,
             position=position,
@@ -93,9 +91,3 @@ class MarkLog:
             requested=np.array([c.requested for c in readings], np.int64),
             reserved=np.array([c.reserved for c in readings], np.int64),
         )
-
-
-def _entry_ends(events: Events) -> NDArray[np.int64]:
-    """Index after the k-th counted entry, for k from 0; snapshots are written but not counted."""
-    counted = np.flatnonzero(events.action != Action.SNAPSHOT)
-    return np.concatenate([np.zeros(1, np.int64), counted + 1]).astype(np.int64)
