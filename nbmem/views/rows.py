@@ -163,10 +163,20 @@ def peak_row(report: Report) -> PhaseRow | None:
     return max(inside, key=lambda row: row.depth, default=None)
 
 
+_WHOLE = 30
+"""Tables up to this many phases are shown whole."""
+
+
 def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow | Gap]:
     """The phases; of a long loop the first steps, the one with the peak, and the last."""
-    groups = [list(rows) for _, rows in groupby(report.phases, key=lambda row: row.step)]
-    wanted = peak_row(report)
+    if len(report.phases) <= _WHOLE:
+        return list(report.phases)
+    # Phases outside of a step have none in common: each stands for itself.
+    steps = groupby(
+        enumerate(report.phases), key=lambda item: (item[1].step, item[1].step is None and item[0])
+    )
+    groups = [[row for _, row in rows] for _, rows in steps]
+    wanted = peak_row(report) or max(report.phases, key=lambda row: row.peak_allocated)
     keep = {*range(first), *range(len(groups) - last, len(groups))}
     keep |= {i for i, rows in enumerate(groups) if any(row is wanted for row in rows)}
     found: list[PhaseRow | Gap] = []

@@ -172,7 +172,15 @@ def test_a_long_loop_keeps_its_first_steps_its_peak_and_its_last():
 
 
 def test_a_short_loop_is_whole():
-    assert not any(isinstance(row, Gap) for row in shorten(sample.cnn(4)))
+    assert shorten(sample.cnn(4)) == list(sample.cnn(4).phases)
+
+
+def test_many_blocks_outside_of_steps_are_shortened_too():
+    report = sample.cnn()
+    blocks = tuple(replace(row, step=None, name="block") for row in report.phases * 50)
+    report = replace(report, phases=blocks)
+    assert [row.groups for row in shorten(report) if isinstance(row, Gap)] == [5, 789]
+    assert "... 789 more left out, peaks 97.7 MiB to 1,152.5 MiB ..." in render_text(report)
 
 
 def test_a_narrow_terminal_still_gets_the_tables():
