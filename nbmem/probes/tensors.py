@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbmem.core.categories import Category
 from nbmem.probes.cuda import loaded_torch
@@ -17,8 +16,7 @@ MAX_DEPTH = 4
 """... and so deep (`history["losses"][3]` is 2)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """A storage on a card, seen now.
 
     Attributes:
@@ -63,40 +61,19 @@ def _form(tensor: Any) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def of_module(module: Any, name: str) -> Iterator[Seen]:
-    """The weights and buffers of a module, tied ones once."""
+def of_module(module: Any) -> Iterator[Seen]:
+    """The weights and buffers of a module, tied ones once; their names are relative to its own."""
     for category, members in (
         (Category.WEIGHTS, module.named_parameters()),
         (Category.BUFFERS, module.named_buffers()),
     ):
         for member, tensor in members:
-            seen = see(tensor, category, f"{name}.{member}")
+            seen = see(tensor, category, f".{member}")
             if seen is not None:
                 yield seen
 
 
-def gradients_of_module(module: Any, name: str) -> Iterator[Seen]:
-    """The gradients that a module's parameters have now."""
-    for member, parameter in module.named_parameters():
-        if parameter.grad is not None:
-            seen = see(parameter.grad, Category.GRADIENTS, f"{name}.{member}.grad", form=False)
-            if seen is not None:
-                yield seen
-
-
-def gradients_of_optimizer(optimizer: Any) -> Iterator[Seen]:
-    """The gradients of an optimizer's parameters, for those that belong to no known module."""
-    for group in optimizer.param_groups:
-        for index, parameter in enumerate(group["params"]):
-            if parameter.grad is not None:
-                seen = see(
-                    parameter.grad, Category.GRADIENTS, f"parameter {index} .grad", form=False
-                )
-                if seen is not None:
-                    yield seen
-
-
-def of_optimizer(optimizer: Any, name: str) -> Iterator[Seen]:
+def of_optimizer(optimizer: Any) -> Iterator[Seen]:
     """What an optimizer's state holds, and parameters that belong to no module."""
     for index, (parameter, state) in enumerate(optimizer.state.items()):
         if not isinstance(state, Mapping):
@@ -104,16 +81,16 @@ def of_optimizer(optimizer: Any, name: str) -> Iterator[Seen]:
         for key, value in state.items():
             for tensor in value if isinstance(value, (list, tuple)) else (value,):
                 if _is_tensor(tensor) and tensor is not parameter:
-                    seen = see(tensor, Category.OPTIMIZER_STATE, f"{name}.state[{index}][{key!r}]")
+                    seen = see(tensor, Category.OPTIMIZER_STATE, f".state[{index}][{key!r}]")
                     if seen is not None:
                         yield seen
 
 
-def parameters_of_optimizer(optimizer: Any, name: str) -> Iterator[Seen]:
+def parameters_of_optimizer(optimizer: Any) -> Iterator[Seen]:
     """An optimizer's parameters: weights also where no module registers them."""
     for group in optimizer.param_groups:
         for index, parameter in enumerate(group["params"]):
-            seen = see(parameter, Category.WEIGHTS, f"{name}.param_groups[...][{index}]")
+            seen = see(parameter, Category.WEIGHTS, f".param_groups[...][{index}]")
             if seen is not None:
                 yield seen
 

@@ -18,104 +18,146 @@ MAX_ROWS = 300_000
 """Beyond this many, births and lifetimes decide alone (a note says so)."""
 
 
+class Known:
+    """A module or an optimizer, not held, under the best name that is known for it by now."""
+
+    __slots__ = ("name", "ref")
+
+    def __init__(self, thing: Any) -> None:
+        self.ref = weakref.ref(thing)
+        self.name = type(thing).__name__
+
+
+class Footprint:
+    """Where a module's first and last parameters lay when it was walked, without a new walk."""
+
+    __slots__ = ("_ends",)
+
+    def __init__(self, module: Any) -> None:
+        parameters = list(module.parameters())
+        ends = (*parameters[:1], *parameters[-1:])
+        self._ends = [(weakref.ref(p), p.data_ptr()) for p in ends]
+
+    def holds(self) -> bool:
+        """Whether they are still there."""
+        found = ((ref(), addr) for ref, addr in self._ends)
+        return all(p is not None and p.data_ptr() == addr for p, addr in found)
+
+
 class IdentityLog:
     """Sees modules, optimizers and tensors, and holds none of them."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, tensors.Seen]] = []
-        self._modules: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self._optimizers: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self._walked: dict[int, tuple[int, ...]] = {}
+        self._rows: list[tuple[int, tensors.Seen, Known | None]] = []
+        self._modules: dict[int, Known] = {}
+        self._optimizers: dict[int, Known] = {}
+        self._parameters: dict[int, tuple[weakref.ref[Any], Known, str]] = {}
+        self._walked: dict[int, Footprint] = {}
+        self._states: dict[int, tuple[int, ...]] = {}
         self.full = False
 
     # --- while the cell runs
 
     def module(self, mark: int, module: Any) -> None:
-        """See a module's weights and buffers, unless they are where they were."""
-        print_now = _footprint(module)
-        if self._walked.get(id(module)) != print_now:
-            self._walked[id(module)] = print_now
-            self._add(mark, tensors.of_module(module, self._name(self._modules, module)))
+        """See a module's weights and buffers, unless its weights are where they were."""
+        walked = self._walked.get(id(module))
+        if walked is None or not walked.holds():
+            known = _known(self._modules, module)
+            self._learn_module(known, module)
+            self._walked[id(module)] = Footprint(module)
+            self._add(mark, tensors.of_module(module), known)
 
     def inputs(self, mark: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """See what a module was given."""
         self._add(mark, tensors.inputs_of_call(args, kwargs))
 
     def gradients(self, mark: int) -> None:
-        """See the gradients of every module and optimizer met so far."""
-        for optimizer, _name in _living(self._optimizers):
-            self._add(mark, tensors.gradients_of_optimizer(optimizer))
-        for module, name in _living(self._modules):
-            self._add(mark, tensors.gradients_of_module(module, name))
+        """See the gradients of every parameter met so far: once a backward, so it must be quick."""
+        if not self._room():
+            return
+        for ref, owner, name in self._parameters.values():
+            parameter = ref()
+            gradient = None if parameter is None else parameter.grad
+            if gradient is not None:
+                seen = tensors.see(gradient, Category.GRADIENTS, name, form=False)
+                if seen is not None:
+                    self._rows.append((mark, seen, owner))
+
+    def _learn_module(self, known: Known, module: Any) -> None:
+        for name, parameter in module.named_parameters():
+            self._parameters[id(parameter)] = weakref.ref(parameter), known, f".{name}.grad"
 
     def meet(self, optimizer: Any) -> None:
-        """Remember an optimizer (weakly)."""
-        self._name(self._optimizers, optimizer)
+        """Remember an optimizer and its parameters (weakly)."""
+        if id(optimizer) in self._optimizers:
+            return
+        known = _known(self._optimizers, optimizer)
+        for group in optimizer.param_groups:
+            for index, parameter in enumerate(group["params"]):
+                entry = self._parameters.get(id(parameter))
+                if entry is None or entry[0]() is not parameter:
+                    name = f".param_groups[...][{index}].grad"
+                    self._parameters[id(parameter)] = weakref.ref(parameter), known, name
 
     def state(self, mark: int, optimizer: Any) -> None:
         """See an optimizer's state, unless it is where it was."""
-        name = self._name(self._optimizers, optimizer)
-        print_now = _state_footprint(optimizer)
-        if self._walked.get(id(optimizer)) != print_now:
-            self._walked[id(optimizer)] = print_now
-            self._add(mark, tensors.of_optimizer(optimizer, name))
-            self._add(mark, tensors.parameters_of_optimizer(optimizer, name))
+        footprint = _state_footprint(optimizer)
+        if self._states.get(id(optimizer)) != footprint:
+            self._states[id(optimizer)] = footprint
+            known = _known(self._optimizers, optimizer)
+            self._add(mark, tensors.of_optimizer(optimizer), known)
+            self._add(mark, tensors.parameters_of_optimizer(optimizer), known)
 
     def everything(self, mark: int, namespace: Mapping[str, Any]) -> None:
         """See all that the notebook names, and all that was met: at a cell's start and end."""
         for name, module in tensors.modules_in(namespace):
-            self._modules[id(module)] = (weakref.ref(module), name)
+            known = _known(self._modules, module)
+            known.name = name
+            self._learn_module(known, module)
         for name, optimizer in tensors.optimizers_in(namespace):
-            self._optimizers[id(optimizer)] = (weakref.ref(optimizer), name)
+            self.meet(optimizer)
+            _known(self._optimizers, optimizer).name = name
         self._add(mark, tensors.in_namespace(namespace))
-        for optimizer, name in _living(self._optimizers):
-            self._add(mark, tensors.of_optimizer(optimizer, name))
-            self._add(mark, tensors.parameters_of_optimizer(optimizer, name))
-        for module, name in _living(self._modules):  # last: a module's name says most
-            self._add(mark, tensors.of_module(module, name))
+        for optimizer, known in _living(self._optimizers):
+            self._add(mark, tensors.of_optimizer(optimizer), known)
+            self._add(mark, tensors.parameters_of_optimizer(optimizer), known)
+        for module, known in _living(self._modules):  # last: a module's name says most
+            self._add(mark, tensors.of_module(module), known)
         self.gradients(mark)
 
-    def _add(self, mark: int, seen: Iterable[tensors.Seen]) -> None:
-        self.full = self.full or len(self._rows) >= MAX_ROWS
-        if not self.full:
-            self._rows.extend((mark, s) for s in seen)
+    def _add(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None = None) -> None:
+        if self._room():
+            self._rows.extend((mark, s, owner) for s in seen)
 
-    @staticmethod
-    def _name(known: dict[int, tuple[weakref.ref[Any], str]], thing: Any) -> str:
-        """What a module or optimizer is called; its class's name until the notebook names it."""
-        entry = known.get(id(thing))
-        if entry is None or entry[0]() is not thing:
-            entry = known[id(thing)] = (weakref.ref(thing), type(thing).__name__)
-        return entry[1]
+    def _room(self) -> bool:
+        self.full = self.full or len(self._rows) >= MAX_ROWS
+        return not self.full
 
     # --- afterwards
 
     def place(self, device: int, marks: Marks, names: dict[str, int]) -> Identities:
         """One card's identities; `names` collects their texts, text to index."""
-        rows = [(mark, s) for mark, s in self._rows if s.device == device]
-        at = np.array([mark for mark, _ in rows], np.int64)
+        rows = [row for row in self._rows if row[1].device == device]
+        at = np.array([mark for mark, _, _ in rows], np.int64)
+        texts = [s.name if owner is None else owner.name + s.name for _, s, owner in rows]
         return Identities(
             position=marks.position[at] if rows else at,
-            addr=np.array([s.addr for _, s in rows], np.int64),
-            size=np.array([s.size for _, s in rows], np.int64),
-            category=np.array([s.category for _, s in rows], np.uint8),
-            name=np.array([names.setdefault(s.name, len(names)) for _, s in rows], np.int64),
+            addr=np.array([s.addr for _, s, _ in rows], np.int64),
+            size=np.array([s.size for _, s, _ in rows], np.int64),
+            category=np.array([s.category for _, s, _ in rows], np.uint8),
+            name=np.array([names.setdefault(text, len(names)) for text in texts], np.int64),
         )
 
-    def first_inputs(self) -> list[tuple[int, tensors.Seen]]:
-        """Every input seen, with its mark."""
-        return [(mark, s) for mark, s in self._rows if s.category == Category.INPUTS]
+
+def _known(known: dict[int, Known], thing: Any) -> Known:
+    entry = known.get(id(thing))
+    if entry is None or entry.ref() is not thing:
+        entry = known[id(thing)] = Known(thing)
+    return entry
 
 
-def _living(known: dict[int, tuple[weakref.ref[Any], str]]) -> list[tuple[Any, str]]:
-    return [(thing, name) for ref, name in known.values() if (thing := ref()) is not None]
-
-
-def _footprint(module: Any) -> tuple[int, ...]:
-    """Changes when a module's parameters move: its number of them and where the ends lie."""
-    parameters = list(module.parameters())
-    ends = [p.data_ptr() for p in (*parameters[:1], *parameters[-1:])]
-    return (len(parameters), *ends)
+def _living(known: dict[int, Known]) -> list[tuple[Any, Known]]:
+    return [(thing, entry) for entry in known.values() if (thing := entry.ref()) is not None]
 
 
 def _state_footprint(optimizer: Any) -> tuple[int, ...]:
