@@ -1,7 +1,7 @@
 """What tracing costs a training step: with and without, in turns, in one process.
 
-On the virtual card (or, with --real, on a real one). The virtual card computes nothing, so a step on
-it is all Python: the ratio there is an upper bound for one that the CPU bounds, and the cost in
+On the virtual card (or, with --real, on a real one). The virtual card computes nothing, so a step
+on it is all Python: the ratio there is an upper bound for one that the CPU bounds, and the cost in
 microseconds is what counts.
 """
 
@@ -72,11 +72,10 @@ def measure(name: str, model: nn.Module, shape: tuple[int, ...], options) -> Non
     steps()
     rounds = [(steps(), with_history(), traced()) for _ in range(options.rounds)]
     plain, history, trace = (statistics.median(column) for column in zip(*rounds, strict=True))
-    print(
-        f"{name:<16} untraced {plain:7.0f} us a step   torch's history alone "
-        f"{_ratio(rounds, 1, 0):.3f} ({history - plain:+.0f} us)   traced {_ratio(rounds, 2, 0):.3f} "
-        f"({trace - plain:+.0f} us)   nbmem's own part {trace - history:+.0f} us"
-    )
+    print(f"{name:<16} untraced {plain:7.0f} us a step", end="   ")
+    print(f"torch's history alone {_ratio(rounds, 1, 0):.3f} ({history - plain:+.0f} us)", end="   ")
+    print(f"traced {_ratio(rounds, 2, 0):.3f} ({trace - plain:+.0f} us)", end="   ")
+    print(f"nbmem's own part {trace - history:+.0f} us")
 
 
 def _ratio(rounds, over: int, under: int) -> float:
