@@ -73,7 +73,8 @@ def measure(name: str, model: nn.Module, shape: tuple[int, ...], options) -> Non
     rounds = [(steps(), with_history(), traced()) for _ in range(options.rounds)]
     plain, history, trace = (statistics.median(column) for column in zip(*rounds, strict=True))
     print(f"{name:<16} untraced {plain:7.0f} us a step", end="   ")
-    print(f"torch's history alone {_ratio(rounds, 1, 0):.3f} ({history - plain:+.0f} us)", end="   ")
+    own = f"{_ratio(rounds, 1, 0):.3f} ({history - plain:+.0f} us)"
+    print(f"torch's history alone {own}", end="   ")
     print(f"traced {_ratio(rounds, 2, 0):.3f} ({trace - plain:+.0f} us)", end="   ")
     print(f"nbmem's own part {trace - history:+.0f} us")
 
