@@ -14,6 +14,7 @@ from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.recorded_driver import Divergence, RecordedDriver, describe
 from nbmem.allocator.rounding import SMALL_LIMIT, round_size, segment_bytes
+from nbmem.allocator.search import would_find
 from nbmem.core.errors import NbmemError
 from nbmem.core.events import Action
 
@@ -245,10 +246,8 @@ class Prediction:
         if allocator.scopes:
             owner = allocator.scopes[-1].pool
             pool = owner.small if pool.small else owner.large
-        free = pool.lists.get(stream)
-        if free is not None and free.blocks and free.blocks[-1].size >= rounded:
-            # With max_split_size a large enough block may still be passed over.
-            return allocator.settings.max_split_size is not None
+        if would_find(allocator, pool, stream, rounded):
+            return False
         if fails or allocator.counts_searches:
             return True
         wanted = segment_bytes(rounded, allocator.settings.large_segment_size)

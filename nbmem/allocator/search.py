@@ -18,21 +18,33 @@ def find(heap: Heap, pool: Pool, stream: int, size: int) -> Block | None:
     if heap.counts_searches:
         pool.searches += 1
     free = pool.lists.get(stream)
-    if free is None:
+    at = None if free is None else _chosen(heap, free, size)
+    if free is None or at is None:
         return None
-    at = _place(heap, free, size)
-    if at is None:
-        return None
-    block = free.blocks[at]
-    limit = heap.settings.max_split_size
-    if limit is not None:
-        if size < limit <= block.size:
-            return None
-        if size >= limit and block.size >= size + heap.settings.max_non_split_rounding:
-            return None
-    del free.keys[at], free.blocks[at]
+    block = free.blocks.pop(at)
+    del free.keys[at]
     block.key = 0
     return block
+
+
+def would_find(heap: Heap, pool: Pool, stream: int, size: int) -> bool:
+    """Whether `find` has a block; nothing changes."""
+    free = pool.lists.get(stream)
+    return free is not None and _chosen(heap, free, size) is not None
+
+
+def _chosen(heap: Heap, free: FreeList, size: int) -> int | None:
+    """Where the block is; there is no second candidate if max_split_size rules the first out."""
+    at = _place(heap, free, size)
+    limit = heap.settings.max_split_size
+    if at is None or limit is None:
+        return at
+    found = free.blocks[at].size
+    if size < limit <= found:
+        return None
+    if size >= limit and found >= size + heap.settings.max_non_split_rounding:
+        return None
+    return at
 
 
 def _place(heap: Heap, free: FreeList, size: int) -> int | None:

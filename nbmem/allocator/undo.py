@@ -72,6 +72,11 @@ def undo_with_notes(
         & (segments.expandable[home] == 0)
         & (not settings.expandable_segments)
     )
+    if settings.max_split_size is not None:
+        # Oversize blocks are never split and serve no smaller request: they fill their segment.
+        oversize = unsure & (size >= settings.max_split_size)
+        size = np.where(oversize, ends[home] - addr, size)
+        unsure &= ~oversize
     size, guessed = _grown(addr, size, limit, unsure, events)
     size = np.minimum(size, limit - addr)
     blocks = _with_free(segments.addr, segments.size, addr, size, (requested, state, stack))
