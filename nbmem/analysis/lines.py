@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nbmem.core.events import Frame, Stack
 
-LIBRARIES = ("site-packages", "dist-packages", "lib/python", "<frozen", "nbmem/")
+LIBRARIES = ("site-packages", "dist-packages", "lib/python", "<frozen")
 """Parts of a path that is not the user's."""
+OWN = "/nbmem/"
+"""nbmem's own frames, which the virtual card leaves in a stack."""
+KERNEL_CELL = re.compile(r"[\\/]ipykernel_\d+[\\/]\d+\.py$")
+TERMINAL_CELL = re.compile(r"<ipython-input-(\d+)-")
 
 
 def users_line(stack: Stack) -> str | None:
-    """`train.py:12 in step`: the innermost frame outside of libraries; None for an empty stack."""
-    for frame in stack:
+    """`train.py:12 in step`: the innermost frame outside of libraries.
+
+    Where there is none (the engine's thread has no Python frames of the user's), the innermost of a
+    library; None for an empty stack.
+    """
+    others = [frame for frame in stack if OWN not in frame.file]
+    for frame in others:
         if not any(part in frame.file for part in LIBRARIES):
             return _text(frame)
-    return _text(stack[0]) if stack else None
+    return _text(others[0]) if others else None
 
 
 def _text(frame: Frame) -> str:
-    return f"{PurePath(frame.file).name}:{frame.line} in {frame.function}"
+    where = f"{PurePath(frame.file).name}:{frame.line}"
+    if KERNEL_CELL.search(frame.file):  # a file that exists only in the kernel's head
+        where = f"line {frame.line} of the cell"
+    elif match := TERMINAL_CELL.match(frame.file):
+        where = f"In [{match[1]}], line {frame.line}"
+    return where if frame.function == "<module>" else f"{where} in {frame.function}"

@@ -30,9 +30,11 @@ def workspaces(facts: Facts) -> NDArray[np.bool_]:
     """Allocations that are cuBLAS's: the first of the size in each thread, never freed."""
     a = facts.allocations
     kept = (a.freed >= facts.events) & ~np.any([s >= 0 for s in facts.seen_as.values()], axis=0)
-    found: NDArray[np.bool_] = kept & (a.born < 0) & np.isin(a.requested, CUBLAS)
-    for names in THREADS:
-        inside = kept & facts.phases.named(facts.born_in, *names)
+    found: NDArray[np.bool_] = np.zeros(len(a), bool)
+    places = [a.born < 0, *(facts.phases.named(facts.born_in, *names) for names in THREADS)]
+    found |= kept & places[0] & np.isin(a.requested, CUBLAS)  # an earlier cell's, both threads'
+    for place in places:
+        inside = kept & place
         first = _first(inside & np.isin(a.requested, CUBLAS), a.born)
         if first is not None:
             found[first] = True
