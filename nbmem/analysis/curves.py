@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.core.events import Action
 from nbmem.report import Timeline
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def chosen_positions(books: Books, bins: int = BINS) -> Ints:
     """Ascending positions with the extremes of every stretch and both ends of every phase."""
     n = books.events
     if n <= 4 * bins:
-        return np.arange(n + 1, dtype=np.int64)
+        return _settled(books, np.arange(n + 1, dtype=np.int64))
     edges = np.linspace(0, n + 1, bins + 1).astype(np.int64)
     chosen: list[int] = [0, n]
     for curve, extreme in (
@@ -53,4 +54,16 @@ def chosen_positions(books: Books, bins: int = BINS) -> Ints:
         (books.followed.reserved, np.argmax),
     ):
         chosen.extend(int(low + extreme(curve[low:high])) for low, high in pairwise(edges))
-    return np.unique(np.array(chosen, np.int64))
+    return _settled(books, np.array(chosen, np.int64))
+
+
+def _settled(books: Books, positions: Ints) -> Ints:
+    """Positions, none of them between the two halves of one free: a block would seem pending."""
+    events = books.trace.events
+    halfway = np.zeros(books.events + 1, bool)
+    halfway[1:-1] = (
+        (events.action[:-1] == Action.FREE_REQUESTED)
+        & (events.action[1:] == Action.FREE_COMPLETED)
+        & (events.addr[:-1] == events.addr[1:])
+    )
+    return np.unique(positions + halfway[positions])

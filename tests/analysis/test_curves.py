@@ -1,0 +1,40 @@
+"""What a screen shows of many events keeps every peak."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from nbmem.analysis.curves import chosen_positions, timeline
+from nbmem.core.categories import Category
+from nbmem.ledger.books import Books
+from tests.recorded import load, session_of
+
+
+@pytest.fixture(scope="module", params=["gpt2_b4s512_adamw", "lstm_lm_b32s128_sgd"])
+def books(request):
+    return Books(session_of(load(request.param)))
+
+
+@pytest.mark.parametrize("bins", [1, 7, 50, 400])
+def test_no_stretch_loses_its_peak(books, bins):
+    positions = chosen_positions(books, bins)
+    edges = np.linspace(0, books.events + 1, bins + 1).astype(int)
+    for curve in (books.followed.allocated, books.followed.reserved):
+        for low, high in pairwise(edges):
+            shown = positions[(positions >= low) & (positions <= high)]
+            assert curve[shown].max() >= curve[low:high].max()
+
+
+def test_both_ends_are_shown(books):
+    positions = chosen_positions(books, 7)
+    assert positions[0] == 0
+    assert positions[-1] == books.events
+    assert (np.diff(positions) > 0).all()
+
+
+def test_a_free_is_not_shown_half_done(books):
+    curves = timeline(books, int(books.trace.events.t_ns[0]))
+    assert curves.held[:, Category.PENDING].max() == 0
+    assert (np.diff(curves.t_ns) >= 0).all()
+    assert (curves.held.sum(axis=1) == books.trace.info.total_bytes).all()
