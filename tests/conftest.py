@@ -1,8 +1,9 @@
-"""What all tests share: those of a real card are left out, with the reason, where there is none."""
+"""What all tests share: those of a real card or of torch are skipped where there is none."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 
 import pytest
 
@@ -27,6 +28,9 @@ def why_no_card() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    no_torch = importlib.util.find_spec("torch") is None
     for item in items:
+        if no_torch and item.get_closest_marker("torch"):
+            item.add_marker(pytest.mark.skip(reason="needs torch, which is not installed"))
         if item.get_closest_marker("gpu") and (reason := why_no_card()):
             item.add_marker(pytest.mark.skip(reason=f"needs a real card: {reason}"))
