@@ -15,6 +15,7 @@ from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.recorded_driver import Divergence, RecordedDriver, describe
 from nbmem.allocator.rounding import SMALL_LIMIT, round_size, segment_bytes
 from nbmem.allocator.search import would_find
+from nbmem.allocator.ties import Ties
 from nbmem.core.errors import NbmemError
 from nbmem.core.events import Action
 
@@ -96,6 +97,7 @@ class Prediction:
             driver=self.driver,
         )
         adopt(self.allocator, start)
+        self.ties = Ties(self.allocator)
         if assumptions.limit is not None:
             self.allocator.limit = assumptions.limit
             self.allocator.refresh()
@@ -201,6 +203,8 @@ class Prediction:
         try:
             self._prepare(index, size, stream, fails=False)
             got = self.allocator.malloc(size, stream)
+            if got != addr and self.ties.settle(got, addr):
+                got = self.allocator.malloc(size, stream)
         except AllocatorOOM:
             raise Divergence(f"allocated {size} bytes at {addr:#x}", "ran out of memory") from None
         finally:

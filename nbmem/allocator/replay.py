@@ -179,6 +179,7 @@ class _Runner:
         self.release = release
         self.followed = followed
         self.notes: list[str] = []
+        self.learned = 0
         self.assumptions = Assumptions(
             total_bytes=recording.total_bytes or LIKELY_TOTAL,
             emptied=emptied_by_user(recording),
@@ -188,9 +189,14 @@ class _Runner:
 
     def run(self) -> Difference | None:
         """The difference that remains; None if there is none."""
-        if self.settings.garbage_collection_threshold > 0:
-            return self._run_with_limit()
-        return self._run_with_pools()
+        by_limit = self.settings.garbage_collection_threshold > 0
+        difference = self._run_with_limit() if by_limit else self._run_with_pools()
+        if self.learned:
+            self.notes.append(
+                f"The order of {self.learned} pairs of equal blocks from before the recording was "
+                "learned from it."
+            )
+        return difference
 
     def _once(self) -> Difference | None:
         self.checks = Checks(self.recording, self.followed)
@@ -199,6 +205,7 @@ class _Runner:
         )
         difference = prediction.run(self.checks.stops())
         self.checks.finish(prediction.allocator)
+        self.learned = prediction.ties.learned
         return difference or self._at_end(prediction.allocator)
 
     def _at_end(self, allocator: CachingAllocator) -> Difference | None:

@@ -4,8 +4,11 @@ import json
 import lzma
 from pathlib import Path
 
+import numpy as np
+
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.heap import AllocatorOOM
+from nbmem.core.events import Events
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 GIVEN_BACK = ("free_requested", "free_completed", "segment_free", "segment_unmap")
@@ -99,3 +102,16 @@ def stats_of(allocator, *names):
     """Current values of some counters over both pools."""
     stats = allocator.memory_stats()
     return tuple(stats[name]["all"]["current"] for name in names)
+
+
+def events_of(rows):
+    """Recorded (action, address, size, stream) as columns."""
+    table = np.array(rows, np.int64).reshape(-1, 4)
+    return Events(
+        action=table[:, 0].astype(np.uint8),
+        addr=table[:, 1],
+        size=table[:, 2],
+        stream=table[:, 3],
+        t_ns=np.arange(len(table)),
+        stack=np.full(len(table), -1, np.int64),
+    )

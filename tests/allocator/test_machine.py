@@ -12,8 +12,9 @@ from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.predict import Assumptions, Prediction
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.allocator.undo import undo_with_notes
-from nbmem.core.events import BlockState, Events, Layout
+from nbmem.core.events import BlockState, Layout
 from nbmem.core.units import GIB, KIB, MIB
+from tests.allocator.programs import events_of
 
 CONFS = (
     "",
@@ -30,19 +31,6 @@ SIZES = st.one_of(
     st.sampled_from([512, MIB, MIB + 1, 10 * MIB, 20 * MIB - 1, 32 * MIB]),
 )
 CURVES = ("allocated", "active", "requested", "reserved", "releasable", "inactive_split")
-
-
-def events_of(rows):
-    """Recorded (action, address, size, stream) as columns."""
-    table = np.array(rows, np.int64).reshape(-1, 4)
-    return Events(
-        action=table[:, 0].astype(np.uint8),
-        addr=table[:, 1],
-        size=table[:, 2],
-        stream=table[:, 3],
-        t_ns=np.arange(len(table)),
-        stack=np.full(len(table), -1, np.int64),
-    )
 
 
 def releasable_of(allocator):

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from nbmem.allocator.assume import LIKELY_TOTAL, emptied_by_user, pools_of
+from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.compare import layout_difference
+from nbmem.allocator.driver import SimulatedDriver
 from nbmem.allocator.follow import follow
 from nbmem.allocator.predict import Assumptions, Prediction
 from nbmem.allocator.recording import COUNTERS, read_recording
@@ -14,7 +16,10 @@ from nbmem.allocator.replay import replay
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.allocator.undo import undo_with_notes
 from nbmem.core.events import Action, BlockState, Layout
-from tests.allocator.programs import RECORDINGS
+from nbmem.core.session_file import save_session
+from nbmem.core.units import GIB, MIB
+from tests.allocator.programs import RECORDINGS, events_of
+from tests.recorded import load, session_of
 
 TRACES = sorted((RECORDINGS / "traces").glob("*.json.xz"))
 SNAPSHOTS = sorted((RECORDINGS / "snapshots").glob("*.pickle.xz"))
@@ -181,3 +186,42 @@ def test_the_wrong_release_is_found_out():
     result = replay(RECORDINGS / "traces" / "resnet50_b32_sgdm.json.xz", release="2.12.0")
     assert not result.exact
     assert result.first_difference.event > 0
+
+
+@pytest.mark.parametrize("release", ["2.12.0", "2.13.0"])
+def test_the_order_of_equal_blocks_from_before_is_learned(release):
+    """Segments made in another order than that of their addresses: a layout does not say so."""
+
+    class Downwards(SimulatedDriver):
+        def malloc(self, size):
+            self.used += size
+            return 0x7F00_0000_0000 - self.used
+
+    rows = []
+    allocator = CachingAllocator(total_bytes=GIB, release=release, driver=Downwards(GIB))
+    old = [allocator.malloc(30 * MIB) for _ in range(4)]
+    for addr in old:
+        allocator.free(addr)
+    start = allocator.layout()
+    allocator.emit = lambda action, *rest: rows.append((int(action), *rest))
+    kept = [allocator.malloc(30 * MIB) for _ in range(3)]
+    allocator.free(kept[0])
+    allocator.malloc(29 * MIB + 1)
+    told = Assumptions(total_bytes=GIB)
+    events = events_of(rows)
+    prediction = Prediction(start, events, allocator.settings, release, told)
+    assert prediction.run() is None
+    assert prediction.ties.learned > 0
+    assert layout_difference(allocator.layout(), prediction.allocator.layout()) is None
+
+
+@pytest.mark.parametrize("name", ["gpt2_b4s512_adamw", "resnet50_b32_sgdm_expandable"])
+def test_a_saved_session_is_replayed_like_its_trace(name, tmp_path):
+    session = session_of(load(name))
+    path = save_session(session, tmp_path / "saved.nbmem")
+    result = replay(path)
+    assert result.exact, result.text()
+    assert result.release == "2.11.0"
+    trace = replay(RECORDINGS / "traces" / f"{name}.json.xz")
+    assert result.peak_allocated == trace.recorded_peak_allocated
+    assert result.recorded_peak_reserved == trace.recorded_peak_reserved
