@@ -1,0 +1,71 @@
+"""The workloads of the H100's recordings on the virtual card: its categories, to the byte."""
+
+import importlib.util
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the workloads are torch programs")
+
+import nbmem.api as nbmem  # noqa: E402
+from nbmem import virtual  # noqa: E402
+from nbmem.core.categories import Category  # noqa: E402
+from tests.accuracy.one import Run  # noqa: E402
+from tests.recorded import CATEGORIES, load  # noqa: E402
+
+PLAIN = [
+    "dlrm_like_b2048_adagrad",
+    "lstm_lm_b32s128_sgd",
+    "nn_transformer_b32s256_adam",
+    "unet_b8_adam",
+]
+TRANSFORMERS = [
+    "bert_base_b16s128_adamw",
+    "gpt2_b4s512_adamw",
+    "gpt2_b8s512_adamw_ampbf16",
+    "gptneox_b8s512_adamw",
+    "llama160m_b4s1024_adamw_ampbf16",
+    "llama160m_b8s1024_adamw_ampbf16_ckpt",
+    "opt125m_b8s256_adam",
+    "t5_small_b8s256_adafactor",
+]
+without = not importlib.util.find_spec("transformers")
+skip = pytest.mark.skipif(without, reason="transformers is not installed")
+WORKLOADS = [*PLAIN, *(pytest.param(name, marks=skip) for name in TRANSFORMERS)]
+
+
+@pytest.fixture(scope="module", params=WORKLOADS)
+def traced(request):
+    with virtual.activated("H100 80GB", release="2.11.0"):
+        with nbmem.trace(request.param, namespace={}) as t:
+            Run(request.param).go()
+        return load(request.param), t.report()
+
+
+def test_identified_categories_are_the_real_cards(traced):
+    raw, report = traced
+    at_end = {(p.name, p.step): p.ledger_at_end for p in report.phases if p.depth == 0}
+    for seen in raw["categories"]:
+        ledger = at_end[seen["at"], seen["it"]]
+        for key, category in CATEGORIES.items():
+            real = sum(dict(map(tuple, seen[key])).values())
+            assert ledger[category] == real, (seen["at"], seen["it"], key)
+
+
+def test_the_phases_are_the_recorded_ones(traced):
+    raw, report = traced
+    told = [(p.name, p.step) for p in report.phases if p.depth == 0]
+    assert told == [(b["end_of"], None if b["it"] < 0 else b["it"]) for b in raw["bounds"]]
+
+
+def test_hardly_anything_is_unknown_at_the_peak(traced):
+    _, report = traced
+    at_peak = report.ledger_at_peak
+    assert at_peak[Category.UNKNOWN] <= 0.01 * at_peak.active
+
+
+def test_the_books_balance_without_a_note(traced):
+    _, report = traced
+    assert not report.notes
+    for phase in report.phases:
+        phase.ledger_at_end.check(allocated=phase.allocated, reserved=phase.reserved)
+        phase.ledger_at_peak.check(allocated=phase.peak_allocated)
