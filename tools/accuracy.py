@@ -11,15 +11,16 @@ from environment import ROOT, prepare, require_python, say
 def main() -> int:
     """Say what it costs, make the environment, pass the arguments on to tests/accuracy."""
     require_python()
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("arguments", nargs="*", help="arguments of tests.accuracy")
-    options = parser.parse_args()
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="All arguments are passed on to `python -m tests.accuracy`."
+    )
+    _, arguments = parser.parse_known_args()
     say(
         "This environment holds the CUDA build of torch, torchvision, timm and transformers: about "
         "5 GB, in .venv-cuda. No driver and no card are needed."
     )
     python = prepare(".venv-cuda", "torch-cuda", "accuracy", "test")
-    command = [str(python), "-m", "tests.accuracy", *options.arguments]
+    command = [str(python), "-m", "tests.accuracy", *arguments]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 

@@ -7,6 +7,7 @@ executed notebook, the recording and the report as HTML are left in `out/`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -40,7 +41,8 @@ def main() -> int:
         lab = [python, "-m", "jupyterlab", str(out / options.notebook.name)]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             lab.append("--allow-root")  # in a container there is often nobody else
-        status = subprocess.run(lab, cwd=out, check=False).returncode
+        with contextlib.suppress(KeyboardInterrupt):  # JupyterLab has taken it already
+            status = subprocess.run(lab, cwd=out, check=False).returncode
     return status
 
 

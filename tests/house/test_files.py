@@ -27,7 +27,8 @@ TOP_LEVEL = {
     "tools",
 }
 MODULES = sorted([*ROOT.glob("nbmem/**/*.py"), *ROOT.glob("tools/*.py")])
-MACHINE_PATH = re.compile(r"(?<![\w./~-])/(?:home|root|work|opt|farm|mnt|Users)/\w")
+MACHINE_PATH = re.compile(r"(?<![\w./~-])/(?:home|root|work|opt|farm|mnt|Users)/(?!x/)\w")
+"""An absolute path as a machine has it; `/home/x/` is nobody's, for examples."""
 REGISTRY_HOST = re.compile(r"\b(?:pypi|pythonhosted|npmjs|yarnpkg|anaconda|download\.pytorch)\.\w")
 
 
@@ -86,7 +87,8 @@ def test_nothing_names_a_machine_or_a_registry():
     ("line", "named"),
     [
         ("open('/home/ann/data.csv')", True),
-        ("see /work/x", True),
+        ("see /work/data", True),
+        ("/home/x/train.py", False),
         ("index-url = https://pypi.example/simple", True),
         ("site-packages/torch/cuda/memory.py", False),
         ("share/opt/name", False),
