@@ -27,11 +27,16 @@ def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Flash for half types without a mask, memory-efficient for others, math for the rest."""
+    """cuDNN or flash for half types without a mask, else memory-efficient, else the plain products."""
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     kernel = choose(query, key, value, attn_mask, is_causal=is_causal, gqa=enable_gqa)
     if kernel == "flash":
         return _flash(query, key, value, dropout_p, is_causal, scale)
+    if kernel == "cudnn":
+        result = aten._scaled_dot_product_cudnn_attention(
+            query, key, value, attn_mask, needs_grad, dropout_p, is_causal, False, scale=scale
+        )
+        return result[0]
     if kernel == "efficient":
         bias = _bias(attn_mask, query, key)
         result = aten._scaled_dot_product_efficient_attention(
@@ -57,6 +62,19 @@ def choose(  # noqa: PLR0913 - what the choice depends on
     four = query.dim() == key.dim() == value.dim() == 4
     same_heads = four and query.size(1) == key.size(1) == value.size(1)
     if four and all(t.numel() for t in (query, key, value)):
+        groups = same_heads or (gqa and query.size(1) % key.size(1) == 0)
+        if (
+            # check_prefer_cudnn_attention: first on Hopper and on data-centre Blackwell.
+            capability in ((9, 0), (10, 0))
+            and torch.backends.cuda.cudnn_sdp_enabled()
+            and mask is None
+            and query.dtype in _HALVES
+            and groups
+            and query.size(-1) % 8 == 0
+            and max(query.size(-1), value.size(-1)) <= 128
+            and query.size(2) > 1
+        ):
+            return "cudnn"
         if (
             torch.backends.cuda.flash_sdp_enabled()
             and capability >= (8, 0)
@@ -64,7 +82,7 @@ def choose(  # noqa: PLR0913 - what the choice depends on
             and query.dtype in _HALVES
             and query.size(-1) == key.size(-1) == value.size(-1)
             and query.size(-1) <= 256
-            and (same_heads or (gqa and query.size(1) % key.size(1) == 0))
+            and groups
             and not (is_causal and query.size(2) != key.size(2) and capability < (8, 0))
         ):
             return "flash"
@@ -74,7 +92,7 @@ def choose(  # noqa: PLR0913 - what the choice depends on
             and query.dtype in (torch.float32, *_HALVES)
             and (query.dtype is not torch.bfloat16 or capability >= (8, 0))
             and not (mask is not None and is_causal)
-            and not (mask is not None and mask.requires_grad and mask.dim() < 2)
+            and not (mask is not None and mask.requires_grad)
             and all(t.stride(-1) == 1 for t in (query, key, value))
         ):
             return "efficient"

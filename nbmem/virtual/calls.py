@@ -14,6 +14,10 @@ ALIASES = frozenset({aten._unsafe_view.default, aten._reshape_alias.default})
 """Operators whose result shares its storage with an argument although the schema does not say so."""
 
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_KERNELS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.Meta)
+
+
 @dataclass(frozen=True, slots=True)
 class OpFacts:
     """What an operator's schema says.
@@ -45,7 +49,9 @@ def facts_of(func: Any) -> OpFacts:
         reshapes=torch.Tag.inplace_view in func.tags,
         mutates=tuple(mutates),
         random=torch.Tag.nondeterministic_seeded in func.tags,
-        composite=func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd),
+        # silu_backward and its like have a decomposition, but kernels of their own, too.
+        composite=func.has_kernel_for_dispatch_key(_COMPOSITE)
+        and not any(func.has_kernel_for_dispatch_key(key) for key in _KERNELS),
     )
 
 

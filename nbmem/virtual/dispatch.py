@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nbmem.virtual import copies, dynamic, memory_ops, rnn
+from nbmem.virtual import copies, dynamic, engine, memory_ops, rnn
 from nbmem.virtual.install.choices import CHOICES
 from nbmem.virtual.calls import Call, facts_of
 from nbmem.virtual.kernels import plan_of
@@ -38,6 +38,7 @@ SPECIAL: dict[Any, Special] = {
     **dynamic.SPECIAL,
     **memory_ops.SPECIAL,
     **rnn.SPECIAL,
+    torch.ops.aten.add.Tensor: engine.add,
 }
 """Operators that are not answered by a shape rule; a handler may return NotImplemented."""
 MIXES_DEVICES = frozenset(
@@ -114,11 +115,11 @@ class CardMode(TorchDispatchMode):
     def execute(self, call: Call) -> Any:
         """Answer a call by its shape rule and take the memory that its kernel takes."""
         facts = facts_of(call.func)
+        if facts.composite:
+            return self._decompose(call)
         if facts.view or facts.reshapes:
             with DataKernels():
                 return call.func(*call.args, **call.kwargs)
-        if facts.composite:
-            return self._decompose(call)
         try:
             results, plan = self._results(call)
         except NotImplementedError:
@@ -166,6 +167,9 @@ class CardMode(TorchDispatchMode):
             for step in plan.steps:
                 if step.kind == "out":
                     made[step.number] = self._make(fresh[step.number])
+                elif step.kind == "host":
+                    spec = fresh[step.number]
+                    made[step.number] = torch.zeros(spec.size, dtype=spec.dtype, device="cpu")
                 elif step.kind == "temporary":
                     temporaries[step.name] = self.gpu.take(step.nbytes)
                 elif step.kind == "drop":

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 WHOLE_BYTES = 64 << 10
 """Integers and bools are followed up to this many bytes."""
+LARGE = 1 << 18
+"""Elements from which a copy to the CPU holds zeros instead of a stand-in."""
 FLOATS = 16
 """Floats are followed up to this many elements: scales and averages, not activations."""
 
@@ -199,6 +201,10 @@ class Values:
             if twin is not None:
                 return copy.copy_(twin)
             self._gpu.note(VALUES)
+            if copy.numel() > LARGE:
+                # Fresh zero pages cost nothing, so offloaded activations take no memory here.
+                zeros = torch.zeros(copy.untyped_storage().nbytes(), dtype=torch.uint8, device=CPU)
+                return zeros.view(dtype).as_strided(tensor.size(), dense(tensor))
             return copy.fill_(stand_in(tensor.dtype, self._storages.of(tensor)))
 
 

@@ -129,9 +129,10 @@ class Autocast:
         return self._in_type(operator, args, kwargs, torch.float32)
 
     def _in_type(self, operator: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
-        args = tuple(self._cast(arg, dtype) for arg in args)
-        kwargs = {name: self._cast(arg, dtype) for name, arg in kwargs.items()}
-        return operator(*args, **kwargs)
+        # The C++ kernels cast inside an argument list, which compilers evaluate from the right.
+        kwargs = {name: self._cast(arg, dtype) for name, arg in reversed(kwargs.items())}
+        args = [self._cast(arg, dtype) for arg in reversed(args)]
+        return operator(*reversed(args), **kwargs)
 
     def _float32_result(self, operator: Any, args: Any, kwargs: Any) -> Any:
         if _castable(args[0], torch.float32) and kwargs.get("dtype") is None:

@@ -37,6 +37,23 @@ def _softmax(operator: Any, tensor: torch.Tensor, dim: int, dtype: torch.dtype |
     return operator(tensor if dtype is None else tensor.to(dtype), dim, False)  # noqa: FBT003
 
 
+def linear(
+    tensor: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """With a bias one product with an epilogue where the input is flat, else an addition in place.
+
+    https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Linear.cpp
+    """
+    if bias is None:
+        return torch.matmul(tensor, weight.t())
+    if tensor.dim() == 2:
+        return torch.addmm(bias, tensor, weight.t())
+    if tensor.dim() == 3 and tensor.is_contiguous():
+        flat = tensor.reshape(-1, tensor.size(-1))
+        return torch.addmm(bias, flat, weight.t()).view(*tensor.size()[:-1], weight.size(0))
+    return torch.matmul(tensor, weight.t()).add_(bias)
+
+
 def batch_norm(  # noqa: PLR0913 - the schema's
     tensor: torch.Tensor,
     weight: torch.Tensor | None,
@@ -88,6 +105,7 @@ CHOICES: dict[Any, Callable[..., Any]] = {
     operator: choice
     for operator, choice in (
         (operator_of("scaled_dot_product_attention"), scaled_dot_product_attention),
+        (operator_of("linear"), linear),
         (operator_of("softmax.int"), softmax),
         (operator_of("log_softmax.int"), log_softmax),
         (operator_of("batch_norm"), batch_norm),

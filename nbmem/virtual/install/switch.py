@@ -9,6 +9,7 @@ import torch
 
 from nbmem.core.errors import UsageError
 from nbmem.virtual import current
+from nbmem.virtual.engine import engine_patches
 from nbmem.virtual.install.accelerator import accelerator_patches
 from nbmem.virtual.install.autocast import Autocast
 from nbmem.virtual.install.choices import Choices
@@ -70,6 +71,7 @@ class Activation:
             *storage_patches(self.mode),
             *factory_patches(),
             *printing_patches(self.mode),
+            *engine_patches(),
             *thread_patches(self.mode),
             *self._autocast.patches(),
             *self._nvml_patches(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.kernels import blas
+from nbmem.virtual.kernels import attention, blas, embedding, normalization, pointwise, reduce
 from nbmem.virtual.kernels.plan import Kernel, Launch, Plan
 
 if TYPE_CHECKING:
@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
     from nbmem.virtual.shapes import Results
 
-KERNELS: tuple[Kernel, ...] = (*blas.KERNELS,)
+KERNELS: tuple[Kernel, ...] = (
+    *blas.KERNELS,
+    *attention.KERNELS,
+    *reduce.KERNELS,
+    *embedding.KERNELS,
+    *normalization.KERNELS,
+    *pointwise.KERNELS,
+)
 
 
 @lru_cache(maxsize=1)

@@ -18,7 +18,7 @@ class Step:
     """One thing that a kernel does with memory.
 
     Attributes:
-        kind: "out", "temporary", "drop", "blas", "blaslt" or "dnn".
+        kind: "out", "host", "temporary", "drop", "blas", "blaslt" or "dnn".
         number: Which fresh result, for "out".
         nbytes: Bytes of a temporary.
         name: What a temporary is; a later "drop" frees it, else the end of the call does.
@@ -33,6 +33,11 @@ class Step:
 def out(number: int = 0) -> Step:
     """The kernel allocates a result."""
     return Step("out", number=number)
+
+
+def host(number: int) -> Step:
+    """A result that the operator leaves on the CPU."""
+    return Step("host", number=number)
 
 
 def temporary(name: str, nbytes: int) -> Step:

@@ -1,0 +1,103 @@
+"""What the autograd engine does differently because a dispatch mode is active, put right.
+
+With a mode on the stack the engine never adds two gradients in place, for the mode might be a tensor
+subclass in disguise. On a card it does whenever it holds the last reference.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.install.patches import Patch
+from nbmem.virtual.tensors import DataKernels, is_virtual
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from nbmem.virtual.calls import Call
+    from nbmem.virtual.dispatch import CardMode
+
+SOLE_TENSOR = 4
+"""References to a gradient that only the engine's buffer holds, as counted inside the mode: the
+buffer's, two of the operator's argument on its way here, and Python's."""
+SOLE_STORAGE = 2
+"""The same for its storage: the tensor's and Python's."""
+SOLE_OBJECT = 5
+"""The same for the Python object, counted in `add`."""
+_ENGINE = "_engine_run_backward"
+
+
+class _Runs:
+    """Backward passes that are going on: whether each makes a graph."""
+
+    stack: list[bool] = []  # noqa: RUF012 - one engine for the process
+
+
+def in_accumulation() -> bool:
+    """Whether an operator is called from C++ by the engine or a node, not by Python code in a node."""
+    if not _Runs.stack or _Runs.stack[-1]:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
+        frame = frame.f_back
+    caller = None if frame is None else frame.f_back
+    return caller is not None and caller.f_code.co_name == _ENGINE
+
+
+def add(mode: CardMode, call: Call) -> Any:
+    """A sum of two gradients: in place where the engine would do so.
+
+    https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/autograd/input_buffer.cpp
+    (can_accumulate_inplace)
+    """
+    del mode
+    if not in_accumulation() or len(call.args) != 2 or call.kwargs:
+        return NotImplemented
+    held, new = call.args
+    if not (is_virtual(held) and is_virtual(new)) or held.dtype is not new.dtype:
+        return NotImplemented
+    if (
+        sys.getrefcount(held) > SOLE_OBJECT
+        or held._use_count() > SOLE_TENSOR
+        or not _is_dense(held)
+    ):
+        return NotImplemented
+    if torch._C._storage_Use_Count(held.untyped_storage()._cdata) > SOLE_STORAGE:
+        return NotImplemented
+    with DataKernels():
+        return torch.ops.aten.alias.default(held)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill a stretch of memory, each once."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def engine_patches() -> list[Patch]:
+    """The call into the engine, so that it is known which node started which pass."""
+    import torch.autograd as autograd
+    from torch.autograd import graph
+
+    true_run = graph._engine_run_backward
+
+    def _engine_run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        create_graph = bool(args[2]) if len(args) > 2 else bool(kwargs.get("create_graph"))
+        _Runs.stack.append(create_graph)
+        try:
+            return true_run(outputs, *args, **kwargs)
+        finally:
+            _Runs.stack.pop()
+
+    return [
+        Patch(graph, "_engine_run_backward", _engine_run_backward),
+        Patch(autograd, "_engine_run_backward", _engine_run_backward),
+    ]

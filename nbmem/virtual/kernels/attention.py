@@ -1,0 +1,165 @@
+"""Fused attention: what its kernels save and what they need on the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.virtual.kernels.plan import DNN, Kernel, drop, host, out, temporary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.kernels.plan import Launch, Step
+
+CUDNN_FORWARD_WORKSPACE = 256
+"""Bytes, whatever the shape (gpt2, llama160m, timm_vit with bfloat16)."""
+
+EFFICIENT_TILE = 64
+"""Rows and columns of a tile, for heads of up to 64 elements."""
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def efficient(launch: Launch) -> Iterator[Step]:
+    """Result and log-sum-exp; outside of a graph capture seed and offset stay on the CPU."""
+    yield out(0)
+    yield out(1)
+    yield host(2)
+    yield host(3)
+
+
+def efficient_backward(launch: Launch) -> Iterator[Step]:
+    """Gradients; the row sums of gradient times result by three plain kernels; accumulators."""
+    query, gradient = launch["query"], launch["grad_out_"]
+    batch, heads, rows, size = query.size()
+    if not gradient.transpose(1, 2).is_contiguous():
+        yield temporary("grad_out", gradient.numel() * gradient.element_size())
+    for number in range(len(launch.outs)):
+        yield out(number)
+    yield temporary("product", batch * heads * rows * size * 4)
+    yield temporary("sums", batch * heads * rows * 4)
+    yield temporary("delta", batch * heads * rows * 4)
+    yield drop("product")
+    yield drop("sums")
+    yield temporary("workspace", efficient_workspace(batch * heads, rows, size))
+
+
+def efficient_workspace(heads: int, rows: int, size: int) -> int:
+    """Float32 tiles of the query's gradient, each with a lock, a counter and padding.
+
+    mem_eff_attention/kernel_backward.h: workspace_elements_gq, GradQTempStorage
+    """
+    tiles = -(-rows // EFFICIENT_TILE) * -(-size // EFFICIENT_TILE)
+    return heads * tiles * (EFFICIENT_TILE * EFFICIENT_TILE * 4 + 16)
+
+
+def flash(launch: Launch) -> Iterator[Step]:
+    """Result, log-sum-exp and the state of the random numbers."""
+    for number in range(len(launch.outs)):
+        yield out(number)
+
+
+def flash_backward(launch: Launch) -> Iterator[Step]:
+    """Row sums, and a float32 accumulator of the query's gradient; sizes rounded up to blocks.
+
+    flash_attn/flash_api.cpp: mha_bwd
+    """
+    query, key = launch["query"], launch["key"]
+    batch, heads, rows, size = query.size()
+    rounded, wide = _up(rows, 128), _up(size, 32 if size <= 128 else 64)
+    for number in range(len(launch.outs)):
+        yield out(number)
+    yield temporary("softmax_d", batch * heads * rounded * 4)
+    yield temporary("dq_accum", batch * rounded * heads * wide * 4)
+    if key.size(1) != heads:
+        for name in ("dk_expanded", "dv_expanded"):
+            yield temporary(name, batch * key.size(2) * heads * size * query.element_size())
+
+
+def cudnn(launch: Launch) -> Iterator[Step]:
+    """The seed of the dropout first, on the card; then result, statistics and a small workspace."""
+    numbers = {n: spec for n, spec in enumerate(launch.outs)}
+    small = [n for n, spec in numbers.items() if spec.dtype is torch.int64 and not spec.size]
+    for number in small:
+        yield out(number)
+    for number in numbers:
+        if number not in small:
+            yield out(number)
+    yield DNN
+    yield temporary("workspace", CUDNN_FORWARD_WORKSPACE)
+
+
+def cudnn_backward(launch: Launch) -> Iterator[Step]:
+    """A float32 accumulator of the query's gradient, row sums, and with grouped queries the
+    gradients of keys and values for every head before they are added up.
+    """
+    query, key = launch["query"], launch["key"]
+    batch, heads, rows, size = query.size()
+    for number in range(len(launch.outs)):
+        yield out(number)
+    yield DNN
+    workspace = batch * heads * rows * (size * 4 + 4) + CUDNN_FORWARD_WORKSPACE
+    if key.size(1) != heads:
+        workspace += 2 * batch * heads * key.size(2) * size * query.element_size()
+    yield temporary("workspace", workspace)
+
+
+def safe_softmax(launch: Launch) -> Iterator[Step]:
+    """Softmax, then rows without any score are looked for and set to zero in place."""
+    tensor = launch["self"]
+    yield out()
+    yield temporary("is -inf", tensor.numel())
+    yield temporary("whole rows", tensor.numel() // max(1, tensor.size(-1)))
+    yield temporary("zero", tensor.element_size())
+
+
+KERNELS = (
+    Kernel(
+        ops=("_scaled_dot_product_efficient_attention",),
+        rule=efficient,
+        source="aten/src/ATen/native/transformers/cuda/attention.cu: _efficient_attention_forward",
+        shown_by="gpt2_b4s512_adamw, forward",
+    ),
+    Kernel(
+        ops=("_scaled_dot_product_efficient_attention_backward",),
+        rule=efficient_backward,
+        source="aten/src/ATen/native/transformers/cuda/attention_backward.cu: "
+        "_efficient_attention_backward",
+        shown_by="gpt2_b4s512_adamw, backward",
+    ),
+    Kernel(
+        ops=("_scaled_dot_product_flash_attention",),
+        rule=flash,
+        source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_fwd",
+        shown_by="none of the H100's runs: cuDNN is preferred there",
+    ),
+    Kernel(
+        ops=("_scaled_dot_product_flash_attention_backward",),
+        rule=flash_backward,
+        source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_bwd",
+        shown_by="none of the H100's runs: cuDNN is preferred there",
+    ),
+    Kernel(
+        ops=("_scaled_dot_product_cudnn_attention",),
+        rule=cudnn,
+        source="aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_fprop",
+        shown_by="llama160m_b4s1024_adamw_ampbf16, forward",
+    ),
+    Kernel(
+        ops=("_scaled_dot_product_cudnn_attention_backward",),
+        rule=cudnn_backward,
+        source="aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_bprop; the split of the workspace "
+        "is inferred",
+        shown_by="llama160m_b4s1024_adamw_ampbf16, backward",
+    ),
+    Kernel(
+        ops=("_safe_softmax",),
+        rule=safe_softmax,
+        source="aten/src/ATen/native/transformers/attention.cpp: _safe_softmax",
+        shown_by="t5_small_b8s256_adafactor, forward",
+    ),
+)
