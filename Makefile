@@ -27,9 +27,8 @@ format: setup ## format the code and mend what ruff can mend
 	$(VENV) -m ruff check --fix .
 	$(VENV) -m ruff format .
 
-bench: setup ## time the import and a report of a million events
-	$(VENV) tests/benchmarks/import_time.py
-	$(VENV) tests/benchmarks/load_to_report.py
+bench: setup ## time the import, a report of a million events, what tracing costs
+	set -e; for script in tests/benchmarks/*.py; do echo "== $$script"; $(VENV) $$script; done
 
 notebooks: setup ## execute every notebook and check its outputs
 	$(VENV) -m pytest tests/notebooks
