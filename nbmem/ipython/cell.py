@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
@@ -118,9 +118,10 @@ class CellHooks:
         error = _error(result)
         if cell.counted:
             with guest("read this cell's delta"):
-                row = self._deltas().after(cell.label, type(error).__name__ if error else None)
+                kind = type(error).__name__ if error else None
+                row = self._deltas().after(cell.label, kind, cell.number)
                 if row is not None:
-                    self.rows.append(replace(row, execution_count=cell.number))
+                    self.rows.append(row)
         if cell.trace is None:
             return None
         if getattr(result, "error_before_exec", None) is not None:

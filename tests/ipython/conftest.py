@@ -87,10 +87,10 @@ class FakeReader:
     def before(self):
         pass
 
-    def after(self, label, error):
+    def after(self, label, error, execution_count=None):
         return CellDelta(
             label=label,
-            execution_count=None,
+            execution_count=execution_count,
             allocated_before=0,
             allocated_after=512,
             reserved_before=0,

@@ -1,0 +1,8 @@
+"""`python -m nbmem`: the command line."""
+
+import sys
+
+from nbmem.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

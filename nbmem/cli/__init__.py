@@ -1,0 +1,104 @@
+"""The command line: `nbmem run`, `report`, `replay`, `gpus` and `demo`.
+
+Exit codes: 0 all is well; 1 the script raised, a file that was asked for could not be written, or
+a replay is not exact; 2 a wrong option, an unknown card, a missing or unreadable file; 130
+interrupted. `nbmem run` passes on the code of a script that exits by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import nbmem
+from nbmem.cli import demo, gpus, replay, report, run
+from nbmem.cli.base import EXIT_INTERRUPTED, EXIT_USAGE, say
+from nbmem.core.errors import NbmemError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.cli.base import Command
+
+COMMANDS: tuple[Command, ...] = (
+    run.COMMAND,
+    report.COMMAND,
+    replay.COMMAND,
+    gpus.COMMAND,
+    demo.COMMAND,
+)
+
+_EPILOG = """\
+exit codes: 0 all is well; 1 the script raised, a file could not be written, or a replay is not
+exact; 2 a wrong option, an unknown card, a missing or unreadable file; 130 interrupted; `run`
+passes on the code of a script that exits by itself."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with one sentence for a mistake instead of a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where the help is; exit code 2."""
+        say(f"{message[:1].lower()}{message[1:]}. `{self.prog} --help` lists what can be given.")
+        sys.exit(EXIT_USAGE)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = _Parser(
+        prog="nbmem",
+        description=nbmem.__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"nbmem {nbmem.__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    for command in COMMANDS:
+        sub = commands.add_parser(
+            command.name, help=command.help, description=command.help, allow_abbrev=False
+        )
+        command.configure(sub)
+        sub.set_defaults(run=command.run, prog=sub.prog)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    given, script_arguments = _split(sys.argv[1:] if argv is None else list(argv))
+    options, unknown = parser().parse_known_args(given)
+    if unknown:
+        say(_unknown(options.prog, unknown))
+        return EXIT_USAGE
+    options.script_arguments = script_arguments
+    try:
+        code: int = options.run(options)
+    except NbmemError as err:
+        say(str(err))
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        say("interrupted.")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # `nbmem report x | head`: the reader has seen enough
+        sys.stdout = None
+        return 0
+    return code
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Arguments of ours, and behind `--` those of the script."""
+    if "--" not in arguments:
+        return arguments, []
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _unknown(prog: str, unknown: list[str]) -> str:
+    words = " ".join(unknown)
+    advice = f"`{prog} --help` lists what can be given."
+    if prog.endswith(" run"):
+        advice = (
+            f"If that is for the script, put -- before it: `{prog} SCRIPT -- {words}`. {advice}"
+        )
+    return f"{prog} does not know {words}. {advice}"

@@ -1,0 +1,65 @@
+"""What a subcommand of `nbmem` is, and how it talks: results on stdout, the rest on stderr."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from nbmem.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+"""The script raised, a file that was asked for could not be written, or a replay is not exact."""
+EXIT_USAGE = 2
+"""A wrong option, an unknown card, a missing or unreadable file: nothing was started."""
+EXIT_INTERRUPTED = 130
+
+
+class Command(NamedTuple):
+    """One subcommand.
+
+    Attributes:
+        name: What the user types.
+        help: What it does, in one line.
+        configure: Declares its arguments.
+        run: Does it and returns the exit code; raises NbmemError with a sentence for the user.
+    """
+
+    name: str
+    help: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def write_out(text: str) -> None:
+    """Write a result to stdout."""
+    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+    sys.stdout.flush()
+
+
+def say(sentence: str) -> None:
+    """Tell the user something that is not a result."""
+    sys.stderr.write(f"nbmem: {sentence}\n")
+    sys.stderr.flush()
+
+
+def writable(path: str, option: str) -> Path:
+    """A file to be written later, checked now: a training run is too long to fail at its end.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise UsageError(f"{option} {path} is a folder. Name a file inside it.")
+    if not target.absolute().parent.is_dir():
+        raise UsageError(
+            f"{option} {path} cannot be written: there is no folder {target.absolute().parent}. "
+            "Make it first, or name another place."
+        )
+    return target

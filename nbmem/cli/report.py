@@ -1,0 +1,37 @@
+"""`nbmem report FILE`: a saved session or a torch snapshot, read again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, writable
+from nbmem.cli.run import add_outputs, write_report
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "file", metavar="FILE", help="what `--save` wrote, or torch.cuda.memory._dump_snapshot()"
+    )
+    add_outputs(parser)
+    parser.add_argument("--quiet", action="store_true", help="print no report")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read the file and write its report."""
+    from nbmem import api
+
+    targets = {
+        name: writable(value, f"--{name}")
+        for name in ("json", "html")
+        if (value := getattr(options, name)) is not None
+    }
+    trace = api.open(options.file)
+    trace.report()  # a file without anything in it is an error here, unlike a script without CUDA
+    return EXIT_OK if write_report(trace, targets, quiet=options.quiet) else EXIT_FAILED
+
+
+COMMAND = Command("report", "show a saved session or a torch memory snapshot", configure, run)

@@ -1,0 +1,136 @@
+"""`nbmem run SCRIPT`: a script from start to end, and where its memory went."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, say, writable, write_out
+from nbmem.cli.script import Script, conclude
+from nbmem.core.errors import NbmemError
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+    from nbmem.api import Trace
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.usage = (
+        "nbmem run SCRIPT [--gpu NAME] [--json FILE] [--html FILE] [--save FILE] "
+        "[--stacks] [--quiet] [-- ARGUMENTS OF THE SCRIPT]"
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="the Python file to run")
+    parser.add_argument(
+        "--gpu",
+        metavar="NAME",
+        default="auto",
+        help="run on this virtual card (`nbmem gpus` lists them); the default is a real card, "
+        "or where there is none a virtual H100 80GB",
+    )
+    add_outputs(parser)
+    parser.add_argument("--save", metavar="FILE", help="save the session for `nbmem report`")
+    parser.add_argument(
+        "--stacks", action="store_true", help="record the Python line of every allocation"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print no report")
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """The forms in which a report can be written to a file."""
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON (a stable form)")
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page of its own")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the script and write its report."""
+    script = Script(options.script, options.script_arguments)
+    return trace_script(script, options)
+
+
+def trace_script(script: Script, options: argparse.Namespace) -> int:
+    """Run a script that was read already; the options are those of `nbmem run`."""
+    targets = _targets(options)
+    traced = _use_card(options.gpu)
+    script.prepare()
+    trace = _begin(script, stacks=options.stacks) if traced else None
+    process = os.getpid()
+    error = script.run()
+    if os.getpid() != process:  # a child that the script forked and let fall through to its end
+        return conclude(error)
+    if trace is not None:
+        trace.stop(error)
+    code = conclude(error)
+    del error
+    if trace is None:
+        return code
+    written = write_report(trace, targets, quiet=options.quiet)
+    return code if code != EXIT_OK or written else EXIT_FAILED
+
+
+def write_report(trace: Trace, targets: dict[str, Path], *, quiet: bool) -> bool:
+    """Print a report and write the files that were asked for; False if one is missing then."""
+    try:
+        if "save" in targets:
+            trace.save(targets["save"])
+        report = trace.report()
+        if "json" in targets:
+            from nbmem.views.export import report_json
+
+            text = json.dumps(report_json(report), indent=2)
+            targets["json"].write_text(f"{text}\n", encoding="utf-8")
+        if "html" in targets:
+            from nbmem.views.html import render_page
+
+            targets["html"].write_text(render_page(report), encoding="utf-8")
+        if not quiet:
+            from nbmem.views.text import render_text
+
+            write_out(render_text(report))
+    except NbmemError as err:
+        say(str(err))
+        return not targets
+    except OSError as err:
+        say(f"{err.filename} could not be written ({err.strerror}).")
+        return False
+    return True
+
+
+def _targets(options: argparse.Namespace) -> dict[str, Path]:
+    """The files to write, each checked before anything runs."""
+    return {
+        name: writable(value, f"--{name}")
+        for name in ("json", "html", "save")
+        if (value := getattr(options, name, None)) is not None
+    }
+
+
+def _use_card(name: str) -> bool:
+    """Choose the card and say which; False where the script can only run untraced."""
+    from nbmem import devices
+    from nbmem.probes.cuda import import_torch
+
+    if import_torch() is None:
+        say(
+            "torch is not installed in this environment, so there is no memory to trace and no "
+            f"card to stand in; the script runs untraced. Install torch beside nbmem "
+            f"({sys.executable} -m pip install torch)."
+        )
+        return False
+    choice = devices.use(name)
+    if name == devices.AUTO and choice.virtual:
+        say(choice.sentence)
+    return True
+
+
+def _begin(script: Script, *, stacks: bool) -> Trace:
+    from nbmem import api
+
+    return api.trace(script.name, stacks=stacks, namespace=script.namespace).start()
+
+
+COMMAND = Command("run", "run a script and report where its GPU memory went", configure, run)

@@ -1,0 +1,109 @@
+"""Which card a notebook or a script runs on: a real one if there is one, else a virtual one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nbmem.core.errors import ProbeUnavailableError
+from nbmem.core.units import format_bytes
+from nbmem.probes.cuda import import_torch
+from nbmem.probes.nvml import NvmlProbe
+
+DEFAULT = "H100 80GB"
+"""The virtual card that stands in where nobody named one."""
+AUTO = "auto"
+
+
+class Choice(NamedTuple):
+    """The card that is used from here on, and the sentence that says so."""
+
+    virtual: bool
+    sentence: str
+
+
+def use(name: str) -> Choice:
+    """Use a virtual card by its name, or with `auto` a real one if torch has one here.
+
+    Raises:
+        NbmemError: There is no such card, torch is missing, or a card is in use already.
+    """
+    from nbmem import virtual
+
+    if name.lower() != AUTO:
+        card = virtual.activate(name)
+        return Choice(virtual=True, sentence=f"Running on a virtual {card.name}: {_MEANING}")
+    standing = virtual.active()
+    if standing is not None:
+        return Choice(virtual=True, sentence=f"Running on a virtual {standing.name}: {_MEANING}")
+    real = real_card()
+    if real is not None:
+        return Choice(virtual=False, sentence=f"Running on the {real} of this machine.")
+    card = virtual.activate(DEFAULT)
+    return Choice(
+        virtual=True,
+        sentence=f"There is no GPU here, so a virtual {card.name} stands in: {_MEANING}",
+    )
+
+
+_MEANING = "its memory is accounted for as the card would, and no values are computed."
+
+
+def stop_virtual() -> str:
+    """Leave the virtual card; returns the sentence to show.
+
+    Raises:
+        NbmemError: It cannot be left now.
+    """
+    from nbmem import virtual
+
+    card = virtual.active()
+    if card is None:
+        return "No virtual card is in use; nothing has changed."
+    virtual.deactivate()
+    return f"The virtual {card.name} is out; torch.cuda is as it was before."
+
+
+def real_card() -> str | None:
+    """Name of the first real card that torch can use here; None if there is none.
+
+    NVML and torch's build are asked, and torch.cuda only where there is no NVML: asking it would
+    start the driver in this process, and a process that has done so cannot fork workers that use
+    the card.
+    """
+    torch = import_torch()
+    if torch is None or torch.version.cuda is None:
+        return None
+    try:
+        cards = NvmlProbe().cards()
+    except ProbeUnavailableError:
+        return str(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else None
+    return cards[0].name if cards else None
+
+
+def table() -> str:
+    """Every card that can be used here, as text."""
+    from nbmem import virtual
+    from nbmem.virtual.cards import CARDS
+
+    active = virtual.active()
+    names = [(card.key, card.name, card.total_bytes, card) for card in CARDS]
+    width, long = max(len(key) for key, *_ in names), max(len(name) for _, name, *_ in names)
+    lines = ["Real cards", *_real_lines(hidden=active is not None), "", "Virtual cards"]
+    for key, name, total, card in names:
+        here = "  in use" if active is not None and active.name == card.name else ""
+        lines.append(f"  {key:<{width}}  {name:<{long}}  {format_bytes(total):>10}{here}")
+    lines += ["", "Use one with `%nbmem gpu NAME` in a notebook or `nbmem run --gpu NAME SCRIPT`."]
+    return "\n".join(lines)
+
+
+def _real_lines(*, hidden: bool) -> list[str]:
+    """The cards that NVML sees, or why there are none."""
+    if hidden:  # NVML answers for the virtual card now
+        return ["  not to be seen while a virtual card is in use"]
+    try:
+        cards = NvmlProbe().cards()
+    except ProbeUnavailableError as err:
+        return [f"  none to be seen: {err}"]
+    return [
+        f"  {c.index}  {c.name}  {format_bytes(c.total)}  driver {c.driver}" for c in cards
+    ] or ["  none"]

@@ -1,0 +1,60 @@
+"""A report as JSON: a documented, stable form for scripts and CI.
+
+`device` {name, total_bytes, virtual, torch}; `peak` {allocated, reserved, active, requested,
+process}; `ledger_at_peak` and `ledger_at_end` {category: bytes}; `phases`, a list in order of
+{name, step, allocated, reserved, peak_allocated, peak_reserved, ledger_at_peak, ledger_at_end};
+`unknown`; `dropped_events`; `notes`.
+
+All figures are bytes. `process` is null where the driver does not say what this process holds.
+Steps count from 0; `step` is null outside of a training step. Every ledger has all categories, and
+they add up to `total_bytes`. `unknown` is that category's bytes at the peak. Keys are added in
+later versions, never renamed or removed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.categories import Category
+
+if TYPE_CHECKING:
+    from nbmem.report import PhaseRow, Report
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    """The report in the stable form that this module's docstring documents."""
+    device, peak = report.device, report.peak
+    return {
+        "device": {
+            "name": device.name,
+            "total_bytes": report.ledger_at_peak.total_bytes,
+            "virtual": device.virtual,
+            "torch": device.torch,
+        },
+        "peak": {
+            "allocated": peak.allocated,
+            "reserved": peak.reserved,
+            "active": peak.active,
+            "requested": peak.requested,
+            "process": peak.process,
+        },
+        "ledger_at_peak": report.ledger_at_peak.to_json(),
+        "ledger_at_end": report.ledger_at_end.to_json(),
+        "phases": [_phase(row) for row in report.phases],
+        "unknown": report.ledger_at_peak[Category.UNKNOWN],
+        "dropped_events": report.dropped_events,
+        "notes": list(report.notes),
+    }
+
+
+def _phase(row: PhaseRow) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "step": row.step,
+        "allocated": row.allocated,
+        "reserved": row.reserved,
+        "peak_allocated": row.peak_allocated,
+        "peak_reserved": row.peak_reserved,
+        "ledger_at_peak": row.ledger_at_peak.to_json(),
+        "ledger_at_end": row.ledger_at_end.to_json(),
+    }

@@ -1,0 +1,60 @@
+"""`nbmem` in a process of its own, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+TRAIN = """\
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(2):
+    x = torch.randn(64, 256, device="cuda")
+    loss = model(x).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("trained")
+"""
+
+
+@pytest.fixture
+def train():
+    """A script that trains for two steps and prints one line."""
+    return TRAIN
+
+
+@pytest.fixture
+def nbmem(tmp_path):
+    """Run `nbmem ARGUMENTS` in an empty folder; returns the finished process."""
+
+    def run(*arguments, **options):
+        return subprocess.run(
+            [sys.executable, "-m", "nbmem", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            timeout=300,
+            env={**os.environ, "COLUMNS": "100", **options.pop("env", {})},
+            **options,
+        )
+
+    return run
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Write a script into that folder; returns its name."""
+
+    def write(source, name="script.py"):
+        (tmp_path / name).write_text(source)
+        return name
+
+    return write

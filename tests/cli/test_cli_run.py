@@ -1,0 +1,272 @@
+"""`nbmem run`: the script is the script, and its report comes after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from nbmem.core.categories import Category
+
+CATEGORIES = [
+    "weights",
+    "buffers",
+    "gradients",
+    "optimizer_state",
+    "inputs",
+    "activations",
+    "output_gradients",
+    "temporaries",
+    "workspace",
+    "communication",
+    "user_tensors",
+    "unknown",
+    "rounding",
+    "pending",
+    "cached_releasable",
+    "cached_stuck",
+    "context",
+    "other_processes",
+    "free",
+]
+
+
+def test_the_json_has_exactly_the_documented_keys_and_balances(nbmem, script, train, tmp_path):
+    done = nbmem("run", script(train), "--gpu", "A100 80GB", "--json", "out.json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert list(report) == [
+        "device",
+        "peak",
+        "ledger_at_peak",
+        "ledger_at_end",
+        "phases",
+        "unknown",
+        "dropped_events",
+        "notes",
+    ]
+    assert list(report["device"]) == ["name", "total_bytes", "virtual", "torch"]
+    assert list(report["peak"]) == ["allocated", "reserved", "active", "requested", "process"]
+    assert report["device"]["virtual"] is True
+    ledgers = [report["ledger_at_peak"], report["ledger_at_end"]]
+    for phase in report["phases"]:
+        assert list(phase) == [
+            "name",
+            "step",
+            "allocated",
+            "reserved",
+            "peak_allocated",
+            "peak_reserved",
+            "ledger_at_peak",
+            "ledger_at_end",
+        ]
+        ledgers += [phase["ledger_at_peak"], phase["ledger_at_end"]]
+    for ledger in ledgers:
+        assert list(ledger) == CATEGORIES
+        assert sum(ledger.values()) == report["device"]["total_bytes"]
+    steps = [(p["name"], p["step"]) for p in report["phases"]]
+    for step in (0, 1):
+        for name in ("forward", "backward", "optimizer", "zero_grad"):
+            assert (name, step) in steps
+    assert report["unknown"] == report["ledger_at_peak"]["unknown"]
+    assert report["dropped_events"] == 0
+    weights = 4 * (256 * 512 + 512 + 512 * 10 + 10)
+    assert report["ledger_at_peak"]["weights"] == weights
+    assert report["ledger_at_end"]["optimizer_state"] >= 2 * weights
+
+
+def test_the_documented_categories_are_all_there_are():
+    assert [category.key for category in Category] == CATEGORIES
+
+
+def test_the_report_comes_after_the_scripts_own_output(nbmem, script, train):
+    done = nbmem("run", script(train), "--gpu", "L4")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("trained\n")
+    assert "NVIDIA L4" in done.stdout
+    assert "weights" in done.stdout
+
+
+def test_quiet_prints_nothing_of_ours(nbmem, script, train):
+    done = nbmem("run", script(train), "--gpu", "L4", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")
+
+
+def test_without_a_card_a_virtual_one_stands_in_and_one_line_says_so(nbmem, script, train):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a real card here")
+    done = nbmem("run", script(train), "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == (
+        "nbmem: There is no GPU here, so a virtual NVIDIA H100 80GB HBM3 stands in: its memory is "
+        "accounted for as the card would, and no values are computed.\n"
+    )
+
+
+def test_a_saved_session_gives_the_same_report_again(nbmem, script, train, tmp_path):
+    done = nbmem("run", script(train), "--gpu", "L4", "--save", "run.nbmem", "--json", "a.json")
+    assert done.returncode == 0, done.stderr
+    again = nbmem("report", "run.nbmem", "--json", "b.json", "--html", "b.html")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == done.stdout.removeprefix("trained\n")
+    assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text()
+    page = (tmp_path / "b.html").read_text()
+    assert page.lower().startswith("<!doctype html>")
+    assert "http://" not in page.replace("http://www.w3.org/", "")
+    assert "https://" not in page
+
+
+def test_a_script_sees_what_python_shows_it(nbmem, script, tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "beside.py").write_text("value = 7\n")
+    look = (
+        "import sys, os, beside, json\n"
+        "import __main__\n"
+        "assert __main__.__dict__ is globals()\n"
+        "seen = [__name__, __file__, sys.argv, sys.path[0], os.getcwd(), beside.value]\n"
+        "print(json.dumps(seen))\n"
+    )
+    name = script(look, "sub/look.py")
+    ours = nbmem("run", "--gpu", "L4", "--quiet", name, "--", "--epochs", "3")
+    python = subprocess.run(
+        [sys.executable, name, "--epochs", "3"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ours.stdout == python.stdout, ours.stderr
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f():\n    raise ValueError('mine')\n\n\nf()\n",
+        "def broken(:\n",
+        "try:\n    1 / 0\nexcept Exception as err:\n    raise RuntimeError('two') from err\n",
+    ],
+    ids=["raises", "syntax", "chained"],
+)
+def test_a_script_that_raises_fails_with_pythons_own_traceback(nbmem, script, tmp_path, source):
+    name = script(source)
+    ours = nbmem("run", name, "--gpu", "L4", "--quiet")
+    python = subprocess.run(
+        [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ours.returncode == 1
+    assert ours.stderr.startswith(python.stderr.partition("SyntaxError")[0])
+    assert "nbmem/" not in ours.stderr
+
+
+def test_what_was_recorded_before_the_exception_is_reported(nbmem, script, train, tmp_path):
+    done = nbmem(
+        "run", script(train + "raise ValueError('late')\n"), "--gpu", "L4", "--json", "out.json"
+    )
+    assert done.returncode == 1
+    assert "ValueError: late" in done.stdout
+    assert json.loads((tmp_path / "out.json").read_text())["peak"]["allocated"] > 0
+
+
+def test_out_of_memory_fails_the_script_and_is_reported(nbmem, script, train, tmp_path):
+    source = train + "more = torch.empty(40 * 2**30, dtype=torch.uint8, device='cuda')\n"
+    done = nbmem("run", script(source), "--gpu", "L4", "--json", "out.json")
+    assert done.returncode == 1
+    assert "OutOfMemoryError: CUDA out of memory." in done.stderr
+    assert "Tried to allocate 40.00 GiB" in done.stderr
+    assert json.loads((tmp_path / "out.json").read_text())["peak"]["allocated"] < 24 << 30
+
+
+@pytest.mark.parametrize(
+    ("ending", "exit_code"),
+    [
+        ("sys.exit(0)", (0, "")),
+        ("sys.exit(7)", (7, "")),
+        ("raise SystemExit", (0, "")),
+        ("sys.exit('why')", (1, "why\n")),
+    ],
+)
+def test_the_scripts_own_exit_is_honoured(nbmem, script, train, ending, exit_code):
+    done = nbmem("run", script(f"{train}import sys\n{ending}\n"), "--gpu", "L4", "--quiet")
+    assert (done.returncode, done.stderr) == exit_code
+
+
+def test_ctrl_c_ends_with_130_and_a_report(script, train, tmp_path):
+    name = script(f"{train}print('waiting', flush=True)\nimport time\ntime.sleep(60)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nbmem", "run", name, "--gpu", "L4", "--json", "out.json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stdout:
+        if line == "waiting\n":
+            break
+    time.sleep(0.2)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "KeyboardInterrupt" in err
+    assert "weights" in out
+    assert (tmp_path / "out.json").exists()
+
+
+def test_threads_of_the_script_are_waited_for(nbmem, script, tmp_path):
+    source = (
+        "import torch, threading, time\n"
+        "def work():\n"
+        "    time.sleep(0.5)\n"
+        "    global kept\n"
+        "    kept = torch.empty(1 << 20, dtype=torch.uint8, device='cuda')\n"
+        "threading.Thread(target=work).start()\n"
+    )
+    done = nbmem("run", script(source), "--gpu", "L4", "--json", "out.json", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out.json").read_text())["peak"]["allocated"] >= 1 << 20
+
+
+def test_workers_of_a_data_loader_do_not_disturb(nbmem, script, tmp_path):
+    source = (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "if __name__ == '__main__':\n"
+        "    data = TensorDataset(torch.arange(64.0))\n"
+        "    for (batch,) in DataLoader(data, batch_size=16, num_workers=2):\n"
+        "        batch.cuda()\n"
+        "    print('loaded')\n"
+    )
+    done = nbmem("run", script(source), "--gpu", "L4", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "loaded\n", "")
+
+
+def test_a_script_that_uses_no_card_is_one_sentence(nbmem, script):
+    done = nbmem("run", script("print('hello')\n"), "--gpu", "L4")
+    assert done.returncode == 0
+    assert done.stdout == "hello\n"
+    assert done.stderr.startswith("nbmem: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_without_torch_the_script_runs_and_one_sentence_says_what_is_missing(
+    nbmem, script, tmp_path
+):
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "torch.py").write_text("raise ImportError('hidden for this test')\n")
+    done = nbmem("run", script("print('hello')\n"), env={"PYTHONPATH": str(hidden)})
+    assert done.returncode == 0
+    assert done.stdout == "hello\n"
+    assert done.stderr.startswith("nbmem: torch is not installed in this environment, so there is")
+
+
+def test_a_child_that_the_script_forks_writes_no_report_of_its_own(nbmem, script, train):
+    source = f"{train}import os\npid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\n"
+    done = nbmem("run", script(source), "--gpu", "L4")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("NVIDIA L4") == 1

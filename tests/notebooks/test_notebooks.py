@@ -1,0 +1,58 @@
+"""The notebooks run from top to bottom, here on a virtual card, and are kept without outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+pytest.importorskip("torch")
+
+FOLDER = Path(__file__).parents[2] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+@pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
+def executed(request, tmp_path_factory):
+    """One notebook after it has been run."""
+    book = nbformat.read(request.param, as_version=4)
+    folder = tmp_path_factory.mktemp("run")
+    client = nbclient.NotebookClient(
+        book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    )
+    client.execute()
+    return book
+
+
+def _outputs(book):
+    return [(c, o) for c in book.cells if c.cell_type == "code" for o in c.outputs]
+
+
+def test_there_are_notebooks():
+    assert [path.stem for path in NOTEBOOKS] == ["01_quickstart", "02_what_nvidia_smi_shows"]
+
+
+def test_every_traced_cell_shows_one_report(executed):
+    for cell in executed.cells:
+        if cell.source.startswith("%%memtrace"):
+            shown = [o for o in cell.outputs if o.output_type == "display_data"]
+            assert len(shown) == 1, cell.source
+            assert set(shown[0].data) >= {"text/plain", "text/html"}
+
+
+def test_nothing_is_said_on_stderr(executed):
+    said = [
+        o.text for _, o in _outputs(executed) if o.output_type == "stream" and o.name == "stderr"
+    ]
+    assert said == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_outputs_are_kept(path):
+    for cell in json.loads(path.read_text())["cells"]:
+        assert cell.get("outputs", []) == []
+        assert cell.get("execution_count") is None
