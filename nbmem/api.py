@@ -48,7 +48,11 @@ class Trace:
         self._reports: dict[int | None, Report] = {}
 
     def start(self) -> Self:
-        """Begin to record."""
+        """Begin to record; a second call while it records does nothing."""
+        if any(trace is self for trace, _ in _running):
+            return self
+        self.session, self._outer = None, None
+        self._reports.clear()
         if _running:
             self._outer, recorder = _running[0]
             recorder.begin_block(self.name)
@@ -69,7 +73,7 @@ class Trace:
             if last._outer is not None:  # noqa: SLF001 - this class's own
                 recorder.end_block()
             else:
-                self.session = recorder.stop(self.name, _text_of(error))
+                last.session = recorder.stop(last.name, _text_of(error))
         return self
 
     def __enter__(self) -> Self:

@@ -59,7 +59,8 @@ class FastPath(Heap):
             if rounded >= TOO_LARGE:
                 raise self._too_large(size, rounded)
             block = ladder.obtain(self, pool, stream, rounded, size)
-            free = block.segment.free
+            pool = block.segment.pool  # a private pool may have lent it
+        segment = block.segment
         addr = block.addr
         side = pool.side
         rest = block.size - rounded
@@ -70,10 +71,11 @@ class FastPath(Heap):
                 front = spare.pop()
                 front.addr = addr
                 front.size = rounded
-                front.segment = block.segment
-                front.base = block.base
+                front.segment = segment
+                front.base = base = block.base
             else:
-                front = Block(addr, rounded, block.segment, block.base)
+                base = block.base
+                front = Block(addr, rounded, segment, base)
             if self._counts_blocks:
                 front.base = self.new_base()
             front.prev = before
@@ -82,16 +84,17 @@ class FastPath(Heap):
             block.addr = after = addr + rounded
             block.size = rest
             block.age_from = pool.searches
-            block.key = key = (rest << SIZE_SHIFT) + block.base + after
-            keys = block.segment.free.keys
+            block.key = key = (rest << SIZE_SHIFT) + base + after
+            free = segment.free
+            keys = free.keys
             at = bisect_left(keys, key)
             keys.insert(at, key)
-            block.segment.free.blocks.insert(at, block)
+            free.blocks.insert(at, block)
             if before is not None:
                 before.next = front
-                if not block.segment.granule:
+                if not segment.granule:
                     side.split_down += rounded
-            elif not block.segment.granule:
+            elif not segment.granule:
                 if block.next is not None:
                     side.split_down += rounded
                 else:
@@ -99,7 +102,7 @@ class FastPath(Heap):
             block = front
         else:
             rounded = block.size
-            if (before is not None or block.next is not None) and not block.segment.granule:
+            if (before is not None or block.next is not None) and not segment.granule:
                 side.split_down += rounded
                 side.pieces_down += 1
         block.requested = size
@@ -203,17 +206,28 @@ class FastPath(Heap):
         if below is None and above is None:
             side.split_down += grown - size
             side.pieces_down += merged
-        elif merged == 1:
-            side.split_up = now = side.split_up + size
-            now -= side.split_down
-            if now > side.split_peak:
-                side.split_peak = now
-            other = side.other
-            now += other.split_up - other.split_down
-            if now > self._total.split_peak:
-                self._total.split_peak = now
-        else:
-            self.count_pieces(segment.pool, 1 - merged, size)
+            return
+        other = side.other
+        total = self._total
+        side.split_up = now = side.split_up + size
+        now -= side.split_down
+        if now > side.split_peak:
+            side.split_peak = now
+        now += other.split_up - other.split_down
+        if now > total.split_peak:
+            total.split_peak = now
+        if merged == 1:
+            return
+        if merged:
+            side.pieces_down += 1
+            return
+        side.pieces_up = now = side.pieces_up + 1
+        now -= side.pieces_down
+        if now > side.pieces_peak:
+            side.pieces_peak = now
+        now += other.pieces_up - other.pieces_down
+        if now > total.pieces_peak:
+            total.pieces_peak = now
 
     def _malloc_nothing(self, size: int) -> int:
         if size < 0:

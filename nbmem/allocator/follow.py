@@ -136,6 +136,7 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one pass, all name
     rounded = round_sizes(events.size, settings.roundup_power2_divisions)
     least = split_thresholds(rounded, settings)
     rows = zip(
+        range(count),
         events.action.tolist(),
         events.addr.tolist(),
         events.size.tolist(),
@@ -143,71 +144,78 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one pass, all name
         least.tolist(),
         strict=True,
     )
-    for i, (action, addr, size, wanted, threshold) in enumerate(rows):
-        if action == _ALLOC:
-            live_index = len(blocks)
-            piece = size_at.pop(addr, 0)
-            if piece < wanted:
-                blocks.append(pieces.mend_alloc(i, addr, piece, wanted))
-            else:
-                end = addr + piece
-                rest = piece - wanted
-                if rest >= threshold:
-                    blocks.append(wanted)
-                    after = addr + wanted
-                    size_at[after] = rest
-                    start_at[end] = after
+    going = True
+    while going:
+        try:
+            for i, action, addr, size, wanted, threshold in rows:
+                if action == _ALLOC:
+                    piece = size_at.pop(addr, 0)
+                    if piece < wanted:
+                        blocks.append(pieces.mend_alloc(i, addr, piece, wanted))
+                    else:
+                        end = addr + piece
+                        rest = piece - wanted
+                        if rest >= threshold:
+                            blocks.append(wanted)
+                            after = addr + wanted
+                            size_at[after] = rest
+                            start_at[end] = after
+                            if mapped:
+                                pieces.pages_change(i, addr, piece, after, rest)
+                        else:
+                            blocks.append(piece)
+                            del start_at[end]
+                            if mapped:
+                                pieces.pages_change(i, addr, piece, addr, 0)
+                        if segments.get(addr) == piece:
+                            whole_changes.append((i, -piece))
+                    live[addr] = len(died)
+                    freed.append(count)
+                    died.append(count)
+                elif action == _FREE_COMPLETED:
+                    found = live.pop(addr, None)
+                    if found is None:
+                        pieces.unknown_frees += 1
+                        continue
+                    died[found] = i
+                    if freed[found] == count:
+                        freed[found] = i
+                    piece = blocks[found]
+                    if found in pieces.orphans:
+                        continue
+                    end = addr + piece
+                    begin = addr
+                    before = start_at.get(addr)
+                    if before is not None and addr not in segments:
+                        del start_at[addr]
+                        begin = before
+                        won = size_at[begin]
+                        piece += won
+                        if mapped:
+                            pieces.pages_change(i, begin, won, begin, 0)
+                    won = size_at.get(end, 0)
+                    if won and end not in segments:
+                        del size_at[end]
+                        if mapped:
+                            pieces.pages_change(i, end, won, end, 0)
+                        end += won
+                        piece += won
+                    size_at[begin] = piece
+                    start_at[end] = begin
+                    if segments.get(begin) == piece:
+                        whole_changes.append((i, piece))
                     if mapped:
-                        pieces.pages_change(i, addr, piece, after, rest)
+                        pieces.pages_change(i, begin, 0, begin, piece)
+                elif action == _FREE_REQUESTED:
+                    found = live.get(addr)
+                    if found is None:
+                        pieces.unknown_frees += 1
+                    else:
+                        freed[found] = i
                 else:
-                    blocks.append(piece)
-                    del start_at[end]
-                    if mapped:
-                        pieces.pages_change(i, addr, piece, addr, 0)
-                if segments.get(addr) == piece:
-                    whole_changes.append((i, -piece))
-            freed.append(count)
-            died.append(count)
-            live[addr] = live_index
-        elif action == _FREE_COMPLETED:
-            found = live.pop(addr, None)
-            if found is None:
-                pieces.unknown_frees += 1
-                continue
-            died[found] = i
-            if freed[found] == count:
-                freed[found] = i
-            piece = blocks[found]
-            if found in pieces.orphans:
-                continue
-            end = addr + piece
-            begin = addr
-            before = start_at.get(addr)
-            if before is not None and addr not in segments:
-                del start_at[addr]
-                begin = before
-                won = size_at[begin]
-                piece += won
-                if mapped:
-                    pieces.pages_change(i, begin, won, begin, 0)
-            won = size_at.get(end, 0)
-            if won and end not in segments:
-                del size_at[end]
-                if mapped:
-                    pieces.pages_change(i, end, won, end, 0)
-                end += won
-                piece += won
-            size_at[begin] = piece
-            start_at[end] = begin
-            if segments.get(begin) == piece:
-                whole_changes.append((i, piece))
-            if mapped:
-                pieces.pages_change(i, begin, 0, begin, piece)
-        elif action == _FREE_REQUESTED:
-            found = live.get(addr)
-            if found is None:
-                pieces.unknown_frees += 1
-            else:
-                freed[found] = i
-        else:
-            pieces.segment_event(i, action, addr, size)
+                    pieces.segment_event(i, action, addr, size)
+            going = False
+        except KeyError:  # pieces overlap, since the recording contradicts itself: go on behind it
+            pieces.tangled += 1
+            del blocks[len(died) :]
+            blocks += [0] * (len(died) - len(blocks))

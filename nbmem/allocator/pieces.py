@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +34,7 @@ class Pieces:
         whole_changes: (event, bytes) by which wholly free segments changed.
         page_changes: (event, bytes) by which whole free pages of virtual ranges changed.
         unknown_frees: Frees of addresses that were not allocated.
+        tangled: Events that were left out, since free pieces overlapped.
         whole_at_start: Bytes of wholly free segments before the first event.
         pages_at_start: Bytes of whole free pages before it.
     """
@@ -47,11 +48,13 @@ class Pieces:
         self.segments: dict[int, int] = dict(
             zip(plain.addr.tolist(), plain.size.tolist(), strict=True)
         )
+        self._starts = sorted(self.segments)
         self.live: dict[int, int] = {}
         self.orphans: set[int] = set()
         self.whole_changes: list[tuple[int, int]] = []
         self.page_changes: list[tuple[int, int]] = []
         self.unknown_frees = 0
+        self.tangled = 0
         self._granule = settings.large_segment_size
         self._range_starts: list[int] = []
         self._ranges: dict[int, list[int]] = {}  # start -> [end, granule]
@@ -89,6 +92,7 @@ class Pieces:
             (self._homeless, "allocations lie in no known segment; their segment is not counted."),
             (self._bad_segments, "segments were given back or taken that were not as they should."),
             (self.unknown_frees, "frees had no allocation."),
+            (self.tangled, "events were left out, since what is free could not be told."),
         )
         return tuple(f"{count} {text}" for count, text in met if count)
 
@@ -129,26 +133,44 @@ class Pieces:
     def segment_event(self, event: int, action: int, addr: int, size: int) -> None:
         """Memory came from the driver or went back."""
         if action == Action.SEGMENT_ALLOC:
+            self._make_room(event, addr, size)
             self.segments[addr] = size
+            insort(self._starts, addr)
             self._add(event, addr, size)
         elif action == Action.SEGMENT_FREE:
-            if self.size_at.get(addr) != size or self.segments.get(addr) != size:
+            known = self.segments.get(addr) == size
+            if self.size_at.get(addr) == size and known:
+                self._remove(event, addr)
+                del self.segments[addr]
+                del self._starts[bisect_left(self._starts, addr)]
+            else:
                 self._bad_segments += 1
-            self._cut_out(event, addr, size)
-            self.segments.pop(addr, None)
+                self._forget(event, addr, self.segments.get(addr, size))
         elif action == Action.SEGMENT_MAP:
             self._extend_range(addr, size, small=size < self._granule)
-            before = self.start_at.get(addr)
-            if before is not None and addr not in self.segments:
-                self._remove(event, before)
-                size, addr = size + addr - before, before
-            after = self.size_at.get(addr + size, 0)
-            if after and addr + size not in self.segments:
-                self._remove(event, addr + size)
-                size += after
-            self._add(event, addr, size)
+            self._join(event, addr, size)
         elif action == Action.SEGMENT_UNMAP:
             self._cut_out(event, addr, size)
+
+    def _make_room(self, event: int, addr: int, size: int) -> None:
+        """A new segment where others are still known: those must have been given back."""
+        at = max(bisect_right(self._starts, addr) - 1, 0)
+        over = []
+        for start in self._starts[at:]:
+            if start >= addr + size:
+                break
+            if start + self.segments[start] > addr:
+                over.append(start)
+        for start in over:
+            self._bad_segments += 1
+            self._forget(event, start, self.segments[start])
+
+    def _forget(self, event: int, addr: int, size: int) -> None:
+        """Drop a segment with all that is in it; what still lived there lies in no segment."""
+        self._cut_out(event, addr, size)
+        self.orphans.update(i for a, i in self.live.items() if addr <= a < addr + size)
+        if self.segments.pop(addr, None) is not None:
+            del self._starts[bisect_left(self._starts, addr)]
 
     def _add(self, event: int, addr: int, size: int) -> None:
         self.size_at[addr] = size
@@ -156,6 +178,18 @@ class Pieces:
         if self.segments.get(addr) == size:
             self.whole_changes.append((event, size))
         self.pages_change(event, addr, 0, addr, size)
+
+    def _join(self, event: int, addr: int, size: int) -> None:
+        """A new free piece, merged with free neighbours."""
+        before = self.start_at.get(addr)
+        if before is not None and addr not in self.segments:
+            self._remove(event, before)
+            size, addr = size + addr - before, before
+        after = self.size_at.get(addr + size, 0)
+        if after and addr + size not in self.segments:
+            self._remove(event, addr + size)
+            size += after
+        self._add(event, addr, size)
 
     def _remove(self, event: int, addr: int) -> None:
         size = self.size_at.pop(addr)
@@ -192,7 +226,7 @@ class Pieces:
             self._died[old] = event
             self._freed[old] = min(self._freed[old], event)
             if old not in self.orphans:
-                self._add(event, addr, self._blocks[old])
+                self._join(event, addr, self._blocks[old])
         elif self._searches < _MOST_SEARCHES:
             self._searches += 1
             self._find_room(event, addr, wanted)

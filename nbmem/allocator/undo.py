@@ -96,7 +96,9 @@ def _living_before(final: Layout, events: Events) -> tuple[Ints, Ints, Ints, Int
     known, first = np.unique(events.addr[about], return_index=True)
     first = about[first]
     freed = first[events.action[first] != Action.ALLOC]
-    was_pending = (events.action[freed] == Action.FREE_COMPLETED) & ~_skips_requests(events)
+    was_pending = events.action[freed] == Action.FREE_COMPLETED
+    if _skips_requests(events):
+        was_pending = np.zeros(len(freed), bool)
     state = np.where(was_pending, BlockState.PENDING, BlockState.ALLOCATED)
     held = final.blocks.state != BlockState.INACTIVE
     old = final.blocks[held & ~np.isin(final.blocks.addr, known)]

@@ -13,6 +13,8 @@ import pytest
 
 from nbmem.core.categories import Category
 
+pytestmark = pytest.mark.torch
+
 CATEGORIES = [
     "weights",
     "buffers",

@@ -7,6 +7,8 @@ import zipfile
 
 import pytest
 
+pytestmark = pytest.mark.torch
+
 _USAGE = "`nbmem run --help` lists what can be given."
 
 
