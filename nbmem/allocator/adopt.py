@@ -47,6 +47,8 @@ def adopt(heap: Heap, layout: Layout) -> None:
         base = heap.new_base() if last is None else last.base
         heap.held += size
         heap.statistics.reserved.add(size, small=pool.small)
+        if pool.owner is not None:
+            pool.owner.reserved.add(size, small=pool.small)
         if not expandable:
             heap.statistics.segments.add(1, small=pool.small)
         found: list[tuple[Block, BlockState]] = []

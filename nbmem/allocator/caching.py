@@ -14,6 +14,7 @@ from nbmem.allocator.pool import PrivatePool
 from nbmem.allocator.release import NEWEST, rules_for
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.errors import UsageError
+from nbmem.core.torch_snapshot import pool_id
 
 if TYPE_CHECKING:
     from nbmem.allocator.driver import Driver
@@ -179,9 +180,14 @@ class CachingAllocator(FastPath):
 
     def memory_stats(self) -> dict[str, Any]:
         """The nested counters that torch._C._cuda_memoryStats(device) returns."""
-        return self.statistics.to_dict(
+        found = self.statistics.to_dict(
             max_split_size=self.settings.max_split_size, rejects=self.rules.rejects
         )
+        if self.rules.counts_private_pools:
+            found["reserved_bytes_by_private_pools"] = {
+                pool_id(number): owner.reserved.to_dict() for number, owner in self.private.items()
+            }
+        return found
 
     def reset_peak_stats(self) -> None:
         """Set every peak to the current value."""

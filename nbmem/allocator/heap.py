@@ -209,7 +209,7 @@ class Heap:
         self.statistics.reserved.add(size, small=pool.small)
         self.statistics.num_device_alloc += 1
         if pool.owner is not None:
-            pool.owner.reserved += size
+            pool.owner.reserved.add(size, small=pool.small)
 
     def give_up(self, pool: Pool, size: int) -> None:
         """Count memory that went back to the driver."""
@@ -217,7 +217,7 @@ class Heap:
         self.statistics.reserved.remove(size, small=pool.small)
         self.statistics.num_device_free += 1
         if pool.owner is not None:
-            pool.owner.reserved -= size
+            pool.owner.reserved.remove(size, small=pool.small)
             pool.owner.driver_calls -= 1
 
     def settle(self, block: Block) -> None:

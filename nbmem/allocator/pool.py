@@ -6,6 +6,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from nbmem.allocator.rounding import MIN_BLOCK, SMALL_LIMIT
+from nbmem.allocator.statistics import Trio
 
 if TYPE_CHECKING:
     from nbmem.allocator.statistics import Side
@@ -224,7 +225,7 @@ class PrivatePool:
         driver_calls: Segments it holds, counted as torch counts them: decides when it vanishes.
         shared_on_oom: Whether others may use its free blocks rather than run out of memory.
         no_split: Whether its blocks are never split.
-        reserved: Bytes it holds.
+        reserved: Bytes it holds from the driver.
     """
 
     __slots__ = (
@@ -246,4 +247,4 @@ class PrivatePool:
         self.driver_calls = 0
         self.shared_on_oom = False
         self.no_split = False
-        self.reserved = 0
+        self.reserved = Trio()

@@ -45,6 +45,7 @@ class Rules:
         has_non_split_rounding: max_non_split_rounding_mb exists.
         has_large_segment_size: large_segment_size_mb exists.
         rejects: throw_on_cudamalloc_oom and num_oom_rejections exist.
+        counts_private_pools: reserved_bytes_by_private_pools exists.
     """
 
     release: str
@@ -59,6 +60,7 @@ class Rules:
     has_non_split_rounding: bool
     has_large_segment_size: bool
     rejects: bool
+    counts_private_pools: bool
 
 
 @lru_cache(maxsize=64)
@@ -91,4 +93,5 @@ def rules_for(release: str) -> Rules:
         has_non_split_rounding=version >= (2, 6),
         has_large_segment_size=version >= (2, 11),
         rejects=version >= (2, 12),
+        counts_private_pools=version >= (2, 13),
     )

@@ -236,6 +236,11 @@ def pool_number(pool_id: Sequence[int]) -> int:
     return second or -first
 
 
+def pool_id(number: int) -> tuple[int, int]:
+    """Torch's pair for a number that `pool_number` gave."""
+    return (-number, 0) if number < 0 else (0, number)
+
+
 _PLACE = itemgetter("filename", "line", "name")
 
 

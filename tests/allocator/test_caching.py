@@ -149,6 +149,8 @@ def test_private_pools_keep_their_memory_until_they_are_released():
     a.empty_cache()
     assert a.reserved == 60 * MIB
     assert a.layout().segments.pool.tolist() == [1, 0]
+    by_pool = a.memory_stats()["reserved_bytes_by_private_pools"]
+    assert by_pool[0, 1]["large_pool"]["current"] == 30 * MIB
     a.release_pool(1)
     a.empty_cache()
     assert a.reserved == 30 * MIB

@@ -11,7 +11,7 @@ import pytest
 
 from nbmem.core.errors import FileFormatError, UsageError
 from nbmem.core.events import Action, BlockState, Frame
-from nbmem.core.torch_snapshot import device_history, load_snapshot, pool_number
+from nbmem.core.torch_snapshot import device_history, load_snapshot, pool_id, pool_number
 
 FRAMES = [{"filename": "train.py", "line": 3, "name": "<module>"}]
 
@@ -109,7 +109,9 @@ def test_the_layout(state, code):
 
 
 def test_pools_of_captures_and_of_users_are_told_apart():
-    assert [pool_number(pair) for pair in [(0, 0), (0, 4), (4, 0)]] == [0, 4, -4]
+    pairs = [(0, 0), (0, 4), (4, 0)]
+    assert [pool_number(pair) for pair in pairs] == [0, 4, -4]
+    assert [pool_id(pool_number(pair)) for pair in pairs] == pairs
 
 
 def test_a_card_without_events_has_none():
