@@ -91,6 +91,7 @@ class VirtualGPU:
         self.pools = Pools(self)
         self.stream = _CurrentStream()
         self.capturing = False
+        self.dropout_state: torch.Tensor | None = None
         self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"nbmem {card.key}")
         self._lock = threading.Lock()
         self._dead: deque[int] = deque()

@@ -25,6 +25,7 @@ def accelerator_patches(gpu: VirtualGPU) -> list[Patch]:
         {"version": lambda: CUDNN, "is_available": lambda: True},
         only_existing=True,
     )
+    patches += wanted(torch, {"_use_cudnn_rnn_flatten_weight": lambda: True}, only_existing=True)
     if torch.version.cuda is None:
         patches.append(Patch(torch.version, "cuda", CUDA_VERSION))
     accelerator = getattr(torch, "accelerator", None)

@@ -14,6 +14,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.install.patches import Patch
+from nbmem.virtual.recurrent import autocast_cells
 from nbmem.virtual.tensors import is_virtual
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ WIDEST = (
     "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put",
     "tensordot", "scatter_add", "cat", "stack",
 )  # fmt: skip
+RECURRENT = ("_cudnn_rnn",)
 _KEY = _C.DispatchKey.AutocastCUDA
 _KEYS = _C.DispatchKeySet(_KEY)
 
@@ -99,6 +101,7 @@ class Autocast:
             (FLOAT32, self._float32),
             (FLOAT32_RESULT, self._float32_result),
             (WIDEST, self._widest),
+            (RECURRENT, self._recurrent),
         ):
             for name in names:
                 operator = operator_of(name)
@@ -140,6 +143,9 @@ class Autocast:
                 args = args[:2]
             kwargs = {**kwargs, "dtype": torch.float32}
         return operator(*args, **kwargs)
+
+    def _recurrent(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        return autocast_cells(operator, args, kwargs, torch.get_autocast_dtype("cuda"))
 
     def _widest(self, operator: Any, args: Any, kwargs: Any) -> Any:
         floats = [t for t in _flat((*args, *kwargs.values())) if t.is_floating_point()]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.install.autocast import implement, operator_of
+from nbmem.virtual.recurrent import MODES, layer
 from nbmem.virtual.attention import scaled_dot_product_attention
 
 if TYPE_CHECKING:
@@ -105,6 +106,11 @@ CHOICES: dict[Any, Callable[..., Any]] = {
     operator: choice
     for operator, choice in (
         (operator_of("scaled_dot_product_attention"), scaled_dot_product_attention),
+        *(
+            (operator_of(f"{mode}.{kind}"), layer(mode, packed=kind == "data"))
+            for mode in MODES
+            for kind in ("input", "data")
+        ),
         (operator_of("linear"), linear),
         (operator_of("softmax.int"), softmax),
         (operator_of("log_softmax.int"), log_softmax),

@@ -61,6 +61,7 @@ class Activation:
         if self._no_pynvml:
             sys.modules.pop("pynvml", None)
         self.mode.gpu = None
+        self.gpu.dropout_state = None
         self.mode.storages.forget()
 
     def _all_patches(self) -> list[Patch]:

@@ -51,6 +51,9 @@ def backward(launch: Launch) -> Iterator[Step]:
     count, item = indices.numel(), indices.element_size()
     rows = int(launch["num_weights"])
     width = launch["grad_output"].size(-1)
+    gradient = launch["grad_output"]
+    if not gradient.is_contiguous():
+        yield temporary("gradient", gradient.numel() * gradient.element_size())
     if not indices.is_contiguous():
         yield temporary("indices", count * item)
     if count <= FEW_INDICES and not launch["scale_grad_by_freq"]:
