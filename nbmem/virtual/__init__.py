@@ -1,11 +1,11 @@
-"""A CUDA card that is not there: unchanged PyTorch programs run on it and take the memory that they would.
+"""A CUDA card that is not there: PyTorch programs run on it unchanged and take their memory.
 
     from nbmem import virtual
 
     virtual.activate("H100 80GB")
 
-From here on `torch.cuda` and NVML answer as the card would, until `deactivate()`. Tensors on it have
-shapes and addresses but no values: see `VirtualGPU.notes` for what cannot be answered.
+From here on `torch.cuda` and NVML answer as the card would, until `deactivate()`. Tensors on it
+have shapes and addresses but no values: see `VirtualGPU.notes` for what cannot be answered.
 Importing this module does not import torch; activating a card does.
 """
 

@@ -27,7 +27,7 @@ def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """cuDNN or flash for half types without a mask, else memory-efficient, else the plain products."""
+    """Half types without a mask: cuDNN or flash; else memory-efficient, else plain products."""
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     kernel = choose(query, key, value, attn_mask, is_causal=is_causal, gqa=enable_gqa)
     if kernel == "flash":
@@ -120,7 +120,7 @@ def _flash(  # noqa: PLR0913 - the kernel's
         dropout_p,
         is_causal,
         False,
-        scale=scale,  # noqa: FBT003
+        scale=scale,
     )[0]
     return result[..., :size] if pad else result
 

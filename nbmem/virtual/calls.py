@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch
 aten = torch.ops.aten
 
 ALIASES = frozenset({aten._unsafe_view.default, aten._reshape_alias.default})
-"""Operators whose result shares its storage with an argument although the schema does not say so."""
+"""Operators whose result shares an argument's storage although the schema does not say so."""
 
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -37,7 +37,7 @@ class OpFacts:
     composite: bool
 
 
-@lru_cache(maxsize=None)
+@cache
 def facts_of(func: Any) -> OpFacts:
     """The facts of an operator, read once."""
     mutates: list[int | str] = []

@@ -8,8 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.virtual import copies, dynamic, engine, memory_ops, rnn
-from nbmem.virtual.install.choices import CHOICES
 from nbmem.virtual.calls import Call, facts_of
+from nbmem.virtual.install.choices import CHOICES
 from nbmem.virtual.kernels import plan_of
 from nbmem.virtual.shape_rules import SHAPES
 from nbmem.virtual.shapes import (

@@ -1,4 +1,4 @@
-"""Operators whose result's shape depends on values: exact where the values are known, else a bound."""
+"""Shapes that depend on values: exact where the values are known, else a bound."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the autograd engine does differently because a dispatch mode is active, put right.
 
-With a mode on the stack the engine never adds two gradients in place, for the mode might be a tensor
-subclass in disguise. On a card it does whenever it holds the last reference.
+With a mode on the stack the engine never adds two gradients in place, for the mode might be a
+tensor subclass in disguise. On a card it does whenever it holds the last reference.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Runs:
 
 
 def in_accumulation() -> bool:
-    """Whether an operator is called from C++ by the engine or a node, not by Python code in a node."""
+    """Whether the engine or a node calls an operator from C++, not Python code in a node."""
     if not _Runs.stack or _Runs.stack[-1]:
         return False
     frame: FrameType | None = sys._getframe(1)
@@ -84,7 +84,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 def engine_patches() -> list[Patch]:
     """The call into the engine, so that it is known which node started which pass."""
-    import torch.autograd as autograd
+    from torch import autograd
     from torch.autograd import graph
 
     true_run = graph._engine_run_backward

@@ -18,7 +18,7 @@ aten = torch.ops.aten
 def resize_(mode: CardMode, call: Call) -> Any:
     """`resize_`: a storage that is too small is replaced, as the card copies into a larger block.
 
-    Known limit: other views of the old storage do not follow, for a storage without data cannot grow.
+    Known limit: other views of the old storage do not follow: one without data cannot grow.
     """
     tensor, size = call.args[0], tuple(call.args[1])
     count = torch.Size(size).numel()

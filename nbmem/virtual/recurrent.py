@@ -49,7 +49,7 @@ def layer(mode: str, *, packed: bool) -> Callable[..., Any]:
         sizes = batch_sizes.tolist()
         return _run(
             mode, source, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-            False, sizes,  # noqa: FBT003
+            False, sizes,
         )  # fmt: skip
 
     return packed_call if packed else padded_call
@@ -104,7 +104,7 @@ def _dropout_state() -> torch.Tensor | None:
             True,
             0,
             dtype=torch.uint8,
-            device=CUDA,  # noqa: FBT003
+            device=CUDA,
         )
     return gpu.dropout_state
 

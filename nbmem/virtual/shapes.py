@@ -69,10 +69,8 @@ def key_of(call: Call) -> tuple[Any, ...] | None:
     """What the results of a call depend on; None if it cannot be a key."""
     parts: list[Any] = [call.func]
     try:
-        for arg in call.args:
-            parts.append(_part(arg))
-        for name, arg in call.kwargs.items():
-            parts.append((name, _part(arg)))
+        parts.extend(_part(arg) for arg in call.args)
+        parts.extend((name, _part(arg)) for name, arg in call.kwargs.items())
         key = tuple(parts)
         hash(key)
     except TypeError:

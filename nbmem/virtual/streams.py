@@ -23,7 +23,7 @@ class VirtualStream:
 
     gpu: VirtualGPU
 
-    def __init__(  # noqa: D417 - torch's signature
+    def __init__(
         self, device: Any = None, priority: int = 0, *, handle: int | None = None, **_rest: Any
     ) -> None:
         """Make a stream; `handle` names an existing one."""

@@ -1,8 +1,8 @@
 """Tensors on the virtual card: ordinary torch tensors with a shape, an address and no data.
 
 To C++ such a tensor lives on the device `lazy:0` and has CUDA's dispatch keys. The device makes the
-autograd engine use its CPU queue, so that no CUDA driver is needed; the keys make autocast, Parameter
-and `.data` treat it as a CUDA tensor. In Python `.device` says `cuda:0` (see `disguise`).
+autograd engine use its CPU queue, so that no CUDA driver is needed; the keys make autocast,
+Parameter and `.data` treat it as a CUDA tensor. In Python `.device` says `cuda:0` (see `disguise`).
 """
 
 from __future__ import annotations

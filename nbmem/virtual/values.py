@@ -1,7 +1,7 @@
 """Small values that are known all the same, and stand-ins for those that are not.
 
-Integer, bool and tiny float tensors that come from the CPU or from factories are computed on the CPU
-beside the card (their twin), so that masks, lengths, GradScaler's scale and counters lead the
+Integer, bool and tiny float tensors that come from the CPU or from factories are computed on the
+CPU beside the card (their twin), so that masks, lengths, GradScaler's scale and counters lead the
 program as on a real card. A stand-in for anything else is what a healthy run would give.
 """
 

@@ -1,4 +1,4 @@
-"""The accuracy table: `python -m tests.accuracy [NAME ...]`; each workload in a process of its own."""
+"""The accuracy table: `python -m tests.accuracy [NAME ...]`; each workload in its own process."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ def compare(name: str) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| workload | peak allocated, MiB | error | peak reserved, MiB | error | process, error "
-        "| bounds exact | worst bound, MiB | seconds |",
+        "| workload | allocated MiB | error | reserved MiB | error | process | exact | worst | s |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:

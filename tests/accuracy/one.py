@@ -1,4 +1,4 @@
-"""Run one workload on the virtual H100 and print its counters as JSON: `python -m tests.accuracy.one NAME`."""
+"""One workload on the virtual H100, its counters as JSON: `python -m tests.accuracy.one NAME`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -129,8 +130,8 @@ def main() -> None:
     run.go()
     seconds = time.perf_counter() - start
     if options.events:
-        with open(options.events, "w", encoding="utf-8") as file:
-            json.dump(torch.cuda.memory._snapshot()["device_traces"][0], file)
+        events = torch.cuda.memory._snapshot()["device_traces"][0]
+        Path(options.events).write_text(json.dumps(events), encoding="utf-8")
     json.dump({"bounds": run.bounds, "seconds": seconds, "notes": gpu.notes}, sys.stdout)
 
 

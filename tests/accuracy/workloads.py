@@ -1,6 +1,6 @@
 """The training workloads whose memory was recorded: CFG[name] = (build, options).
 
-`build()` returns (model, batch(), loss(model, batch)); the options are those of the recordings' README.
+`build()` returns (model, batch(), loss(model, batch)); the options are those of the recordings.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -40,7 +40,7 @@ def accelerator_patches(gpu: VirtualGPU) -> list[Patch]:
             "set_device_idx": lambda device: None,
             "synchronize": lambda device=None: gpu.synchronize(),
             "current_stream": lambda device=None: torch.cuda.current_stream(),
-            "set_stream": lambda stream: torch.cuda.set_stream(stream),
+            "set_stream": torch.cuda.set_stream,
         }
         patches += wanted(accelerator, names, only_existing=True)
     patches.append(Patch(torch, "compile", _eager(gpu)))

@@ -1,22 +1,19 @@
 """Choices that torch makes in C++ by asking whether a tensor is on CUDA, made for virtual tensors.
 
-To C++ a virtual tensor lives on `lazy:0`, so these composite operators would take another path. Their
-kernels are registered for CUDA's autograd key, which virtual tensors have, and are consulted by the
-dispatch mode where autograd is out of the way (inference_mode).
+To C++ a virtual tensor lives on `lazy:0`, so these composite operators would take another path.
+Their kernels are registered for CUDA's autograd key, which virtual tensors have, and are consulted
+by the dispatch mode where autograd is out of the way (inference_mode).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from nbmem.virtual.attention import scaled_dot_product_attention
 from nbmem.virtual.install.autocast import implement, operator_of
 from nbmem.virtual.recurrent import MODES, layer
-from nbmem.virtual.attention import scaled_dot_product_attention
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
@@ -34,8 +31,8 @@ def log_softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None
 
 def _softmax(operator: Any, tensor: torch.Tensor, dim: int, dtype: torch.dtype | None) -> Any:
     if dtype is torch.float32 and tensor.dtype in _HALVES:
-        return operator(tensor, dim, True)  # noqa: FBT003 - the schema's half_to_float
-    return operator(tensor if dtype is None else tensor.to(dtype), dim, False)  # noqa: FBT003
+        return operator(tensor, dim, True)
+    return operator(tensor if dtype is None else tensor.to(dtype), dim, False)
 
 
 def linear(
@@ -102,7 +99,7 @@ def _suggested(tensor: torch.Tensor) -> torch.memory_format:
     return torch.contiguous_format
 
 
-CHOICES: dict[Any, Callable[..., Any]] = {
+CHOICES: dict[Any, Any] = {
     operator: choice
     for operator, choice in (
         (operator_of("scaled_dot_product_attention"), scaled_dot_product_attention),

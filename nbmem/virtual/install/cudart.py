@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.install.patches import Patch, wanted
 from nbmem.virtual.graphs import VirtualGraph, VirtualMemPool, pool_handle
+from nbmem.virtual.install.patches import Patch, wanted
 from nbmem.virtual.snapshot import snapshot_of
 from nbmem.virtual.streams import VirtualEvent, VirtualStream
 

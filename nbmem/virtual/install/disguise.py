@@ -111,10 +111,10 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
         if is_virtual(self):
             if not force:
                 raise TypeError(
-                    "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the "
-                    "tensor to host memory first."
+                    "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy "
+                    "the tensor to host memory first."
                 )
-            self = self.detach().cpu()  # noqa: PLW0642 - as torch does with force
+            self = self.detach().cpu()
         return _Base.numpy(self, force=force)
 
     def pin_memory(self: torch.Tensor, *_args: Any) -> torch.Tensor:

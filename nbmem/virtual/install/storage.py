@@ -14,7 +14,7 @@ from nbmem.virtual.tensors import CUDA
 if TYPE_CHECKING:
     from nbmem.virtual.dispatch import CardMode
 
-_Base = _C.StorageBase
+_Base: Any = _C.StorageBase
 _device = _Base.device.__get__
 
 

@@ -9,6 +9,8 @@ import torch
 
 from nbmem.core.errors import UsageError
 from nbmem.virtual import current
+from nbmem.virtual.device import VirtualGPU, conf_from_environment
+from nbmem.virtual.dispatch import CardMode
 from nbmem.virtual.engine import engine_patches
 from nbmem.virtual.install.accelerator import accelerator_patches
 from nbmem.virtual.install.autocast import Autocast
@@ -18,8 +20,6 @@ from nbmem.virtual.install.disguise import factory_patches, printing_patches, te
 from nbmem.virtual.install.patches import Patch, Patches, wanted
 from nbmem.virtual.install.storage import storage_patches
 from nbmem.virtual.install.threads import remove, thread_patches
-from nbmem.virtual.device import VirtualGPU, conf_from_environment
-from nbmem.virtual.dispatch import CardMode
 from nbmem.virtual.nvml import functions_of, real_module, stand_in_module
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The table of kernel models: operator, what it takes from the allocator, and where that is known from."""
+"""The table of kernel models: operator, what it takes, and where that is known from."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def flash_backward(launch: Launch) -> Iterator[Step]:
 
 def cudnn(launch: Launch) -> Iterator[Step]:
     """The seed of the dropout first, on the card; then result, statistics and a small workspace."""
-    numbers = {n: spec for n, spec in enumerate(launch.outs)}
+    numbers = dict(enumerate(launch.outs))
     small = [n for n, spec in numbers.items() if spec.dtype is torch.int64 and not spec.size]
     for number in small:
         yield out(number)
@@ -94,8 +94,10 @@ def cudnn(launch: Launch) -> Iterator[Step]:
 
 
 def cudnn_backward(launch: Launch) -> Iterator[Step]:
-    """A float32 accumulator of the query's gradient, row sums, and with grouped queries the
-    gradients of keys and values for every head before they are added up.
+    """A float32 accumulator of the query's gradient, and row sums.
+
+    With grouped queries also the gradients of keys and values for every head before they are
+    added up.
     """
     query, key = launch["query"], launch["key"]
     batch, heads, rows, size = query.size()
@@ -152,8 +154,8 @@ KERNELS = (
     Kernel(
         ops=("_scaled_dot_product_cudnn_attention_backward",),
         rule=cudnn_backward,
-        source="aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_bprop; the split of the workspace "
-        "is inferred",
+        source="aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_bprop; the split of the "
+        "workspace is inferred",
         shown_by="llama160m_b4s1024_adamw_ampbf16, backward",
     ),
     Kernel(

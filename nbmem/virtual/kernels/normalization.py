@@ -52,7 +52,8 @@ KERNELS = (
     Kernel(
         ops=("native_layer_norm_backward", "_softmax_backward_data", "_log_softmax_backward_data"),
         rule=on_gradient_and_input,
-        source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: layer_norm_backward_cuda; SoftMax.cu",
+        source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: layer_norm_backward_cuda; "
+        "SoftMax.cu",
         shown_by="vit_b_16_b32_adamw, backward",
     ),
     Kernel(
