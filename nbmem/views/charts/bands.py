@@ -31,10 +31,10 @@ _HIDDEN = 0.35
 
 
 def time_hides_steps(moments: Timeline) -> bool:
-    """Whether a slow stretch (the first step loads kernels) leaves the other steps no room."""
+    """Whether a slow stretch (loading, the first step's kernels) leaves the steps no room."""
     steps = _steps(moments.bands)
-    span = int(moments.t_ns[-1] - moments.t_ns[0])
-    if len(steps) < 2 or span <= 0 or moments.event[-1] <= moments.event[0]:
+    span = int(moments.t_ns[-1])
+    if not steps or span <= 0 or moments.event[-1] <= moments.event[0]:
         return False
     median = float(np.median([t1 - t0 for t0, t1, _ in steps]))
     return median / span < _HIDDEN / len(steps)

@@ -162,7 +162,7 @@ def _grid(scale: _Scale) -> list[Markup]:
         parts.append(rule(x, BOTTOM, x, BOTTOM + 5, stroke=INK))
         parts.append(label(min(x, RIGHT), BOTTOM + 19, tick.text, anchor=anchor))
     if scale.by_event:
-        why = "allocator events, not time: the first step's time would hide the others"
+        why = "allocator events, not time: a slow stretch would hide the others"
         parts.append(label((LEFT + RIGHT) / 2, BOTTOM + 36, why, anchor="middle", size=12))
     return parts
 
