@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.shapes import spec_of
-from nbmem.virtual.tensors import CUDA, is_virtual
+from nbmem.virtual.calls import Call
+from nbmem.virtual.shapes import infer, spec_of
+from nbmem.virtual.tensors import is_virtual
 from nbmem.virtual.values import dense
 
 if TYPE_CHECKING:
-    from nbmem.virtual.calls import Call
     from nbmem.virtual.dispatch import CardMode
 
 aten = torch.ops.aten
@@ -70,13 +70,13 @@ def item(mode: CardMode, call: Call) -> Any:
 
 def equal(mode: CardMode, call: Call) -> bool:
     """`torch.equal`: exact where both are known, else what a healthy comparison gives."""
-    left, right = call.args
+    left, right = call.args[:2]
     if left.size() != right.size():
         return False
     twins = [mode.values.twin(t) if is_virtual(t) else t for t in (left, right)]
     if twins[0] is None or twins[1] is None:
         return True
-    return torch.equal(twins[0], twins[1])
+    return bool(call.func(twins[0], twins[1], *call.args[2:], **call.kwargs))
 
 
 def lift(mode: CardMode, call: Call) -> Any:
@@ -96,11 +96,8 @@ def like(mode: CardMode, call: Call) -> Any:
             source.size(), source.stride(), dtype=source.dtype, device="meta"
         )
         return call.func(meta, *call.args[1:], **call.kwargs)
-    del mode
-    bare_source = torch.empty_strided(
-        source.size(), source.stride(), dtype=source.dtype, device="meta"
-    )
-    return call.func(bare_source, *call.args[1:], **{**call.kwargs, "device": CUDA})
+    results = infer(call)
+    return mode.deliver(Call(call.func, (), call.kwargs), results)
 
 
 SPECIAL: dict[Any, Any] = {
@@ -108,6 +105,7 @@ SPECIAL: dict[Any, Any] = {
     aten.copy_.default: copy_,
     aten._local_scalar_dense.default: item,
     aten.equal.default: equal,
+    aten.allclose.default: equal,
     aten.lift_fresh.default: lift,
     aten.lift.default: lift,
 }

@@ -115,6 +115,8 @@ class VirtualGPU:
                 return self.allocator.malloc(size, handle)
             except AllocatorOOM as err:
                 message = oom_message(self, err)
+                # Its frames lead back to the caller's: in a cycle they would keep tensors alive.
+                err.__traceback__ = None
             finally:
                 self._bury()
         raise torch.OutOfMemoryError(message)

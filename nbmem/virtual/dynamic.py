@@ -135,7 +135,20 @@ def bincount(mode: CardMode, call: Call) -> Any:
     return _deliver(mode, call, ((found,), torch.int64))
 
 
+def pack(mode: CardMode, call: Call) -> Any:
+    """Sequences of known lengths, one after the other; the batch sizes stay on the CPU."""
+    source, lengths, batch_first = call.args
+    with _C._DisableTorchDispatch():
+        steps = torch.arange(int(lengths.max()))
+        sizes = (lengths[:, None] > steps).sum(0)
+    rest = tuple(source.size()[2:])
+    del batch_first
+    packed = mode.allocate((spec_of((int(lengths.sum()), *rest), source.dtype, 0),))[0]
+    return packed, sizes
+
+
 SPECIAL: dict[Any, Any] = {
+    aten._pack_padded_sequence.default: pack,
     aten.nonzero.default: nonzero,
     aten.masked_select.default: masked_select,
     aten.index.Tensor: index,

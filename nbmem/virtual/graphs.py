@@ -59,7 +59,9 @@ class VirtualGraph:
         self._pool: PoolId | None = None
         self._release: Any = None
 
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+    def capture_begin(
+        self, pool: Any = None, capture_error_mode: str = "global", **_rest: Any
+    ) -> None:
         """What is allocated on this stream from here comes from the graph's pool."""
         del capture_error_mode
         gpu = self.gpu

@@ -27,7 +27,10 @@ _NAMES: dict[Action, str] = {
     Action.SNAPSHOT: "snapshot",
 }
 _CONTEXTS = (None, "state", "alloc", "all")
-_OURS = __file__.rpartition("history.py")[0]
+_OURS = (
+    __file__.rpartition("history.py")[0],
+    __file__.rpartition("virtual")[0] + "allocator",
+)
 _BETWEEN = (
     "torch/_ops.py",
     "torch/library.py",

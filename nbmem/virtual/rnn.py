@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.kernels.plan import DNN, Plan, Step, drop, out, temporary
-from nbmem.virtual.shapes import Again, Results, Shares, TensorSpec, spec_of
+from nbmem.virtual.shapes import Again, Results, Shares, TensorSpec, as_meta, spec_of
 from nbmem.virtual.tensors import DataKernels
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def backward(mode: CardMode, call: Call) -> Any:
             steps.append(temporary(name, state.numel() * state.element_size()))
     steps += _input_copy(source, first=first)
     gradient = call.argument("grad_output")
-    if gradient is not None and first and not gradient.transpose(0, 1).is_contiguous():
+    if gradient is not None and first and not as_meta(gradient).transpose(0, 1).is_contiguous():
         steps.append(temporary("gradient", gradient.numel() * gradient.element_size()))
     steps += [out(0), out(1), out(2), DNN, temporary("workspace", shape.reserve)]
     steps += [drop("workspace"), drop("input"), drop("gradient")]
@@ -175,7 +175,7 @@ def _place(call: Call, wanted: torch.Tensor) -> int:
 
 
 def _input_copy(source: torch.Tensor, *, first: bool) -> list[Step]:
-    if first and not source.transpose(0, 1).is_contiguous():
+    if first and not as_meta(source).transpose(0, 1).is_contiguous():
         return [temporary("input", source.numel() * source.element_size())]
     return []
 

@@ -119,38 +119,48 @@ def infer(call: Call) -> Results:
 
 
 def _describe(returned: Any, metas: list[torch.Tensor]) -> Results:
-    fresh: list[TensorSpec] = []
-    first: dict[int, int] = {}
-    storages = {meta.untyped_storage()._cdata: at for at, meta in enumerate(metas)}
+    described = _Described(metas)
+    return Results(described.node(returned), tuple(described.fresh))
 
-    def node(value: Any) -> Any:
+
+class _Described:
+    """Specs of what a shape rule returned; a class, for a recursive closure would be a cycle."""
+
+    def __init__(self, metas: list[torch.Tensor]) -> None:
+        self.fresh: list[TensorSpec] = []
+        self._metas = metas
+        self._first: dict[int, int] = {}
+        self._storages = {meta.untyped_storage()._cdata: at for at, meta in enumerate(metas)}
+
+    def node(self, value: Any) -> Any:
+        """The spec of one returned value."""
         if isinstance(value, torch.Tensor):
-            for at, meta in enumerate(metas):
-                if meta is value:
-                    return Again(at)
-            storage = value.untyped_storage()
-            spec = TensorSpec(
-                tuple(value.size()),
-                value.stride(),
-                value.storage_offset(),
-                value.dtype,
-                storage.nbytes(),
-                len(fresh),
-            )
-            if storage._cdata in storages:
-                return Shares(spec, None, storages[storage._cdata])
-            if storage._cdata in first:
-                return Shares(spec, first[storage._cdata], None)
-            first[storage._cdata] = spec.number
-            fresh.append(spec)
-            return spec
+            return self._tensor(value)
         if isinstance(value, (list, tuple)):
-            items = [node(item) for item in value]
+            items = [self.node(item) for item in value]
             return items if isinstance(value, list) else tuple(items)
         return value
 
-    shape = node(returned)
-    return Results(shape, tuple(fresh))
+    def _tensor(self, value: torch.Tensor) -> Any:
+        for at, meta in enumerate(self._metas):
+            if meta is value:
+                return Again(at)
+        storage = value.untyped_storage()
+        spec = TensorSpec(
+            tuple(value.size()),
+            value.stride(),
+            value.storage_offset(),
+            value.dtype,
+            storage.nbytes(),
+            len(self.fresh),
+        )
+        if storage._cdata in self._storages:
+            return Shares(spec, None, self._storages[storage._cdata])
+        if storage._cdata in self._first:
+            return Shares(spec, self._first[storage._cdata], None)
+        self._first[storage._cdata] = spec.number
+        self.fresh.append(spec)
+        return spec
 
 
 def spec_of(

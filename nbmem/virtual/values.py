@@ -196,16 +196,27 @@ class Values:
         """What a copy to the CPU holds."""
         twin = self.twin(tensor)
         dtype = dtype or tensor.dtype
+        if twin is None and tensor.numel() > LARGE:
+            self._gpu.note(VALUES)
+            return _zeros(tensor, dtype)
         with _C._DisableTorchDispatch():
             copy = torch.empty_strided(tensor.size(), dense(tensor), dtype=dtype, device=CPU)
             if twin is not None:
                 return copy.copy_(twin)
             self._gpu.note(VALUES)
-            if copy.numel() > LARGE:
-                # Fresh zero pages cost nothing, so offloaded activations take no memory here.
-                zeros = torch.zeros(copy.untyped_storage().nbytes(), dtype=torch.uint8, device=CPU)
-                return zeros.view(dtype).as_strided(tensor.size(), dense(tensor))
             return copy.fill_(stand_in(tensor.dtype, self._storages.of(tensor)))
+
+
+def _zeros(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Fresh zero pages cost nothing until they are written, so offloading takes no memory here."""
+    count = 1 + sum((n - 1) * s for n, s in zip(tensor.size(), dense(tensor), strict=True))
+    with _C._DisableTorchDispatch():
+        try:
+            return torch.zeros(count, dtype=dtype, device=CPU).as_strided(
+                tensor.size(), dense(tensor)
+            )
+        except RuntimeError:  # More than this machine can even promise: one zero stands for all.
+            return torch.zeros((), dtype=dtype, device=CPU).expand(tensor.size())
 
 
 def dense(tensor: torch.Tensor) -> tuple[int, ...]:

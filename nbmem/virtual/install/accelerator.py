@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.backends.cudnn import rnn as cudnn_rnn
 
 from nbmem.virtual.install.patches import Patch, wanted
 from nbmem.virtual.notes import COMPILE
@@ -18,13 +19,17 @@ CUDA_VERSION = "13.0"
 """The toolkit of the recordings' torch (2.11.0+cu130)."""
 
 
+_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
+
+
 def accelerator_patches(gpu: VirtualGPU) -> list[Patch]:
     """What is asked of torch.accelerator and of the backends."""
     patches = wanted(
         torch.backends.cudnn,
-        {"version": lambda: CUDNN, "is_available": lambda: True},
+        {"version": lambda: CUDNN, "is_available": lambda: True, "is_acceptable": _acceptable},
         only_existing=True,
     )
+    patches.append(Patch(cudnn_rnn, "get_cudnn_mode", _MODES.__getitem__))
     patches += wanted(torch, {"_use_cudnn_rnn_flatten_weight": lambda: True}, only_existing=True)
     if torch.version.cuda is None:
         patches.append(Patch(torch.version, "cuda", CUDA_VERSION))
@@ -45,6 +50,14 @@ def accelerator_patches(gpu: VirtualGPU) -> list[Patch]:
         patches += wanted(accelerator, names, only_existing=True)
     patches.append(Patch(torch, "compile", _eager(gpu)))
     return patches
+
+
+def _acceptable(tensor: torch.Tensor) -> bool:
+    return (
+        torch.backends.cudnn.enabled
+        and tensor.is_cuda
+        and tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    )
 
 
 def _eager(gpu: VirtualGPU) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.install.disguise import card_device
+from nbmem.virtual.install.moving import card_device
 from nbmem.virtual.install.patches import Patch, wanted
 from nbmem.virtual.tensors import CUDA
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ from nbmem.virtual.install.accelerator import accelerator_patches
 from nbmem.virtual.install.autocast import Autocast
 from nbmem.virtual.install.choices import Choices
 from nbmem.virtual.install.cudart import cuda_patches
-from nbmem.virtual.install.disguise import factory_patches, printing_patches, tensor_patches
+from nbmem.virtual.install.disguise import printing_patches, tensor_patches
+from nbmem.virtual.install.factories import factory_patches
 from nbmem.virtual.install.patches import Patch, Patches, wanted
 from nbmem.virtual.install.storage import storage_patches
 from nbmem.virtual.install.threads import remove, thread_patches
@@ -104,6 +106,9 @@ def switch_on(
     """
     switch_off()
     _refuse_real_context()
+    # The first shape rule would import it, and its import keeps the frames that it finds on the
+    # stack, with all their tensors, until the next garbage collection.
+    importlib.import_module("torch._dynamo")
     if isinstance(other_processes, int):
         other_processes = {1: other_processes} if other_processes else {}
     gpu = VirtualGPU(

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmem.virtual.calls import Call
 from nbmem.virtual.kernels import attention, blas, embedding, normalization, pointwise, reduce
 from nbmem.virtual.kernels.plan import Kernel, Launch, Plan
+from nbmem.virtual.shapes import as_meta
 
 if TYPE_CHECKING:
-    from nbmem.virtual.calls import Call
     from nbmem.virtual.cards import Card
     from nbmem.virtual.shapes import Results
 
@@ -43,4 +44,6 @@ def plan_of(call: Call, results: Results, card: Card) -> Plan | None:
     kernel = _by_operator().get(call.func)
     if kernel is None:
         return None
-    return Plan(tuple(kernel.rule(Launch(call, results.fresh, card))))
+    # Rules look at geometry only, so they get tensors that they can do anything with.
+    args, kwargs = call.map(as_meta)
+    return Plan(tuple(kernel.rule(Launch(Call(call.func, args, kwargs), results.fresh, card))))

@@ -1,0 +1,23 @@
+"""A virtual card for each test, put away afterwards whatever happens."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from nbmem import virtual
+
+
+@pytest.fixture
+def gpu():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", virtual.NbmemWarning)
+        with virtual.activated("H100 80GB") as active:
+            yield active
+
+
+@pytest.fixture(autouse=True)
+def _no_card_left_behind():
+    yield
+    virtual.deactivate()

@@ -1,0 +1,128 @@
+"""Turning a card on and off: what is asked for is answered, and everything goes back."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from nbmem import virtual
+from nbmem.core.errors import UsageError
+from nbmem.virtual.install import switch
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_it_imports_no_torch():
+    code = "import sys; from nbmem import virtual; virtual.active(); virtual.cards; "
+    assert run(code + "print('torch' in sys.modules)") == "False"
+
+
+def test_every_patch_is_undone():
+    import pynvml
+    import torch._dynamo
+
+    watched = [
+        torch, torch._C, torch.Tensor, torch.UntypedStorage, torch.cuda, torch.cuda.memory,
+        torch.cuda.streams, torch.cuda.graphs, torch.backends.cudnn, torch.version,
+        torch.accelerator, torch.autograd, torch.autograd.graph, torch._tensor_str,
+        threading.Thread, pynvml, torch._C._nn, torch.utils._device, torch.backends.cudnn.rnn,
+    ]  # fmt: skip
+    before = [dict(vars(target)) for target in watched]
+    with virtual.activated("A100"):
+        places = switch.activation().patches.places()
+        torch.ones(3, device="cuda").sum().item()
+        assert {id(target) for target, _ in places} <= {id(target) for target in watched}
+    for target, was in zip(watched, before, strict=True):
+        now = dict(vars(target))
+        assert now.keys() == was.keys(), target
+        assert all(now[name] is was[name] for name in was), target
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_nothing_stays_after_an_error_inside_the_block():
+    def fail():
+        with virtual.activated("T4"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert virtual.active() is None
+    assert not torch.cuda.is_available()
+
+
+def test_an_unknown_card_lists_the_known_ones():
+    with pytest.raises(UsageError, match=r"No card is called 'H900'.*H100 80GB, H200, A100 80GB"):
+        virtual.activate("H900")
+    assert virtual.active() is None
+
+
+@pytest.mark.parametrize("name", ["H100", "h100-80gb", "nvidia h100 80gb hbm3", "H100_80GB"])
+def test_names_are_read_in_any_spelling(name):
+    assert virtual.find_card(name).key == "H100 80GB"
+
+
+def test_a_second_card_takes_the_place_of_the_first():
+    virtual.activate("H100")
+    second = virtual.activate("L4")
+    assert virtual.active() is second
+    assert torch.cuda.get_device_name() == "NVIDIA L4"
+    virtual.deactivate()
+    virtual.deactivate()
+    assert virtual.active() is None
+
+
+def test_a_real_context_is_not_pushed_aside(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(UsageError, match="already uses a real GPU"):
+        virtual.activate("H100")
+
+
+@pytest.mark.parametrize("card", virtual.cards, ids=lambda card: card.key)
+def test_every_card_answers_as_itself(card):
+    with virtual.activated(card):
+        properties = torch.cuda.get_device_properties(0)
+        assert (properties.name, properties.total_memory) == (card.name, card.total_bytes)
+        assert torch.cuda.get_device_capability() == card.capability
+        assert torch.cuda.device_count() == 1
+        assert torch.cuda.is_available()
+        assert not torch.cuda.is_initialized()
+        assert card.source
+        assert card.total_bytes < card.nvml_total
+        torch.zeros(1, device="cuda")
+        free, total = torch.cuda.mem_get_info()
+        assert total - free == card.context_bytes + (2 << 20)
+        assert torch.cuda.is_initialized()
+
+
+def test_a_switched_off_card_leaves_tensors_that_say_so():
+    with virtual.activated("H100"):
+        tensor = torch.ones(3, device="cuda")
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        tensor + 1
+
+
+def test_threads_see_the_card(gpu):
+    found = []
+
+    def work():
+        found.append((torch.ones(4, device="cuda") * 2).device)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [torch.device("cuda", 0)]
+    assert torch.cuda.memory_allocated() == 0
+    assert gpu.allocator.allocated == 0
+
+
+def test_other_processes_take_their_part():
+    with virtual.activated("H100", other_processes={4242: 10 << 30}):
+        torch.zeros(1, device="cuda")
+        free, total = torch.cuda.mem_get_info()
+        assert total - free > 10 << 30

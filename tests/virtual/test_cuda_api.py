@@ -1,0 +1,180 @@
+"""torch.cuda's counters, history, streams, graphs and NVML answer as a card's."""
+
+import os
+import pickle
+
+import pytest
+import torch
+
+from nbmem import virtual
+
+
+def test_counters_agree_with_each_other(gpu):
+    x = torch.ones(1000, device="cuda")
+    raw = torch._C._cuda_memoryStats(0)
+    assert raw["allocated_bytes"]["all"]["current"] == torch.cuda.memory_allocated() == 4096
+    assert raw["reserved_bytes"]["all"]["current"] == torch.cuda.memory_reserved() == 2 << 20
+    assert raw["requested_bytes"]["all"]["current"] == 4000
+    del x
+    assert torch.cuda.memory_allocated() == 0
+    assert torch.cuda.max_memory_allocated() == 4096
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == 0
+    torch.cuda.reset_accumulated_memory_stats()
+    assert torch.cuda.memory_stats()["num_device_alloc"] == 0
+    assert "GPU reserved memory" in torch.cuda.memory_summary()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+
+
+def test_history_and_snapshot(gpu):
+    record = torch.cuda.memory._record_memory_history
+    record(context="all", stacks="python", max_entries=100)
+    x = torch.ones(1000, device="cuda")
+    del x
+    y = torch.ones(10, device="cuda")
+    snapshot = torch.cuda.memory._snapshot()
+    actions = [entry["action"] for entry in snapshot["device_traces"][0]]
+    assert actions == ["segment_alloc", "alloc", "free_requested", "free_completed", "alloc"]
+    entry = snapshot["device_traces"][0][1]
+    assert entry["size"] == 4000
+    assert entry["frames"][0]["name"] == "test_history_and_snapshot"
+    assert entry["frames"][0]["filename"] == __file__
+    block = next(b for b in snapshot["segments"][0]["blocks"] if b["state"] == "active_allocated")
+    assert block["address"] == y.data_ptr()
+    assert block["frames"][0]["name"] == "test_history_and_snapshot"
+    assert torch.cuda.memory._snapshot()["device_traces"][0][-1]["action"] == "snapshot"
+    record(enabled=None)
+    torch.ones(10, device="cuda")
+    record(max_entries=3, context=None, clear_history=True, skip_actions=["free_requested"])
+    for _ in range(10):
+        torch.ones(10, device="cuda")
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    assert [e["action"] for e in trace] == ["free_completed", "alloc", "free_completed"]
+    assert "frames" not in trace[0]
+
+
+def test_backward_has_the_stack_and_the_label_of_the_engines_thread(gpu):
+    torch.cuda.memory._record_memory_history(context="all", stacks="python")
+    torch.cuda.memory._set_memory_metadata("step 1")
+    x = torch.randn(64, 64, device="cuda", requires_grad=True)
+    (x @ x).sum().backward()
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    labels = {entry["user_metadata"] for entry in trace if entry["action"] == "alloc"}
+    assert labels == {"step 1", ""}
+    assert all(not e["frames"] for e in trace if e["user_metadata"] == "")
+
+
+def test_a_dump_can_be_read_back(gpu, tmp_path):
+    torch.cuda.memory._record_memory_history()
+    x = torch.ones(10, device="cuda")
+    torch.cuda.memory._dump_snapshot(str(tmp_path / "dump.pickle"))
+    read = pickle.loads((tmp_path / "dump.pickle").read_bytes())
+    assert read["segments"][0]["active_size"] == 512
+    del x
+
+
+def test_record_stream_keeps_memory_until_the_other_stream_is_done(gpu):
+    stream = torch.cuda.Stream()
+    x = torch.ones(1 << 20, device="cuda")
+    with torch.cuda.stream(stream):
+        assert torch.cuda.current_stream() == stream
+        y = torch.ones(1 << 20, device="cuda")
+    x.record_stream(stream)
+    del x
+    raw = torch._C._cuda_memoryStats(0)
+    assert raw["active_bytes"]["all"]["current"] == 8 << 20
+    assert torch.cuda.memory_allocated() == 4 << 20
+    torch.cuda.synchronize()
+    z = torch.ones(1, device="cuda")
+    assert torch._C._cuda_memoryStats(0)["active_bytes"]["all"]["current"] == (4 << 20) + 512
+    del y, z
+    assert torch.cuda.current_stream().cuda_stream == 0
+
+
+def test_events_measure_time(gpu):
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    torch.ones(10, device="cuda").sum()
+    end.record()
+    torch.cuda.synchronize()
+    assert start.elapsed_time(end) >= 0
+
+
+def test_a_graph_has_a_pool_of_its_own(gpu):
+    x = torch.ones(1 << 20, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        assert torch.cuda.is_current_stream_capturing()
+        y = x * 2
+    graph.replay()
+    pools = {s["segment_pool_id"] for s in torch.cuda.memory_snapshot()}
+    assert pools == {(0, 0), graph.pool()}
+    del graph, y
+    torch.cuda.empty_cache()
+    assert {s["segment_pool_id"] for s in torch.cuda.memory_snapshot()} == {(0, 0)}
+
+
+def test_a_memory_pool(gpu):
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.ones(1 << 20, device="cuda")
+    y = torch.ones(1 << 20, device="cuda")
+    assert {s["segment_pool_id"] for s in torch.cuda.memory_snapshot()} == {(0, 0), pool.id}
+    del x, y
+
+
+def test_random_state_and_seeds(gpu):
+    torch.manual_seed(0)
+    torch.cuda.manual_seed_all(1)
+    state = torch.cuda.get_rng_state()
+    torch.cuda.set_rng_state(state)
+
+
+def test_settings_change_while_running(gpu):
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    torch.ones(1, device="cuda")
+    assert torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]
+
+
+def test_nvml_reports_the_process_and_its_growth():
+    import pynvml
+
+    with virtual.activated("H100", other_processes={4242: 1 << 30}) as gpu:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        assert pynvml.nvmlDeviceGetName(handle) == "NVIDIA H100 80GB HBM3"
+        assert [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)] == [4242]
+        x = torch.ones(64, 64, device="cuda")
+        mine, other = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        assert (mine.pid, other.usedGpuMemory) == (os.getpid(), 1 << 30)
+        assert mine.usedGpuMemory == gpu.card.context_bytes + (2 << 20)
+        x @ x
+        grown = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)[0].usedGpuMemory
+        assert grown - mine.usedGpuMemory == gpu.card.cublas_bytes + (32 << 20)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        assert memory.total == gpu.card.nvml_total == memory.used + memory.free
+        with pytest.raises(pynvml.NVMLError):
+            pynvml.nvmlDeviceGetHandleByIndex(1)
+
+
+def test_the_probes_of_the_recorder_cannot_tell_the_difference(gpu):
+    from nbmem.probes.nvml import NvmlProbe
+
+    torch.ones(1, device="cuda")
+    probe = NvmlProbe()
+    reading = probe.read(0)
+    assert reading.process == gpu.process_bytes
+    assert reading.total == gpu.card.nvml_total
+    probe.close()
+
+
+def test_workspaces_belong_to_threads_of_the_program(gpu):
+    x = torch.randn(64, 64, device="cuda", requires_grad=True)
+    y = x @ x
+    assert [k[:2] for k in gpu.workspaces._held] == [("cublas", "caller")]
+    y.sum().backward()
+    assert [k[:2] for k in gpu.workspaces._held] == [("cublas", "caller"), ("cublas", "engine")]
+    assert torch.cuda.memory_allocated() > 64 << 20
+    torch._C._cuda_clearCublasWorkspaces()
+    assert torch.cuda.memory_allocated() < 1 << 20

@@ -1,0 +1,202 @@
+"""A tensor on the card looks like a CUDA tensor from every side that programs look at."""
+
+import copy
+import gc
+import io
+
+import pytest
+import torch
+from torch import nn
+
+CUDA = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.zeros(4, device="cuda"),
+        lambda: torch.zeros(4, device=0),
+        lambda: torch.zeros(4, device="cuda:0"),
+        lambda: torch.randn(4, device=torch.device("cuda")),
+        lambda: torch.tensor([1.0, 2, 3, 4], device="cuda"),
+        lambda: torch.as_tensor([1.0, 2, 3, 4], device="cuda"),
+        lambda: torch.ones(4).cuda(),
+        lambda: torch.ones(4).to("cuda"),
+        lambda: torch.ones(4).to(0),
+        lambda: torch.ones(4).to("cuda", non_blocking=True),
+        lambda: torch.ones(4).to(torch.zeros(1, device="cuda")),
+        lambda: torch.ones(4, dtype=torch.float64).to(device="cuda", dtype=torch.float32),
+        lambda: torch.zeros(1, device="cuda").new_zeros(4),
+        lambda: torch.zeros(1, device="cuda").new_tensor([1.0, 2, 3, 4]),
+        lambda: torch.empty_like(torch.ones(4), device="cuda"),
+        lambda: torch.from_numpy(torch.ones(4).numpy()).cuda(),
+        lambda: torch.ones(4).cuda().cuda().to("cuda:0"),
+        lambda: torch.ones(4, pin_memory=True).cuda(non_blocking=True),
+    ],
+)
+def test_every_way_onto_the_card(gpu, make):
+    tensor = make()
+    assert tensor.device == CUDA
+    assert tensor.is_cuda
+    assert not tensor.is_meta
+    assert tensor.get_device() == 0
+    assert type(tensor) is torch.Tensor
+    assert tensor.size() == (4,)
+    assert tensor.dtype is torch.float32
+    gc.collect()
+    assert torch.cuda.memory_allocated() == 512
+
+
+def test_default_device(gpu):
+    with torch.device("cuda"):
+        assert torch.ones(2).is_cuda
+        assert torch.tensor([1, 2]).is_cuda
+        assert nn.Linear(2, 2).weight.is_cuda
+    torch.set_default_device("cuda")
+    try:
+        assert torch.tensor(1.0).is_cuda
+        assert torch.arange(3).is_cuda
+    finally:
+        torch.set_default_device(None)
+    assert not torch.ones(2).is_cuda
+
+
+def test_addresses_are_those_of_the_allocator(gpu):
+    base = torch.zeros(100, device="cuda")
+    other = torch.zeros(100, device="cuda")
+    assert base.data_ptr() == base.untyped_storage().data_ptr() != other.data_ptr()
+    assert base[10:].data_ptr() == base.data_ptr() + 40
+    assert base[10:].untyped_storage().data_ptr() == base.data_ptr()
+    assert base.view(10, 10).t().data_ptr() == base.data_ptr()
+    assert base.untyped_storage().nbytes() == 400
+    assert base.untyped_storage().device == CUDA
+    blocks = [b for s in torch.cuda.memory_snapshot() for b in s["blocks"]]
+    live = {b["address"] for b in blocks if b["state"] == "active_allocated"}
+    assert live == {base.data_ptr(), other.data_ptr()}
+
+
+def test_addresses_of_parameters_gradients_and_state(gpu):
+    model = nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(2, 8, device="cuda")).sum().backward()
+    optimizer.step()
+    tensors = [t for p in model.parameters() for t in (p, p.grad, *optimizer.state[p].values())]
+    live = {
+        b["address"]
+        for s in torch.cuda.memory_snapshot()
+        for b in s["blocks"]
+        if b["state"] == "active_allocated"
+    }
+    on_card = [t.untyped_storage().data_ptr() for t in tensors if t.is_cuda]
+    assert len(on_card) == 8
+    assert set(on_card) <= live
+
+
+def test_parameters_keep_their_identity_and_ties(gpu):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.e = nn.Embedding(100, 16)
+            self.o = nn.Linear(16, 100, bias=False)
+            self.o.weight = self.e.weight
+
+    model = Tied()
+    weight = model.e.weight
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model.cuda()
+    assert model.e.weight is model.o.weight is weight is optimizer.param_groups[0]["params"][0]
+    assert type(weight) is nn.Parameter
+    assert torch.cuda.memory_allocated() == 6656
+    model.half()
+    assert weight.dtype is torch.float16
+    model.cpu()
+    assert weight.device.type == "cpu"
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_a_copy_has_memory_of_its_own(gpu):
+    model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64)).cuda()
+    before = torch.cuda.memory_allocated()
+    twin = copy.deepcopy(model)
+    assert twin[0].weight.is_cuda
+    assert twin[0].weight.data_ptr() != model[0].weight.data_ptr()
+    assert torch.cuda.memory_allocated() == 2 * before
+    del twin
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_checkpoints_are_saved_and_loaded(gpu):
+    model = nn.Linear(64, 64).cuda()
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "step": 3}, file)
+    before = torch.cuda.memory_allocated()
+    file.seek(0)
+    on_cpu = torch.load(file, map_location="cpu")
+    assert on_cpu["model"]["weight"].device.type == "cpu"
+    assert torch.cuda.memory_allocated() == before
+    file.seek(0)
+    on_card = torch.load(file, map_location="cuda")
+    assert on_card["model"]["weight"].device == CUDA
+    assert torch.cuda.memory_allocated() == 2 * before
+    file.seek(0)
+    as_saved = torch.load(file)
+    assert as_saved["model"]["weight"].is_cuda
+    model.load_state_dict(on_card["model"])
+    del on_card, as_saved
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_mixing_devices_is_refused_as_on_a_card(gpu):
+    with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu!"):
+        torch.ones(3, device="cuda") + torch.ones(3)
+    assert (torch.ones(3, device="cuda") * torch.tensor(2.0)).is_cuda
+    with pytest.raises(TypeError, match=r"can't convert cuda:0 device type tensor to numpy"):
+        torch.ones(3, device="cuda").numpy()
+
+
+def test_another_card_does_not_exist(gpu):
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.ones(3).to("cuda:1")
+
+
+def test_printing(gpu):
+    assert repr(torch.arange(3, device="cuda")) == "tensor([0, 1, 2], device='cuda:0')"
+    assert "device='cuda:0'" in repr(torch.randn(100, 100, device="cuda"))
+    assert "device='cuda:0'" in repr(nn.Linear(2, 2).cuda().weight)
+
+
+def test_in_place_and_indexing(gpu):
+    x = torch.randn(8, 16, device="cuda")
+    before = torch.cuda.memory_allocated()
+    x.add_(1).mul_(2).clamp_(0, 1).zero_()
+    x[2:4] = 1.0
+    x[:, 3] = x[:, 4]
+    assert torch.cuda.memory_allocated() == before
+    rows = torch.tensor([1, 2, 5])
+    assert x[rows].size() == x[rows.cuda()].size() == (3, 16)
+    assert x.index_select(0, rows.cuda()).size() == (3, 16)
+    x[rows.cuda()] = 0.0
+    x.t_()
+    assert x.size() == (16, 8)
+
+
+def test_memory_is_freed_when_the_last_reference_goes(gpu):
+    x = torch.randn(1 << 20, device="cuda")
+    view = x.view(1 << 10, 1 << 10)[1:]
+    del x
+    assert torch.cuda.memory_allocated() == 4 << 20
+    del view
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_nothing_leaks_after_an_error(gpu):
+    def fail():
+        x = torch.randn(64, 64, device="cuda")
+        return x @ torch.randn(3, 3, device="cuda")
+
+    torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")
+    before = torch.cuda.memory_allocated()
+    with pytest.raises(RuntimeError):
+        fail()
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before

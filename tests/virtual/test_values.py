@@ -1,0 +1,99 @@
+"""What a program reads from the card leads it as a healthy run would."""
+
+import warnings
+
+import pytest
+import torch
+
+from nbmem import virtual
+
+
+def test_it_says_once_that_values_are_not_computed():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with virtual.activated("H100") as gpu:
+            x = torch.randn(100, 100, device="cuda")
+            x.sum().item()
+            x.mean().item()
+            x.cpu()
+    mine = [w for w in caught if issubclass(w.category, virtual.NbmemWarning)]
+    assert len(mine) == len(gpu.notes) == 1
+    assert "no values are computed" in gpu.notes[0]
+
+
+def test_known_values_are_exact(gpu):
+    lengths = torch.tensor([3, 1, 2]).cuda()
+    assert lengths.tolist() == [3, 1, 2]
+    assert lengths.max().item() == 3
+    assert (lengths + 1).cpu().tolist() == [4, 2, 3]
+    assert lengths[1].item() == 1
+    mask = torch.arange(4, device="cuda")[None] < lengths[:, None]
+    assert mask.sum().item() == 6
+    assert mask.nonzero().size() == (6, 2)
+    assert torch.randn(3, 4, device="cuda")[mask].size() == (6,)
+    lengths.mul_(2)
+    assert lengths.tolist() == [6, 2, 4]
+    assert torch.repeat_interleave(torch.arange(3, device="cuda"), lengths).numel() == 12
+    assert gpu.notes == []
+
+
+def test_what_depends_on_unknown_values_is_unknown(gpu):
+    total = torch.zeros(1, device="cuda")
+    assert total.item() == 0.0
+    total += torch.randn(5, device="cuda").sum()
+    assert total.item() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (lambda x: torch.isnan(x).any(), False),
+        (lambda x: torch.isinf(x).any(), False),
+        (lambda x: torch.isfinite(x).all(), True),
+        (lambda x: ~torch.isfinite(x.sum()), False),
+        (lambda x: torch.isnan(x.sum()) | torch.isinf(x.sum()), False),
+        (lambda x: torch.tensor(torch.allclose(x, x * 1)), True),
+    ],
+)
+def test_a_run_is_healthy(gpu, question, answer):
+    assert bool(question(torch.randn(64, 64, device="cuda"))) is answer
+
+
+def test_the_grad_scaler_does_not_skip_steps(gpu):
+    model = torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    scaler = torch.amp.GradScaler("cuda", growth_interval=2)
+    for _ in range(2):
+        with torch.autocast("cuda", torch.float16):
+            loss = model(torch.randn(2, 8, device="cuda")).sum()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert len(optimizer.state) == 2
+    assert scaler.get_scale() == 2 * 65536.0
+
+
+def test_stand_ins_are_usable(gpu):
+    x = torch.randn(4, 4, device="cuda")
+    assert x.mean().item() == 1.0
+    assert int(x.argmax()) == 1
+    assert float(x.sum()) == 1.0
+    assert not bool((x > 0).all())
+    assert x.cpu().numpy().shape == (4, 4)
+    assert f"{x.std().item():.3f}" == "1.000"
+
+
+def test_shapes_that_depend_on_values_take_the_bound_and_say_so(gpu):
+    x = torch.randn(10, 4, device="cuda")
+    assert x[x > 0].size() == (40,)
+    assert (x > 0).nonzero().size() == (40, 2)
+    assert torch.unique(x).size() == (40,)
+    assert sum("upper bound" in note for note in gpu.notes) == 1
+
+
+def test_a_copy_of_something_large_costs_no_memory_here(gpu):
+    x = torch.empty(1 << 32, dtype=torch.uint8, device="cuda")
+    assert x.cpu()[:4].tolist() == [0, 0, 0, 0]
