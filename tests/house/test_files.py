@@ -18,6 +18,7 @@ TOP_LEVEL = {
     "CONTRIBUTING.md",
     "LICENSE",
     "Makefile",
+    "docs",
     "README.md",
     "labextension",
     "nbmem",
