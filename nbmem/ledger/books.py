@@ -12,8 +12,9 @@ from nbmem.allocator.undo import undo_with_notes
 from nbmem.core.categories import LIVE, Category
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.core.events import Action
-from nbmem.ledger.attribution import NO_NAME, attribute, facts_of
+from nbmem.ledger.attribution import attribute
 from nbmem.ledger.balance import Ledger
+from nbmem.ledger.facts import NO_NAME, facts_of
 from nbmem.ledger.outside import Outside
 from nbmem.ledger.phase_map import PhaseMap
 

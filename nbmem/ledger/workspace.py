@@ -18,7 +18,7 @@ from nbmem.core.units import KIB, MIB
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.ledger.attribution import Facts
+    from nbmem.ledger.facts import Facts
 
 CUBLAS = (32 * MIB, 2 * 4096 * KIB + 8 * 16 * KIB)
 CUBLASLT = MIB
