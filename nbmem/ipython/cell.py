@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.errors import UsageError
+from nbmem.core.errors import NbmemError, UsageError
 from nbmem.ipython.guest import guest, say
 from nbmem.ipython.options import CellOptions, parse_cell_line
 from nbmem.ipython.transformer import memtrace_line, running_cells
@@ -30,9 +32,11 @@ class RunningCell:
         title: The trace's: the name that the user gave, or `In [3]`.
         label: The history's: the name that the user gave, or the cell's first line.
         number: The 3 of `In [3]`; None for a cell that is not kept in IPython's history.
-        counted: Whether its delta is read.
+        counted: Whether it gets a line in the history.
         options: What its `%%memtrace` line asked for.
         trace: The full trace, or None.
+        read: Whether the counters were read before it.
+        begun_ns: When it began, on the monotonic clock.
     """
 
     title: str
@@ -41,6 +45,8 @@ class RunningCell:
     counted: bool
     options: CellOptions
     trace: Trace | None
+    read: bool = False
+    begun_ns: int = field(default_factory=time.monotonic_ns)
 
 
 class CellHooks:
@@ -74,7 +80,7 @@ class CellHooks:
                 title="cell" if number is None else f"In [{number}]",
                 label=_first_line(info.raw_cell),
                 number=number,
-                counted=self.deltas and info.store_history,
+                counted=self.deltas and info.store_history and not _is_ours(info.raw_cell),
                 options=CellOptions(),
                 trace=None,
             )
@@ -82,8 +88,9 @@ class CellHooks:
             line = memtrace_line(info.raw_cell)
             if line is not None:
                 self._start(cell, line)
-            if cell.counted:
+            if cell.counted and _torch_is_there():
                 self._deltas().before()
+                cell.read = True
 
     def post_run_cell(self, result: Any) -> None:
         """IPython has run a cell, well or not; the newest ipykernel may bring no result."""
@@ -116,18 +123,30 @@ class CellHooks:
 
     def _finish(self, cell: RunningCell, result: Any) -> MemoryPeakExceededError | None:
         error = _error(result)
-        if cell.counted:
+        row = None
+        if cell.counted and _torch_is_there():
             with guest("read this cell's delta"):
-                kind = type(error).__name__ if error else None
-                row = self._deltas().after(cell.label, kind, cell.number)
-                if row is not None:
-                    self.rows.append(row)
-        if cell.trace is None:
+                row = self._row(cell, type(error).__name__ if error else None)
+        exceeded = None
+        if cell.trace is not None and getattr(result, "error_before_exec", None) is not None:
+            self._tracer.drop(cell.trace, error)  # its code never ran
+        elif cell.trace is not None:
+            exceeded = self._tracer.end(cell.trace, cell.options, error)
+            row = _with_peak(row, cell.trace)
+        if row is not None:
+            self.rows.append(row)
+        return exceeded
+
+    def _row(self, cell: RunningCell, error: str | None) -> CellDelta | None:
+        reader = self._deltas()
+        if cell.read:
+            return reader.after(cell.label, error, cell.number)
+        reader.before()  # the cell itself imported torch, so it found nothing on the card
+        row = reader.after(cell.label, error, cell.number)
+        if row is None:
             return None
-        if getattr(result, "error_before_exec", None) is not None:
-            self._tracer.drop(cell.trace, error)
-            return None
-        return self._tracer.end(cell.trace, cell.options, error)
+        duration = time.monotonic_ns() - cell.begun_ns
+        return replace(row, allocated_before=0, reserved_before=0, duration_ns=duration)
 
     def _fail(self, result: Any, exceeded: MemoryPeakExceededError) -> None:
         """Make the cell a failed one: Run All stops, nbclient and nbconvert report it."""
@@ -150,11 +169,31 @@ class CellHooks:
         return self._reader
 
 
+def _torch_is_there() -> bool:
+    """Whether the user has imported torch; without it there is nothing to read, nor to import."""
+    return "torch" in sys.modules
+
+
+def _is_ours(raw_cell: str) -> bool:
+    """Whether a cell only asks nbmem something: it would be noise in the history."""
+    return raw_cell.lstrip().startswith("%nbmem") and "\n" not in raw_cell.strip()
+
+
 def _first_line(raw_cell: str) -> str:
     """The first line of code: what a person knows the cell by."""
     lines = [line.strip() for line in raw_cell.splitlines() if line.strip()]
     code = [line for line in lines if not line.startswith(("#", "%%"))]
     return next(iter(code or lines), "")
+
+
+def _with_peak(row: CellDelta | None, trace: Trace) -> CellDelta | None:
+    """A traced cell's delta knows its peak, too."""
+    if row is None:
+        return None
+    try:
+        return replace(row, peak=trace.report().peak.allocated)
+    except NbmemError:  # said already, where the report was to be shown
+        return row
 
 
 def _error(result: Any) -> BaseException | None:

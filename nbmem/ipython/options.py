@@ -116,8 +116,9 @@ def _find(flag: str) -> Option:
     for option in OPTIONS:
         if option.flag == flag:
             return option
-    near = difflib.get_close_matches(flag, [option.flag for option in OPTIONS], n=1)
-    meant = f"Did you mean {near[0]}? " if near else ""
+    names = [option.flag.strip("-") for option in OPTIONS]  # dashes would make all look alike
+    near = difflib.get_close_matches(flag.strip("-"), names, n=1)
+    meant = f"Did you mean --{near[0]}? " if near else ""
     raise UsageError(f"{flag} is not an option of memtrace. {meant}The options are: {USAGE}.")
 
 

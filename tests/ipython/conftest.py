@@ -112,6 +112,7 @@ def recorder(monkeypatch):
     deltas = ModuleType("nbmem.record.deltas")
     deltas.DeltaReader = FakeReader
     monkeypatch.setitem(sys.modules, "nbmem.record.deltas", deltas)
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     return fake
 
 

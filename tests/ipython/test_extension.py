@@ -81,6 +81,36 @@ def test_the_history_has_a_line_for_every_cell(run):
     assert "[2]  1 / 0" in text
     assert "ZeroDivisionError" in text
     assert "[3]  mine" in text
+    assert "3.00 GiB" in text.splitlines()[-1]  # a traced cell's peak is known
+
+
+def test_what_only_asks_nbmem_has_no_line(run):
+    run("x = 1")
+    run("%nbmem help")
+    run("%nbmem off\n%nbmem on\ny = 1")
+    assert "%nbmem help" not in run("%nbmem history").out
+    assert "[3]  %nbmem off" in run("%nbmem history").out
+
+
+@pytest.mark.parametrize("question", ["%memtrace?", "%%memtrace?", "%nbmem?"])
+def test_ipythons_help_shows_ours(run, question):
+    assert "Docstring" in run(question).out
+
+
+def test_without_torch_nothing_is_read_and_there_is_no_line(run, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setitem(sys.modules, "nbmem.record.deltas", None)  # an import would raise
+    done = run("x = 1")
+    assert done.err == ""
+    assert "x = 1" not in run("%nbmem history").out
+
+
+def test_the_cell_that_imports_torch_found_nothing_on_the_card(run, monkeypatch, shell):
+    torch = sys.modules["torch"]
+    monkeypatch.delitem(sys.modules, "torch")
+    shell.user_ns["put"] = lambda: monkeypatch.setitem(sys.modules, "torch", torch)
+    run("put()")
+    assert "[1]  put()" in run("%nbmem history").out
 
 
 def test_cells_that_are_not_kept_have_no_line(run):
@@ -192,3 +222,14 @@ def test_loading_the_extension_imports_neither_torch_nor_numpy():
         "nbmem.load_ipython_extension(InteractiveShell.instance())"
     )
     assert loaded == ["IPython"]
+
+
+def test_loading_takes_at_most_150_ms():
+    code = (
+        "import time; from IPython.core.interactiveshell import InteractiveShell; "
+        "shell = InteractiveShell.instance(); begun = time.perf_counter(); "
+        "shell.run_line_magic('load_ext', 'nbmem'); print(time.perf_counter() - begun)"
+    )
+    command = [sys.executable, "-c", code]
+    taken = [float(subprocess.check_output(command, text=True)) for _ in range(3)]
+    assert min(taken) < 0.150  # the quickest: other processes share this machine

@@ -54,11 +54,14 @@ class Command(NamedTuple):
     run: Callable[[Notebook, str], None]
 
 
+_STYLE = "line-height:1.35;margin:0;white-space:pre-wrap;word-break:normal"
+
+
 def text_bundle(text: str) -> dict[str, str]:
     """Plain text for a notebook, in a fixed-width font."""
     return {
         "text/plain": text,
-        "text/html": f'<pre style="line-height:1.35;margin:0">{escape(text)}</pre>',
+        "text/html": f'<pre style="{_STYLE}">{escape(text)}</pre>',
     }
 
 
