@@ -222,14 +222,3 @@ def test_loading_the_extension_imports_neither_torch_nor_numpy():
         "nbmem.load_ipython_extension(InteractiveShell.instance())"
     )
     assert loaded == ["IPython"]
-
-
-def test_loading_takes_at_most_150_ms():
-    code = (
-        "import time; from IPython.core.interactiveshell import InteractiveShell; "
-        "shell = InteractiveShell.instance(); begun = time.perf_counter(); "
-        "shell.run_line_magic('load_ext', 'nbmem'); print(time.perf_counter() - begun)"
-    )
-    command = [sys.executable, "-c", code]
-    taken = [float(subprocess.check_output(command, text=True)) for _ in range(3)]
-    assert min(taken) < 0.150  # the quickest: other processes share this machine
