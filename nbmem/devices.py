@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 from nbmem.core.errors import ProbeUnavailableError
@@ -12,6 +13,12 @@ from nbmem.probes.nvml import NvmlProbe
 DEFAULT = "H100 80GB"
 """The virtual card that stands in where nobody named one."""
 AUTO = "auto"
+
+
+NO_TORCH = (
+    "torch is not installed in this environment, so there is no GPU memory to trace and no card "
+    f"can stand in. Install it beside nbmem: {sys.executable} -m pip install torch."
+)
 
 
 class Choice(NamedTuple):
@@ -25,10 +32,12 @@ def use(name: str) -> Choice:
     """Use a virtual card by its name, or with `auto` a real one if torch has one here.
 
     Raises:
-        NbmemError: There is no such card, torch is missing, or a card is in use already.
+        NbmemError: There is no such card, torch is missing, or a real card is in use already.
     """
     from nbmem import virtual
 
+    if import_torch() is None:
+        raise ProbeUnavailableError(NO_TORCH)
     if name.lower() != AUTO:
         card = virtual.activate(name)
         return Choice(virtual=True, sentence=f"Running on a virtual {card.name}: {_MEANING}")
@@ -76,7 +85,7 @@ def real_card() -> str | None:
     try:
         cards = NvmlProbe().cards()
     except ProbeUnavailableError:
-        return str(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else None
+        return "GPU" if torch.cuda.is_available() else None
     return cards[0].name if cards else None
 
 
@@ -103,7 +112,7 @@ def _real_lines(*, hidden: bool) -> list[str]:
     try:
         cards = NvmlProbe().cards()
     except ProbeUnavailableError as err:
-        return [f"  none to be seen: {err}"]
+        return [f"  none: {str(err).partition('. ')[0]}"]
     return [
         f"  {c.index}  {c.name}  {format_bytes(c.total)}  driver {c.driver}" for c in cards
     ] or ["  none"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, say, writable, write_out
@@ -97,6 +96,12 @@ def write_report(trace: Trace, targets: dict[str, Path], *, quiet: bool) -> bool
     except OSError as err:
         say(f"{err.filename} could not be written ({err.strerror}).")
         return False
+    except Exception as err:  # noqa: BLE001 - a fault of ours must not change how the script ended
+        say(
+            f"the report could not be made ({type(err).__name__}: {err}). It is a fault of "
+            "nbmem's: please report it with this line and what --save writes."
+        )
+        return False
     return True
 
 
@@ -115,11 +120,7 @@ def _use_card(name: str) -> bool:
     from nbmem.probes.cuda import import_torch
 
     if import_torch() is None:
-        say(
-            "torch is not installed in this environment, so there is no memory to trace and no "
-            f"card to stand in; the script runs untraced. Install torch beside nbmem "
-            f"({sys.executable} -m pip install torch)."
-        )
+        say(f"{devices.NO_TORCH} The script runs untraced.")
         return False
     choice = devices.use(name)
     if name == devices.AUTO and choice.virtual:

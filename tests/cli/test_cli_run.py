@@ -233,13 +233,15 @@ def test_threads_of_the_script_are_waited_for(nbmem, script, tmp_path):
     assert json.loads((tmp_path / "out.json").read_text())["peak"]["allocated"] >= 1 << 20
 
 
-def test_workers_of_a_data_loader_do_not_disturb(nbmem, script, tmp_path):
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_of_a_data_loader_do_not_disturb(nbmem, script, context):
     source = (
         "import torch\n"
         "from torch.utils.data import DataLoader, TensorDataset\n"
         "if __name__ == '__main__':\n"
         "    data = TensorDataset(torch.arange(64.0))\n"
-        "    for (batch,) in DataLoader(data, batch_size=16, num_workers=2):\n"
+        f"    options = {{'num_workers': 2, 'multiprocessing_context': '{context}'}}\n"
+        "    for (batch,) in DataLoader(data, batch_size=16, **options):\n"
         "        batch.cuda()\n"
         "    print('loaded')\n"
     )
@@ -265,6 +267,7 @@ def test_without_torch_the_script_runs_and_one_sentence_says_what_is_missing(
     assert done.returncode == 0
     assert done.stdout == "hello\n"
     assert done.stderr.startswith("nbmem: torch is not installed in this environment, so there is")
+    assert done.stderr.endswith("The script runs untraced.\n")
 
 
 def test_a_child_that_the_script_forks_writes_no_report_of_its_own(nbmem, script, train):

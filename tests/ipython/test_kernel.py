@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -130,9 +131,32 @@ def test_the_history_knows_every_cell_that_touched_the_card(notebook):
     assert "second" in rows[2]
 
 
-def _plain(traceback):
-    import re
+def test_unloading_takes_the_virtual_card_out(notebook):
+    outputs, failed = notebook(
+        "import torch; before = torch.cuda.is_available, torch.zeros",
+        LOAD,
+        "print(torch.cuda.is_available())",
+        "%unload_ext nbmem",
+        "print((torch.cuda.is_available, torch.zeros) == before)",
+    )
+    assert failed is None
+    assert outputs[2][0].text == outputs[4][0].text == "True\n"
 
+
+def test_a_thread_that_allocates_is_part_of_the_cell(notebook):
+    outputs, failed = notebook(
+        LOAD,
+        "%%memtrace\nimport threading\nkept = []\n"
+        "work = lambda: kept.append(torch.zeros(1 << 20, device='cuda'))\n"
+        "threads = [threading.Thread(target=work) for _ in range(4)]\n"
+        "[t.start() for t in threads]\n[t.join() for t in threads]\nNone",
+    )
+    assert failed is None
+    (report,) = _reports(outputs[1])
+    assert "Peak 16.0 MiB allocated" in report["text/plain"]
+
+
+def _plain(traceback):
     return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(traceback))
 
 

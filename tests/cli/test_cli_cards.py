@@ -1,0 +1,53 @@
+"""Which card is used, and the table of those that can be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def _python(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_gpus_lists_real_and_virtual_cards(nbmem):
+    done = nbmem("gpus")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Real cards"
+    for name in ("H100 80GB", "A100 40GB", "L4", "T4", "RTX 4090"):
+        assert any(line.startswith(f"  {name} ") for line in lines)
+
+
+def test_demo_shows_its_code_and_its_report(nbmem):
+    done = nbmem("demo", "--gpu", "T4")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith('"""Train a small CNN for three steps."""\nimport torch\n')
+    assert "demo.py on Tesla T4 (virtual)" in done.stdout
+
+
+def test_auto_keeps_the_virtual_card_that_is_in_use_already():
+    pytest.importorskip("torch")
+    code = (
+        "from nbmem import devices; print(devices.use('l4')); print(devices.use('auto').sentence)"
+    )
+    _, again = _python(code)
+    assert again.startswith("Running on a virtual NVIDIA L4: ")
+
+
+def test_the_table_marks_the_card_in_use_and_hides_the_real_ones_behind_it():
+    pytest.importorskip("torch")
+    code = (
+        "from nbmem import devices; devices.use('t4'); print(devices.table()); "
+        "print(devices.stop_virtual()); print(devices.stop_virtual())"
+    )
+    lines = _python(code)
+    assert lines[1] == "  not to be seen while a virtual card is in use"
+    assert [line.split()[0] for line in lines if line.endswith("in use")][1:] == ["T4"]
+    assert lines[-2:] == [
+        "The virtual Tesla T4 is out; torch.cuda is as it was before.",
+        "No virtual card is in use; nothing has changed.",
+    ]
