@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.cards import Card
 
+LAUNCH_QUEUE = 1024
+"""Kernels that may wait on a stream before a launch blocks: what is older has finished. Counted in
+allocations here, of which there are about as many."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -93,6 +97,7 @@ class VirtualGPU:
         self.capturing = False
         self.dropout_state: torch.Tensor | None = None
         self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"nbmem {card.key}")
+        self._unfinished = 0
         self._lock = threading.Lock()
         self._dead: deque[int] = deque()
 
@@ -109,6 +114,10 @@ class VirtualGPU:
         """
         self.initialized = True
         handle = self.stream.handle if stream is None else stream
+        if self._unfinished:
+            self._unfinished -= 1
+            if not self._unfinished:
+                self.allocator.complete_streams()
         # A signal between acquire and release would lock the card up: `with` is safe against it.
         with self._lock:
             try:
@@ -134,6 +143,14 @@ class VirtualGPU:
     def _bury(self) -> None:
         while self._dead:
             self.allocator.free(self._dead.popleft())
+
+    def record_stream(self, addr: int, stream: int) -> None:
+        """Another stream uses a block until that stream has caught up.
+
+        A program that never synchronises is at most a full launch queue ahead of the card.
+        """
+        self.allocator.record_stream(addr, stream)
+        self._unfinished = self._unfinished or LAUNCH_QUEUE
 
     def initialize(self) -> None:
         """The program touches CUDA: from here on a context exists."""

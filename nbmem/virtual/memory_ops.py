@@ -47,7 +47,7 @@ def record_stream(mode: CardMode, call: Call) -> None:
     tensor, stream = call.args
     block = mode.storages.of(tensor) if is_virtual(tensor) else None
     if block is not None and block.addr and mode.gpu is not None:
-        mode.gpu.allocator.record_stream(block.addr, int(getattr(stream, "cuda_stream", 0)))
+        mode.gpu.record_stream(block.addr, int(getattr(stream, "cuda_stream", 0)))
 
 
 def is_pinned(mode: CardMode, call: Call) -> bool:

@@ -33,7 +33,8 @@ def test_every_patch_is_undone():
         torch, torch._C, torch.Tensor, torch.UntypedStorage, torch.cuda, torch.cuda.memory,
         torch.cuda.streams, torch.cuda.graphs, torch.backends.cudnn, torch.version,
         torch.accelerator, torch.autograd, torch.autograd.graph, torch._tensor_str,
-        threading.Thread, pynvml, torch._C._nn, torch.utils._device, torch.backends.cudnn.rnn,
+        threading.Thread, pynvml, torch._C._nn, torch.utils._device,
+        torch.autograd.profiler.record_function, torch.backends.cudnn.rnn,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

@@ -94,6 +94,25 @@ def test_record_stream_keeps_memory_until_the_other_stream_is_done(gpu):
     assert torch.cuda.current_stream().cuda_stream == 0
 
 
+def test_a_program_that_never_synchronises_does_not_pile_up(gpu):
+    stream = torch.cuda.Stream()
+    for _ in range(3000):
+        x = torch.ones(1 << 20, device="cuda")
+        x.record_stream(stream)
+    assert torch.cuda.max_memory_reserved() < 2 * 1024 * (4 << 20)
+
+
+def test_optimizer_steps_are_annotated(gpu):
+    torch.cuda.memory._record_memory_history(context=None)
+    model = torch.nn.Linear(4, 4).cuda()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    notes = torch.cuda.memory._snapshot()["external_annotations"]
+    assert [(n["name"], n["stage"]) for n in notes] == [
+        ("Optimizer.step#SGD.step", "START"),
+        ("Optimizer.step#SGD.step", "END"),
+    ]
+
+
 def test_events_measure_time(gpu):
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()

@@ -5,8 +5,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 
+from nbmem.virtual.calls import Call
 from nbmem.virtual.cards import find_card
-from nbmem.virtual.kernels import KERNELS, embedding, reduce
+from nbmem.virtual.kernels import KERNELS, convolution, embedding, reduce
+from nbmem.virtual.kernels.plan import Launch
+from nbmem.virtual.shapes import spec_of
 
 H100 = find_card("H100")
 
@@ -34,6 +37,36 @@ def test_a_small_reduction_needs_no_staging():
 @pytest.mark.parametrize(("count", "scratch"), [(4096, 83_455), (8192, 150_015)])
 def test_the_sort_of_an_embeddings_indices_needs_what_was_recorded(count, scratch):
     assert embedding.sort_scratch(count) == scratch
+
+
+def workspaces(source, weight, stride, padding):
+    """What one convolution and its backward take as scratch, without torch's own results."""
+    x, w = (torch.empty(size, device="meta") for size in (source, weight))
+    y = torch.nn.functional.conv2d(x, w, None, stride, padding)
+    more = (None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1)
+    ahead = Call(torch.ops.aten.convolution.default, (x, w, *more), {})
+    back = Call(
+        torch.ops.aten.convolution_backward.default, (y, x, w, *more, [True, True, False]), {}
+    )
+    steps = []
+    for call, outs in ((ahead, (y,)), (back, (x, w))):
+        specs = tuple(spec_of(tuple(t.size()), t.dtype, n) for n, t in enumerate(outs))
+        rule = convolution.forward if call is ahead else convolution.backward
+        steps += [s.nbytes for s in rule(Launch(call, specs, H100)) if s.kind == "temporary"]
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("source", "weight", "stride", "padding", "recorded"),
+    [
+        ((32, 128, 56, 56), (128, 128, 3, 3), 2, 1, [64815120, 64815251, 73073319]),
+        ((32, 256, 28, 28), (256, 256, 3, 3), 2, 1, [34471952, 34472083, 41550431]),
+        ((32, 256, 14, 14), (256, 256, 3, 3), 1, 1, [15204368, 15204368, 22282847]),
+    ],
+)
+def test_convolutions_copy_to_channels_last_as_recorded(source, weight, stride, padding, recorded):
+    guessed = workspaces(source, weight, stride, padding)
+    assert guessed == pytest.approx(recorded, rel=1e-4)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.ops[0])

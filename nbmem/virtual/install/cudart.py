@@ -229,5 +229,22 @@ def cuda_patches(gpu: VirtualGPU) -> list[Patch]:
             {n: functions[n] for n in ("_cuda_isCurrentStreamCapturing", "_graph_pool_handle")},
         ),
         *wanted(cuda.memory, {**memory, "MemPool": pool, "_lazy_init": gpu.initialize}),
+        *_annotations(gpu),
         *wanted(cuda.memory, {"is_initialized": lambda: gpu.initialized}),
     ]
+
+
+def _annotations(gpu: VirtualGPU) -> list[Patch]:
+    """Scopes of record_function are noted beside the history, as torch notes them."""
+    scope = torch.autograd.profiler.record_function
+    true_enter, true_exit = scope.__enter__, scope.__exit__
+
+    def enter(self: Any) -> Any:
+        gpu.history.annotate(self.name, "START")
+        return true_enter(self)
+
+    def leave(self: Any, *exc: Any) -> Any:
+        gpu.history.annotate(self.name, "END")
+        return true_exit(self, *exc)
+
+    return wanted(scope, {"__enter__": enter, "__exit__": leave})

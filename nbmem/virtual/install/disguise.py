@@ -55,7 +55,7 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
     def record_stream(self: torch.Tensor, stream: Any) -> None:
         block = mode.storages.of(self) if is_virtual(self) else None
         if block is not None and block.addr and mode.gpu is not None:
-            mode.gpu.allocator.record_stream(block.addr, int(stream.cuda_stream))
+            mode.gpu.record_stream(block.addr, int(stream.cuda_stream))
 
     def pin_memory(self: torch.Tensor, *_args: Any) -> torch.Tensor:
         if is_virtual(self):

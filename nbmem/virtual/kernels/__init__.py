@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.calls import Call
-from nbmem.virtual.kernels import attention, blas, embedding, normalization, pointwise, reduce
+from nbmem.virtual.kernels import (
+    attention,
+    blas,
+    convolution,
+    embedding,
+    normalization,
+    pointwise,
+    reduce,
+)
 from nbmem.virtual.kernels.plan import Kernel, Launch, Plan
 from nbmem.virtual.shapes import as_meta
 
@@ -21,6 +29,7 @@ KERNELS: tuple[Kernel, ...] = (
     *attention.KERNELS,
     *reduce.KERNELS,
     *embedding.KERNELS,
+    *convolution.KERNELS,
     *normalization.KERNELS,
     *pointwise.KERNELS,
 )
