@@ -77,7 +77,7 @@ class CellHooks:
             self._abandon()
             number = self._next if info.store_history else None
             cell = RunningCell(
-                title="cell" if number is None else f"In [{number}]",
+                title=_title(number),
                 label=_first_line(info.raw_cell),
                 number=number,
                 counted=self.deltas and info.store_history and not _is_ours(info.raw_cell),
@@ -103,6 +103,15 @@ class CellHooks:
                 exceeded = self._finish(cell, result)
                 if exceeded is not None and getattr(result, "success", False):
                     self._fail(result, exceeded)
+
+    def number(self) -> int | None:
+        """The 3 of `In [3]` for the cell that runs now, if it has one."""
+        cell = self._running.get(threading.get_ident())
+        return None if cell is None else cell.number
+
+    def title(self) -> str:
+        """What the cell that runs now is called where the user gave no name."""
+        return _title(self.number())
 
     def close(self) -> None:
         """Show what is being recorded and forget it: the extension goes."""
@@ -167,6 +176,10 @@ class CellHooks:
 
             self._reader = DeltaReader()
         return self._reader
+
+
+def _title(number: int | None) -> str:
+    return "cell" if number is None else f"In [{number}]"
 
 
 def _torch_is_there() -> bool:

@@ -9,37 +9,47 @@ from nbmem.ipython.commands.base import Notebook
 from nbmem.ipython.guest import guest
 from nbmem.ipython.magics import Magics
 from nbmem.ipython.tracer import Tracer
-from nbmem.ipython.transformer import insert_before_cell_magic, strip_memtrace_line
+from nbmem.ipython.transformer import calls_of, insert_before_cell_magic, strip_memtrace_line
 
 _LOADED: dict[Any, Extension] = {}
+_RELOADING: dict[Any, Extension] = {}
+"""Unloaded by `%reload_ext`, which IPython advises where an extension is loaded already: it must
+not cost the user the last report, the history, or the card that their tensors are on."""
 
 
 class Extension:
     """nbmem in one shell."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Any, before: Extension | None = None) -> None:
         self._shell = shell
-        self._tracer = Tracer(shell)
-        self._hooks = CellHooks(shell, self._tracer)
-        self._magics = Magics(Notebook(shell=shell, tracer=self._tracer, hooks=self._hooks))
+        self.tracer = Tracer(shell)
+        self.hooks = CellHooks(shell, self.tracer)
+        if before is not None:
+            self.tracer.last = before.tracer.last
+            self.tracer.activated = before.tracer.activated
+            self.hooks.rows.extend(before.hooks.rows)
+        self._magics = Magics(Notebook(shell=shell, tracer=self.tracer, hooks=self.hooks))
 
     def load(self) -> None:
         """Put in the transformer, the hooks and the magics."""
         insert_before_cell_magic(self._chains(), strip_memtrace_line)
-        self._shell.events.register("pre_run_cell", self._hooks.pre_run_cell)
-        self._shell.events.register("post_run_cell", self._hooks.post_run_cell)
+        self._shell.events.register("pre_run_cell", self.hooks.pre_run_cell)
+        self._shell.events.register("post_run_cell", self.hooks.post_run_cell)
         self._magics.install()
 
     def unload(self) -> None:
-        """Take all of it out; a trace that runs is shown, a virtual card that we put in goes."""
-        self._hooks.close()
+        """Take all of it out; a trace that runs is shown."""
+        self.hooks.close()
         self._magics.remove()
         for name in ("pre_run_cell", "post_run_cell"):
-            self._shell.events.unregister(name, getattr(self._hooks, name))
+            self._shell.events.unregister(name, getattr(self.hooks, name))
         for chain in self._chains():
             if strip_memtrace_line in chain:
                 chain.remove(strip_memtrace_line)
-        if self._tracer.activated:
+
+    def take_card_out(self) -> None:
+        """Leave the virtual card, if it was put in from this notebook."""
+        if self.tracer.activated:
             with guest("take the virtual card out"):
                 from nbmem import devices
 
@@ -53,7 +63,7 @@ class Extension:
 def load_ipython_extension(shell: Any) -> None:
     """What `%load_ext nbmem` calls; loading twice changes nothing."""
     if shell not in _LOADED:
-        extension = Extension(shell)
+        extension = Extension(shell, _RELOADING.pop(shell, None))
         extension.load()
         _LOADED[shell] = extension
 
@@ -61,5 +71,10 @@ def load_ipython_extension(shell: Any) -> None:
 def unload_ipython_extension(shell: Any) -> None:
     """What `%unload_ext nbmem` calls: everything is undone."""
     extension = _LOADED.pop(shell, None)
-    if extension is not None:
-        extension.unload()
+    if extension is None:
+        return
+    extension.unload()
+    if calls_of("reload_extension"):
+        _RELOADING[shell] = extension
+    else:
+        extension.take_card_out()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
@@ -66,11 +67,11 @@ def _memtrace(notebook: Notebook) -> Callable[..., Any]:
                 title = source if len(source) <= _TITLE_LENGTH else f"{source[:_TITLE_LENGTH]}..."
             else:
                 options, source = parse_cell_line(line), cell
-                title = options.name or "cell"
+                title = options.name or notebook.hooks.title()
         except UsageError as err:
             say(str(err) if cell is None else f"{err} This cell runs untraced.")
-            return None if cell is None else _run(notebook.shell, cell, local_ns)
-        return _trace(notebook, options, title, lambda: _run(notebook.shell, source, local_ns))
+            return None if cell is None else _run(notebook, cell, local_ns)
+        return _trace(notebook, options, title, partial(_run, notebook, source, local_ns))
 
     memtrace.__doc__ = _memtrace_help()
     memtrace.needs_local_scope = True  # type: ignore[attr-defined]
@@ -129,11 +130,12 @@ def _block(title: str) -> AbstractContextManager[object]:
     return block
 
 
-def _run(shell: Any, source: str, local_ns: Mapping[str, object] | None) -> Any:
+def _run(notebook: Notebook, source: str, local_ns: Mapping[str, object] | None) -> Any:
     """Run code as `%time` does: its exception goes up to the cell, its last value comes back."""
     __tracebackhide__ = True
+    shell = notebook.shell
     code = shell.transform_cell(source)
-    name = shell.compile.cache(code, shell.execution_count, raw_code=source)
+    name = shell.compile.cache(code, notebook.hooks.number() or 0, raw_code=source)
     tree = shell.transform_ast(shell.compile.ast_parse(code, filename=name))
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     local_ns = shell.user_ns if local_ns is None else local_ns

@@ -34,10 +34,15 @@ def running_cells() -> int:
     The frames are asked and not a counter of ours, because an interrupted cell may never reach
     its closing event.
     """
+    return calls_of(_RUNNER)
+
+
+def calls_of(function: str) -> int:
+    """How many calls of a function of that name enclose the caller."""
     count, frame = 0, sys._getframe()  # noqa: SLF001 - the documented way to one's own frames
     while frame.f_back is not None:
         frame = frame.f_back
-        count += frame.f_code.co_name == _RUNNER
+        count += frame.f_code.co_name == function
     return count
 
 

@@ -65,6 +65,24 @@ def test_load_ext_and_unload_ext_work_by_name(shell, recorder, capsys):
     assert not shell.run_cell("%%memtrace\npass").success
 
 
+def test_reloading_keeps_the_last_report_and_the_history(shell, recorder, capsys):
+    shell.run_cell("%load_ext nbmem", store_history=True)
+    once = _inside(shell)
+    shell.run_cell("%%memtrace kept\npass", store_history=True)
+    assert shell.run_cell("%reload_ext nbmem", store_history=True).success
+    again = _inside(shell)
+    assert [len(calls) for calls in again["hooks"].values()] == [
+        len(calls) for calls in once["hooks"].values()
+    ]
+    assert again["lines"] == once["lines"]
+    capsys.readouterr()
+    shell.run_cell("%nbmem")
+    shell.run_cell("%nbmem history")
+    written = capsys.readouterr().out
+    assert "<report of kept>" in written
+    assert "[2]  kept" in written
+
+
 def test_unloading_inside_a_traced_cell_shows_its_report(run, recorder):
     done = run("%%memtrace\nimport nbmem\nnbmem.unload_ipython_extension(get_ipython())")
     assert done.success

@@ -143,6 +143,20 @@ def test_unloading_takes_the_virtual_card_out(notebook):
     assert outputs[2][0].text == outputs[4][0].text == "True\n"
 
 
+def test_reloading_leaves_the_card_and_its_tensors(notebook):
+    outputs, failed = notebook(
+        LOAD,
+        "kept = torch.zeros(1 << 20, device='cuda')",
+        "%reload_ext nbmem",
+        "%%memtrace\nmore = kept + 1",
+        "%unload_ext nbmem",
+        "print(torch.cuda.is_available())",
+    )
+    assert failed is None
+    assert len(_reports(outputs[3])) == 1
+    assert outputs[5][0].text == "False\n"
+
+
 def test_a_thread_that_allocates_is_part_of_the_cell(notebook):
     outputs, failed = notebook(
         LOAD,

@@ -99,6 +99,14 @@ def test_time_above_times_and_traces(run, recorder, shell):
     assert len(recorder.traces) == 1
 
 
+def test_time_above_a_failing_cell_shows_none_of_our_frames(run, recorder, shell):
+    done = run("%%time\n%%memtrace\nx = 1\n1 / 0")
+    assert "ZeroDivisionError" in done.out
+    assert "nbmem" not in done.out
+    assert recorder.traces[0].name == "In [1]"
+    assert recorder.traces[0].error == "ZeroDivisionError"
+
+
 def test_a_nested_run_cell_is_part_of_the_cell_that_runs_it(run, recorder, shell):
     done = run("%%memtrace\nget_ipython().run_cell('z = 3')")
     assert done.success
