@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,6 +104,46 @@ class Holding:
     line: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Something that nbmem itself can do, chosen from a fixed list: never code made of strings.
+
+    Attributes:
+        name: The subcommand of `%nbmem` ("free").
+        arguments: Its words ("cache",).
+    """
+
+    name: str
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One piece of advice, with what this run showed for it.
+
+    Attributes:
+        rule: Key of the rule that found it (`checkpoint_kept`).
+        title: One sentence: what to do and what it brings.
+        evidence: What this run showed, in one or two sentences with figures.
+        low: Bytes that it saves at least.
+        high: Bytes that it saves at most; equal to `low` where that is known.
+        ground: Where the bytes come from: counted, simulated on the recorded events, estimated.
+        code: Code to paste, or None.
+        command: What nbmem can do about it, or None where only the user can.
+        measured: Bytes that it brought once it was applied, or None.
+    """
+
+    rule: str
+    title: str
+    evidence: str
+    low: int
+    high: int
+    ground: Literal["exact", "simulated", "estimated"]
+    code: str | None = None
+    command: Command | None = None
+    measured: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
     """The curves of a recording at chosen moments: the peak of every stretch is among them.
@@ -142,6 +182,7 @@ class Report:
         dropped_events: How many were lost before the first of them.
         error: The exception that ended the recording, or None.
         notes: One sentence each.
+        findings: Advice, the largest saving first.
     """
 
     title: str
@@ -158,3 +199,4 @@ class Report:
     dropped_events: int
     error: str | None
     notes: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()

@@ -42,6 +42,12 @@ _PASS_ON = frozenset(
     }
 )  # fmt: skip
 _FLIP = frozenset({aten.logical_not.default, aten.bitwise_not.default})
+_ABSORBS = {
+    aten.logical_or.default: True,
+    aten.bitwise_or.Tensor: True,
+    aten.logical_and.default: False,
+    aten.bitwise_and.Tensor: False,
+}
 _OVERWRITES = frozenset({aten.copy_.default, aten.zero_.default, aten.fill_.Scalar})
 _UNDEFINED = frozenset(
     {aten.empty.memory_format, aten.empty_strided.default, aten.empty_like.default,
@@ -103,6 +109,8 @@ class Values:
             call, fresh
         ):
             return
+        if len(fresh) == 1 and self._absorbed(call, fresh[0]):
+            return
         if mutates and call.func not in _HARMLESS:
             for tensor in call.mutated():
                 if is_virtual(tensor):
@@ -139,6 +147,20 @@ class Values:
                     if tuple(tensor.size()) == tuple(value.size()):
                         self.teach(tensor, value)
         return True
+
+    def _absorbed(self, call: Call, result: torch.Tensor) -> bool:
+        """`unknown | True` is True and `unknown & False` is False, for whole tensors."""
+        absorbs = _ABSORBS.get(call.func)
+        if absorbs is None or result.dtype is not torch.bool:
+            return False
+        for tensor in call.tensors:
+            twin = self.twin(tensor) if is_virtual(tensor) else tensor
+            with _C._DisableTorchDispatch():
+                if twin is not None and twin.dtype is torch.bool and bool((twin == absorbs).all()):
+                    value = torch.full((), absorbs, device=CPU).expand(result.size())
+                    self.teach(result, value)
+                    return True
+        return False
 
     def _overwrite(self, call: Call) -> bool:
         """A whole storage gets a known value, whatever it held before."""

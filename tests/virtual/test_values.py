@@ -46,6 +46,12 @@ def test_what_depends_on_unknown_values_is_unknown(gpu):
     assert total.item() == 1.0
 
 
+def test_a_known_side_can_decide(gpu):
+    unknown = torch.randn(3, device="cuda") > 0
+    assert (unknown | torch.ones(3, dtype=torch.bool, device="cuda")).tolist() == [True] * 3
+    assert not (unknown & torch.zeros(3, dtype=torch.bool, device="cuda")).any().item()
+
+
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
