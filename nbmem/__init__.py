@@ -34,6 +34,11 @@ _HOMES = {
 }
 
 
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    """Where `jupyter labextension develop` finds the compiled extension of a checkout."""
+    return [{"src": "labextension", "dest": "nbmem-labextension"}]
+
+
 def __getattr__(name: str) -> Any:
     """Import what is asked for, when it is asked for: `import nbmem` itself stays light."""
     if name == "virtual":

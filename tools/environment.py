@@ -91,15 +91,26 @@ def this_python() -> Path:
     return Path(sys.executable)
 
 
-def pip(folder: Path, *arguments: str) -> None:
-    """Run the environment's pip; a base Python's pip serves one that has none."""
+def pip(folder: Path, *arguments: str, labextension: bool = False) -> None:
+    """Run the environment's pip; a base Python's pip serves one that has none.
+
+    Args:
+        folder: The environment.
+        arguments: What follows `pip`.
+        labextension: Let hatch_build.py compile the JupyterLab extension: about a minute, which the
+            environments that need no JupyterLab do without.
+    """
     python = str(python_of(folder))
     own = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False)
     front = [python, "-m", "pip"]
     if own.returncode:
         front = [sys.executable, "-m", "pip", "--python", python]
     quiet = ["-qq", "--disable-pip-version-check", "--no-warn-script-location"]
-    if subprocess.run([*front, *arguments, *quiet], cwd=ROOT, check=False).returncode:
+    environment = dict(os.environ)
+    if not labextension:
+        environment["NBMEM_SKIP_LABEXTENSION"] = "1"
+    done = subprocess.run([*front, *arguments, *quiet], cwd=ROOT, env=environment, check=False)
+    if done.returncode:
         raise SystemExit(
             "pip could not install what is needed; its own message is above. "
             "Without a network, --here runs with the packages that this Python has."

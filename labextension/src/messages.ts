@@ -1,0 +1,674 @@
+// Written by tools/messages.py from nbmem/live; do not edit. What each message means stands there.
+
+export const VERSION = 1;
+export const TARGET = 'nbmem';
+export const RPC_TARGET = 'nbmem.rpc';
+export const LEAST_HZ = 2;
+export const USUAL_HZ = 4;
+export const MOST_HZ = 10;
+
+/** A cell of the notebook. */
+export interface ICell {
+  /** The 3 of `In [3]`; None for a cell that IPython does not count. */
+  number: number | null;
+  /** JupyterLab's id of the cell; None where the front end does not send it. */
+  cell_id: string | null;
+  /** Its first line of code, or the name that the user gave. */
+  label: string;
+  /** Whether it is recorded fully (`%%memtrace`). */
+  traced: boolean;
+  /** When it began, milliseconds since the epoch. */
+  begun_ms: number;
+}
+
+/** One card at one moment, in bytes. */
+export interface ICardSample {
+  /** CUDA ordinal. */
+  index: number;
+  /** The whole card. */
+  total: number | null;
+  /** Bytes in live blocks. */
+  allocated: number;
+  /** Bytes held from the driver. */
+  reserved: number;
+  /** What the driver counts for this process. */
+  process: number | null;
+  /** What nobody uses. */
+  free: number | null;
+  /**
+   * Highest `allocated` since the cell began: torch's own counter where the cell has raised it,
+   * else the highest that was read.
+   */
+  peak: number;
+  /**
+   * `allocated` by what is known of it, in the order to stack them. They add up to it exactly; the
+   * last one is the rest. Empty where nothing is known.
+   */
+  by_category: [string, string, number][];
+}
+
+/**
+ * The cards while a cell runs. Pushed when something has changed, MOST_HZ times a second at most.
+ */
+export interface ISample {
+  nbmem: typeof VERSION;
+  kind: 'sample';
+  /** When it was read, milliseconds since the epoch. */
+  t_ms: number;
+  /** The cell that runs. */
+  cell: ICell;
+  /** Where a traced training loop is (`forward`); None elsewhere. */
+  phase: string | null;
+  /** Its step, from 0. */
+  step: number | null;
+  /** Each card that torch uses. */
+  cards: ICardSample[];
+}
+
+/** A cell begins to run. Pushed once torch has a card. */
+export interface ICellBegun {
+  nbmem: typeof VERSION;
+  kind: 'cell_begun';
+  t_ms: number;
+  cell: ICell;
+}
+
+/** What one cell did to one card, from counters read before and after it. */
+export interface ICellDelta {
+  /** What the cell is called: its first line, or the name that the user gave. */
+  label: string;
+  /** The number in `In [n]`; None for a cell without one. */
+  execution_count: number | null;
+  /** Bytes in live blocks when it started. */
+  allocated_before: number;
+  /** The same when it ended. */
+  allocated_after: number;
+  /** Bytes held from the driver when it started. */
+  reserved_before: number;
+  /** The same when it ended. */
+  reserved_after: number;
+  /**
+   * Highest allocated bytes inside; None if the cell was not traced, since torch has one peak
+   * counter and it is the user's.
+   */
+  peak: number | null;
+  /** Bytes that the driver counts for this process afterwards; None if it does not say. */
+  process: number | null;
+  /** How long it ran. */
+  duration_ns: number;
+  /** The exception that ended it (`OutOfMemoryError`), or None. */
+  error: string | null;
+}
+
+/** A cell has run. */
+export interface ICellEnded {
+  nbmem: typeof VERSION;
+  kind: 'cell_ended';
+  /** When. */
+  t_ms: number;
+  /** Which. */
+  cell: ICell;
+  /**
+   * Highest allocated bytes on any one card while it ran, from the samples and torch's counter;
+   * from the events for a traced cell. None where no card was used.
+   */
+  peak: number | null;
+  /** What it took and left; None if it has no line in the history. */
+  delta: ICellDelta | null;
+}
+
+/** One card, as its driver reports it. */
+export interface IDeviceInfo {
+  /** CUDA ordinal. */
+  index: number;
+  /** The driver's name of the card. */
+  name: string;
+  /** The card's bytes, as NVML or else cudaMemGetInfo counts them. */
+  total_bytes: number;
+  /** Whether nbmem's virtual GPU stands in for it. */
+  virtual: boolean;
+  /** Version of torch that used it. */
+  torch: string;
+  /** Compute capability (major, minor); None if nobody could ask. */
+  capability: [number, number] | null;
+}
+
+/** A place in the recording, described for a person. */
+export interface IMoment {
+  /** Index of the next event. */
+  event: number;
+  /** Nanoseconds since the start of the recording. */
+  t_ns: number;
+  /** Innermost phase, or None outside of one. */
+  phase: string | null;
+  /** Its step, or None. */
+  step: number | null;
+  /** `file.py:12 in function` of the allocation that made the peak, if a stack was taken. */
+  line: string | null;
+}
+
+/** The highest figures of a recording, each with its own moment; None where nobody knows. */
+export interface IPeak {
+  /** Where `allocated` was highest; the ledger at the peak is the one of this moment. */
+  at: IMoment;
+  allocated: number;
+  reserved: number;
+  active: number;
+  requested: number;
+  /** Highest process figure: reserved peak plus context; None without NVML. */
+  process: number | null;
+}
+
+/** One phase of the last trace. */
+export interface IPhase {
+  /** `forward`, or the user's own name of a block. */
+  name: string;
+  /** From 0; None outside of a step. */
+  step: number | null;
+  /** 1 for a phase inside another. */
+  depth: number;
+  /** How long it took. */
+  duration_ms: number;
+  /** Allocated bytes at its start. */
+  before: number;
+  /** Highest allocated bytes inside. */
+  peak: number;
+  /** Allocated bytes at its end. */
+  after: number;
+}
+
+/** Something that nbmem itself can do, chosen from a fixed list: never code made of strings. */
+export interface ICommand {
+  /** The subcommand of `%nbmem` ("free"). */
+  name: string;
+  /** Its words ("cache",). */
+  arguments: string[];
+}
+
+/** One piece of advice, with what this run showed for it. */
+export interface IFinding {
+  /** Key of the rule that found it (`checkpoint_kept`). */
+  rule: string;
+  /** One sentence: what to do and what it brings. */
+  title: string;
+  /** What this run showed, in one or two sentences with figures. */
+  evidence: string;
+  /** Bytes that it saves at least. */
+  low: number;
+  /** Bytes that it saves at most; equal to `low` where that is known. */
+  high: number;
+  /** Where the bytes come from: counted, simulated on the recorded events, estimated. */
+  ground: 'exact' | 'simulated' | 'estimated';
+  /** Code to paste, or None. */
+  code: string | null;
+  /** What nbmem can do about it, or None where only the user can. */
+  command: ICommand | null;
+  /** Bytes that it brought once it was applied, or None. */
+  measured: number | null;
+}
+
+/** What the last trace found. Pushed at the traced cell's end. */
+export interface ILastReport {
+  nbmem: typeof VERSION;
+  kind: 'last_report';
+  /** When it was finished. */
+  t_ms: number;
+  /** The traced cell; None for an opened file. */
+  cell: ICell | null;
+  /** Its label. */
+  title: string;
+  /** The card. */
+  device: IDeviceInfo;
+  /** How long it was recorded. */
+  duration_ms: number;
+  /** The highest figures, and where. */
+  peak: IPeak;
+  /** The whole card at the peak, by category; adds up to the card. */
+  at_peak: [string, string, number][];
+  /** The same at the end. */
+  at_end: [string, string, number][];
+  /** In order of their start, the first MOST_PHASES. */
+  phases: IPhase[];
+  /** How many more there were. */
+  phases_left_out: number;
+  /** Advice, the largest saving first. */
+  findings: IFinding[];
+  /** One sentence each. */
+  notes: string[];
+  /** The exception that ended it. */
+  error: string | null;
+}
+
+/** Another process on a card. */
+export interface IProcess {
+  /** CUDA ordinal. */
+  card: number;
+  /** Its number, as the driver sees it. */
+  pid: number;
+  /** The program's name, or its number where that is hidden. */
+  name: string;
+  /** The notebook whose kernel it is (`train.ipynb`); None for other programs. */
+  notebook: string | null;
+  /** Its bytes. */
+  used: number;
+}
+
+/** The other processes, those with most bytes first. Pushed when they have changed. */
+export interface IProcesses {
+  nbmem: typeof VERSION;
+  kind: 'processes';
+  t_ms: number;
+  processes: IProcess[];
+}
+
+/** Something that the user should know once (`the live readings stopped: ...`). */
+export interface INote {
+  nbmem: typeof VERSION;
+  kind: 'note';
+  t_ms: number;
+  sentence: string;
+}
+
+/** nbmem is being taken out of this kernel; the last message. */
+export interface IUnloaded {
+  nbmem: typeof VERSION;
+  kind: 'unloaded';
+  t_ms: number;
+}
+
+/** Answered by State, also while a cell runs (where the kernel has subshells). */
+export interface IGetState {
+  nbmem: typeof VERSION;
+  kind: 'get_state';
+  id: string;
+}
+
+/** Put a virtual card in: a CardChoice's key; `off` leaves it. Not while a cell runs. */
+export interface IChooseCard {
+  nbmem: typeof VERSION;
+  kind: 'choose_card';
+  id: string;
+  card: string;
+}
+
+/** Carry out the command of a finding of the last report. Not while a cell runs. */
+export interface IRunCommand {
+  nbmem: typeof VERSION;
+  kind: 'run_command';
+  /** The request's. */
+  id: string;
+  /** The command's name (`free`). */
+  name: string;
+  /** Its words. Name and words must be those of a finding, or `free cache`. */
+  arguments: string[];
+}
+
+/** Show no more (or again) what a rule finds. */
+export interface IMuteRule {
+  nbmem: typeof VERSION;
+  kind: 'mute_rule';
+  id: string;
+  rule: string;
+  muted: boolean;
+}
+
+/** Choose the samples a second, from LEAST_HZ to MOST_HZ. */
+export interface ISetRate {
+  nbmem: typeof VERSION;
+  kind: 'set_rate';
+  id: string;
+  hz: number;
+}
+
+/** Trace the next cell as if `%%memtrace` stood above it, or not after all. */
+export interface ITraceNext {
+  nbmem: typeof VERSION;
+  kind: 'trace_next';
+  id: string;
+  on: boolean;
+}
+
+/** A card that torch could use here. */
+export interface ICardInfo {
+  /** CUDA ordinal; NVML's where torch is not started. */
+  index: number;
+  /** The driver's name. */
+  name: string;
+  /** Bytes. */
+  total: number | null;
+  /** Whether it is nbmem's. */
+  virtual: boolean;
+}
+
+/** A virtual card that can stand in: what ChooseCard takes. */
+export interface ICardChoice {
+  /** Its short name (`H100 80GB`). */
+  key: string;
+  /** Its full name. */
+  name: string;
+  /** Bytes. */
+  total: number;
+}
+
+/** All that a page needs that has just come. The answer to GetState, and to what changes it. */
+export interface IState {
+  nbmem: typeof VERSION;
+  kind: 'state';
+  /** The request's. */
+  id: string;
+  /** When. */
+  t_ms: number;
+  /** nbmem's version in the kernel. */
+  package: string;
+  /** torch's version; None if the notebook has not imported it. */
+  torch: string | null;
+  /** The cards here; empty without a GPU. */
+  cards: ICardInfo[];
+  /** The virtual cards, where one may be put in now; empty where not. */
+  choices: ICardChoice[];
+  /** Samples a second at most. */
+  rate_hz: number;
+  /** Whether the next cell will be traced because the page asked for it. */
+  tracing_next: boolean;
+  /** The cell that runs. */
+  cell: ICell | null;
+  /** Those of the last minute, oldest first. */
+  samples: ISample[];
+  /** The last MOST_CELLS cells, oldest first. */
+  cells: ICellEnded[];
+  /** Of the last trace. */
+  report: ILastReport | null;
+  /** Other processes on the cards. */
+  processes: IProcess[];
+  /** Rules whose advice is not shown. */
+  muted: string[];
+  /** Faults of nbmem's own, one sentence each. */
+  notes: string[];
+}
+
+/** A request was carried out; `sentence` says what it did. */
+export interface IDone {
+  nbmem: typeof VERSION;
+  kind: 'done';
+  id: string;
+  sentence: string;
+}
+
+/** A request was not carried out; `sentence` says why and what to do. `id` is empty if unread. */
+export interface IRefused {
+  nbmem: typeof VERSION;
+  kind: 'refused';
+  id: string;
+  sentence: string;
+}
+
+export type Push = ISample | ICellBegun | ICellEnded | ILastReport | IProcesses | INote | IUnloaded;
+export type Request = IGetState | IChooseCard | IRunCommand | IMuteRule | ISetRate | ITraceNext;
+export type Reply = IState | IDone | IRefused;
+
+/** A value's check; what it lets pass has the declared form. */
+type Check = (value: unknown) => boolean;
+
+const MOST_ITEMS = 10_000;
+const MOST_TEXT = 100_000;
+
+const text: Check = v => typeof v === 'string' && v.length <= MOST_TEXT;
+const truth: Check = v => typeof v === 'boolean';
+const number: Check = v => typeof v === 'number' && Number.isFinite(v);
+const integer: Check = v => Number.isSafeInteger(v);
+const oneOf =
+  (...values: string[]): Check =>
+  v =>
+    typeof v === 'string' && values.includes(v);
+const nullable =
+  (check: Check): Check =>
+  v =>
+    v === null || check(v);
+const list =
+  (check: Check): Check =>
+  v =>
+    Array.isArray(v) && v.length <= MOST_ITEMS && v.every(item => check(item));
+const tuple =
+  (...checks: Check[]): Check =>
+  v =>
+    Array.isArray(v) && v.length === checks.length && checks.every((check, i) => check(v[i]));
+const record =
+  (fields: [string, Check][]): Check =>
+  v =>
+    typeof v === 'object' &&
+    v !== null &&
+    fields.every(
+      ([name, check]) =>
+        Object.prototype.hasOwnProperty.call(v, name) && check((v as Record<string, unknown>)[name])
+    );
+
+const isCell = record([
+  ['number', nullable(integer)],
+  ['cell_id', nullable(text)],
+  ['label', text],
+  ['traced', truth],
+  ['begun_ms', number]
+]);
+
+const isCardSample = record([
+  ['index', integer],
+  ['total', nullable(integer)],
+  ['allocated', integer],
+  ['reserved', integer],
+  ['process', nullable(integer)],
+  ['free', nullable(integer)],
+  ['peak', integer],
+  ['by_category', list(tuple(text, text, integer))]
+]);
+
+const isSample = record([
+  ['t_ms', number],
+  ['cell', isCell],
+  ['phase', nullable(text)],
+  ['step', nullable(integer)],
+  ['cards', list(isCardSample)]
+]);
+
+const isCellBegun = record([
+  ['t_ms', number],
+  ['cell', isCell]
+]);
+
+const isCellDelta = record([
+  ['label', text],
+  ['execution_count', nullable(integer)],
+  ['allocated_before', integer],
+  ['allocated_after', integer],
+  ['reserved_before', integer],
+  ['reserved_after', integer],
+  ['peak', nullable(integer)],
+  ['process', nullable(integer)],
+  ['duration_ns', integer],
+  ['error', nullable(text)]
+]);
+
+const isCellEnded = record([
+  ['t_ms', number],
+  ['cell', isCell],
+  ['peak', nullable(integer)],
+  ['delta', nullable(isCellDelta)]
+]);
+
+const isDeviceInfo = record([
+  ['index', integer],
+  ['name', text],
+  ['total_bytes', integer],
+  ['virtual', truth],
+  ['torch', text],
+  ['capability', nullable(tuple(integer, integer))]
+]);
+
+const isMoment = record([
+  ['event', integer],
+  ['t_ns', integer],
+  ['phase', nullable(text)],
+  ['step', nullable(integer)],
+  ['line', nullable(text)]
+]);
+
+const isPeak = record([
+  ['at', isMoment],
+  ['allocated', integer],
+  ['reserved', integer],
+  ['active', integer],
+  ['requested', integer],
+  ['process', nullable(integer)]
+]);
+
+const isPhase = record([
+  ['name', text],
+  ['step', nullable(integer)],
+  ['depth', integer],
+  ['duration_ms', number],
+  ['before', integer],
+  ['peak', integer],
+  ['after', integer]
+]);
+
+const isCommand = record([
+  ['name', text],
+  ['arguments', list(text)]
+]);
+
+const isFinding = record([
+  ['rule', text],
+  ['title', text],
+  ['evidence', text],
+  ['low', integer],
+  ['high', integer],
+  ['ground', oneOf('exact', 'simulated', 'estimated')],
+  ['code', nullable(text)],
+  ['command', nullable(isCommand)],
+  ['measured', nullable(integer)]
+]);
+
+const isLastReport = record([
+  ['t_ms', number],
+  ['cell', nullable(isCell)],
+  ['title', text],
+  ['device', isDeviceInfo],
+  ['duration_ms', number],
+  ['peak', isPeak],
+  ['at_peak', list(tuple(text, text, integer))],
+  ['at_end', list(tuple(text, text, integer))],
+  ['phases', list(isPhase)],
+  ['phases_left_out', integer],
+  ['findings', list(isFinding)],
+  ['notes', list(text)],
+  ['error', nullable(text)]
+]);
+
+const isProcess = record([
+  ['card', integer],
+  ['pid', integer],
+  ['name', text],
+  ['notebook', nullable(text)],
+  ['used', integer]
+]);
+
+const isProcesses = record([
+  ['t_ms', number],
+  ['processes', list(isProcess)]
+]);
+
+const isNote = record([
+  ['t_ms', number],
+  ['sentence', text]
+]);
+
+const isUnloaded = record([
+  ['t_ms', number]
+]);
+
+const isCardInfo = record([
+  ['index', integer],
+  ['name', text],
+  ['total', nullable(integer)],
+  ['virtual', truth]
+]);
+
+const isCardChoice = record([
+  ['key', text],
+  ['name', text],
+  ['total', integer]
+]);
+
+const isState = record([
+  ['id', text],
+  ['t_ms', number],
+  ['package', text],
+  ['torch', nullable(text)],
+  ['cards', list(isCardInfo)],
+  ['choices', list(isCardChoice)],
+  ['rate_hz', number],
+  ['tracing_next', truth],
+  ['cell', nullable(isCell)],
+  ['samples', list(isSample)],
+  ['cells', list(isCellEnded)],
+  ['report', nullable(isLastReport)],
+  ['processes', list(isProcess)],
+  ['muted', list(text)],
+  ['notes', list(text)]
+]);
+
+const isDone = record([
+  ['id', text],
+  ['sentence', text]
+]);
+
+const isRefused = record([
+  ['id', text],
+  ['sentence', text]
+]);
+
+const PUSHES = new Map<string, Check>([
+  ['sample', isSample],
+  ['cell_begun', isCellBegun],
+  ['cell_ended', isCellEnded],
+  ['last_report', isLastReport],
+  ['processes', isProcesses],
+  ['note', isNote],
+  ['unloaded', isUnloaded]
+]);
+
+const REPLIES = new Map<string, Check>([
+  ['state', isState],
+  ['done', isDone],
+  ['refused', isRefused]
+]);
+
+/** What became of a message: `foreign` is none of ours, `version` of another nbmem. */
+export type Read<T> =
+  | { ok: true; message: T }
+  | { ok: false; why: 'foreign' | 'invalid' }
+  | { ok: false; why: 'version'; version: number };
+
+function read<T>(data: unknown, kinds: Map<string, Check>): Read<T> {
+  if (typeof data !== 'object' || data === null || !('nbmem' in data)) {
+    return { ok: false, why: 'foreign' };
+  }
+  const { nbmem, kind } = data as { nbmem: unknown; kind?: unknown };
+  if (typeof nbmem !== 'number') {
+    return { ok: false, why: 'invalid' };
+  }
+  if (nbmem !== VERSION) {
+    return { ok: false, why: 'version', version: nbmem };
+  }
+  const check = typeof kind === 'string' ? kinds.get(kind) : undefined;
+  return check?.(data) ? { ok: true, message: data as T } : { ok: false, why: 'invalid' };
+}
+
+/** Read the data of a `comm_msg` on iopub. */
+export function readPush(data: unknown): Read<Push> {
+  return read<Push>(data, PUSHES);
+}
+
+/** Read an answer on the request comm. */
+export function readReply(data: unknown): Read<Reply> {
+  return read<Reply>(data, REPLIES);
+}
