@@ -108,6 +108,29 @@ class Identities(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Holders(Columns):
+    """Who kept what alive at the end: one row for each storage and root that reaches it.
+
+    `core.holders` reads them. A storage's rows lie together, its best holder first.
+
+    Attributes:
+        addr: Address of the storage.
+        size: Bytes of the storage.
+        form: Index into the session's names: `(64, 3, 7, 7) float32`.
+        kind: HolderKind codes.
+        root: Index into the session's names: `checkpoint`.
+        path: Index into the session's names: `checkpoint['model']['conv1.weight']`.
+    """
+
+    addr: Ints
+    size: Ints
+    form: Ints
+    kind: Codes
+    root: Ints
+    path: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceTrace:
     """What happened on one card.
 
@@ -124,6 +147,7 @@ class DeviceTrace:
         samples: Readings of the whole card.
         identities: What lived where.
         other_processes: Bytes by process name where visible, at the end.
+        holders: Who kept what lived at the end; None where nobody looked.
     """
 
     info: DeviceInfo
@@ -137,6 +161,7 @@ class DeviceTrace:
     samples: Samples
     identities: Identities
     other_processes: Mapping[str, int] = field(default_factory=dict)
+    holders: Holders | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,7 +13,15 @@ import numpy as np
 
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Blocks, Columns, Events, Frame, Layout, Segments
-from nbmem.core.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session
+from nbmem.core.session import (
+    DeviceInfo,
+    DeviceTrace,
+    Holders,
+    Identities,
+    Marks,
+    Samples,
+    Session,
+)
 from nbmem.core.spans import Span
 
 if TYPE_CHECKING:
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Raised when a reader of the older format could no longer read the file."""
 
-_CODES = {"action", "category", "expandable", "small", "state"}
+_CODES = {"action", "category", "expandable", "kind", "small", "state"}
 _C = TypeVar("_C", bound=Columns)
 
 
@@ -79,6 +87,7 @@ def _tables(device: DeviceTrace) -> dict[str, Columns]:
         "marks": device.marks,
         "samples": device.samples,
         "identities": device.identities,
+        **({"holders": device.holders} if device.holders is not None else {}),
     }
 
 
@@ -99,6 +108,7 @@ def _head(session: Session) -> dict[str, Any]:
                 "settings": dict(device.settings),
                 "dropped": device.dropped,
                 "start_known": device.start is not None,
+                "holders_known": device.holders is not None,
                 "other_processes": dict(device.other_processes),
             }
             for device in session.devices
@@ -159,6 +169,8 @@ def _device(head: Mapping[str, Any], archive: zipfile.ZipFile, index: int) -> De
         samples=table(Samples, "samples"),
         identities=table(Identities, "identities"),
         other_processes=head["other_processes"],
+        # Files of nbmem 0.1 have none.
+        holders=table(Holders, "holders") if head.get("holders_known") else None,
     )
 
 

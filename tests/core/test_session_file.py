@@ -14,6 +14,7 @@ from nbmem.core.events import Blocks, Columns, Events, Frame, Layout, Segments
 from nbmem.core.session import (
     DeviceInfo,
     DeviceTrace,
+    Holders,
     Identities,
     Marks,
     Samples,
@@ -23,7 +24,7 @@ from nbmem.core.session_file import open_session, save_session
 from nbmem.core.spans import Span
 from tests.recorded import load, session_of
 
-CODES = {"action", "category", "expandable", "small", "state"}
+CODES = {"action", "category", "expandable", "kind", "small", "state"}
 
 
 @st.composite
@@ -60,6 +61,7 @@ devices = st.builds(
     samples=tables(Samples),
     identities=tables(Identities),
     other_processes=st.dictionaries(text, st.integers(0, 1 << 40), max_size=3),
+    holders=st.none() | tables(Holders),
 )
 spans = st.builds(
     Span,
@@ -108,6 +110,13 @@ def test_what_is_saved_is_opened(session, tmp_path_factory):
 def test_a_recorded_run_survives(tmp_path):
     session = session_of(load("lstm_lm_b32s128_sgd"))
     assert plain(open_session(save_session(session, tmp_path / "run.nbmem"))) == plain(session)
+
+
+def test_a_file_from_before_the_holders_is_opened(tmp_path):
+    path = save_session(session_of(load("lstm_lm_b32s128_sgd")), tmp_path / "run.nbmem")
+    rewritten(path, "session.json", lambda d: d.replace(b'"holders_known": false, ', b""))
+    assert b"holders" not in zipfile.ZipFile(path).read("session.json")
+    assert open_session(path).devices[0].holders is None
 
 
 def test_a_missing_file_is_a_sentence(tmp_path):
