@@ -1,0 +1,85 @@
+"""What grows from step to step: who holds it, which line makes it, how many bytes a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.analysis.accounts import accounts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.analysis.accounts import Account
+    from nbmem.ledger.books import Books
+
+    Ints = NDArray[np.int64]
+
+FEWEST_STEPS = 3
+"""Ends of steps that must be compared: two differences, so that one jump is no growth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """Something of which more is left at the end of every step.
+
+    Attributes:
+        account: Who holds it and what made it.
+        slope: Bytes that it grows by in a step (the median of the steps compared).
+        steps: How many steps were compared.
+        first: Bytes at the end of the first of them.
+        last: Bytes at the end of the last.
+    """
+
+    account: Account
+    slope: int
+    steps: int
+    first: int
+    last: int
+
+
+def growth(books: Books) -> tuple[Growth, ...]:
+    """What grows in every step of a recording, the steepest first.
+
+    The first step is left out: it makes the gradients, the optimizer's state and the workspaces.
+    What a step makes once and the next one replaces does not grow.
+    """
+    ends = step_ends(books)[1:]
+    if len(ends) < FEWEST_STEPS:
+        return ()
+    a = books.followed.allocations
+    first = np.searchsorted(ends, a.born, "right")
+    gone = np.searchsorted(ends, a.freed, "right")
+    rows = np.flatnonzero(gone > first)
+    if not len(rows):
+        return ()
+    found, index = accounts(books, rows)
+    change = np.zeros((len(found), len(ends) + 1), np.int64)
+    np.add.at(change, (index, first[rows]), a.block[rows])
+    np.subtract.at(change, (index, gone[rows]), a.block[rows])
+    held = np.cumsum(change, axis=1)[:, :-1]
+    steps = np.diff(held, axis=1)
+    growing = np.flatnonzero((steps > 0).all(axis=1)).tolist()
+    lines = [
+        Growth(
+            account=found[row],
+            slope=int(np.median(steps[row])),
+            steps=len(ends),
+            first=int(held[row, 0]),
+            last=int(held[row, -1]),
+        )
+        for row in growing
+    ]
+    return tuple(sorted(lines, key=lambda line: -line.slope))
+
+
+def step_ends(books: Books) -> Ints:
+    """The position at which each step ends, ascending."""
+    device = books.session.devices.index(books.trace)
+    ends: dict[int, int] = {}
+    for span in books.session.spans:
+        if span.kind == "phase" and span.step is not None:
+            ends[span.step] = max(ends.get(span.step, 0), span.last[device])
+    return np.array([ends[step] for step in sorted(ends)], np.int64)

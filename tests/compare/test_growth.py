@@ -1,0 +1,64 @@
+"""What grows from step to step, by name and to the byte; a healthy loop grows nothing."""
+
+import pytest
+
+import nbmem
+from nbmem import virtual
+from nbmem.analysis.growth import growth
+from nbmem.core.categories import Category
+from nbmem.ledger.books import Books
+
+pytestmark = pytest.mark.torch
+FEATURES, BATCH = 100, 64
+
+
+@pytest.fixture(autouse=True)
+def _card():
+    with virtual.activated("T4"):
+        yield
+
+
+def train(body, steps=6):
+    """Six steps of a small network; `body` gets each loss and the names of the 'notebook'."""
+    import torch
+
+    model = torch.nn.Linear(FEATURES, 400).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    names = {"model": model, "optimizer": optimizer}
+    with nbmem.trace("loop", stacks=True, namespace=names) as trace:
+        for _ in range(steps):
+            loss = model(torch.randn(BATCH, FEATURES, device="cuda")).square().sum()
+            loss.backward(retain_graph=True)
+            body(loss, names)
+            optimizer.step()
+            optimizer.zero_grad()
+    return growth(Books(trace.session))
+
+
+def test_a_healthy_loop_grows_nothing():
+    assert train(lambda loss, names: None) == ()
+
+
+def test_kept_losses_grow_by_their_graphs_and_are_named():
+    def keep(loss, names):
+        names.setdefault("losses", []).append(loss)
+
+    found = {line.account.holder or line.account.category: line for line in train(keep)}
+    losses = found["losses[...]"]
+    assert (losses.slope, losses.steps, losses.last - losses.first) == (512, 5, 4 * 512)
+    assert losses.account.category is Category.USER_TENSORS
+    assert losses.account.line.startswith("test_growth.py:")
+    activations = found[Category.ACTIVATIONS]
+    assert activations.slope == BATCH * 400 * 4  # what square() saved
+
+
+def test_the_steepest_comes_first():
+    kept = []
+    found = train(lambda loss, names: kept.append(loss))
+    assert [line.slope for line in found] == sorted((line.slope for line in found), reverse=True)
+    assert found[0].slope > 512
+
+
+def test_two_steps_are_too_few_to_say():
+    kept = []
+    assert train(lambda loss, names: kept.append(loss), steps=3) == ()
