@@ -9,9 +9,9 @@ export const MOST_HZ = 10;
 
 /** A cell of the notebook. */
 export interface ICell {
-  /** The 3 of `In [3]`; None for a cell that IPython does not count. */
+  /** The 3 of `In [3]`; null for a cell that IPython does not count. */
   number: number | null;
-  /** JupyterLab's id of the cell; None where the front end does not send it. */
+  /** JupyterLab's id of the cell; null where the front end does not send it. */
   cell_id: string | null;
   /** Its first line of code, or the name that the user gave. */
   label: string;
@@ -27,7 +27,7 @@ export interface ICardSample {
   index: number;
   /** The whole card. */
   total: number | null;
-  /** Bytes in live blocks. */
+  /** Bytes in live blocks, rounded up as the allocator does. */
   allocated: number;
   /** Bytes held from the driver. */
   reserved: number;
@@ -47,9 +47,7 @@ export interface ICardSample {
   by_category: [string, string, number][];
 }
 
-/**
- * The cards while a cell runs. Pushed when something has changed, MOST_HZ times a second at most.
- */
+/** The cards while a cell runs. Pushed when something has changed. */
 export interface ISample {
   nbmem: typeof VERSION;
   kind: 'sample';
@@ -57,7 +55,7 @@ export interface ISample {
   t_ms: number;
   /** The cell that runs. */
   cell: ICell;
-  /** Where a traced training loop is (`forward`); None elsewhere. */
+  /** Where a traced training loop is (`forward`); null elsewhere. */
   phase: string | null;
   /** Its step, from 0. */
   step: number | null;
@@ -77,7 +75,7 @@ export interface ICellBegun {
 export interface ICellDelta {
   /** What the cell is called: its first line, or the name that the user gave. */
   label: string;
-  /** The number in `In [n]`; None for a cell without one. */
+  /** The number in `In [n]`; null for a cell without one. */
   execution_count: number | null;
   /** Bytes in live blocks when it started. */
   allocated_before: number;
@@ -88,15 +86,15 @@ export interface ICellDelta {
   /** The same when it ended. */
   reserved_after: number;
   /**
-   * Highest allocated bytes inside; None if the cell was not traced, since torch has one peak
+   * Highest allocated bytes inside; null if the cell was not traced, since torch has one peak
    * counter and it is the user's.
    */
   peak: number | null;
-  /** Bytes that the driver counts for this process afterwards; None if it does not say. */
+  /** Bytes that the driver counts for this process afterwards; null if it does not say. */
   process: number | null;
   /** How long it ran. */
   duration_ns: number;
-  /** The exception that ended it (`OutOfMemoryError`), or None. */
+  /** The exception that ended it (`OutOfMemoryError`), or null. */
   error: string | null;
 }
 
@@ -110,27 +108,23 @@ export interface ICellEnded {
   cell: ICell;
   /**
    * Highest allocated bytes on any one card while it ran, from the samples and torch's counter;
-   * from the events for a traced cell. None where no card was used.
+   * from the events for a traced cell. null where no card was used.
    */
   peak: number | null;
-  /** What it took and left; None if it has no line in the history. */
+  /** What it took and left; null if it has no line in the history. */
   delta: ICellDelta | null;
 }
 
-/** One card, as its driver reports it. */
-export interface IDeviceInfo {
-  /** CUDA ordinal. */
+/** A card that torch could use here. */
+export interface ICardInfo {
+  /** CUDA ordinal; NVML's where torch is not started. */
   index: number;
-  /** The driver's name of the card. */
+  /** The driver's name. */
   name: string;
-  /** The card's bytes, as NVML or else cudaMemGetInfo counts them. */
-  total_bytes: number;
-  /** Whether nbmem's virtual GPU stands in for it. */
+  /** Bytes. */
+  total: number | null;
+  /** Whether it is nbmem's. */
   virtual: boolean;
-  /** Version of torch that used it. */
-  torch: string;
-  /** Compute capability (major, minor); None if nobody could ask. */
-  capability: [number, number] | null;
 }
 
 /** A place in the recording, described for a person. */
@@ -139,15 +133,15 @@ export interface IMoment {
   event: number;
   /** Nanoseconds since the start of the recording. */
   t_ns: number;
-  /** Innermost phase, or None outside of one. */
+  /** Innermost phase, or null outside of one. */
   phase: string | null;
-  /** Its step, or None. */
+  /** Its step, or null. */
   step: number | null;
   /** `file.py:12 in function` of the allocation that made the peak, if a stack was taken. */
   line: string | null;
 }
 
-/** The highest figures of a recording, each with its own moment; None where nobody knows. */
+/** The highest figures of a recording, each with its own moment; null where nobody knows. */
 export interface IPeak {
   /** Where `allocated` was highest; the ledger at the peak is the one of this moment. */
   at: IMoment;
@@ -155,7 +149,7 @@ export interface IPeak {
   reserved: number;
   active: number;
   requested: number;
-  /** Highest process figure: reserved peak plus context; None without NVML. */
+  /** Highest process figure: reserved peak plus context; null without NVML. */
   process: number | null;
 }
 
@@ -163,7 +157,7 @@ export interface IPeak {
 export interface IPhase {
   /** `forward`, or the user's own name of a block. */
   name: string;
-  /** From 0; None outside of a step. */
+  /** From 0; null outside of a step. */
   step: number | null;
   /** 1 for a phase inside another. */
   depth: number;
@@ -199,11 +193,11 @@ export interface IFinding {
   high: number;
   /** Where the bytes come from: counted, simulated on the recorded events, estimated. */
   ground: 'exact' | 'simulated' | 'estimated';
-  /** Code to paste, or None. */
+  /** Code to paste, or null. */
   code: string | null;
-  /** What nbmem can do about it, or None where only the user can. */
+  /** What nbmem can do about it, or null where only the user can. */
   command: ICommand | null;
-  /** Bytes that it brought once it was applied, or None. */
+  /** Bytes that it brought once it was applied, or null. */
   measured: number | null;
 }
 
@@ -213,12 +207,12 @@ export interface ILastReport {
   kind: 'last_report';
   /** When it was finished. */
   t_ms: number;
-  /** The traced cell; None for an opened file. */
+  /** The traced cell; null for an opened file. */
   cell: ICell | null;
   /** Its label. */
   title: string;
   /** The card. */
-  device: IDeviceInfo;
+  device: ICardInfo;
   /** How long it was recorded. */
   duration_ms: number;
   /** The highest figures, and where. */
@@ -247,7 +241,7 @@ export interface IProcess {
   pid: number;
   /** The program's name, or its number where that is hidden. */
   name: string;
-  /** The notebook whose kernel it is (`train.ipynb`); None for other programs. */
+  /** The notebook whose kernel it is (`train.ipynb`); null for other programs. */
   notebook: string | null;
   /** Its bytes. */
   used: number;
@@ -328,18 +322,6 @@ export interface ITraceNext {
   on: boolean;
 }
 
-/** A card that torch could use here. */
-export interface ICardInfo {
-  /** CUDA ordinal; NVML's where torch is not started. */
-  index: number;
-  /** The driver's name. */
-  name: string;
-  /** Bytes. */
-  total: number | null;
-  /** Whether it is nbmem's. */
-  virtual: boolean;
-}
-
 /** A virtual card that can stand in: what ChooseCard takes. */
 export interface ICardChoice {
   /** Its short name (`H100 80GB`). */
@@ -360,7 +342,7 @@ export interface IState {
   t_ms: number;
   /** nbmem's version in the kernel. */
   package: string;
-  /** torch's version; None if the notebook has not imported it. */
+  /** torch's version; null if the notebook has not imported it. */
   torch: string | null;
   /** The cards here; empty without a GPU. */
   cards: ICardInfo[];
@@ -394,7 +376,7 @@ export interface IDone {
   sentence: string;
 }
 
-/** A request was not carried out; `sentence` says why and what to do. `id` is empty if unread. */
+/** A request was not carried out; `sentence` says why. `id` is empty where it was not read. */
 export interface IRefused {
   nbmem: typeof VERSION;
   kind: 'refused';
@@ -494,13 +476,11 @@ const isCellEnded = record([
   ['delta', nullable(isCellDelta)]
 ]);
 
-const isDeviceInfo = record([
+const isCardInfo = record([
   ['index', integer],
   ['name', text],
-  ['total_bytes', integer],
-  ['virtual', truth],
-  ['torch', text],
-  ['capability', nullable(tuple(integer, integer))]
+  ['total', nullable(integer)],
+  ['virtual', truth]
 ]);
 
 const isMoment = record([
@@ -551,7 +531,7 @@ const isLastReport = record([
   ['t_ms', number],
   ['cell', nullable(isCell)],
   ['title', text],
-  ['device', isDeviceInfo],
+  ['device', isCardInfo],
   ['duration_ms', number],
   ['peak', isPeak],
   ['at_peak', list(tuple(text, text, integer))],
@@ -583,13 +563,6 @@ const isNote = record([
 
 const isUnloaded = record([
   ['t_ms', number]
-]);
-
-const isCardInfo = record([
-  ['index', integer],
-  ['name', text],
-  ['total', nullable(integer)],
-  ['virtual', truth]
 ]);
 
 const isCardChoice = record([
