@@ -1,0 +1,70 @@
+// Written by tools/palette.py from nbmem/views/palette.py; do not edit.
+
+/** A category's colour, in the order in which they are stacked. */
+export const COLOURS: ReadonlyMap<string, string> = new Map([
+  ['weights', '#0072B2'],
+  ['buffers', '#88CCEE'],
+  ['gradients', '#D55E00'],
+  ['optimizer_state', '#F0C808'],
+  ['inputs', '#332288'],
+  ['activations', '#44AA99'],
+  ['output_gradients', '#882255'],
+  ['temporaries', '#E8D9A0'],
+  ['workspace', '#EE8866'],
+  ['communication', '#239BEB'],
+  ['user_tensors', '#CC526A'],
+  ['unknown', '#594A0D'],
+  ['rounding', '#D0D0D0'],
+  ['pending', '#8C7FB8'],
+  ['cached_releasable', '#BCC3CA'],
+  ['cached_stuck', '#8A939C'],
+  ['context', '#5F6B76'],
+  ['other_processes', '#A59C92'],
+  ['free', '#F4F4F2']
+]);
+
+/** The colour of the lines over a category's own. */
+export const HATCHES: ReadonlyMap<string, string> = new Map([
+  ['rounding', '#9A9A9A'],
+  ['cached_releasable', '#8A939C'],
+  ['cached_stuck', '#5F6B76'],
+  ['other_processes', '#7C746B']
+]);
+
+/** A category's name for a person. */
+export const LABELS: ReadonlyMap<string, string> = new Map([
+  ['weights', 'weights'],
+  ['buffers', 'buffers'],
+  ['gradients', 'gradients'],
+  ['optimizer_state', 'optimizer state'],
+  ['inputs', 'inputs'],
+  ['activations', 'activations'],
+  ['output_gradients', 'output gradients'],
+  ['temporaries', 'temporaries'],
+  ['workspace', 'workspace'],
+  ['communication', 'communication'],
+  ['user_tensors', 'user tensors'],
+  ['unknown', 'unknown'],
+  ['rounding', 'rounding'],
+  ['pending', 'pending'],
+  ['cached_releasable', 'cached, releasable'],
+  ['cached_stuck', 'cached, stuck'],
+  ['context', 'context and libraries'],
+  ['other_processes', 'other processes'],
+  ['free', 'free']
+]);
+
+/** The ground of a phase's band. */
+export const PHASE_TINTS: ReadonlyMap<string, string> = new Map([
+  ['load', '#BFD3BA'],
+  ['input', '#BFD3BA'],
+  ['forward', '#B7CBE2'],
+  ['backward', '#E2BFAD'],
+  ['optimizer', '#DFD39A'],
+  ['zero_grad', '#C9C9C9'],
+  ['inference', '#CDC0E0']
+]);
+
+export const OTHER_TINT = '#C9C9C9';
+/** Text on a phase's tint. */
+export const TINT_INK = '#2B2B2B';
