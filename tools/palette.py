@@ -1,4 +1,4 @@
-"""Writes labextension/src/palette.ts from nbmem.views.palette: one colour for a category everywhere.
+"""Writes labextension/src/palette.ts from nbmem.views.palette: a category has one colour.
 
 `python3 tools/palette.py` writes it; tests/house/test_generated.py says whether it is fresh.
 """
