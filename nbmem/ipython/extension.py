@@ -6,6 +6,7 @@ from typing import Any
 
 from nbmem.ipython.cell import CellHooks
 from nbmem.ipython.commands.base import Notebook
+from nbmem.ipython.completion import Completion
 from nbmem.ipython.guest import guest
 from nbmem.ipython.magics import Magics
 from nbmem.ipython.tracer import Tracer
@@ -29,6 +30,7 @@ class Extension:
             self.tracer.activated = before.tracer.activated
             self.hooks.rows.extend(before.hooks.rows)
         self._magics = Magics(Notebook(shell=shell, tracer=self.tracer, hooks=self.hooks))
+        self._completion = Completion(shell)
 
     def load(self) -> None:
         """Put in the transformer, the hooks and the magics."""
@@ -36,10 +38,12 @@ class Extension:
         self._shell.events.register("pre_run_cell", self.hooks.pre_run_cell)
         self._shell.events.register("post_run_cell", self.hooks.post_run_cell)
         self._magics.install()
+        self._completion.install()
 
     def unload(self) -> None:
         """Take all of it out; a trace that runs is shown."""
         self.hooks.close()
+        self._completion.remove()
         self._magics.remove()
         for name in ("pre_run_cell", "post_run_cell"):
             self._shell.events.unregister(name, getattr(self.hooks, name))
