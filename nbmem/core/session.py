@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from nbmem.core.oom import Refusal
     from nbmem.core.spans import Span
 
     Ints = NDArray[np.int64]
@@ -177,6 +178,7 @@ class Session:
         names: Texts that identities refer to.
         notes: What went wrong or was left out, one sentence each.
         error: The exception that ended it ("OutOfMemoryError: ..."), or None.
+        refusals: Requests that could not be served, in order, as they were seen to fail.
     """
 
     name: str
@@ -187,3 +189,4 @@ class Session:
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     error: str | None = None
+    refusals: tuple[Refusal, ...] = ()

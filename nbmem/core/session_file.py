@@ -13,6 +13,7 @@ import numpy as np
 
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Blocks, Columns, Events, Frame, Layout, Segments
+from nbmem.core.oom import Refusal
 from nbmem.core.session import (
     DeviceInfo,
     DeviceTrace,
@@ -101,6 +102,7 @@ def _head(session: Session) -> dict[str, Any]:
         "error": session.error,
         "stacks": [[[f.file, f.line, f.function] for f in stack] for stack in session.stacks],
         "spans": [asdict(span) for span in session.spans],
+        "refusals": [asdict(refusal) for refusal in session.refusals],
         "devices": [
             {
                 "info": asdict(device.info),
@@ -141,6 +143,11 @@ def _session(head: Mapping[str, Any], archive: zipfile.ZipFile) -> Session:
         names=tuple(head["names"]),
         notes=tuple(head["notes"]),
         error=head["error"],
+        # Files of nbmem 0.1 have none.
+        refusals=tuple(
+            Refusal(**{**refusal, "stack": tuple(Frame(**frame) for frame in refusal["stack"])})
+            for refusal in head.get("refusals", ())
+        ),
     )
 
 

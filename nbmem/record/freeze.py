@@ -53,6 +53,7 @@ def freeze(
         names=tuple(names),
         notes=tuple(recorder.notes),
         error=error,
+        refusals=tuple(recorder.refusals),
     )
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import NbmemError
+from nbmem.probes import oom
 from nbmem.probes.history import HistoryProbe
 from nbmem.probes.training import TrainingHooks
 from nbmem.record.freeze import freeze
@@ -20,14 +22,17 @@ from nbmem.record.sampler import Sampler
 from nbmem.record.turns import TurnLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from nbmem.core.oom import Refusal
     from nbmem.core.session import Session
 
 logger = logging.getLogger("nbmem")
 
 MAX_EVENTS = 1_000_000
 """The history's ring; older events are dropped, counted and noted."""
+MAX_REFUSALS = 1_000
+"""Out-of-memory errors of which line and layer are kept, the latest: a search makes many."""
 
 
 class Recorder:
@@ -59,6 +64,8 @@ class Recorder:
         self.history = HistoryProbe(max_entries=max_events, stacks=stacks)
         self.sampler = Sampler(device, self.note)
         self.at_start: dict[str, Any] | None = None
+        self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
+        self._stop_listening: Callable[[], None] | None = None
         self._namespace = namespace
         self._hooks = TrainingHooks(_Guarded(self.turns, self))
         self._open_blocks: list[tuple[str, int]] = []
@@ -77,6 +84,8 @@ class Recorder:
             self.sampler.start()
         with self.guard("the hooks of the training loop"):
             self._hooks.install()
+        with self.guard("the moments of out-of-memory errors"):
+            self._stop_listening = oom.listen(self.refusals.append, self._namespace or {})
 
     def stop(self, name: str, error: str | None = None) -> Session:
         """End and freeze. Never raises.
@@ -87,6 +96,8 @@ class Recorder:
         """
         with self.guard("the hooks of the training loop"):
             self._hooks.remove()
+        if self._stop_listening is not None:
+            self._stop_listening()
         while self._open_blocks:
             self.end_block()
         with self.guard("the names at the end"):

@@ -23,7 +23,7 @@ from nbmem.virtual.oom import oom_message
 from nbmem.virtual.workspaces import Workspaces
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from nbmem.virtual.cards import Card
 
@@ -67,6 +67,7 @@ class VirtualGPU:
         history: What `_record_memory_history` keeps.
         notes: What this card cannot answer as the real one would, each once.
         other_processes: Bytes that other processes hold, by PID.
+        oom_observers: Called before an out-of-memory error is raised, as torch calls them.
         initialized: Whether the program has touched CUDA, so that a context exists.
     """
 
@@ -82,6 +83,7 @@ class VirtualGPU:
         self.release = release
         self.notes: list[str] = []
         self.other_processes = dict(other_processes or {})
+        self.oom_observers: list[Callable[[int, int, int, int], None]] = []
         self.initialized = False
         self.history = History()
         self.allocator = CachingAllocator(
@@ -124,10 +126,14 @@ class VirtualGPU:
                 return self.allocator.malloc(size, handle)
             except AllocatorOOM as err:
                 message = oom_message(self, err)
+                capacity = self.card.total_bytes if err.limit is None else err.limit
+                seen = (0, err.segment, capacity, err.free_bytes)
                 # Its frames lead back to the caller's: in a cycle they would keep tensors alive.
                 err.__traceback__ = None
             finally:
                 self._bury()
+        for observer in tuple(self.oom_observers):
+            observer(*seen)
         raise torch.OutOfMemoryError(message)
 
     def give(self, addr: int) -> None:

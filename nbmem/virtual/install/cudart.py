@@ -146,6 +146,7 @@ def c_functions(gpu: VirtualGPU) -> dict[str, Any]:
         "_cuda_record_memory_history": record_history,
         "_cuda_isHistoryEnabled": lambda: history.enabled is not None,
         "_cuda_allocationTraceback": lambda addr: history.frames_at(addr) or None,
+        "_cuda_attach_out_of_memory_observer": gpu.oom_observers.append,
         "_cuda_setMemoryMetadata": set_label,
         "_cuda_getMemoryMetadata": lambda: history.label,
         "_cuda_cudaCachingAllocator_set_allocator_settings": allocator.set_settings,

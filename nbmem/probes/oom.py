@@ -1,0 +1,175 @@
+"""Sees an out-of-memory error at the moment it happens, also one that the program catches.
+
+torch calls an observer before it raises. What is kept of the moment is texts and figures: a frame
+or a tensor kept here would be the very leak that an out-of-memory error is known for.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.events import Frame
+from nbmem.core.oom import Refusal
+from nbmem.probes.cuda import initialized_torch, loaded_torch, read_counters
+from nbmem.probes.tensors import modules_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import FrameType
+
+    Tell = Callable[[Refusal], None]
+
+logger = logging.getLogger("nbmem")
+
+_ENGINE = "_engine_run_backward"
+_CALLS = ("_call_impl", "_wrapped_call_impl")
+_NEAR = 2
+"""Steps from a node of backward to the parameters that its layer owns (through a transpose)."""
+
+_listeners: list[tuple[Tell, Mapping[str, Any]]] = []
+_attached_to: list[Any] = [None]
+"""torch has no way to take an observer out: one for each card stays, and is deaf without us."""
+
+
+def listen(tell: Tell, namespace: Mapping[str, Any]) -> Callable[[], None]:
+    """Be told of every request that fails from now on; does nothing where torch has no observer.
+
+    Args:
+        tell: Gets each refusal; must not raise.
+        namespace: The notebook's names, to name a layer by.
+
+    Returns:
+        What ends it.
+    """
+    entry = (tell, namespace)
+    _listeners.append(entry)
+    _attach()
+
+    def stop() -> None:
+        if entry in _listeners:
+            _listeners.remove(entry)
+
+    return stop
+
+
+def _attach() -> None:
+    torch: Any = loaded_torch()
+    attach = getattr(getattr(torch, "_C", None), "_cuda_attach_out_of_memory_observer", None)
+    if attach is None or attach is _attached_to[0]:
+        return
+    _attached_to[0] = attach
+    # It would initialize CUDA; torch runs this at the end of its own initialization.
+    torch.cuda._lazy_call(lambda: attach(_refused))  # noqa: SLF001
+
+
+def _refused(device: int, wanted: int, capacity: int, free: int) -> None:
+    """What torch calls, in the thread whose request failed and before it raises."""
+    for tell, namespace in tuple(_listeners):
+        try:
+            tell(_refusal(device, wanted, capacity, free, namespace))
+        except Exception:  # an exception here would replace torch's own
+            logger.debug("lost an out-of-memory error", exc_info=True)
+
+
+def _refusal(
+    device: int, wanted: int, capacity: int, free: int, namespace: Mapping[str, Any]
+) -> Refusal:
+    torch: Any = initialized_torch()
+    node = torch._C._current_autograd_node()  # noqa: SLF001
+    frames = _frames(in_engine=node is not None)
+    modules = list(_modules(frames, torch.nn.Module))
+    total = int(torch.cuda.get_device_properties(device).total_memory)
+    counters = read_counters(device)
+    in_main = threading.current_thread() is threading.main_thread() or node is not None
+    return Refusal(
+        t_ns=time.time_ns(),
+        device=device,
+        wanted=wanted,
+        free=free,
+        limit=capacity if capacity < total else None,
+        allocated=None if counters is None else counters.allocated,
+        reserved=None if counters is None else counters.reserved,
+        stack=tuple(
+            Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            for frame in frames
+        ),
+        layer=_layer_of_call(modules, namespace) or _layer_of_node(node, namespace),
+        operator=None if node is None else str(node.name()),
+        evaluating=bool(modules) and not modules[-1].training and torch.is_grad_enabled(),
+        thread=None if in_main else threading.current_thread().name,
+    )
+
+
+def _frames(*, in_engine: bool) -> list[FrameType]:
+    """The Python frames of the request, innermost first.
+
+    Backward runs in a thread of autograd's own, whose caller waits in another one.
+    """
+    own: FrameType | None = sys._getframe(3)  # noqa: SLF001 - without _refused and what it calls
+    frames = list(_outwards(own))
+    if in_engine and not any(frame.f_code.co_name == _ENGINE for frame in frames):
+        for waiting in sys._current_frames().values():  # noqa: SLF001
+            if any(frame.f_code.co_name == _ENGINE for frame in _outwards(waiting)):
+                frames += _outwards(waiting)
+                break
+    return frames
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _modules(frames: Iterable[FrameType], kind: type) -> Iterator[Any]:
+    """The modules that are being called, innermost first.
+
+    Only frames of torch's own are asked, whose locals are the call's arguments: on Python before
+    3.13 the locals of a frame, once asked for, are kept until it ends.
+    """
+    for frame in frames:
+        if frame.f_code.co_name in _CALLS:
+            module = frame.f_locals.get("self")
+            if isinstance(module, kind):
+                yield module
+
+
+def _layer_of_call(modules: list[Any], namespace: Mapping[str, Any]) -> str | None:
+    """The innermost module, by its path from the outermost one."""
+    if not modules:
+        return None
+    inner, outer = modules[0], modules[-1]
+    inside = next((name for name, module in outer.named_modules() if module is inner), "")
+    root = next((name for name, module in modules_in(namespace) if module is outer), None)
+    path = ".".join(part for part in (root or type(outer).__name__, inside) if part)
+    return f"{path} ({type(inner).__name__})"
+
+
+def _layer_of_node(node: Any, namespace: Mapping[str, Any]) -> str | None:
+    """The module whose parameters hang at a node of backward; None for one that has none.
+
+    Its saved tensors are not asked: that could run a checkpoint's forward again.
+    """
+    parameters = list(_parameters_near(node, _NEAR))
+    for root, outer in modules_in(namespace) if parameters else ():
+        for inside, module in outer.named_modules():
+            own = tuple(module.parameters(recurse=False))
+            if any(mine is found for mine in own for found in parameters):
+                path = f"{root}.{inside}" if inside else root
+                return f"{path} ({type(module).__name__})"
+    return None
+
+
+def _parameters_near(node: Any, steps: int) -> Iterator[Any]:
+    if node is None:
+        return
+    variable = getattr(node, "variable", None)
+    if variable is not None:
+        yield variable
+    elif steps:
+        for following, _ in node.next_functions:
+            yield from _parameters_near(following, steps - 1)
