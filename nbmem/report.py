@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.categories import Category
     from nbmem.core.session import DeviceInfo
+    from nbmem.details import Details
     from nbmem.ledger.balance import Ledger
 
 
@@ -144,6 +145,80 @@ class Finding:
     measured: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldGroup:
+    """Live allocations that one name, or one line, accounts for.
+
+    Attributes:
+        name: What a person knows them by (`model`, `checkpoint`, `Out[12]`), or None.
+        category: Their category.
+        block: Bytes taken for them.
+        count: How many there are.
+        line: `file.py:12 in function` that made the unnamed, if stacks were taken.
+    """
+
+    name: str | None
+    category: Category
+    block: int
+    count: int
+    line: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autopsy:
+    """An out-of-memory error explained; None where nobody could know.
+
+    Attributes:
+        at: Where it happened; its line is the one that asked.
+        device: CUDA ordinal.
+        asked: Bytes of the block that was asked for.
+        wanted: Bytes that the driver was asked for, since no cached block served.
+        layer: The module that ran: `model.layer3.0.conv1 (Conv2d)`.
+        operator: The node of backward that ran: `ConvolutionBackward0`.
+        thread: Name of the thread, if not the main one.
+        caught: Whether the program went on.
+        free: Free on the card, after torch had given back what it could.
+        limit: Bytes that this process may reserve, where a memory fraction is set.
+        allocated: In live blocks.
+        reserved: Held from the driver.
+        others: Held by other processes, what the driver keeps for itself included.
+        given_back: Cached bytes that torch gave back before it gave up.
+        largest: The largest free cached block that may serve such a request.
+        pieces: All free cached blocks that may.
+        reason: Why it could not be served, in one or two sentences.
+        ledger: The card at that moment.
+        holders: The largest, descending.
+        remedies: What would have sufficed, each tried in the simulator.
+        left: Bytes that only the failure keeps alive.
+        command: Gives those back.
+        notes: One sentence each.
+    """
+
+    at: Moment
+    device: int
+    asked: int | None
+    wanted: int | None
+    layer: str | None = None
+    operator: str | None = None
+    thread: str | None = None
+    caught: bool = False
+    free: int | None = None
+    limit: int | None = None
+    allocated: int | None = None
+    reserved: int | None = None
+    others: int | None = None
+    given_back: int | None = None
+    largest: int | None = None
+    pieces: int | None = None
+    reason: str
+    ledger: Ledger | None = None
+    holders: tuple[HeldGroup, ...] = ()
+    remedies: tuple[Finding, ...] = ()
+    left: int | None = None
+    command: Command | None = None
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
     """The curves of a recording at chosen moments: the peak of every stretch is among them.
@@ -183,6 +258,8 @@ class Report:
         error: The exception that ended the recording, or None.
         notes: One sentence each.
         findings: Advice, the largest saving first.
+        ooms: Its out-of-memory errors, the one that counts most first.
+        details: What leads to moments other than the peak; None where nobody gathered it.
     """
 
     title: str
@@ -200,3 +277,5 @@ class Report:
     error: str | None
     notes: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
+    ooms: tuple[Autopsy, ...] = ()
+    details: Details | None = None

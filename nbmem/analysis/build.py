@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.analysis.curves import timeline
-from nbmem.analysis.lines import users_line
+from nbmem.analysis.details import born_in, details, stack_line
 from nbmem.core.categories import Category
 from nbmem.core.errors import UsageError
 from nbmem.ledger.balance import Ledger
@@ -41,6 +41,7 @@ def build_report(session: Session, device: int | None = None) -> Report:
     t0_ns, t1_ns = _times(session, books)
     top = books.peak(0, books.events)
     at_peak = books.ledger(top)
+    curves = timeline(books, t0_ns)
     return Report(
         title=session.name,
         device=trace.info,
@@ -58,11 +59,12 @@ def build_report(session: Session, device: int | None = None) -> Report:
         ledger_at_end=books.ledger(books.events),
         phases=_phase_rows(books, session, t0_ns),
         holdings=_holdings(books, top),
-        timeline=timeline(books, t0_ns),
+        timeline=curves,
         events=books.events,
         dropped_events=trace.dropped,
         error=session.error,
         notes=_notes(session, books, at_peak),
+        details=details(books, curves.event, top, t0_ns),
     )
 
 
@@ -101,7 +103,7 @@ def _moment(books: Books, position: int, t0_ns: int) -> Moment:
         t_ns=max(0, int(books.times(np.array([position]))[0]) - t0_ns),
         phase=span.name if span else None,
         step=span.step if span else None,
-        line=users_line(books.session.stacks[stack]) if stack >= 0 else None,
+        line=stack_line(books, stack),
     )
 
 
@@ -160,21 +162,11 @@ def _holdings(books: Books, position: int) -> tuple[Holding, ...]:
             category=Category(int(books.category[row])),
             requested=int(a.requested[row]),
             block=int(a.block[row]),
-            born_in=_born(books, int(row)),
-            line=users_line(books.session.stacks[stack])
-            if (stack := int(a.stack[row])) >= 0
-            else None,
+            born_in=born_in(books, row),
+            line=stack_line(books, int(a.stack[row])),
         )
         for row in map(int, rows)
     )
-
-
-def _born(books: Books, row: int) -> str | None:
-    index = int(books.born_in[row])
-    if index < 0:
-        return None
-    span = books.phases.spans[index][1]
-    return span.name if span.step is None else f"{span.name}, step {span.step}"
 
 
 def _notes(session: Session, books: Books, at_peak: Ledger) -> tuple[str, ...]:

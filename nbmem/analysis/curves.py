@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BINS = 400
 """Stretches of the timeline; each keeps its highest and lowest allocated and highest reserved."""
+MOST_PHASES = 100
 
 
 def timeline(books: Books, t0_ns: int) -> Timeline:
@@ -42,7 +43,7 @@ def timeline(books: Books, t0_ns: int) -> Timeline:
 
 
 def chosen_positions(books: Books, bins: int = BINS) -> Ints:
-    """Ascending positions with the extremes of every stretch and both ends of every phase."""
+    """Ascending positions: the extremes of every stretch, and of the first phases peak and ends."""
     n = books.events
     if n <= 4 * bins:
         return _settled(books, np.arange(n + 1, dtype=np.int64))
@@ -54,6 +55,10 @@ def chosen_positions(books: Books, bins: int = BINS) -> Ints:
         (books.followed.reserved, np.argmax),
     ):
         chosen.extend(int(low + extreme(curve[low:high])) for low, high in pairwise(edges))
+    device = books.session.devices.index(books.trace)
+    for _, span in books.phases.spans[:MOST_PHASES]:
+        first, last = span.first[device], span.last[device]
+        chosen.extend((first, books.peak(first, last), last))
     return _settled(books, np.array(chosen, np.int64))
 
 

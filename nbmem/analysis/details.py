@@ -1,0 +1,130 @@
+"""What leads from the peak to any other moment: who lived when, and how the pool lay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.analysis.lines import users_line
+from nbmem.analysis.pool import pool_at
+from nbmem.core.categories import LIVE, Category
+from nbmem.details import Details, Life, Stretch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.ledger.books import Books
+
+    Ints = NDArray[np.int64]
+
+LIVES = 800
+"""Allocations that are told one by one; the others are counted."""
+AT_PEAK, AT_END, AT_MOMENT = 160, 80, 8
+"""Of those, how many are the largest at the peak, at the end, and at moments spread between."""
+SPREAD = 48
+"""How many such moments."""
+
+
+def details(books: Books, moments: Ints, peak: int, t0_ns: int) -> Details:
+    """Gather them.
+
+    Args:
+        books: The card's books.
+        moments: Positions of the timeline.
+        peak: Position of the recording's peak.
+        t0_ns: Start of the recording, nanoseconds since the epoch.
+    """
+    device = books.session.devices.index(books.trace)
+    spans = [span for span in books.session.spans if span.kind != "cell"]
+    spans.sort(key=lambda span: (span.first[device], span.t0_ns, -span.last[device]))
+    return Details(
+        phases=tuple((span.first[device], span.last[device]) for span in spans),
+        cells=tuple(
+            Stretch(
+                name=span.name,
+                t0_ns=span.t0_ns - t0_ns,
+                t1_ns=span.t1_ns - t0_ns,
+                first=span.first[device],
+                last=span.last[device],
+            )
+            for span in books.session.spans
+            if span.kind == "cell"
+        ),
+        live=live_counts(books, moments),
+        lines=tuple(_line(books, int(position)) for position in moments),
+        lives=lives(books, peak),
+        pools=tuple(pool_at(books, position) for position in dict.fromkeys((peak, books.events))),
+    )
+
+
+def live_counts(books: Books, positions: Ints) -> Ints:
+    """How many allocations of each live category live at each position, shape (n, len(LIVE))."""
+    a = books.followed.allocations
+    table = np.zeros((len(positions), len(LIVE)), np.int64)
+    for category in LIVE:
+        rows = np.flatnonzero(books.category == category)
+        table[:, category] = np.searchsorted(np.sort(a.born[rows]), positions)
+        table[:, category] -= np.searchsorted(np.sort(a.freed[rows]), positions)
+    return table
+
+
+def lives(books: Books, peak: int) -> tuple[Life, ...]:
+    """The allocations that matter: the largest at the moments that are looked at, then the rest.
+
+    The rest is chosen by bytes times life, the area that it takes in the picture.
+    """
+    return tuple(_life(books, row) for row in chosen_rows(books, peak).tolist())
+
+
+def chosen_rows(books: Books, peak: int, most: int = LIVES) -> Ints:
+    """Rows of at most `most` allocations, in the order of their birth."""
+    a = books.followed.allocations
+    if len(a) <= most:
+        return np.arange(len(a), dtype=np.int64)
+    wanted: dict[int, None] = {}
+    moments = [(peak, AT_PEAK), (books.events, AT_END)]
+    spread = np.linspace(0, books.events, SPREAD, dtype=np.int64)
+    moments += [(position, AT_MOMENT) for position in spread.tolist()]
+    for position, count in moments:
+        rows = books.live(position)
+        largest = rows[np.argsort(-a.requested[rows], kind="stable")][:count]
+        wanted.update(dict.fromkeys(largest.tolist()))
+    area = a.requested.astype(np.float64) * (np.minimum(a.freed, books.events) - a.born)
+    for row in np.argsort(-area, kind="stable").tolist():
+        if len(wanted) >= most:
+            break
+        wanted.setdefault(row)
+    return np.array(sorted(list(wanted)[:most]), np.int64)
+
+
+def born_in(books: Books, row: int) -> str | None:
+    """Phase and step of an allocation's birth; None before the recording and between phases."""
+    index = int(books.born_in[row])
+    if index < 0:
+        return None
+    span = books.phases.spans[index][1]
+    return span.name if span.step is None else f"{span.name}, step {span.step}"
+
+
+def stack_line(books: Books, stack: int) -> str | None:
+    """The user's line of a stack, by its index; None where none was taken."""
+    return users_line(books.session.stacks[stack]) if stack >= 0 else None
+
+
+def _life(books: Books, row: int) -> Life:
+    a = books.followed.allocations
+    return Life(
+        born=int(a.born[row]),
+        freed=int(a.freed[row]),
+        name=books.name(row),
+        category=Category(int(books.category[row])),
+        requested=int(a.requested[row]),
+        block=int(a.block[row]),
+        born_in=born_in(books, row),
+        line=stack_line(books, int(a.stack[row])),
+    )
+
+
+def _line(books: Books, position: int) -> str | None:
+    return stack_line(books, int(books.trace.events.stack[position - 1])) if position else None

@@ -1,0 +1,8 @@
+"""The explorer's data and pictures: what a saved notebook holds, and what the widget shows."""
+
+from __future__ import annotations
+
+from nbmem.views.explorer.data import explorer_data
+from nbmem.views.explorer.output import MIME, explorer_output
+
+__all__ = ["MIME", "explorer_data", "explorer_output"]

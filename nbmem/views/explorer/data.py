@@ -1,0 +1,186 @@
+"""Everything that the explorer draws, as one object of JSON.
+
+Whole numbers that rise slowly are written as differences, texts once in a list of their own: it
+compresses to tens of kB. Nothing relies on the order of an object's keys, which nbformat sorts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.core.categories import LIVE, Category
+from nbmem.core.units import format_bytes
+from nbmem.views import wording
+from nbmem.views.explorer.naming import parts_of
+from nbmem.views.explorer.phases import phase_table, step_table
+from nbmem.views.explorer.texts import Texts
+from nbmem.views.markup import one_line
+from nbmem.views.palette import COLOURS, HATCHES, OTHER_TINT, PHASE_TINTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.core.history import CellDelta
+    from nbmem.details import Details, Pool
+    from nbmem.report import Finding, Report
+
+VERSION = 1
+"""Raised when an older front end could no longer draw it."""
+MOST_CELLS = 200
+"""Lines of the history that go with a report: the latest."""
+
+
+def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any]:
+    """Gather what the explorer draws of a report.
+
+    Args:
+        report: The report.
+        cells: The notebook's history, oldest first.
+    """
+    texts = Texts()
+    moments, details = report.timeline, report.details
+    known = report.ledger_at_peak.process_known
+    data: dict[str, Any] = {
+        "version": VERSION,
+        "verdict": wording.verdict(report),
+        "source": wording.source(report.peak.at),
+        "about": wording.recording(report),
+        "error": one_line(report.error) if report.error else None,
+        "notes": wording.notes(report),
+        "total": report.device.total_bytes,
+        "process_known": known,
+        "duration": report.duration_ns,
+        "events": report.events,
+        "peak": {
+            "event": report.peak.at.event,
+            "allocated": report.peak.allocated,
+            "reserved": report.peak.reserved,
+            "process": report.peak.process,
+        },
+        "categories": [
+            {
+                "key": category.key,
+                "label": wording.label(category, process_known=known),
+                "meaning": wording.meaning(category, process_known=known),
+                "colour": COLOURS[category],
+                "hatch": HATCHES.get(category),
+            }
+            for category in Category
+        ],
+        "tints": [*map(list, PHASE_TINTS.items()), ["", OTHER_TINT]],
+        "moments": {
+            "event": differences(moments.event),
+            "t": differences(moments.t_ns),
+            "held": [
+                [int(category), differences(moments.held[:, category])]
+                for category in Category
+                if category is not Category.FREE and moments.held[:, category].any()
+            ],
+        },
+        "phases": phase_table(report, texts),
+        "steps": step_table(report),
+        "tips": [_tip(finding) for finding in report.findings],
+        "history": [_cell(row) for row in cells[-MOST_CELLS:]],
+    }
+    if details is not None:
+        _add_details(data, details, texts)
+    data["texts"] = texts.all
+    return data
+
+
+def differences(column: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
+    """The first value, then what each adds to the one before it."""
+    steps: list[int] = np.diff(column, prepend=0).tolist()
+    return steps
+
+
+def _add_details(data: dict[str, Any], details: Details, texts: Texts) -> None:
+    data["moments"]["live"] = [
+        [int(category), differences(details.live[:, category])]
+        for category in LIVE
+        if details.live[:, category].any()
+    ]
+    data["moments"]["line"] = [texts.index(line) for line in details.lines]
+    data["cells"] = [
+        [texts.index(cell.name), cell.t0_ns, cell.t1_ns, cell.first, cell.last]
+        for cell in details.cells
+    ]
+    lives = details.lives
+    parts = [parts_of(life) for life in lives]
+    data["lives"] = {
+        "born": differences(np.array([life.born for life in lives], np.int64)),
+        "freed": [life.freed for life in lives],
+        "category": [int(life.category) for life in lives],
+        "requested": [life.requested for life in lives],
+        "block": [life.block for life in lives],
+        "name": [texts.index(part.name) for part in parts],
+        "group": [texts.index(part.group) for part in parts],
+        "shape": [texts.index(part.shape) for part in parts],
+        "dtype": [texts.index(part.dtype) for part in parts],
+        "born_in": [texts.index(life.born_in) for life in lives],
+        "line": [texts.index(life.line) for life in lives],
+    }
+    data["pools"] = [_pool(pool) for pool in details.pools]
+
+
+_STATES = ("used", "pending", "releasable", "stuck")
+
+
+def _pool(pool: Pool) -> dict[str, Any]:
+    return {
+        "event": pool.event,
+        "others": pool.others,
+        "other_bytes": pool.other_bytes,
+        "used": pool.used,
+        "releasable": pool.releasable,
+        "stuck": pool.stuck,
+        "segments": [
+            {
+                "size": segment.size,
+                "small": segment.small,
+                "expandable": segment.expandable,
+                "stream": segment.stream,
+                "pool": segment.pool,
+                # Pieces tile the segment, so their sizes say where they lie.
+                "pieces": [
+                    [
+                        piece.size,
+                        _STATES.index(piece.state),
+                        -1 if piece.category is None else int(piece.category),
+                        piece.blocks,
+                    ]
+                    for piece in segment.pieces
+                ],
+            }
+            for segment in pool.segments
+        ],
+    }
+
+
+def _tip(finding: Finding) -> dict[str, Any]:
+    low, high = format_bytes(finding.low), format_bytes(finding.high)
+    return {
+        "rule": finding.rule,
+        "title": one_line(finding.title),
+        "evidence": one_line(finding.evidence),
+        "saves": low if finding.low == finding.high else f"{low} to {high}",
+        "ground": finding.ground,
+        "code": finding.code,
+        "command": finding.command and [finding.command.name, *finding.command.arguments],
+        "measured": None if finding.measured is None else format_bytes(finding.measured),
+    }
+
+
+def _cell(row: CellDelta) -> dict[str, Any]:
+    return {
+        "number": row.execution_count,
+        "label": one_line(row.label),
+        "delta": row.allocated_delta,
+        "kept": row.allocated_after,
+        "reserved": row.reserved_after,
+        "peak": row.peak,
+        "duration": row.duration_ns,
+        "error": one_line(row.error) if row.error else None,
+    }

@@ -1,0 +1,249 @@
+"""The explorer's pictures as Bokeh documents: glyphs and axes, without data.
+
+The front end fills the named sources and follows the page's colours, so a document is a few kB and
+the same for every report. It refuses documents with anything else than the models used here
+(labextension/src/explorer/figures.ts), since a saved notebook is not to be trusted.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from bokeh.embed import json_item
+from bokeh.models import (
+    ColumnDataSource,
+    FixedTicker,
+    LinearAxis,
+    Plot,
+    Quad,
+    Range1d,
+    Scatter,
+    Segment,
+    Span,
+    Step,
+    Text,
+    VAreaStep,
+    VBar,
+)
+
+from nbmem.core.categories import ACTIVE, RESERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bokeh.models import Glyph, Range
+
+RED = "#C8553D"
+"""The card's limit, as in the static picture."""
+
+
+@cache
+def figures() -> tuple[tuple[str, str], ...]:
+    """Name and document of each picture, as strings: nbformat would sort their keys."""
+    makers: tuple[tuple[str, Callable[[], Plot]], ...] = (
+        ("timeline", timeline),
+        ("holders", holders),
+        ("phases", phases),
+        ("growth", growth),
+        ("pool", pool),
+    )
+    return tuple(
+        (name, json.dumps(json_item(make()), separators=(",", ":"))) for name, make in makers
+    )
+
+
+def timeline() -> Plot:
+    """Stacked areas by category, reserved and process above, strips of phases, steps and cells."""
+    plot = _plot("timeline", height=300, x=Range1d(0, 1), y=Range1d(0, 1))
+    plot.extra_y_ranges = {"strips": Range1d(0, 1)}
+    _axis(plot, "below")
+    _axis(plot, "left")
+    strips = _source("bands", "left", "right", "bottom", "top", "colour", "alpha")
+    _draw(
+        plot,
+        Quad(
+            left="left",
+            right="right",
+            bottom="bottom",
+            top="top",
+            fill_color="colour",
+            fill_alpha="alpha",
+            line_color=None,
+        ),
+        strips,
+        y_range="strips",
+    )
+    # Hatches need a pattern for each area, so every category of the reserved bytes has its glyph.
+    areas = _source("areas", "x", "y0")
+    for category in RESERVED:
+        areas.add([], f"y{category + 1}")
+        _draw(
+            plot,
+            VAreaStep(
+                x="x",
+                y1=f"y{int(category)}",
+                y2=f"y{category + 1}",
+                step_mode="after",
+                fill_alpha=0.92,
+            ),
+            areas,
+            name=f"area {category.key}",
+        )
+    lines = _source("lines", "x", "reserved", "process")
+    for name, dash in (("reserved", [6, 3]), ("process", [2, 2])):
+        step = Step(x="x", y=name, mode="after", line_width=1.4, line_dash=dash)
+        _draw(plot, step, lines, name=name)
+    texts = _source("labels", "x", "y", "text")
+    text = Text(
+        x="x",
+        y="y",
+        text="text",
+        text_align="center",
+        text_baseline="middle",
+        text_font_size="11px",
+    )
+    _draw(plot, text, texts, y_range="strips", name="strip labels")
+    _draw(
+        plot,
+        Scatter(x="x", y="y", size=9, line_color="#FFFFFF", line_width=1.5),
+        _source("peak", "x", "y"),
+        name="peak",
+    )
+    plot.add_layout(_span("limit", "width", line_color=RED, line_width=1.5))
+    plot.add_layout(_span("moment", "height", line_width=1.5))
+    _draw(
+        plot,
+        Quad(left="left", right="right", bottom=0, top=1, fill_alpha=0.14, line_alpha=0.6),
+        _source("brush", "left", "right"),
+        y_range="strips",
+        name="brush",
+    )
+    return plot
+
+
+def holders() -> Plot:
+    """Category, module or variable, tensor: boxes as wide as their bytes, one row each."""
+    plot = _plot("holders", height=212, x=Range1d(0, 1), y=Range1d(3, 0))
+    _boxes(plot)
+    return plot
+
+
+def pool() -> Plot:
+    """Segments as bars, tiled by their blocks."""
+    plot = _plot("pool", height=300, x=Range1d(0, 1), y=Range1d(1, 0))
+    _boxes(plot)
+    return plot
+
+
+def phases() -> Plot:
+    """What each phase held at its peak, by category, step beside step; a mark for what it left."""
+    plot = _plot("phases", height=260, x=Range1d(0, 1), y=Range1d(0, 1))
+    _axis(plot, "below")
+    _axis(plot, "left")
+    bars = _source("bars", "x", "y0")
+    for category in ACTIVE:
+        bars.add([], f"y{category + 1}")
+        bar = VBar(
+            x="x", width=0.82, bottom=f"y{int(category)}", top=f"y{category + 1}", line_color=None
+        )
+        _draw(plot, bar, bars, name=f"bar {category.key}")
+    marks = Segment(x0="x0", x1="x1", y0="y", y1="y", line_width=2.5)
+    _draw(plot, marks, _source("left", "x0", "x1", "y"), name="left")
+    return plot
+
+
+def growth() -> Plot:
+    """The peak of each step and what it left."""
+    plot = _plot("growth", height=180, x=Range1d(0, 1), y=Range1d(0, 1))
+    _axis(plot, "below")
+    _axis(plot, "left")
+    steps = _source("steps", "x", "peak", "left")
+    for name, dash in (("peak", "solid"), ("left", [6, 3])):
+        _draw(
+            plot,
+            Step(x="x", y=name, mode="center", line_width=1.8, line_dash=dash),
+            steps,
+            name=name,
+        )
+        _draw(plot, Scatter(x="x", y=name, size=5, line_color=None), steps, name=f"{name} dots")
+    return plot
+
+
+def _plot(name: str, *, height: int, x: Range, y: Range) -> Plot:
+    return Plot(
+        name=name,
+        x_range=x,
+        y_range=y,
+        height=height,
+        sizing_mode="stretch_width",
+        toolbar_location=None,
+        background_fill_color=None,
+        border_fill_color=None,
+        outline_line_color=None,
+        min_border_left=0,
+        min_border_right=8,
+        min_border_top=4,
+        min_border_bottom=4,
+        output_backend="canvas",
+    )
+
+
+def _axis(plot: Plot, place: str) -> None:
+    axis = LinearAxis(
+        name=f"{place} axis",
+        ticker=FixedTicker(ticks=[]),
+        axis_line_color=None,
+        major_label_text_font_size="11px",
+        minor_tick_line_color=None,
+    )
+    plot.add_layout(axis, place)
+
+
+def _boxes(plot: Plot) -> None:
+    """Boxes with a text inside; the front end places both."""
+    boxes = _source(
+        "boxes", "left", "right", "bottom", "top", "colour", "hatch", "pattern", "alpha"
+    )
+    quad = Quad(
+        left="left",
+        right="right",
+        bottom="bottom",
+        top="top",
+        fill_color="colour",
+        fill_alpha="alpha",
+        line_width=1,
+        hatch_color="hatch",
+        hatch_pattern="pattern",
+        hatch_scale=7,
+    )
+    _draw(plot, quad, boxes, name="boxes")
+    text = Text(
+        x="x",
+        y="y",
+        text="text",
+        text_color="colour",
+        text_font_size="11px",
+        text_baseline="middle",
+    )
+    _draw(plot, text, _source("labels", "x", "y", "text", "colour"), name="labels")
+    outline = Quad(
+        left="left", right="right", bottom="bottom", top="top", fill_color=None, line_width=2.5
+    )
+    _draw(plot, outline, _source("chosen", "left", "right", "bottom", "top"), name="chosen")
+
+
+def _source(name: str, *columns: str) -> ColumnDataSource:
+    return ColumnDataSource(name=name, data={column: [] for column in columns})
+
+
+def _draw(
+    plot: Plot, glyph: Glyph, source: ColumnDataSource, *, name: str = "", y_range: str = "default"
+) -> None:
+    renderer = plot.add_glyph(source, glyph, y_range_name=y_range)
+    renderer.name = name or None
+
+
+def _span(name: str, dimension: Any, **paint: Any) -> Span:
+    return Span(name=name, dimension=dimension, location=0, visible=False, **paint)

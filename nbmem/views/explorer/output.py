@@ -1,0 +1,54 @@
+"""The explorer in a notebook's output: data and figures, compressed, in a MIME type of nbmem's."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from nbmem.views.explorer.data import VERSION, explorer_data
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.core.history import CellDelta
+    from nbmem.report import Report
+
+MIME = "application/vnd.nbmem.report+json"
+MISSING = (
+    "This report has an explorer to click through; it needs Bokeh, which is not installed here: "
+    "pip install 'nbmem[widget]'."
+)
+
+
+def bokeh_is_there() -> bool:
+    """Whether the figures can be made, asked without importing anything."""
+    return importlib.util.find_spec("bokeh") is not None
+
+
+def explorer_output(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any] | None:
+    """What goes into the output under `MIME`; None where Bokeh is not installed."""
+    if not bokeh_is_there():
+        return None
+    return {"version": VERSION, "data": packed(with_figures(explorer_data(report, cells)))}
+
+
+def with_figures(data: dict[str, Any]) -> dict[str, Any]:
+    """The data with the pictures that show it; imports Bokeh."""
+    from nbmem.views.explorer.figures import figures
+
+    return {**data, "figures": figures()}
+
+
+def packed(data: dict[str, Any]) -> str:
+    """Deflated JSON in base64: a browser unpacks it with what it has."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def unpacked(text: str) -> dict[str, Any]:
+    """The data again."""
+    found: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
+    return found

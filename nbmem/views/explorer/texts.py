@@ -1,0 +1,32 @@
+"""Texts that are written once and referred to by their index."""
+
+from __future__ import annotations
+
+from nbmem.views.markup import one_line
+
+LONGEST = 240
+"""Characters of a text that are kept: a name can be as long as its maker likes."""
+
+
+class Texts:
+    """A growing list of different texts.
+
+    Attributes:
+        all: The texts, in the order in which they came.
+    """
+
+    def __init__(self) -> None:
+        self.all: list[str] = []
+        self._index: dict[str, int] = {}
+
+    def index(self, text: str | None) -> int:
+        """Where a text stands; -1 for None."""
+        if text is None:
+            return -1
+        clean = one_line(text)
+        if len(clean) > LONGEST:
+            clean = clean[: LONGEST - 3] + "..."
+        if clean not in self._index:
+            self._index[clean] = len(self.all)
+            self.all.append(clean)
+        return self._index[clean]
