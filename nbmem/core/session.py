@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbmem.core.events import Columns, Events, Layout, Stack
 
@@ -179,6 +179,7 @@ class Session:
         notes: What went wrong or was left out, one sentence each.
         error: The exception that ended it ("OutOfMemoryError: ..."), or None.
         refusals: Requests that could not be served, in order, as they were seen to fail.
+        facts: What the program is made of, as JSON (see record.program); empty where nobody looked.
     """
 
     name: str
@@ -190,3 +191,4 @@ class Session:
     notes: tuple[str, ...] = ()
     error: str | None = None
     refusals: tuple[Refusal, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)

@@ -100,6 +100,7 @@ def _head(session: Session) -> dict[str, Any]:
         "notes": session.notes,
         "names": session.names,
         "error": session.error,
+        "facts": dict(session.facts),
         "stacks": [[[f.file, f.line, f.function] for f in stack] for stack in session.stacks],
         "spans": [asdict(span) for span in session.spans],
         "refusals": [asdict(refusal) for refusal in session.refusals],
@@ -143,7 +144,8 @@ def _session(head: Mapping[str, Any], archive: zipfile.ZipFile) -> Session:
         names=tuple(head["names"]),
         notes=tuple(head["notes"]),
         error=head["error"],
-        # Files of nbmem 0.1 have none.
+        # Files of nbmem 0.1 have neither.
+        facts=head.get("facts") or {},
         refusals=tuple(
             Refusal(**{**refusal, "stack": tuple(Frame(**frame) for frame in refusal["stack"])})
             for refusal in head.get("refusals", ())

@@ -39,6 +39,9 @@ def freeze(
     spans: tuple[Span, ...] = ()
     with recorder.guard("the phases"):
         spans = _spans(recorder, name, devices)
+    facts: dict[str, Any] = {}
+    with recorder.guard("what the program is made of"):
+        facts = recorder.program.facts(recorder.identities)
     if recorder.identities.full:
         recorder.note(
             f"More than {MAX_ROWS} tensors were seen; later ones are told apart by their births "
@@ -54,6 +57,7 @@ def freeze(
         notes=tuple(recorder.notes),
         error=error,
         refusals=tuple(recorder.refusals),
+        facts=facts,
     )
 
 

@@ -135,6 +135,14 @@ class IdentityLog:
 
     # --- afterwards
 
+    def living_modules(self) -> list[tuple[Any, str]]:
+        """Modules that were met and still live, with their names."""
+        return [(module, known.name) for module, known in _living(self._modules)]
+
+    def living_optimizers(self) -> list[tuple[Any, str]]:
+        """Optimizers that were met and still live, with their names."""
+        return [(optimizer, known.name) for optimizer, known in _living(self._optimizers)]
+
     def place(self, device: int, marks: Marks, names: dict[str, int]) -> Identities:
         """One card's identities; `names` collects their texts, text to index."""
         rows = [row for row in self._rows if row[1].device == device]

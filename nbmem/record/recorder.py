@@ -18,6 +18,7 @@ from nbmem.probes.training import TrainingHooks
 from nbmem.record.freeze import freeze
 from nbmem.record.identities import IdentityLog
 from nbmem.record.marks import MarkLog
+from nbmem.record.program import ProgramLog
 from nbmem.record.sampler import Sampler
 from nbmem.record.turns import TurnLog
 
@@ -59,7 +60,8 @@ class Recorder:
         self.virtual = virtual
         self.marks = MarkLog(device)
         self.identities = IdentityLog()
-        self.turns = TurnLog(self.marks.take, self.identities)
+        self.program = ProgramLog()
+        self.turns = TurnLog(self.marks.take, self.identities, self.program)
         self.blocks: list[tuple[str, int, int]] = []
         self.history = HistoryProbe(max_entries=max_events, stacks=stacks)
         self.sampler = Sampler(device, self.note)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nbmem.record.identities import IdentityLog
+    from nbmem.record.program import ProgramLog
 
 Kind = Literal["forward", "inference", "recompute", "backward", "optimizer", "zero_grad"]
 
@@ -38,14 +39,18 @@ class TurnLog:
     Args:
         take: Reads the counters, returns the mark's index.
         identities: Sees weights, gradients, state and inputs where they are known to be.
+        program: Remembers how modules were called.
     """
 
-    def __init__(self, take: Callable[[], int], identities: IdentityLog) -> None:
+    def __init__(
+        self, take: Callable[[], int], identities: IdentityLog, program: ProgramLog
+    ) -> None:
         self.turns: list[Turn] = []
         self.phase: str | None = None
         self.step = 0
         self._take = take
         self._identities = identities
+        self._program = program
         self._root = 0
         self._stepped: set[int] = set()
 
@@ -79,6 +84,7 @@ class TurnLog:
         mark = self._turn(kind, begins=False, key=id(module))
         self._identities.module(mark, module)
         self._identities.inputs(mark, args, kwargs)
+        self._program.called(module, args, kwargs)
 
     def backward_begins(self) -> None:
         """The engine is about to run."""

@@ -1,0 +1,139 @@
+"""What the program is made of: modules, optimizers and switches, as plain data for the tips.
+
+Nothing here runs the user's code (attributes are read from instances' and classes' dicts where a
+property could be theirs), and nothing of theirs is held.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from nbmem.probes.cuda import initialized_torch, loaded_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MOST_BLOCKS = 16
+"""Lists of equal blocks that are described of one module."""
+FEWEST_BLOCKS = 2
+_SWITCHES = ("foreach", "fused", "amsgrad", "momentum", "centered", "maximize", "capturable")
+
+
+def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """One call of an outermost module, at its end: a few attributes, a microsecond or two."""
+    torch: Any = loaded_torch()
+    return {
+        "training": bool(module.__dict__.get("training", True)),
+        "grad": bool(torch.is_grad_enabled() and not torch.is_inference_mode_enabled()),
+        "autocast": _autocast(torch),
+        "rows": _rows(torch, args, kwargs),
+    }
+
+
+def module_facts(module: Any) -> dict[str, Any]:
+    """Its class, parameters and repeated blocks; what DDP was told, if it is DDP."""
+    torch: Any = loaded_torch()
+    parameters = list(module.parameters())
+    on_card = [p for p in parameters if p.is_cuda]
+    found: dict[str, Any] = {
+        "class": type(module).__name__,
+        "training": bool(module.__dict__.get("training", True)),
+        "parameters": len(parameters),
+        "bytes": _bytes(on_card),
+        "float32_bytes": _bytes([p for p in on_card if p.dtype == torch.float32]),
+        "blocks": _blocks(torch, module),
+        "relu_not_inplace": sum(
+            type(m).__module__ == "torch.nn.modules.activation"
+            and m.__dict__.get("inplace") is False
+            for m in module.modules()
+        ),
+    }
+    if type(module).__name__ == "DistributedDataParallel":
+        found["gradient_as_bucket_view"] = bool(module.__dict__.get("gradient_as_bucket_view"))
+    return found
+
+
+def optimizer_facts(optimizer: Any) -> dict[str, Any]:
+    """Its class, switches, what its parameters take and whether it has stepped yet."""
+    torch: Any = loaded_torch()
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.is_cuda]
+    states = [s for s in optimizer.state.values() if isinstance(s, dict)]
+    first = optimizer.param_groups[0] if optimizer.param_groups else {}
+    return {
+        "class": type(optimizer).__name__,
+        "torch": type(optimizer).__module__.startswith("torch."),
+        "switches": {k: _plain(first[k]) for k in _SWITCHES if k in first},
+        "parameters": [p.numel() * p.element_size() for p in parameters],
+        "shapes": [list(p.shape) for p in parameters],
+        "with_gradient": [p.grad is not None for p in parameters],
+        "float32": all(p.dtype == torch.float32 for p in parameters),
+        "states": len(states),
+    }
+
+
+def machine_facts() -> dict[str, Any]:
+    """Retries and OOMs by torch's counters, pinned host memory, and settings of the libraries."""
+    torch: Any = initialized_torch()
+    if torch is None:
+        return {}
+    found: dict[str, Any] = {
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "cublas_workspace_config": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+    }
+    pinned = _pinned(torch)
+    if pinned is not None:
+        found["pinned"] = pinned
+    return found
+
+
+def _autocast(torch: Any) -> str | None:
+    if not torch.is_autocast_enabled():
+        return None
+    read = getattr(torch, "get_autocast_gpu_dtype", None)
+    return "on" if read is None else str(read()).removeprefix("torch.")
+
+
+def _rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+    """The first dimension of the first tensor given: the rows of a batch, as a rule."""
+    for value in (*args, *kwargs.values()):
+        if type(value) in (list, tuple):
+            value = next(iter(value), None)  # noqa: PLW2901 - a list of inputs
+        if isinstance(value, torch.Tensor) and value.dim() > 0:
+            return int(value.shape[0])
+    return None
+
+
+def _blocks(torch: Any, module: Any) -> list[dict[str, Any]]:
+    """Lists of three and more modules of one class: what checkpointing goes around."""
+    found = []
+    for path, inner in module.named_modules():
+        if not isinstance(inner, (torch.nn.ModuleList, torch.nn.Sequential)):
+            continue
+        children = list(inner.children())
+        kinds = {type(child) for child in children}
+        if len(children) >= FEWEST_BLOCKS and len(kinds) == 1 and any(children[0].children()):
+            found.append({"path": path, "class": kinds.pop().__name__, "count": len(children)})
+            if len(found) == MOST_BLOCKS:
+                break
+    return found
+
+
+def _bytes(tensors: list[Any]) -> int:
+    return sum(t.numel() * t.element_size() for t in {id(t): t for t in tensors}.values())
+
+
+def _pinned(torch: Any) -> dict[str, int] | None:
+    """Bytes of pinned host memory that torch holds and that are in use; None if torch is older."""
+    read = getattr(torch._C, "_cuda_hostMemoryStats", None)  # noqa: SLF001
+    if read is None:
+        return None
+    stats = read()
+    held, used = stats.get("allocated_bytes", {}), stats.get("active_bytes", {})
+    if not isinstance(held, dict) or not isinstance(used, dict):
+        return None
+    return {"held": int(held.get("current", 0)), "used": int(used.get("current", 0))}
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str, type(None))) else str(type(value))

@@ -1,0 +1,55 @@
+"""What the program is made of, gathered while it runs: the `facts` of a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.probes import program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nbmem.record.identities import IdentityLog
+
+MOST_CALLS = 10_000
+"""Outermost module calls that are remembered."""
+
+
+class ProgramLog:
+    """Remembers how modules were called; holds none of them."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[int, dict[str, Any]]] = []
+
+    def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """An outermost module call has ended."""
+        if len(self._calls) < MOST_CALLS:
+            self._calls.append((id(module), program.call_facts(module, args, kwargs)))
+
+    def facts(self, identities: IdentityLog) -> dict[str, Any]:
+        """What is known at the end, as JSON.
+
+        `calls` has one entry for each kind of call, in the order of the first: module, training,
+        grad, autocast, rows, count. `modules` and `optimizers` are those that still live, by name.
+        """
+        modules = identities.living_modules()
+        names = {id(module): name for module, name in modules}
+        called = {key for key, _ in self._calls}
+        kinds: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for key, call in self._calls:
+            entry = {"module": names.get(key), **call}
+            kinds.setdefault(tuple(entry.values()), {**entry, "count": 0})["count"] += 1
+        return {
+            "calls": list(kinds.values()),
+            "modules": _each(
+                modules, lambda m: program.module_facts(m) | {"called": id(m) in called}
+            ),
+            "optimizers": _each(identities.living_optimizers(), program.optimizer_facts),
+            **program.machine_facts(),
+        }
+
+
+def _each(
+    things: list[tuple[Any, str]], describe: Callable[[Any], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    return [{"name": name, **describe(thing)} for thing, name in things]
