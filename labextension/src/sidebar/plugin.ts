@@ -1,16 +1,72 @@
-/** The sidebar's plugin. */
+/** The sidebar's plugin: puts the parts together, and follows the settings. */
 
-import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { Widget } from '@lumino/widgets';
+import {
+  ILayoutRestorer,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { IConsoleTracker } from '@jupyterlab/console';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { LEAST_HZ, MOST_HZ, USUAL_HZ } from '../messages.js';
+import { Badges } from './badges.js';
+import { addCommands } from './commands.js';
+import { Front } from './front.js';
+import { SidebarPanel } from './panel.js';
+
+const ID = 'nbmem-labextension:sidebar';
 
 export const sidebar: JupyterFrontEndPlugin<void> = {
-  id: 'nbmem-labextension:sidebar',
+  id: ID,
   description: 'The memory of the GPU beside the notebook, live.',
   autoStart: true,
-  activate: (app: JupyterFrontEnd): void => {
-    const panel = new Widget();
-    panel.id = 'nbmem-sidebar';
-    panel.title.caption = 'GPU memory (nbmem)';
+  requires: [INotebookTracker],
+  optional: [IConsoleTracker, ICommandPalette, ISettingRegistry, ILayoutRestorer, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    notebooks: INotebookTracker,
+    consoles: IConsoleTracker | null,
+    palette: ICommandPalette | null,
+    settings: ISettingRegistry | null,
+    restorer: ILayoutRestorer | null,
+    translator: ITranslator | null
+  ): void => {
+    const trans = (translator ?? nullTranslator).load('nbmem');
+    const front = new Front(app.shell, notebooks, consoles);
+    const panel = new SidebarPanel(front, app.commands, trans);
+    const commands = addCommands(app, front, panel.id, palette, trans);
+    let badges: Badges | null = null;
+
+    const follow = (chosen: ISettingRegistry.ISettings | null): void => {
+      const wanted = chosen?.get('badges').composite !== false;
+      if (wanted !== (badges !== null)) {
+        badges?.dispose();
+        badges = wanted ? new Badges(front, trans) : null;
+      }
+      const hz = chosen?.get('samplesPerSecond').composite;
+      front.rate = typeof hz === 'number' ? Math.min(Math.max(hz, LEAST_HZ), MOST_HZ) : USUAL_HZ;
+    };
+    settings?.load(ID).then(
+      chosen => {
+        follow(chosen);
+        chosen.changed.connect(follow);
+        panel.disposed.connect(() => chosen.changed.disconnect(follow));
+      },
+      () => follow(null)
+    );
+    if (settings === null) {
+      follow(null);
+    }
+
+    panel.disposed.connect(() => {
+      badges?.dispose();
+      commands.dispose();
+      front.dispose();
+    });
     app.shell.add(panel, 'right', { rank: 900, type: 'nbmem' });
+    restorer?.add(panel, panel.id);
   }
 };

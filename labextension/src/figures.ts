@@ -1,0 +1,74 @@
+/** Which bytes of a card belong to what: the parts of its bar and the figures beside it. */
+
+import type { ICardSample } from './messages.js';
+
+/** A part of a whole card; `key` chooses its colour. */
+export interface IPart {
+  key: string;
+  label: string;
+  bytes: number;
+}
+
+const MOST_PARTS = 32;
+
+/**
+ * The whole card, from the bottom of the stack: what is allocated (by category where that is known),
+ * then what the allocator keeps, the process's own rest, other processes, free. What the driver does not say is
+ * not a part: `unsplit` holds what is neither ours for sure nor free.
+ */
+export function partsOf(card: ICardSample): IPart[] {
+  const parts: IPart[] = [];
+  const add = (key: string, label: string, bytes: number): void => {
+    if (bytes > 0) {
+      parts.push({ key, label, bytes });
+    }
+  };
+  const named = card.by_category.slice(0, MOST_PARTS);
+  if (named.reduce((sum, [, , bytes]) => sum + bytes, 0) === card.allocated) {
+    named.forEach(([key, label, bytes]) => add(key, label, bytes));
+  } else {
+    add('allocated', 'allocated', card.allocated);
+  }
+  add('cached', 'cached', card.reserved - card.allocated);
+  const taken = card.total !== null && card.free !== null ? card.total - card.free : null;
+  if (card.process !== null) {
+    add('context', 'context and libraries', card.process - card.reserved);
+    if (taken !== null) {
+      add('other_processes', 'other processes', taken - card.process);
+    }
+  } else if (taken !== null) {
+    add('context', 'context and others', taken - card.reserved);
+  }
+  add('free', 'free', card.free ?? 0);
+  return parts;
+}
+
+/** One series of the line, at the same moments as all others. */
+export interface ISeries {
+  key: string;
+  label: string;
+  values: number[];
+}
+
+/** The stacked series of a card's samples, in the order of the newest sample that knows them. */
+export function seriesOf(cards: ICardSample[]): ISeries[] {
+  const labels = new Map<string, string>();
+  for (const card of [...cards].reverse()) {
+    for (const [key, label] of card.by_category.slice(0, MOST_PARTS)) {
+      labels.set(key, labels.get(key) ?? label);
+    }
+  }
+  const series = [...labels].map(([key, label]) => ({ key, label, values: [] as number[] }));
+  const rest: ISeries = { key: 'allocated', label: 'allocated', values: [] };
+  for (const card of cards) {
+    const known = new Map(card.by_category.map(([key, , bytes]) => [key, bytes]));
+    let left = card.allocated;
+    for (const one of series) {
+      const bytes = known.get(one.key) ?? 0;
+      one.values.push(bytes);
+      left -= bytes;
+    }
+    rest.values.push(Math.max(left, 0));
+  }
+  return [...series, rest].filter(one => one.values.some(bytes => bytes > 0));
+}

@@ -1,0 +1,115 @@
+/** The 60-second line of one card. */
+
+import * as React from 'react';
+
+import { seriesOf } from '../figures.js';
+import { axisEnd, formatBytes } from '../format.js';
+import { areaPath, stepPath, type IFrame } from '../line.js';
+import type { ICardSample } from '../messages.js';
+import { WINDOW_MS } from '../state.js';
+import { colourOf, Trans } from './text.js';
+
+/** One reading of one card. */
+export interface IReading {
+  t: number;
+  card: ICardSample;
+}
+
+const ROWS = 12;
+
+export function LineChart(props: { readings: IReading[]; label: string }): React.JSX.Element {
+  const trans = React.useContext(Trans);
+  const times = props.readings.map(reading => reading.t);
+  const cards = props.readings.map(reading => reading.card);
+  const to = times[times.length - 1] ?? 0;
+  const highest = cards.map(card => Math.max(card.reserved, card.process ?? 0));
+  const frame: IFrame = { from: to - WINDOW_MS, to, top: axisEnd(Math.max(...highest, 1)) };
+  const processes = cards.map(card => card.process);
+  return (
+    <figure className="nbmem-Line">
+      <div className="nbmem-Line-axis">
+        <span>{formatBytes(frame.top).replace(/\.0+ /, ' ')}</span>
+        <span className="nbmem-Line-keys" aria-hidden="true">
+          <span className="nbmem-Line-key nbmem-mod-reserved">{trans.__('reserved')}</span>
+          <span className="nbmem-Line-key nbmem-mod-process">{trans.__('process')}</span>
+        </span>
+      </div>
+      <svg
+        viewBox="0 0 100 100"
+        preserveAspectRatio="none"
+        role="img"
+        aria-label={trans.__(
+          '%1 in the last 60 seconds; the table below has the figures',
+          props.label
+        )}
+        data-testid="nbmem-line"
+      >
+        <path className="nbmem-Line-grid" d="M0 50H100" />
+        <Areas times={times} cards={cards} frame={frame} />
+        <path
+          className="nbmem-Line-reserved"
+          d={stepPath({ times, values: cards.map(card => card.reserved) }, frame)}
+        />
+        {processes.every(bytes => bytes !== null) ? (
+          <path
+            className="nbmem-Line-process"
+            d={stepPath({ times, values: processes as number[] }, frame)}
+          />
+        ) : null}
+      </svg>
+      <div className="nbmem-Line-axis" aria-hidden="true">
+        <span>{trans.__('60 s ago')}</span>
+        <span>{trans.__('last reading')}</span>
+      </div>
+      <Readings readings={props.readings} to={to} />
+    </figure>
+  );
+}
+
+function Areas(props: { times: number[]; cards: ICardSample[]; frame: IFrame }): React.JSX.Element {
+  const { times, frame } = props;
+  let below: number[] | null = null;
+  const areas = seriesOf(props.cards).map(({ key, values }) => {
+    const lower: number[] | null = below;
+    const upper = values.map((bytes, i) => bytes + (lower?.[i] ?? 0));
+    below = upper;
+    const fill = colourOf(key);
+    return <path key={key} d={areaPath({ times, values: upper }, lower, frame)} style={{ fill }} />;
+  });
+  return <g>{areas}</g>;
+}
+
+/** The readings as a table, at most ROWS of them, the newest first. */
+function Readings(props: { readings: IReading[]; to: number }): React.JSX.Element {
+  const trans = React.useContext(Trans);
+  const [open, setOpen] = React.useState(false);
+  const every = Math.max(1, Math.ceil(props.readings.length / ROWS));
+  const shown = [...props.readings].reverse().filter((_, i) => i % every === 0);
+  return (
+    <details className="nbmem-Behind" onToggle={event => setOpen(event.currentTarget.open)}>
+      <summary>{trans.__('The line as a table')}</summary>
+      {open ? (
+        <table className="nbmem-Table" data-testid="nbmem-readings">
+          <thead>
+            <tr>
+              <th scope="col">{trans.__('Seconds ago')}</th>
+              <th scope="col">{trans.__('Allocated')}</th>
+              <th scope="col">{trans.__('Reserved')}</th>
+              <th scope="col">{trans.__('Process')}</th>
+            </tr>
+          </thead>
+          <tbody>
+            {shown.map(({ t, card }) => (
+              <tr key={t}>
+                <th scope="row">{((props.to - t) / 1000).toFixed(1)}</th>
+                <td>{formatBytes(card.allocated)}</td>
+                <td>{formatBytes(card.reserved)}</td>
+                <td>{formatBytes(card.process)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      ) : null}
+    </details>
+  );
+}

@@ -1,0 +1,102 @@
+/** The commands: each in the palette, some in the notebook's toolbar and with a shortcut. */
+
+import type { JupyterFrontEnd } from '@jupyterlab/application';
+import { Notification, type ICommandPalette } from '@jupyterlab/apputils';
+import { NotebookActions } from '@jupyterlab/notebook';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { CommandRegistry } from '@lumino/commands';
+import { DisposableSet, type IDisposable } from '@lumino/disposable';
+
+import { whyNothing } from '../why.js';
+import { canTrace, markForTrace } from './document.js';
+import type { Front } from './front.js';
+import { freeIcon, memoryIcon } from './icons.js';
+
+export namespace CommandIDs {
+  export const show = 'nbmem:show';
+  export const load = 'nbmem:load';
+  export const traceCell = 'nbmem:trace-cell';
+  export const freeCache = 'nbmem:free-cache';
+}
+
+/** Put the commands in; disposing takes them out. */
+export function addCommands(
+  app: JupyterFrontEnd,
+  front: Front,
+  panelId: string,
+  palette: ICommandPalette | null,
+  trans: TranslationBundle
+): IDisposable {
+  const added = new DisposableSet();
+  const add = (id: string, options: CommandRegistry.ICommandOptions): void => {
+    added.add(app.commands.addCommand(id, options));
+    const item = palette?.addItem({ command: id, category: trans.__('GPU memory (nbmem)') });
+    if (item) {
+      added.add(item);
+    }
+  };
+  const none = { type: 'object', properties: {} } as const;
+
+  add(CommandIDs.show, {
+    label: trans.__('Show GPU Memory'),
+    caption: trans.__('Show what is on the GPU, beside the notebook'),
+    icon: memoryIcon,
+    describedBy: { args: none },
+    execute: () => app.shell.activateById(panelId)
+  });
+  add(CommandIDs.load, {
+    label: trans.__('Load nbmem in This Kernel'),
+    isEnabled: () => front.current?.model.context.session?.kernel != null,
+    describedBy: { args: none },
+    execute: async () => {
+      await loaded(front, trans);
+    }
+  });
+  add(CommandIDs.traceCell, {
+    label: trans.__('Trace This Cell'),
+    caption: trans.__('Run this cell with %%memtrace on its first line: its memory, byte by byte'),
+    icon: memoryIcon,
+    isEnabled: () => canTrace(front.current?.host ?? null),
+    describedBy: { args: none },
+    execute: async () => {
+      const host = front.current?.host ?? null;
+      if (canTrace(host)) {
+        const cell = host.content.activeCell;
+        if ((await loaded(front, trans)) && cell === host.content.activeCell) {
+          markForTrace(host);
+          await NotebookActions.run(host.content, host.sessionContext);
+        }
+      }
+    }
+  });
+  add(CommandIDs.freeCache, {
+    label: trans.__('Free Cached Memory'),
+    caption: trans.__('Give the cached, unused memory of this kernel back to the GPU'),
+    icon: freeIcon,
+    isEnabled: () => front.current?.model.state.link.kind === 'live',
+    describedBy: { args: none },
+    execute: async () => {
+      const sentence = await front.current?.model.run({ name: 'free', arguments: ['cache'] });
+      if (sentence) {
+        Notification.info(sentence);
+      }
+    }
+  });
+  return added;
+}
+
+/** Load nbmem in the kernel in front if it is not there; if it cannot be, say why. */
+async function loaded(front: Front, trans: TranslationBundle): Promise<boolean> {
+  const model = front.current?.model;
+  if (!model) {
+    return false;
+  }
+  if (await model.load()) {
+    return true;
+  }
+  const reason = whyNothing(model.state, trans);
+  if (reason) {
+    Notification.warning(reason.sentence);
+  }
+  return false;
+}

@@ -1,0 +1,81 @@
+/** What is on each card now: figures, bar, line and parts. */
+
+import * as React from 'react';
+
+import { partsOf } from '../figures.js';
+import { clipped, exactBytes, formatBytes } from '../format.js';
+import { newest, type IKernelState } from '../state.js';
+import { CardBar, PartsTable } from './bar.js';
+import { LineChart, type IReading } from './chart.js';
+import { Trans } from './text.js';
+
+const MOST_CARDS = 16;
+
+export function Now(props: { state: IKernelState }): React.JSX.Element | null {
+  const last = newest(props.state);
+  if (last === null) {
+    return null;
+  }
+  return (
+    <>
+      {last.cards.slice(0, MOST_CARDS).map(card => (
+        <OneCard key={card.index} state={props.state} index={card.index} />
+      ))}
+    </>
+  );
+}
+
+function OneCard(props: { state: IKernelState; index: number }): React.JSX.Element | null {
+  const trans = React.useContext(Trans);
+  const readings = readingsOf(props.state, props.index);
+  const last = readings[readings.length - 1];
+  if (last === undefined) {
+    return null;
+  }
+  const { card } = last;
+  const parts = partsOf(card);
+  const total = card.total ?? parts.reduce((sum, part) => sum + part.bytes, 0);
+  const known = props.state.cards.find(one => one.index === props.index);
+  const name = known ? clipped(known.name, 60) : trans.__('GPU %1', props.index);
+  const told = known?.virtual ? trans.__('%1 (virtual)', name) : name;
+  return (
+    <section className="nbmem-Card" aria-label={told} data-testid={`nbmem-card-${props.index}`}>
+      <header>
+        <h3>{told}</h3>
+        {card.total === null ? null : <span>{formatBytes(card.total)}</span>}
+      </header>
+      <CardBar parts={parts} total={total} label={told} />
+      <dl className="nbmem-Figures">
+        <Figure name={trans.__('allocated')} id="allocated" count={card.allocated} />
+        <Figure name={trans.__('peak')} id="peak" count={card.peak} />
+        <Figure name={trans.__('reserved')} id="reserved" count={card.reserved} />
+        <Figure name={trans.__('process')} id="process" count={card.process} />
+        <Figure name={trans.__('free')} id="free" count={card.free} />
+      </dl>
+      <LineChart readings={readings} label={told} />
+      <PartsTable parts={parts} total={total} />
+    </section>
+  );
+}
+
+function Figure(props: { name: string; id: string; count: number | null }): React.JSX.Element {
+  return (
+    <div>
+      <dt>{props.name}</dt>
+      <dd
+        title={exactBytes(props.count)}
+        data-testid={`nbmem-${props.id}`}
+        data-bytes={props.count ?? ''}
+      >
+        {formatBytes(props.count)}
+      </dd>
+    </div>
+  );
+}
+
+function readingsOf(state: IKernelState, index: number): IReading[] {
+  return state.samples.flatMap(sample => {
+    const card = sample.cards.find(one => one.index === index);
+    return card ? [{ t: sample.t_ms, card }] : [];
+  });
+}

@@ -1,0 +1,93 @@
+/** Advice with a button: insert its code below the active cell, or let nbmem do it. */
+
+import * as React from 'react';
+
+import { isAllowed } from '../actions.js';
+import { clipped, formatBytes } from '../format.js';
+import type { ICommand, IFinding } from '../messages.js';
+import { savingOf } from './report.js';
+import { Section, Trans } from './text.js';
+
+const MOST_TIPS = 30;
+const MOST_CODE = 5000;
+
+export interface ITipActions {
+  insert: (code: string) => void;
+  run: (command: ICommand) => void;
+  mute: (rule: string) => void;
+}
+
+export function Tips(props: {
+  findings: IFinding[];
+  muted: string[];
+  busy: boolean;
+  actions: ITipActions;
+}): React.JSX.Element | null {
+  const trans = React.useContext(Trans);
+  const shown = props.findings
+    .filter(finding => !props.muted.includes(finding.rule))
+    .slice(0, MOST_TIPS);
+  if (shown.length === 0) {
+    return null;
+  }
+  return (
+    <Section title={trans.__('Tips')} testId="nbmem-tips" note={String(shown.length)}>
+      <ul className="nbmem-Tips">
+        {shown.map((finding, i) => (
+          <Tip key={`${finding.rule}-${i}`} {...props} finding={finding} />
+        ))}
+      </ul>
+    </Section>
+  );
+}
+
+function Tip(props: { finding: IFinding; busy: boolean; actions: ITipActions }): React.JSX.Element {
+  const trans = React.useContext(Trans);
+  const { finding, actions } = props;
+  const { code, command } = finding;
+  const grounds = {
+    exact: trans.__('counted'),
+    simulated: trans.__('simulated'),
+    estimated: trans.__('estimated')
+  };
+  return (
+    <li className="nbmem-Tip" data-rule={finding.rule}>
+      <p className="nbmem-Tip-title">{clipped(finding.title, 400)}</p>
+      <p className="nbmem-Tip-saves">
+        {finding.measured === null
+          ? trans.__('saves %1, %2', savingOf(finding.low, finding.high), grounds[finding.ground])
+          : trans.__('brought %1', formatBytes(finding.measured))}
+      </p>
+      <p>{clipped(finding.evidence, 600)}</p>
+      {code === null ? null : (
+        <pre className="nbmem-Code" tabIndex={0}>
+          {code.slice(0, MOST_CODE)}
+        </pre>
+      )}
+      <div className="nbmem-Buttons">
+        {command !== null && isAllowed(command) ? (
+          <button
+            className="nbmem-Button nbmem-mod-main"
+            disabled={props.busy}
+            title={props.busy ? trans.__('Not while a cell runs') : undefined}
+            onClick={() => actions.run(command)}
+          >
+            {trans.__('Do it: %1', `%nbmem ${[command.name, ...command.arguments].join(' ')}`)}
+          </button>
+        ) : null}
+        {code === null ? null : (
+          <button className="nbmem-Button" onClick={() => actions.insert(code.slice(0, MOST_CODE))}>
+            {trans.__('Insert the code below')}
+          </button>
+        )}
+        <button
+          className="nbmem-Button nbmem-mod-quiet"
+          onClick={() => actions.mute(finding.rule)}
+          aria-label={trans.__('Do not show this advice again: %1', clipped(finding.title, 80))}
+        >
+          {trans.__('Mute')}
+        </button>
+      </div>
+    </li>
+  );
+}
