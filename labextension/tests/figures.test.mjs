@@ -1,0 +1,99 @@
+// A card's parts, its line, and numbers as people read them.
+
+import assert from 'node:assert/strict';
+import test from 'node:test';
+
+import { isAllowed } from '../lib/actions.js';
+import { partsOf, seriesOf } from '../lib/figures.js';
+import { axisEnd, clipped, exactBytes, formatBytes, formatMs, percent } from '../lib/format.js';
+import { areaPath, stepPath } from '../lib/line.js';
+import { golden } from './golden.mjs';
+
+const [full, bare] = golden('sample').cards;
+const bytesOf = parts => parts.map(part => [part.key, part.bytes]);
+
+test('the parts of a card add up to the card', () => {
+  const parts = partsOf(full);
+  assert.equal(
+    parts.reduce((sum, part) => sum + part.bytes, 0),
+    full.total
+  );
+  assert.equal(parts[parts.length - 1].key, 'free');
+});
+
+test('what the driver does not say is no part', () => {
+  assert.deepEqual(bytesOf(partsOf(bare)), [['cached', 2097152]]);
+  const unsplit = partsOf({ ...full, process: null });
+  assert.equal(unsplit.find(part => part.key === 'context').label, 'context and others');
+  assert.ok(!unsplit.some(part => part.key === 'other_processes'));
+});
+
+test('categories that do not add up are not shown as if they did', () => {
+  const wrong = { ...full, by_category: [['weights', 'weights', full.allocated + 1]] };
+  assert.deepEqual(bytesOf(partsOf(wrong))[0], ['allocated', full.allocated]);
+});
+
+test('the stacked series add up to what was allocated at each reading', () => {
+  const cards = [{ ...full, by_category: [] }, full];
+  const series = seriesOf(cards);
+  cards.forEach((card, i) => {
+    assert.equal(
+      series.reduce((sum, one) => sum + one.values[i], 0),
+      card.allocated
+    );
+  });
+});
+
+test('a reading holds until the next', () => {
+  const frame = { from: 0, to: 10, top: 100 };
+  const curve = { times: [0, 5], values: [0, 50] };
+  assert.equal(stepPath(curve, frame), 'M0 100H50V50H100');
+  assert.equal(areaPath(curve, null, frame), 'M0 100H50V50H100V100H50V100H0Z');
+  assert.equal(stepPath({ times: [], values: [] }, frame), '');
+});
+
+test('what lies outside of the picture stays at its edge', () => {
+  const frame = { from: 0, to: 10, top: 100 };
+  assert.equal(stepPath({ times: [-5, 5], values: [-1, 500] }, frame), 'M0 100H50V0H100');
+});
+
+test('bytes are written as Python writes them', () => {
+  assert.deepEqual(
+    [0, 1023, 1536, 5 * 2 ** 20, 3 * 2 ** 30, null].map(count => formatBytes(count)),
+    ['0 B', '1023 B', '1.5 KiB', '5.0 MiB', '3.00 GiB', 'unknown']
+  );
+  assert.deepEqual(
+    [512, -(2 ** 20), 0].map(count => formatBytes(count, true)),
+    ['+512 B', '-1.0 MiB', '0 B']
+  );
+  assert.equal(exactBytes(1234567), '1,234,567 bytes');
+});
+
+test('durations, shares, axes and foreign text', () => {
+  assert.deepEqual([1.5, 250, 2500, 300_000].map(formatMs), [
+    '1.5 ms',
+    '250 ms',
+    '2.5 s',
+    '5.0 min'
+  ]);
+  assert.deepEqual([percent(1, 200), percent(1, 2), percent(0, 0)], ['0.5%', '50%', '0%']);
+  assert.deepEqual([axisEnd(0), axisEnd(3 * 2 ** 30)], [2 ** 20, 2 ** 32]);
+  assert.equal(clipped('a\n  b'), 'a b');
+  assert.equal(clipped('x'.repeat(500)).length, 300);
+});
+
+test('a button runs what is on the list and nothing else', () => {
+  const command = (name, ...words) => ({ name, arguments: words });
+  assert.ok(isAllowed(command('free', 'cache')));
+  assert.ok(isAllowed(command('free', 'model_2')));
+  for (const hostile of [
+    command('free', 'x; import os'),
+    command('free', '__import__("os")'),
+    command('free', 'a b'),
+    command('run', 'cache'),
+    command('constructor'),
+    command('free', ...Array(9).fill('x'))
+  ]) {
+    assert.ok(!isAllowed(hostile), JSON.stringify(hostile));
+  }
+});
