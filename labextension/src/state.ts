@@ -78,6 +78,8 @@ export function emptyState(link: Link): IKernelState {
 export function afterPush(state: IKernelState, push: Push): IKernelState {
   const live: IKernelState = { ...state, link: { kind: 'live' } };
   switch (push.kind) {
+    case 'loaded':
+      return emptyState({ kind: 'live' });
     case 'cell_begun':
       return { ...live, cell: push.cell };
     case 'sample':
@@ -142,7 +144,8 @@ function recent(samples: ISample[]): ISample[] {
 }
 
 function withCell(cells: ICellEnded[], cell: ICellEnded): ICellEnded[] {
-  return [...cells, cell].slice(-MOST_CELLS);
+  // Without a delta it has no line in the notebook's history either.
+  return cell.delta === null ? cells : [...cells, cell].slice(-MOST_CELLS);
 }
 
 function withNote(notes: string[], sentence: string): string[] {

@@ -15,7 +15,7 @@ export function Cells(props: {
 }): React.JSX.Element | null {
   const trans = React.useContext(Trans);
   const [all, setAll] = React.useState(false);
-  const cells = [...props.cells].filter(one => one.delta !== null || one.peak !== null).reverse();
+  const cells = [...props.cells].reverse();
   if (cells.length === 0) {
     return null;
   }

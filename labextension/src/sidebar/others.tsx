@@ -30,7 +30,10 @@ export function Others(props: {
           {props.processes.slice(0, MOST).map(process => (
             <tr key={`${process.card}-${process.pid}`}>
               <th scope="row" title={trans.__('process %1', process.pid)}>
-                {clipped(process.notebook ?? process.name, 80)}
+                {clipped(
+                  process.notebook ?? process.name ?? trans.__('process %1', process.pid),
+                  80
+                )}
                 {process.notebook === null ? null : (
                   <span className="nbmem-Tag">{trans.__('notebook')}</span>
                 )}
