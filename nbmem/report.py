@@ -155,6 +155,7 @@ class HeldGroup:
         block: Bytes taken for them.
         count: How many there are.
         line: `file.py:12 in function` that made the unnamed, if stacks were taken.
+        older: Whether they are activations of a step before the one that failed.
     """
 
     name: str | None
@@ -162,6 +163,7 @@ class HeldGroup:
     block: int
     count: int
     line: str | None
+    older: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

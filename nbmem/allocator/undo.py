@@ -79,7 +79,7 @@ def undo_with_notes(
         unsure &= ~oversize
     size, guessed = _grown(addr, size, limit, unsure, events)
     size = np.minimum(size, limit - addr)
-    blocks = _with_free(segments.addr, segments.size, addr, size, (requested, state, stack))
+    blocks = tiled(segments.addr, segments.size, addr, size, (requested, state, stack))
     notes = []
     if guessed:
         notes.append(
@@ -157,10 +157,18 @@ def _grown(
     return size, guessed
 
 
-def _with_free(
+def tiled(
     starts: Ints, sizes: Ints, addr: Ints, size: Ints, rest: tuple[Ints, Ints, Ints]
 ) -> Blocks:
-    """Blocks in use and the free ones that fill the gaps between them."""
+    """Blocks in use and the free ones that fill the gaps between them.
+
+    Args:
+        starts: Addresses of the segments, ascending.
+        sizes: Their bytes.
+        addr: Addresses of the blocks in use, ascending.
+        size: Their bytes.
+        rest: Their requested bytes, states and stacks.
+    """
     rows = []
     requested, state, stack = (column.tolist() for column in rest)
     used = list(zip(addr.tolist(), size.tolist(), requested, state, stack, strict=True))

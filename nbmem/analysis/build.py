@@ -8,6 +8,7 @@ import numpy as np
 
 from nbmem.analysis.curves import timeline
 from nbmem.analysis.details import born_in, details, stack_line
+from nbmem.analysis.oom import autopsies
 from nbmem.core.categories import Category
 from nbmem.core.errors import UsageError
 from nbmem.ledger.balance import Ledger
@@ -64,6 +65,7 @@ def build_report(session: Session, device: int | None = None) -> Report:
         dropped_events=trace.dropped,
         error=session.error,
         notes=_notes(session, books, at_peak),
+        ooms=autopsies(books, t0_ns),
         details=details(books, curves.event, top, t0_ns),
     )
 

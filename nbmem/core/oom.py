@@ -73,6 +73,7 @@ class Refusal:
         stack: The Python frames, innermost first.
         layer: Path and type of the module that ran: `model.layer3.0.conv1 (Conv2d)`.
         operator: The node of backward that ran: `ConvolutionBackward0`.
+        progress: Part of the outermost module's layers that had been called, by their order.
         evaluating: Whether the outermost module was in eval mode while gradients were enabled.
         thread: Name of the thread; None for the main one and for autograd's.
     """
@@ -87,6 +88,7 @@ class Refusal:
     stack: Stack = ()
     layer: str | None = None
     operator: str | None = None
+    progress: float | None = None
     evaluating: bool = False
     thread: str | None = None
 

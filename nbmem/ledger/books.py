@@ -11,7 +11,6 @@ from nbmem.allocator.settings import AllocatorSettings
 from nbmem.allocator.undo import undo_with_notes
 from nbmem.core.categories import LIVE, Category
 from nbmem.core.errors import LedgerImbalanceError
-from nbmem.core.events import Action
 from nbmem.ledger.attribution import attribute
 from nbmem.ledger.balance import Ledger
 from nbmem.ledger.facts import NO_NAME, facts_of
@@ -44,9 +43,8 @@ class Books:
         self.phases = PhaseMap(session.spans, device)
         self.followed = self._follow()
         self.events = len(self.trace.events)
-        allocs = np.flatnonzero(self.trace.events.action == Action.ALLOC)
         facts, self.names = facts_of(
-            self.followed.allocations, allocs, self.events, self.phases, self.trace.identities
+            self.followed.allocations, self.trace.events, self.phases, self.trace.identities
         )
         self.born_in = facts.born_in
         self.category = attribute(facts)

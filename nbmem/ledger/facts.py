@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.categories import Category
+from nbmem.core.events import Action
 from nbmem.ledger.phase_map import NOWHERE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.allocator.follow import Allocations
+    from nbmem.core.events import Events
     from nbmem.core.session import Identities
     from nbmem.ledger.phase_map import PhaseMap
 
@@ -67,22 +69,22 @@ class Facts:
 
 
 def facts_of(
-    allocations: Allocations, allocs: Ints, events: int, phases: PhaseMap, identities: Identities
+    allocations: Allocations, events: Events, phases: PhaseMap, identities: Identities
 ) -> tuple[Facts, Ints]:
     """Gather the facts.
 
     Args:
         allocations: Every allocation of the recording.
-        allocs: Positions of the ALLOC events, ascending.
-        events: Number of events.
+        events: The recorded events.
         phases: Where the phases lie.
         identities: What was seen to live where.
 
     Returns:
         The facts, and for each allocation the index of its name (NO_NAME if it has none).
     """
-    born, freed = allocations.born, allocations.freed
-    rows = _row_of(allocations, identities, events)
+    born, freed, count = allocations.born, allocations.freed, len(events)
+    allocs = np.flatnonzero(events.action == Action.ALLOC)
+    rows = _row_of(allocations, identities, count)
     found = np.flatnonzero(rows >= 0)
     names = np.full(len(allocations), NO_NAME, np.int64)
     # The category that counts most names it last; within one, the latest sighting.
@@ -94,13 +96,17 @@ def facts_of(
         mine = found[identities.category[found] == category]
         np.maximum.at(last, rows[mine], identities.position[mine])
         seen_as[category] = last
-    died_in = phases.of(freed)
+    born_in, died_in = phases.of(born), phases.of(freed)
+    # What a caught out-of-memory error freed in a forward would have lived on without it.
+    failures = np.flatnonzero(events.action == Action.OOM)
+    unwound = np.searchsorted(failures, born) != np.searchsorted(failures, freed)
+    unwound &= phases.named(born_in, "forward") & (born_in == died_in)
     facts = Facts(
         allocations=allocations,
-        events=events,
+        events=count,
         phases=phases,
-        born_in=phases.of(born),
-        died_in=np.where(freed < events, died_in, NOWHERE),
+        born_in=born_in,
+        died_in=np.where((freed < count) & ~unwound, died_in, NOWHERE),
         seen_as=seen_as,
         calm=np.searchsorted(allocs, born, side="right") == np.searchsorted(allocs, freed),
     )

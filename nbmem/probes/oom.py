@@ -99,6 +99,7 @@ def _refusal(
         ),
         layer=_layer_of_call(modules, namespace) or _layer_of_node(node, namespace),
         operator=None if node is None else str(node.name()),
+        progress=_progress(modules),
         evaluating=bool(modules) and not modules[-1].training and torch.is_grad_enabled(),
         thread=None if in_main else threading.current_thread().name,
     )
@@ -147,6 +148,15 @@ def _layer_of_call(modules: list[Any], namespace: Mapping[str, Any]) -> str | No
     root = next((name for name, module in modules_in(namespace) if module is outer), None)
     path = ".".join(part for part in (root or type(outer).__name__, inside) if part)
     return f"{path} ({type(inner).__name__})"
+
+
+def _progress(modules: list[Any]) -> float | None:
+    """How far the outermost module had come, if its layers are called in their order."""
+    if not modules:
+        return None
+    layers = [module for module in modules[-1].modules() if next(module.children(), None) is None]
+    place = next((i for i, layer in enumerate(layers) if layer is modules[0]), None)
+    return None if place is None else (place + 1) / len(layers)
 
 
 def _layer_of_node(node: Any, namespace: Mapping[str, Any]) -> str | None:

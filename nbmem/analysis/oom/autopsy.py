@@ -1,0 +1,159 @@
+"""A recording's out-of-memory errors, ready to draw: the one that ended it in full."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.analysis.lines import users_line
+from nbmem.analysis.oom.case import Case, cases, free_pieces, layout
+from nbmem.analysis.oom.groups import groups
+from nbmem.analysis.oom.remedies import remedies
+from nbmem.core.categories import Category
+from nbmem.core.errors import NbmemError
+from nbmem.core.holders import HolderKind, roots
+from nbmem.core.units import format_bytes
+from nbmem.report import Autopsy, Command, Moment
+
+if TYPE_CHECKING:
+    from nbmem.ledger.balance import Ledger
+    from nbmem.ledger.books import Books
+
+LARGEST = 5
+MOST = 20
+"""Failed requests that a report keeps; only the chief one is explained in full."""
+
+
+def autopsies(books: Books, t0_ns: int) -> tuple[Autopsy, ...]:
+    """Every out-of-memory error of a recording, the one that ended it (or the last) first.
+
+    Args:
+        books: The card's books.
+        t0_ns: Start of the recording, nanoseconds since the epoch.
+    """
+    found = cases(books)
+    if not found:
+        return ()
+    *others, chief = found
+    return (_full(chief, t0_ns), *(_brief(case, t0_ns) for case in others[: MOST - 1]))
+
+
+def _brief(case: Case, t0_ns: int) -> Autopsy:
+    """Where, what and why, without what would have helped."""
+    seen, f = case.refusal, case.books.followed
+    pieces = free_pieces(case, layout(case))
+    return Autopsy(
+        at=_moment(case, t0_ns),
+        device=case.books.trace.info.index,
+        asked=case.size,
+        wanted=case.wanted,
+        layer=seen.layer if seen else None,
+        operator=seen.operator if seen else None,
+        thread=seen.thread if seen else None,
+        caught=case.caught,
+        free=case.free,
+        limit=case.limit,
+        allocated=int(f.allocated[case.index]),
+        reserved=case.reserved,
+        given_back=case.given_back,
+        largest=int(pieces.max(initial=0)),
+        pieces=int(pieces.sum()),
+        reason=_reason(case, int(pieces.sum()), int(pieces.max(initial=0)), len(pieces)),
+    )
+
+
+def _full(case: Case, t0_ns: int) -> Autopsy:
+    brief = _brief(case, t0_ns)
+    held = groups(case)
+    notes = []
+    try:
+        found = remedies(case, held, brief.at.phase)
+        if not found:
+            notes.append(
+                "Nothing that was tried in the simulator would have sufficed by itself: other "
+                "allocator settings, freeing what has a name, a smaller batch."
+            )
+    except NbmemError as err:
+        found = ()
+        notes.append(f"Remedies could not be tried: {err}")
+    ledger = _ledger(case)
+    fatal = not case.caught
+    return replace(
+        brief,
+        ledger=ledger,
+        others=ledger[Category.OTHER_PROCESSES] if ledger and ledger.process_known else None,
+        holders=tuple(group.held for group in held[:LARGEST]),
+        remedies=found,
+        left=_left(case) if fatal else None,
+        command=Command(name="free", arguments=("traceback",)) if fatal else None,
+        notes=tuple(notes),
+    )
+
+
+def _moment(case: Case, t0_ns: int) -> Moment:
+    books, events = case.books, case.books.trace.events
+    phase = int(books.phases.of(np.array([case.index], np.int64))[0])
+    span = books.phases.spans[phase][1] if phase >= 0 else None
+    stack = int(events.stack[case.index])
+    line = users_line(case.refusal.stack) if case.refusal is not None else None
+    if line is None and stack >= 0:
+        line = users_line(books.session.stacks[stack])
+    return Moment(
+        event=case.index,
+        t_ns=max(0, int(events.t_ns[case.index]) - t0_ns),
+        phase=span.name if span else None,
+        step=span.step if span else None,
+        line=line,
+    )
+
+
+def _reason(case: Case, pieces: int, largest: int, count: int) -> str:
+    """Why the allocator could not serve the request."""
+    wanted, free = format_bytes(case.wanted), format_bytes(case.free)
+    cached = (
+        f"The free pieces of torch's cache that may serve it ({format_bytes(pieces)} in {count}, "
+        f"the largest {format_bytes(largest)}) are too small"
+        if count
+        else "torch's cache has no free piece that may serve it"
+    )
+    if case.limited:
+        allowed = "" if case.limit is None else f" of {format_bytes(case.limit)}"
+        return (
+            f"A memory limit{allowed} for this process: {format_bytes(case.reserved)} were "
+            f"reserved, {wanted} more were needed, and the card itself had {free} free. {cached}."
+        )
+    room = case.capacity - case.reserved
+    if pieces and pieces + room >= case.wanted:
+        return (
+            f"Fragmentation: {format_bytes(pieces + room)} were free for it, but in pieces. "
+            f"{cached}, lie between live tensors and cannot be given back; the card had {free} "
+            f"free and {wanted} were needed in one piece."
+        )
+    return (
+        f"Too little memory: {wanted} were needed from the card, which had {free} free: "
+        f"{format_bytes(case.missing)} too few. {cached}."
+    )
+
+
+def _ledger(case: Case) -> Ledger | None:
+    """The card then, with the free bytes that torch itself was told; None without readings."""
+    books = case.books
+    if not len(books.trace.samples):
+        return None
+    ledger = books.ledger(case.index)
+    held = list(ledger.held)
+    context = held[Category.CONTEXT] + held[Category.FREE] - case.free
+    if context < 0:
+        return ledger
+    held[Category.CONTEXT], held[Category.FREE] = context, case.free
+    return replace(ledger, held=tuple(held))
+
+
+def _left(case: Case) -> int | None:
+    """Bytes that only the failed cell's traceback keeps; None where nobody looked."""
+    found = roots(case.books.session, case.books.trace)
+    if found is None:
+        return None
+    return sum(root.alone for root in found if root.kind is HolderKind.TRACEBACK)

@@ -1,0 +1,175 @@
+"""The figures of one failed request: what the allocator had, and what it could not get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.allocator.rounding import LARGE_STEP, SMALL_LIMIT, segment_bytes
+from nbmem.allocator.undo import tiled, undo_with_notes
+from nbmem.analysis.whatif import in_force
+from nbmem.core.events import Action, BlockState, Layout
+from nbmem.core.oom import is_oom_text, read_message
+from nbmem.core.units import GIB
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.settings import AllocatorSettings
+    from nbmem.core.oom import Refusal
+    from nbmem.ledger.books import Books
+
+    Ints = NDArray[np.int64]
+
+_GIVEN_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_ROUNDED = 0.005
+"""Part of a GiB by which the limit in torch's message may be off: it has two decimals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One failed request.
+
+    Attributes:
+        books: The card's books.
+        index: Its OOM event; the position at which it failed.
+        refusal: How it was seen to fail, or None.
+        caught: Whether the program went on.
+        settings: The allocator's settings.
+        size: Bytes of the block.
+        stream: The stream that asked.
+        wanted: Bytes that the driver was asked for.
+        free: Bytes free on the card, as torch's history has it.
+        limit: Bytes that may be reserved; None without a memory fraction.
+        capacity: Bytes that this process could have reserved at that moment, at least.
+        reserved: Held from the driver then.
+        given_back: Cached bytes that torch gave back first.
+    """
+
+    books: Books
+    index: int
+    refusal: Refusal | None
+    caught: bool
+    settings: AllocatorSettings
+    size: int
+    stream: int
+    wanted: int
+    free: int
+    limit: int | None
+    capacity: int
+    reserved: int
+    given_back: int
+
+    @property
+    def limited(self) -> bool:
+        """Whether the card had room, so that only a memory limit explains the failure."""
+        return self.free >= self.wanted + LARGE_STEP
+
+    @property
+    def missing(self) -> int:
+        """Bytes that the driver would have had to have more."""
+        return max(0, self.reserved + self.wanted - self.capacity)
+
+    def of_this_step(self, rows: Ints) -> NDArray[np.bool_]:
+        """Which allocations were born in the step of the failure (outside of steps: all)."""
+        books = self.books
+        steps = np.array([span.step or 0 for _, span in books.phases.spans] + [-1], np.int64)
+        phase = int(books.phases.of(np.array([self.index], np.int64))[0])
+        now: NDArray[np.bool_] = steps[books.born_in[rows]] >= steps[phase]
+        return now
+
+
+def cases(books: Books) -> list[Case]:
+    """Every failed request of a recording, in order."""
+    events = books.trace.events
+    rows = np.flatnonzero(events.action == Action.OOM).tolist()
+    refusals = _matched(books, len(rows))
+    fatal = is_oom_text(books.session.error or "")
+    return [
+        _case(books, index, refusal, caught=not (fatal and index == rows[-1]))
+        for index, refusal in zip(rows, refusals, strict=True)
+    ]
+
+
+def _matched(books: Books, count: int) -> list[Refusal | None]:
+    """What was seen of each OOM event; early ones may have been seen by nobody."""
+    device = books.trace.info.index
+    seen: list[Refusal | None] = [r for r in books.session.refusals if r.device == device]
+    seen = seen[-count:] if count else []
+    return [None] * (count - len(seen)) + seen
+
+
+def _case(books: Books, index: int, refusal: Refusal | None, *, caught: bool) -> Case:
+    events, settings = books.trace.events, in_force(books.trace)
+    size, free = int(events.size[index]), int(events.addr[index])
+    reserved = int(books.followed.reserved[index])
+    begun = index
+    while begun and events.action[begun - 1] in _GIVEN_BACK:
+        begun -= 1
+    wanted = segment_bytes(size, settings.large_segment_size)
+    if refusal is not None:
+        wanted = refusal.wanted
+    limit, least = _limit(books, refusal, caught=caught)
+    capacity = reserved + free
+    if least is not None:
+        capacity = min(capacity, least)
+    elif free >= wanted + LARGE_STEP:  # a limit that nobody names: at least what was reserved
+        capacity = int(books.followed.reserved[: index + 1].max())
+    return Case(
+        books=books,
+        index=index,
+        refusal=refusal,
+        caught=caught,
+        settings=settings,
+        size=size,
+        stream=int(events.stream[index]),
+        wanted=wanted,
+        free=free,
+        limit=limit,
+        capacity=max(capacity, reserved),
+        reserved=reserved,
+        given_back=int(events.size[begun:index].sum()),
+    )
+
+
+def _limit(books: Books, refusal: Refusal | None, *, caught: bool) -> tuple[int | None, int | None]:
+    """The memory limit, and the least that it can be."""
+    if refusal is not None:
+        return refusal.limit, refusal.limit
+    message = None if caught else read_message(books.session.error or "")
+    if message is None or message.limit is None:
+        return None, None
+    return message.limit, message.limit - int(_ROUNDED * GIB)
+
+
+def layout(case: Case) -> Layout:
+    """Every segment and block when the request failed."""
+    books, index = case.books, case.index
+    after, _ = undo_with_notes(books.trace.end, books.trace.events[index:], case.settings)
+    a = books.followed.allocations
+    rows = np.flatnonzero((a.born < index) & (a.died >= index))
+    rows = rows[np.argsort(a.addr[rows], kind="stable")]
+    state = np.where(a.freed[rows] < index, BlockState.PENDING, BlockState.ALLOCATED)
+    segments = after.segments
+    rest = (a.requested[rows], state.astype(np.int64), a.stack[rows])
+    blocks = tiled(segments.addr, segments.size, a.addr[rows], a.block[rows], rest)
+    return Layout(segments=segments, blocks=blocks)
+
+
+def free_pieces(case: Case, at: Layout) -> Ints:
+    """Bytes of the free cached blocks that may serve the request: its pool, its stream."""
+    blocks, segments = at.blocks, at.segments
+    free = blocks[blocks.state == BlockState.INACTIVE]
+    if not len(free):
+        return np.zeros(0, np.int64)
+    home = np.searchsorted(segments.addr, free.addr, "right") - 1
+    small = case.size <= SMALL_LIMIT
+    mine = (
+        (segments.small[home] == small)
+        & (segments.stream[home] == case.stream)
+        & (segments.pool[home] == 0)
+    )
+    found: Ints = free.size[mine]
+    return found

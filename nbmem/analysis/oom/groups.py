@@ -1,0 +1,96 @@
+"""What lived when a request failed, by the name that a person knows it by."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.analysis.lines import users_line
+from nbmem.core.categories import Category
+from nbmem.core.holders import HolderKind, held_storages
+from nbmem.report import HeldGroup
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.analysis.oom.case import Case
+
+    Ints = NDArray[np.int64]
+
+_ROOT = re.compile(r"(?:input )?(?:Out\[\d+\]|[A-Za-z_]\w*)")
+_FREEABLE = (HolderKind.NAME, HolderKind.OUT, HolderKind.UNDERSCORE)
+TRACEBACK = "traceback"
+"""What `%nbmem free` calls the traceback of a failed cell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Allocations under one name or line, and how they would be let go of.
+
+    Attributes:
+        held: What a view shows of them.
+        rows: The allocations.
+        free: What `%nbmem free` takes to let them go; None if nothing that it knows holds them.
+    """
+
+    held: HeldGroup
+    rows: Ints
+    free: str | None
+
+
+def groups(case: Case) -> list[Group]:
+    """Everything that lived at the moment of the failure, the largest group first."""
+    books, a = case.books, case.books.followed.allocations
+    late = _held_at_the_end(case)
+    found: dict[tuple[str | None, Category, str | None, bool, str | None], list[int]] = {}
+    live = books.live(case.index)
+    for row, now in zip(live.tolist(), case.of_this_step(live).tolist(), strict=True):
+        category = Category(int(books.category[row]))
+        name, free = books.name(row), None
+        if a.freed[row] == books.events and (holder := late.get(int(a.addr[row]))):
+            name, free = name or holder[0], holder[1]
+        elif category is Category.USER_TENSORS and name is not None:
+            free = _root(name)
+        root = None if name is None else _root(name)
+        stack = int(a.stack[row])
+        line = None if root or stack < 0 else users_line(books.session.stacks[stack])
+        older = category is Category.ACTIVATIONS and not now
+        found.setdefault((root, category, line, older, free), []).append(row)
+    made = [
+        Group(
+            held=HeldGroup(
+                name=root,
+                category=category,
+                block=int(a.block[rows].sum()),
+                count=len(rows),
+                line=line,
+                older=older,
+            ),
+            rows=np.array(rows, np.int64),
+            free=free,
+        )
+        for (root, category, line, older, free), rows in found.items()
+    ]
+    return sorted(made, key=lambda group: -group.held.block)
+
+
+def _held_at_the_end(case: Case) -> dict[int, tuple[str, str | None]]:
+    """By address: the root that holds a storage, and what `%nbmem free` takes to let it go."""
+    books = case.books
+    found = {}
+    for held in held_storages(books.session, books.trace) or ():
+        best, free = held.holders[0], None
+        if all(holder.root == best.root for holder in held.holders):
+            free = TRACEBACK if best.kind is HolderKind.TRACEBACK else None
+            free = best.root if best.kind in _FREEABLE else free
+        found[held.addr] = (best.root, free)
+    return found
+
+
+def _root(name: str) -> str:
+    """`model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`."""
+    match = _ROOT.match(name)
+    return match[0] if match else name

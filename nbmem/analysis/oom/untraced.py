@@ -1,0 +1,86 @@
+"""An out-of-memory error in a cell that was not traced: what was seen of it, or its message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.analysis.lines import users_line
+from nbmem.core.units import format_bytes
+from nbmem.report import Autopsy, Command, Moment
+
+if TYPE_CHECKING:
+    from nbmem.core.oom import OomMessage, Refusal
+
+TRACE_IT = (
+    "The cell was not traced. With %%memtrace on its first line, nbmem says what held the memory, "
+    "and tries in its simulator what would have sufficed."
+)
+NOT_SEEN = "torch told nobody of it as it happened, so line and layer are those of its traceback."
+
+
+def untraced(
+    refusal: Refusal | None, message: OomMessage | None, *, left: int | None, caught: bool
+) -> Autopsy:
+    """Explain what can be known without the allocator's events.
+
+    Args:
+        refusal: How it was seen to fail; None where no observer was there.
+        message: The figures of the exception's text, rounded; None where the program kept it.
+        left: Bytes allocated now beyond those before the cell; None if nobody counted.
+        caught: Whether the program went on.
+    """
+    at = Moment(event=0, t_ns=0, line=users_line(refusal.stack) if refusal else None)
+    wanted = refusal.wanted if refusal else message.wanted if message else None
+    free = refusal.free if refusal else message.free if message else None
+    limit = refusal.limit if refusal else message.limit if message else None
+    reserved = refusal.reserved if refusal else message.reserved if message else None
+    allocated = refusal.allocated if refusal else message.allocated if message else None
+    notes = [TRACE_IT] if refusal else [NOT_SEEN, TRACE_IT]
+    return Autopsy(
+        at=at,
+        device=refusal.device if refusal else (message.device if message else None) or 0,
+        asked=None,
+        wanted=wanted,
+        layer=refusal.layer if refusal else None,
+        operator=refusal.operator if refusal else None,
+        thread=refusal.thread if refusal else None,
+        caught=caught,
+        free=free,
+        limit=limit,
+        allocated=allocated,
+        reserved=reserved,
+        others=message.others if message else None,
+        reason=_reason(wanted, free, reserved, allocated, limit),
+        left=None if caught or left is None else max(left, 0),
+        command=None if caught else Command(name="free", arguments=("traceback",)),
+        notes=tuple(notes),
+    )
+
+
+def _reason(
+    wanted: int | None,
+    free: int | None,
+    reserved: int | None,
+    allocated: int | None,
+    limit: int | None,
+) -> str:
+    """What the counters alone can say."""
+    if wanted is None or free is None:
+        return "torch's message has no figures."
+    if limit is not None and free >= wanted:
+        held = "" if reserved is None else f": {format_bytes(reserved)} were reserved already"
+        return (
+            f"A memory limit of {format_bytes(limit)} for this process{held}. The card itself had "
+            f"{format_bytes(free)} free."
+        )
+    cached = 0 if reserved is None or allocated is None else reserved - allocated
+    text = (
+        f"{format_bytes(wanted)} were needed from the card, which had {format_bytes(free)} free: "
+        f"{format_bytes(wanted - free)} too few."
+    )
+    if cached + free >= wanted:
+        return (
+            f"{text} torch had {format_bytes(cached)} cached, but in pieces between live tensors: "
+            "fragmentation."
+        )
+    return f"{text} torch had {format_bytes(cached)} cached; with it there was too little still."
