@@ -203,6 +203,11 @@ def open(path: str | Path) -> Trace:  # noqa: A001 - the word that a user looks 
     return opened
 
 
+def running_recorder() -> Recorder | None:
+    """The one recorder that records now, for who shows its progress; None without a trace."""
+    return _running[0][1] if _running else None
+
+
 def _main_namespace() -> Mapping[str, Any]:
     return vars(sys.modules["__main__"])
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.units import format_bytes
-from nbmem.probes.cuda import import_torch
+from nbmem.probes.cuda import import_torch, initialized_torch
 from nbmem.probes.nvml import NvmlProbe
+
+if TYPE_CHECKING:
+    from nbmem.virtual.cards import Card
 
 DEFAULT = "H100 80GB"
 """The virtual card that stands in where nobody named one."""
@@ -87,6 +90,38 @@ def real_card() -> str | None:
     except ProbeUnavailableError:
         return "GPU" if torch.cuda.is_available() else None
     return cards[0].name if cards else None
+
+
+class CardHere(NamedTuple):
+    """A card that torch could use now; `total` is in bytes."""
+
+    ordinal: int
+    name: str
+    total: int
+    virtual: bool
+
+
+def cards_here() -> tuple[CardHere, ...]:
+    """The virtual card where one is in use, else those that NVML sees; empty without any."""
+    virtual = sys.modules.get("nbmem.virtual")
+    standing = virtual.active() if virtual is not None else None
+    if standing is not None:
+        return (CardHere(0, standing.name, standing.card.nvml_total, virtual=True),)
+    nvml = NvmlProbe()
+    try:
+        cards = nvml.cards()
+    except ProbeUnavailableError:
+        return ()
+    nvml.close()
+    return tuple(CardHere(card.index, card.name, card.total, virtual=False) for card in cards)
+
+
+def choices() -> tuple[Card, ...]:
+    """The virtual cards that `use` would put in now; empty where a real one is in use already."""
+    from nbmem.virtual import active
+    from nbmem.virtual.cards import CARDS
+
+    return CARDS if active() is not None or initialized_torch() is None else ()
 
 
 def table() -> str:

@@ -63,7 +63,7 @@ export interface ISample {
   cards: ICardSample[];
 }
 
-/** A cell begins to run. Pushed once torch has a card. */
+/** A cell has begun to run, and runs for longer than it takes to say so. */
 export interface ICellBegun {
   nbmem: typeof VERSION;
   kind: 'cell_begun';
@@ -98,7 +98,7 @@ export interface ICellDelta {
   error: string | null;
 }
 
-/** A cell has run. */
+/** A cell has run. Pushed where torch holds memory of a card. */
 export interface ICellEnded {
   nbmem: typeof VERSION;
   kind: 'cell_ended';
@@ -239,8 +239,8 @@ export interface IProcess {
   card: number;
   /** Its number, as the driver sees it. */
   pid: number;
-  /** The program's name, or its number where that is hidden. */
-  name: string;
+  /** The program's name; null where that is hidden. */
+  name: string | null;
   /** The notebook whose kernel it is (`train.ipynb`); null for other programs. */
   notebook: string | null;
   /** Its bytes. */
@@ -261,6 +261,16 @@ export interface INote {
   kind: 'note';
   t_ms: number;
   sentence: string;
+}
+
+/** nbmem has come into this kernel: a page may ask for the State. */
+export interface ILoaded {
+  nbmem: typeof VERSION;
+  kind: 'loaded';
+  /** When. */
+  t_ms: number;
+  /** nbmem's version. */
+  package: string;
 }
 
 /** nbmem is being taken out of this kernel; the last message. */
@@ -384,7 +394,15 @@ export interface IRefused {
   sentence: string;
 }
 
-export type Push = ISample | ICellBegun | ICellEnded | ILastReport | IProcesses | INote | IUnloaded;
+export type Push =
+  | ISample
+  | ICellBegun
+  | ICellEnded
+  | ILastReport
+  | IProcesses
+  | INote
+  | ILoaded
+  | IUnloaded;
 export type Request = IGetState | IChooseCard | IRunCommand | IMuteRule | ISetRate | ITraceNext;
 export type Reply = IState | IDone | IRefused;
 
@@ -546,7 +564,7 @@ const isLastReport = record([
 const isProcess = record([
   ['card', integer],
   ['pid', integer],
-  ['name', text],
+  ['name', nullable(text)],
   ['notebook', nullable(text)],
   ['used', integer]
 ]);
@@ -559,6 +577,11 @@ const isProcesses = record([
 const isNote = record([
   ['t_ms', number],
   ['sentence', text]
+]);
+
+const isLoaded = record([
+  ['t_ms', number],
+  ['package', text]
 ]);
 
 const isUnloaded = record([
@@ -606,6 +629,7 @@ const PUSHES = new Map<string, Check>([
   ['last_report', isLastReport],
   ['processes', isProcesses],
   ['note', isNote],
+  ['loaded', isLoaded],
   ['unloaded', isUnloaded]
 ]);
 

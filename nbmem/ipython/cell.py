@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.ipython.guest import guest, say
@@ -32,6 +32,7 @@ class RunningCell:
         title: The trace's: the name that the user gave, or `In [3]`.
         label: The history's: the name that the user gave, or the cell's first line.
         number: The 3 of `In [3]`; None for a cell that is not kept in IPython's history.
+        cell_id: The front end's id of the cell, if it sends one.
         counted: Whether it gets a line in the history.
         options: What its `%%memtrace` line asked for.
         trace: The full trace, or None.
@@ -42,11 +43,22 @@ class RunningCell:
     title: str
     label: str
     number: int | None
+    cell_id: str | None
     counted: bool
     options: CellOptions
     trace: Trace | None
     read: bool = False
     begun_ns: int = field(default_factory=time.monotonic_ns)
+
+
+class Watcher(Protocol):
+    """Who wants to know of cells (the sidebar's hub)."""
+
+    def cell_begun(self, cell: RunningCell) -> None:
+        """A cell is about to run."""
+
+    def cell_ended(self, cell: RunningCell, delta: CellDelta | None) -> None:
+        """It has run, and its report is shown; `delta` is its line in the history, or None."""
 
 
 class CellHooks:
@@ -55,11 +67,15 @@ class CellHooks:
     Attributes:
         rows: One delta for each cell that touched a card.
         deltas: Whether deltas are read (`%nbmem on` and `off`).
+        trace_next: Whether the next counted cell is traced without a `%%memtrace` line.
+        watcher: Who is told of the cells, if anybody.
     """
 
     def __init__(self, shell: Any, tracer: Tracer) -> None:
         self.rows: deque[CellDelta] = deque(maxlen=MAX_ROWS)
         self.deltas = True
+        self.trace_next = False
+        self.watcher: Watcher | None = None
         self._shell = shell
         self._tracer = tracer
         self._reader: DeltaReader | None = None
@@ -80,17 +96,22 @@ class CellHooks:
                 title=_title(number),
                 label=_first_line(info.raw_cell),
                 number=number,
+                cell_id=getattr(info, "cell_id", None),
                 counted=self.deltas and info.store_history and not _is_ours(info.raw_cell),
                 options=CellOptions(),
                 trace=None,
             )
             self._running[threading.get_ident()] = cell
             line = memtrace_line(info.raw_cell)
+            if cell.counted and self.trace_next:
+                self.trace_next, line = False, line or ""
             if line is not None:
                 self._start(cell, line)
             if cell.counted and _torch_is_there():
                 self._deltas().before()
                 cell.read = True
+            if self.watcher is not None:
+                self.watcher.cell_begun(cell)
 
     def post_run_cell(self, result: Any) -> None:
         """IPython has run a cell, well or not; the newest ipykernel may bring no result."""
@@ -144,6 +165,8 @@ class CellHooks:
             row = _with_peak(row, cell.trace)
         if row is not None:
             self.rows.append(row)
+        if self.watcher is not None:
+            self.watcher.cell_ended(cell, row)
         return exceeded
 
     def _row(self, cell: RunningCell, error: str | None) -> CellDelta | None:
@@ -169,6 +192,8 @@ class CellHooks:
         stale = self._running.pop(threading.get_ident(), None)
         if stale is not None and stale.trace is not None:
             self._tracer.end(stale.trace, stale.options, KeyboardInterrupt("the cell never ended"))
+        if stale is not None and self.watcher is not None:
+            self.watcher.cell_ended(stale, None)
 
     def _deltas(self) -> DeltaReader:
         if self._reader is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbmem.ipython.cell import CellHooks
 from nbmem.ipython.commands.base import Notebook
@@ -11,6 +11,10 @@ from nbmem.ipython.guest import guest
 from nbmem.ipython.magics import Magics
 from nbmem.ipython.tracer import Tracer
 from nbmem.ipython.transformer import calls_of, insert_before_cell_magic, strip_memtrace_line
+
+if TYPE_CHECKING:
+    from nbmem.ipython.live.sidebar import Sidebar
+    from nbmem.live.hub import Memory
 
 _LOADED: dict[Any, Extension] = {}
 _RELOADING: dict[Any, Extension] = {}
@@ -29,8 +33,10 @@ class Extension:
             self.tracer.last = before.tracer.last
             self.tracer.activated = before.tracer.activated
             self.hooks.rows.extend(before.hooks.rows)
-        self._magics = Magics(Notebook(shell=shell, tracer=self.tracer, hooks=self.hooks))
+        notebook = Notebook(shell=shell, tracer=self.tracer, hooks=self.hooks)
+        self._magics = Magics(notebook)
         self._completion = Completion(shell)
+        self._sidebar = _sidebar(notebook, None if before is None else before.sidebar_memory())
 
     def load(self) -> None:
         """Put in the transformer, the hooks and the magics."""
@@ -39,10 +45,16 @@ class Extension:
         self._shell.events.register("post_run_cell", self.hooks.post_run_cell)
         self._magics.install()
         self._completion.install()
+        if self._sidebar is not None:
+            with guest("reach the sidebar"):
+                self._sidebar.open()
 
     def unload(self) -> None:
         """Take all of it out; a trace that runs is shown."""
         self.hooks.close()
+        if self._sidebar is not None:
+            with guest("leave the sidebar"):
+                self._sidebar.close()
         self._completion.remove()
         self._magics.remove()
         for name in ("pre_run_cell", "post_run_cell"):
@@ -50,6 +62,10 @@ class Extension:
         for chain in self._chains():
             if strip_memtrace_line in chain:
                 chain.remove(strip_memtrace_line)
+
+    def sidebar_memory(self) -> Memory | None:
+        """What the sidebar shall know after a reload of the extension."""
+        return None if self._sidebar is None else self._sidebar.hub.memory()
 
     def take_card_out(self) -> None:
         """Leave the virtual card, if it was put in from this notebook."""
@@ -62,6 +78,17 @@ class Extension:
     def _chains(self) -> list[list[Any]]:
         manager = self._shell.input_transformer_manager
         return [manager.cleanup_transforms, getattr(manager, "line_transforms", [])]
+
+
+def _sidebar(notebook: Notebook, before: Memory | None) -> Sidebar | None:
+    """The sidebar's side in this kernel; None in a terminal, where nobody could see it."""
+    if getattr(notebook.shell, "kernel", None) is None:
+        return None
+    with guest("prepare the sidebar"):
+        from nbmem.ipython.live.sidebar import Sidebar
+
+        return Sidebar(notebook, before)
+    return None
 
 
 def load_ipython_extension(shell: Any) -> None:

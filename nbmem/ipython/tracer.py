@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.units import format_bytes
 from nbmem.ipython.guest import guest, say
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nbmem.api import Trace
     from nbmem.ipython.options import CellOptions
     from nbmem.report import Report
@@ -17,17 +21,32 @@ class MemoryPeakExceededError(Exception):
     """A cell's peak is above its `--max-peak`: the one exception that nbmem raises into a cell."""
 
 
+class Watcher(Protocol):
+    """Who follows the traces (the sidebar, where the shell has a kernel)."""
+
+    def trace_begun(self, title: str, options: CellOptions) -> None:
+        """A trace has begun; a line may be shown in its cell until its report is there."""
+
+    def trace_ended(self) -> str | None:
+        """It has ended; returns the display id of that line, if there is one to replace."""
+
+    def reported(self, trace: Trace, device: int | None) -> None:
+        """Its report is shown."""
+
+
 class Tracer:
     """Starts and ends traces, one at a time.
 
     Attributes:
         last: The last finished (or opened) recording, or None.
         activated: Whether a virtual card was put in through this extension.
+        watcher: Who follows the traces, if anybody.
     """
 
     def __init__(self, shell: Any) -> None:
         self.last: Trace | None = None
         self.activated = False
+        self.watcher: Watcher | None = None
         self._shell = shell
         self._running: str | None = None
 
@@ -67,6 +86,9 @@ class Tracer:
                 device=options.device,
                 namespace=self._shell.user_ns,
             )
+            if self.watcher is not None:
+                with guest("show the progress line"):
+                    self.watcher.trace_begun(title, options)
             trace.start()
             self._running = title
             return trace
@@ -81,38 +103,93 @@ class Tracer:
         Returns:
             The error to fail the cell with, if its peak is above the limit that the user set.
         """
-        self.drop(trace, error)
+        line = self._stop(trace, error)
         self.last = trace
         if options.save is not None:
             with guest("save the session"):
                 say(f"the session is in {trace.save(options.save)}.")
         with guest("show the report"):
             report = trace.report(options.device)
-            show(trace, widget=options.widget)
+            show(trace, widget=options.widget, display_id=line)
+            line = None
+            if self.watcher is not None:
+                with guest("tell the sidebar"):
+                    self.watcher.reported(trace, options.device)
             if options.max_peak is not None and report.peak.allocated > options.max_peak:
                 return _exceeded(report, options.max_peak)
+        if line is not None:
+            show_bundle(_no_report(trace), display_id=line, update=True)
         return None
 
     def drop(self, trace: Trace, error: BaseException | None) -> None:
         """Stop a trace that has nothing to show: its cell never ran."""
+        line = self._stop(trace, error)
+        if line is not None:
+            show_bundle(_no_report(trace), display_id=line, update=True)
+
+    def _stop(self, trace: Trace, error: BaseException | None) -> str | None:
+        """Stop a trace; returns the display id of the line that its report is to replace."""
         self._running = None
+        line = None
         with guest("stop the trace"):
             trace.stop(error)
+        if self.watcher is not None:
+            with guest("end the progress line"):
+                line = self.watcher.trace_ended()
+        return line
 
 
-def show(trace: Trace, *, widget: bool = True) -> None:
-    """Show a recording's report in the cell's output: as HTML and as text, the front end picks."""
+def show(trace: Trace, *, widget: bool = True, display_id: str | None = None) -> None:
+    """Show a recording's report in the cell's output: as HTML and as text, the front end picks.
+
+    Args:
+        trace: The recording.
+        widget: Whether to show more than the plain text.
+        display_id: Of the output that the report replaces; None for a new one.
+    """
     bundle = trace._repr_mimebundle_()
     if not widget:
         bundle = {"text/plain": bundle["text/plain"]}
-    show_bundle(bundle)
+    show_bundle(bundle, display_id=display_id, update=display_id is not None)
 
 
-def show_bundle(bundle: dict[str, Any]) -> None:
-    """Show a MIME bundle in the cell's output (a terminal prints its text)."""
+_collecting: ContextVar[list[dict[str, Any]] | None] = ContextVar("nbmem_bundles", default=None)
+
+
+@contextmanager
+def collected() -> Iterator[list[dict[str, Any]]]:
+    """Collect what this thread would show, for who asked from outside the notebook."""
+    bundles: list[dict[str, Any]] = []
+    token = _collecting.set(bundles)
+    try:
+        yield bundles
+    finally:
+        _collecting.reset(token)
+
+
+def show_bundle(
+    bundle: dict[str, Any], *, display_id: str | None = None, update: bool = False
+) -> None:
+    """Show a MIME bundle in the cell's output (a terminal prints its text).
+
+    Args:
+        bundle: What to show.
+        display_id: A name of the output, by which it can be replaced.
+        update: Replace the output of that name.
+    """
     from IPython.display import display
 
-    display(bundle, raw=True)
+    collecting = _collecting.get()
+    if collecting is not None:
+        collecting.append(bundle)
+    elif display_id is None:
+        display(bundle, raw=True)
+    else:
+        display(bundle, raw=True, display_id=display_id, update=update)
+
+
+def _no_report(trace: Trace) -> dict[str, str]:
+    return {"text/plain": f"{trace.name}: no report; the message beside it says why."}
 
 
 def _exceeded(report: Report, limit: int) -> MemoryPeakExceededError:

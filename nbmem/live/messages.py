@@ -96,7 +96,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellBegun:
-    """A cell begins to run. Pushed once torch has a card."""
+    """A cell has begun to run, and runs for longer than it takes to say so."""
 
     t_ms: float
     cell: Cell
@@ -104,7 +104,7 @@ class CellBegun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEnded:
-    """A cell has run.
+    """A cell has run. Pushed where torch holds memory of a card.
 
     Attributes:
         t_ms: When.
@@ -202,14 +202,14 @@ class Process:
     Attributes:
         card: CUDA ordinal.
         pid: Its number, as the driver sees it.
-        name: The program's name, or its number where that is hidden.
+        name: The program's name; None where that is hidden.
         notebook: The notebook whose kernel it is (`train.ipynb`); None for other programs.
         used: Its bytes.
     """
 
     card: int
     pid: int
-    name: str
+    name: str | None
     notebook: str | None
     used: int
 
@@ -231,10 +231,23 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """nbmem has come into this kernel: a page may ask for the State.
+
+    Attributes:
+        t_ms: When.
+        package: nbmem's version.
+    """
+
+    t_ms: float
+    package: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unloaded:
     """nbmem is being taken out of this kernel; the last message."""
 
     t_ms: float
 
 
-Push = Sample | CellBegun | CellEnded | LastReport | Processes | Note | Unloaded
+Push = Sample | CellBegun | CellEnded | LastReport | Processes | Note | Loaded | Unloaded

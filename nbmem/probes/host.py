@@ -1,6 +1,8 @@
-"""The host's memory of this process."""
+"""The host's memory of this process, and what the processes beside it are."""
 
 from __future__ import annotations
+
+from pathlib import PurePath
 
 
 def resident_bytes() -> int | None:
@@ -14,10 +16,35 @@ def resident_bytes() -> int | None:
 
 
 def process_name(pid: int) -> str:
-    """Name of a process for a person; its number where it is not visible from here."""
+    """Name of a process for a person: `train.ipynb (python3, 4711)`, `python3 (4711)`."""
+    name, notebook = program_name(pid), notebook_of(pid)
+    if name is None:
+        return f"process {pid}"
+    return f"{name} ({pid})" if notebook is None else f"{notebook} ({name}, {pid})"
+
+
+def program_name(pid: int) -> str | None:
+    """Name of a process's program; None if it is another user's or another container's."""
     try:
         import psutil
 
-        return f"{psutil.Process(pid).name()} ({pid})"
-    except Exception:  # noqa: BLE001 - another user's process or another container's
-        return f"process {pid}"
+        return str(psutil.Process(pid).name())
+    except Exception:  # noqa: BLE001 - as above
+        return None
+
+
+def notebook_of(pid: int) -> str | None:
+    """File name of the notebook in whose kernel (or below it) a process runs, if that is visible.
+
+    The Jupyter server tells each kernel its session's path when it starts it, so a notebook that
+    was renamed later has its first name here. Nobody is asked but the process's own environment.
+    https://github.com/jupyter-server/jupyter_server/blob/v2.21.1/jupyter_server/services/sessions/sessionmanager.py#L316
+    """
+    try:
+        import psutil
+
+        path = psutil.Process(pid).environ().get("JPY_SESSION_NAME", "")
+    except Exception:  # noqa: BLE001 - as above
+        return None
+    name = PurePath(path).name
+    return name if name.endswith(".ipynb") else None

@@ -101,6 +101,15 @@ class NvmlProbe:
             else {},
         )
 
+    def other_processes(self, ordinal: int) -> dict[int, int]:
+        """Bytes of the other processes on a card by PID, where the driver says them."""
+        nvml = self._open()
+        try:
+            held = self._processes(self._handle(ordinal))
+        except nvml.NVMLError as err:
+            raise _unavailable(err) from err
+        return {pid: size for pid, size in held.items() if size and pid != os.getpid()}
+
     def close(self) -> None:
         """Let NVML go; the next reading opens it again."""
         if self._nvml is not None:

@@ -45,7 +45,13 @@ class Footprint:
 
 
 class IdentityLog:
-    """Sees modules, optimizers and tensors, and holds none of them."""
+    """Sees modules, optimizers and tensors, and holds none of them.
+
+    Attributes:
+        full: Whether sightings were left out.
+        owned: Which rows are walks of a module or an optimizer, as ranges.
+        last_gradients: The range of the last gradients.
+    """
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, tensors.Seen, Known | None]] = []
@@ -55,6 +61,8 @@ class IdentityLog:
         self._walked: dict[int, Footprint] = {}
         self._states: dict[int, tuple[int, ...]] = {}
         self.full = False
+        self.owned: list[tuple[int, int]] = []
+        self.last_gradients = (0, 0)
 
     # --- while the cell runs
 
@@ -75,6 +83,7 @@ class IdentityLog:
         """See the gradients of every parameter met so far: once a backward, so it must be quick."""
         if not self._room():
             return
+        first = len(self._rows)
         for ref, owner, name in self._parameters.values():
             parameter = ref()
             gradient = None if parameter is None else parameter.grad
@@ -82,6 +91,7 @@ class IdentityLog:
                 seen = tensors.see(gradient, Category.GRADIENTS, name, form=False)
                 if seen is not None:
                     self._rows.append((mark, seen, owner))
+        self.last_gradients = (first, len(self._rows))
 
     def _learn_module(self, known: Known, module: Any) -> None:
         for name, parameter in module.named_parameters():
@@ -125,9 +135,26 @@ class IdentityLog:
             self._add(mark, tensors.of_module(module), known)
         self.gradients(mark)
 
+    def training_bytes(self, mark: int) -> dict[int, int]:
+        """Bytes by card of the weights, buffers, gradients and optimizer state seen at a mark."""
+        sizes: dict[int, dict[int, int]] = {}
+        for at, seen, _ in reversed(self._rows):
+            if at < mark:
+                break
+            if seen.category <= Category.OPTIMIZER_STATE:
+                sizes.setdefault(seen.device, {})[seen.addr] = seen.size
+        return {device: sum(found.values()) for device, found in sizes.items()}
+
     def _add(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None = None) -> None:
         if self._room():
+            first = len(self._rows)
             self._rows.extend((mark, s, owner) for s in seen)
+            if owner is not None:
+                self.owned.append((first, len(self._rows)))
+
+    def rows(self, first: int, last: int) -> list[tuple[int, tensors.Seen, Known | None]]:
+        """What was seen, in order: the mark, the storage, whose it is."""
+        return self._rows[first:last]
 
     def _room(self) -> bool:
         self.full = self.full or len(self._rows) >= MAX_ROWS

@@ -55,6 +55,11 @@ class MarkLog:
         """The last reading of a card; None if there is none."""
         return self._readings[-1].get(device) if self._readings else None
 
+    def requested_between(self, first: int, last: int) -> dict[int, int]:
+        """By how much the requested bytes of each card grew between two marks."""
+        before, after = self._readings[first], self._readings[last]
+        return {i: c.requested - before[i].requested for i, c in after.items() if i in before}
+
     def before_first(self, device: int) -> int:
         """The history's length at the first mark; 0 where CUDA came up after it."""
         reading = self._readings[0].get(device)

@@ -53,6 +53,17 @@ class TurnLog:
         self._program = program
         self._root = 0
         self._stepped: set[int] = set()
+        self._usual = 1
+
+    def step_now(self) -> int | None:
+        """Step of what runs now; None before the loop.
+
+        In a loop of several optimizers it is a guess until the first pass is over.
+        """
+        if not self.turns:
+            return None
+        over = len(self._stepped) >= self._usual and self.phase in ("forward", "backward")
+        return self.step + over
 
     def _turn(self, kind: Kind, *, begins: bool, key: int = 0) -> int:
         mark = self._take()
@@ -101,6 +112,7 @@ class TurnLog:
         self.phase = "optimizer"
         if id(optimizer) in self._stepped:  # its second step: a new pass of the loop
             self.step += 1
+            self._usual = len(self._stepped)
             self._stepped.clear()
         self._stepped.add(id(optimizer))
         self._identities.meet(optimizer)

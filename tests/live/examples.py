@@ -113,6 +113,7 @@ PUSHES = (
     REPORT,
     m.Processes(t_ms=T0 + 2002, processes=(PROCESS,)),
     m.Note(t_ms=T0 + 2003, sentence="The live readings stopped."),
+    m.Loaded(t_ms=T0, package="0.1.0"),
     m.Unloaded(t_ms=T0 + 2004),
 )
 REQUESTS = (

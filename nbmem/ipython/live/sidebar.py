@@ -1,0 +1,141 @@
+"""The sidebar's side in a kernel: tells the hub of cells and traces, and does what a page asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.ipython.commands import dispatch
+from nbmem.ipython.live.comms import Comms, between_cells
+from nbmem.ipython.live.progress import Progress
+from nbmem.ipython.tracer import collected
+from nbmem.live.answers import Answers
+from nbmem.live.hub import Hub, now_ms
+from nbmem.live.messages import Cell
+
+if TYPE_CHECKING:
+    from nbmem.api import Trace
+    from nbmem.core.history import CellDelta
+    from nbmem.ipython.cell import RunningCell
+    from nbmem.ipython.commands.base import Notebook
+    from nbmem.ipython.options import CellOptions
+    from nbmem.live.hub import Memory
+    from nbmem.record.recorder import Recorder
+
+
+class Sidebar:
+    """Watches the cells and traces of a shell that has a kernel.
+
+    Args:
+        notebook: The parts of the extension.
+        before: What was remembered before a reload of the extension.
+    """
+
+    def __init__(self, notebook: Notebook, before: Memory | None = None) -> None:
+        self._notebook = notebook
+        self._comms = Comms()
+        self.hub = Hub(self._comms.send, _recorder, before)
+        self._cells: dict[int, Cell] = {}
+        self._progress: Progress | None = None
+
+    def open(self) -> None:
+        """Let pages find this kernel, and watch."""
+        kernel = self._notebook.shell.kernel
+        answers = Answers(
+            self.hub, Actions(self._notebook), lambda action: between_cells(kernel, action)
+        )
+        self._comms.open(answers.to)
+        self._notebook.hooks.watcher = self
+        self._notebook.tracer.watcher = self
+        self.hub.open()
+
+    def close(self) -> None:
+        """Undo it."""
+        self._notebook.hooks.watcher = None
+        self._notebook.tracer.watcher = None
+        self.hub.close()
+        self._comms.close()
+
+    # --- told by the hooks
+
+    def cell_begun(self, cell: RunningCell) -> None:
+        """A cell is about to run."""
+        self._cells[id(cell)] = begun = Cell(
+            number=cell.number,
+            cell_id=cell.cell_id,
+            label=cell.label,
+            traced=cell.trace is not None,
+            begun_ms=now_ms(),
+        )
+        self.hub.cell_begun(begun)
+
+    def cell_ended(self, cell: RunningCell, delta: CellDelta | None) -> None:
+        """A cell has run, and its report is shown."""
+        begun = self._cells.pop(id(cell), None)
+        if begun is not None:
+            self.hub.cell_ended(begun, delta, None if delta is None else delta.peak)
+
+    # --- told by the tracer
+
+    def trace_begun(self, title: str, options: CellOptions) -> None:
+        """A trace has begun."""
+        shell = self._notebook.shell
+        if hasattr(shell.display_pub, "register_hook"):  # not while its output is captured
+            self._progress = Progress(shell, title, html=options.widget)
+            self.hub.watchers.append(self._progress.renew)
+
+    def trace_ended(self) -> str | None:
+        """It has ended; returns the display id of the line that its report is to replace."""
+        progress, self._progress = self._progress, None
+        if progress is None:
+            return None
+        self.hub.watchers.remove(progress.renew)
+        return progress.end()
+
+    def reported(self, trace: Trace, device: int | None) -> None:
+        """Its report is shown."""
+        from nbmem.live.summary import summary
+
+        cell = next((cell for cell in self._cells.values() if cell.traced), self.hub.memory().cell)
+        self.hub.show(summary(trace.report(device), cell, now_ms()))
+
+
+class Actions:
+    """What a page may have done in a notebook."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self._notebook = notebook
+
+    @property
+    def tracing_next(self) -> bool:
+        """Whether the next cell is traced without `%%memtrace`."""
+        return self._notebook.hooks.trace_next
+
+    @tracing_next.setter
+    def tracing_next(self, on: bool) -> None:
+        self._notebook.hooks.trace_next = on
+
+    def choose_card(self, card: str) -> str:
+        """Put a virtual card in; `off` leaves it."""
+        return self.run("gpu", (card,))
+
+    def run(self, name: str, arguments: tuple[str, ...]) -> str:
+        """Run a command of `%nbmem`; returns what it showed, as text."""
+        with collected() as bundles:
+            dispatch(self._notebook, " ".join((name, *arguments)))
+        return "\n".join(bundle["text/plain"] for bundle in bundles) or "Done."
+
+    def mute(self, rule: str, *, muted: bool) -> str:
+        """Show no more (or again) what a rule finds."""
+        return self.run("mute" if muted else "unmute", (rule,))
+
+    def muted(self) -> tuple[str, ...]:
+        """The rules that are muted."""
+        return ()
+
+
+def _recorder() -> Recorder | None:
+    """The recorder that runs now; nothing is imported to find that there is none."""
+    import sys
+
+    api = sys.modules.get("nbmem.api")
+    return None if api is None else api.running_recorder()

@@ -1,0 +1,151 @@
+"""Reads the cards for the sidebar: raw counters and what the driver says, never a new context."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.errors import ProbeUnavailableError
+from nbmem.live.messages import CardSample, Process
+from nbmem.probes import cuda, host
+from nbmem.probes.nvml import NvmlProbe
+
+if TYPE_CHECKING:
+    from nbmem.live.known import KnownBytes
+    from nbmem.live.messages import Entry
+    from nbmem.record.recorder import Recorder
+
+RETRIES = 3
+"""The reserved bytes must be the same before and after the driver's reading."""
+
+
+class CardReader:
+    """Reads every card from which torch holds memory."""
+
+    def __init__(self) -> None:
+        self._nvml: NvmlProbe | None = NvmlProbe()
+        self._answering: Any = None
+        self._counter: dict[int, int] = {}
+        self._peak: dict[int, int] = {}
+        self._known: KnownBytes | None = None
+        self._named: dict[int, tuple[int, tuple[Entry, ...]]] = {}
+
+    def begin(self) -> None:
+        """A cell begins: peaks are counted from here."""
+        self._counter.clear()
+        self._peak.clear()
+        self._named.clear()
+        for index in range(cuda.device_count()):
+            counters = cuda.read_counters(index)
+            if counters is not None:
+                self._counter[index] = counters.peak_allocated
+            if counters is not None and counters.reserved:
+                self._peak[index] = counters.allocated
+
+    def read(self, recorder: Recorder | None = None) -> tuple[CardSample, ...]:
+        """One reading of each card.
+
+        Args:
+            recorder: The trace that runs: it knows what some of the bytes are.
+        """
+        self._follow_virtual_card()
+        self._follow(recorder)
+        return tuple(
+            sample
+            for index in range(cuda.device_count())
+            if (sample := self._card(index)) is not None
+        )
+
+    def processes(self) -> tuple[Process, ...]:
+        """The other processes on these cards, as far as the driver names them; largest first."""
+        if self._nvml is None:
+            return ()
+        found = []
+        for index in range(cuda.device_count()):
+            try:
+                others = self._nvml.other_processes(index)
+            except ProbeUnavailableError:
+                continue
+            found += [
+                Process(
+                    card=index,
+                    pid=pid,
+                    name=host.program_name(pid),
+                    notebook=host.notebook_of(pid),
+                    used=used,
+                )
+                for pid, used in others.items()
+            ]
+        return tuple(sorted(found, key=lambda process: (-process.used, process.pid)))
+
+    def close(self) -> None:
+        """Let NVML go."""
+        if self._nvml is not None:
+            self._nvml.close()
+
+    def _card(self, index: int) -> CardSample | None:
+        counters = cuda.read_counters(index)
+        if counters is None or not counters.reserved:
+            return None
+        for _ in range(RETRIES):
+            before = counters.reserved
+            total, free, process = self._driver(index)
+            counters = cuda.read_counters(index) or counters
+            if counters.reserved == before:
+                break
+        else:  # the cell takes memory too fast just now: its counters, and nothing beside them
+            free = process = None
+        return CardSample(
+            index=index,
+            total=total,
+            allocated=counters.allocated,
+            reserved=counters.reserved,
+            process=process,
+            free=free,
+            peak=self._raise_peak(index, counters),
+            by_category=self._by_category(index, counters.allocated),
+        )
+
+    def _follow(self, recorder: Recorder | None) -> None:
+        if recorder is None:
+            self._known = None
+        elif self._known is None or self._known.recorder is not recorder:
+            from nbmem.live.known import KnownBytes
+
+            self._known = KnownBytes(recorder)
+        if self._known is not None:
+            self._known.follow()
+
+    def _by_category(self, index: int, allocated: int) -> tuple[Entry, ...]:
+        """What the trace knows; once it has ended, for as long as nothing was taken or freed."""
+        if self._known is not None:
+            self._named[index] = allocated, self._known.of(index, allocated)
+        was, named = self._named.get(index, (allocated, ()))
+        return named if was == allocated else ()
+
+    def _raise_peak(self, index: int, counters: cuda.Counters) -> int:
+        """The peak counter is the user's: it counts for this cell once the cell has moved it."""
+        moved = counters.peak_allocated != self._counter.get(index, 0)
+        reached = counters.peak_allocated if moved else counters.allocated
+        self._peak[index] = max(self._peak.get(index, 0), reached)
+        return self._peak[index]
+
+    def _driver(self, index: int) -> tuple[int | None, int | None, int | None]:
+        """(total, free, process) bytes."""
+        if self._nvml is not None:
+            try:
+                reading = self._nvml.read(index)
+            except ProbeUnavailableError:
+                self._nvml = None
+            else:
+                return reading.total, reading.total - reading.used, reading.process
+        card = cuda.card_bytes(index)
+        return (None, None, None) if card is None else (card[1], card[0], None)
+
+    def _follow_virtual_card(self) -> None:
+        """Another card answers as NVML once a virtual one was put in or taken out."""
+        virtual = sys.modules.get("nbmem.virtual")
+        answering = virtual.active() if virtual is not None else None
+        if answering is not self._answering:
+            self._answering = answering
+            self._nvml = NvmlProbe()

@@ -1,0 +1,281 @@
+"""The hub: one thread that reads the cards while a cell runs, and pushes what has changed.
+
+Between cells it sleeps and nothing is sent: a server takes each message for activity, so a kernel
+that spoke while idle would never be culled.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import nbmem
+from nbmem.live.messages import (
+    USUAL_HZ,
+    CellBegun,
+    CellEnded,
+    Loaded,
+    Note,
+    Processes,
+    Sample,
+    Unloaded,
+)
+from nbmem.live.requests import MOST_CELLS
+from nbmem.live.wire import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.core.history import CellDelta
+    from nbmem.live.cards import CardReader
+    from nbmem.live.messages import CardSample, Cell, LastReport, Process, Push
+    from nbmem.record.recorder import Recorder
+
+logger = logging.getLogger("nbmem")
+
+KEPT_MS = 60_000
+"""Samples that a page is given when it comes: a minute of them."""
+PROCESSES_S = 5
+"""How often the other processes are asked for: that costs ten times a reading."""
+
+
+class Memory(NamedTuple):
+    """What the hub remembers, for a page that comes later and for a reload of the extension.
+
+    Attributes:
+        cell: The cell that runs; the first one where a subshell runs another beside it.
+        samples: Those that were pushed in the last minute.
+        cells: The last cells.
+        report: Of the last trace.
+        processes: The other processes on the cards, as last seen.
+        notes: Faults, one sentence each.
+    """
+
+    cell: Cell | None = None
+    samples: tuple[Sample, ...] = ()
+    cells: tuple[CellEnded, ...] = ()
+    report: LastReport | None = None
+    processes: tuple[Process, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Hub:
+    """The kernel's side of every sidebar that looks at it.
+
+    Args:
+        send: Sends one message to all of them; what it raises ends the readings.
+        recorder: The recorder that runs now, or None.
+        before: What an earlier hub remembered.
+
+    Attributes:
+        hz: Readings a second while a cell runs.
+        watchers: Called with each reading, from the hub's thread, also if nothing has changed.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[dict[str, Any]], None],
+        recorder: Callable[[], Recorder | None],
+        before: Memory | None = None,
+    ) -> None:
+        self.hz: float = USUAL_HZ
+        self.watchers: list[Callable[[Sample], None]] = []
+        self._send = send
+        self._recorder = recorder
+        before = before or Memory()
+        self._samples = deque(before.samples)
+        self._cells = deque(before.cells, maxlen=MOST_CELLS)
+        self._report, self._processes = before.report, before.processes
+        self._notes: list[str] = []
+        self._reader: CardReader | None = None
+        self._running: list[Cell] = []
+        self._announced: Cell | None = None
+        self._processes_due = 0.0
+        self._lock = threading.Lock()
+        self._awake = threading.Event()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    def open(self) -> None:
+        """Say that nbmem is here."""
+        self._talk(self._push, Loaded(t_ms=now_ms(), package=nbmem.__version__))
+
+    def cell_begun(self, cell: Cell) -> None:
+        """A cell begins: from here on there are readings."""
+        self._talk(self._begin, cell)
+
+    def cell_ended(self, cell: Cell, delta: CellDelta | None, peak: int | None = None) -> None:
+        """A cell has run; nothing is sent after this returns.
+
+        Args:
+            cell: Which.
+            delta: What it took and left, or None.
+            peak: Highest allocated bytes by its trace; None if it was not traced.
+        """
+        self._talk(self._end, cell, delta, peak)
+
+    def show(self, report: LastReport) -> None:
+        """A trace has a report."""
+        self._talk(self._show, report)
+
+    def close(self) -> None:
+        """Say that nbmem goes, and end the thread."""
+        self._talk(self._push, Unloaded(t_ms=now_ms()))
+        self._closed.set()
+        self._awake.set()
+        if self._thread is not None and os.getpid() == self._pid:
+            self._thread.join(timeout=2)
+            if self._reader is not None:
+                self._reader.close()
+
+    def memory(self) -> Memory:
+        """What is remembered now."""
+        with self._lock:
+            return Memory(
+                cell=next(iter(self._running), None),
+                samples=tuple(self._samples),
+                cells=tuple(self._cells),
+                report=self._report,
+                processes=self._processes,
+                notes=tuple(self._notes),
+            )
+
+    # --- one at a time
+
+    def _talk(self, do: Callable[..., None], *arguments: Any) -> None:
+        """Read and send by one thread at a time, so that after a cell's end nothing comes.
+
+        A fault ends the readings and never reaches the user's cell. A forked child has no thread
+        and does not talk.
+        """
+        if self._closed.is_set() or os.getpid() != self._pid:
+            return
+        with self._lock:
+            try:
+                do(*arguments)
+            except Exception as err:
+                logger.debug("the live readings stopped", exc_info=True)
+                self._give_up(err)
+
+    def _begin(self, cell: Cell) -> None:
+        if not self._running and self._reader is not None:
+            self._reader.begin()
+        self._running.append(cell)
+        self._awake.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="nbmem live", daemon=True)
+            self._thread.start()
+
+    def _end(self, cell: Cell, delta: CellDelta | None, peak: int | None) -> None:
+        if cell not in self._running:
+            return
+        self._running.remove(cell)
+        if not self._running:
+            self._awake.clear()
+        last = self._read(cell)
+        if not last.cards:
+            return
+        self._push_sample(last)
+        peak = max(card.peak for card in last.cards) if peak is None else peak
+        ended = CellEnded(t_ms=now_ms(), cell=cell, peak=peak, delta=delta)
+        if delta is not None:
+            self._cells.append(ended)
+        self._push(ended)
+
+    def _show(self, report: LastReport) -> None:
+        self._report = report
+        if self._running:
+            self._push(report)
+
+    # --- the thread
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._awake.wait()
+            if not self._closed.wait(1 / self.hz):
+                self._talk(self._tick)
+
+    def _tick(self) -> None:
+        if not self._running:
+            return
+        cell = self._running[0]
+        sample = self._read(cell)
+        if sample.cards:
+            if self._announced is not cell:
+                self._announced = cell
+                self._push(CellBegun(t_ms=now_ms(), cell=cell))
+            self._push_sample(sample)
+            self._look_around()
+        for watcher in tuple(self.watchers):
+            watcher(sample)
+
+    def _read(self, cell: Cell) -> Sample:
+        recorder = self._recorder()
+        return Sample(
+            t_ms=now_ms(),
+            cell=cell,
+            phase=None if recorder is None else recorder.turns.phase,
+            step=None if recorder is None else recorder.turns.step_now(),
+            cards=self._cards(recorder),
+        )
+
+    def _cards(self, recorder: Recorder | None) -> tuple[CardSample, ...]:
+        """The cards; none, and nothing is imported, before the user has imported torch."""
+        if "torch" not in sys.modules:
+            return ()
+        if self._reader is None:
+            from nbmem.live.cards import CardReader
+
+            self._reader = CardReader()
+        return self._reader.read(recorder)
+
+    def _push_sample(self, sample: Sample) -> None:
+        """Push a reading, unless it says what the last one of this cell said."""
+        if self._samples and _content(self._samples[-1]) == _content(sample):
+            return
+        self._samples.append(sample)
+        while self._samples[0].t_ms < sample.t_ms - KEPT_MS:
+            self._samples.popleft()
+        self._push(sample)
+
+    def _look_around(self) -> None:
+        if time.monotonic() < self._processes_due:
+            return
+        self._processes_due = time.monotonic() + PROCESSES_S
+        processes = () if self._reader is None else self._reader.processes()
+        if processes != self._processes:
+            self._processes = processes
+            self._push(Processes(t_ms=now_ms(), processes=processes))
+
+    def _push(self, message: Push) -> None:
+        self._send(encode(message))
+
+    def _give_up(self, err: Exception) -> None:
+        """No more readings in this kernel, and one note."""
+        self._closed.set()
+        self._awake.set()
+        sentence = (
+            f"The live readings stopped: {type(err).__name__}: {err}. Your code and the reports "
+            "are not affected. `%reload_ext nbmem` starts them again."
+        )
+        self._notes.append(sentence)
+        try:
+            self._push(Note(t_ms=now_ms(), sentence=sentence))
+        except Exception:
+            logger.debug("nor can the note be sent", exc_info=True)
+
+
+def _content(sample: Sample) -> tuple[object, ...]:
+    """All of it but its time."""
+    return sample.cell, sample.phase, sample.step, sample.cards
+
+
+def now_ms() -> float:
+    """Milliseconds since the epoch."""
+    return time.time_ns() / 1e6
