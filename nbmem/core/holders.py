@@ -8,6 +8,7 @@ for root in roots(session, device):           # what one `del` would free
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -101,7 +102,7 @@ class Root:
     """Everything that one root keeps.
 
     Attributes:
-        kind: What it is.
+        kind: How it keeps most of its bytes: a list of losses keeps them by their graphs.
         name: Its name.
         reached: Bytes of all storages that it reaches.
         alone: Bytes of those that nothing else reaches: what letting go of it frees.
@@ -149,22 +150,22 @@ def storages_of(holders: Holders, names: tuple[str, ...]) -> tuple[HeldStorage, 
 
 def roots_of(storages: tuple[HeldStorage, ...]) -> tuple[Root, ...]:
     """The same storages by what keeps them."""
-    reached: dict[tuple[HolderKind, str], list[HeldStorage]] = {}
+    reached: dict[str, list[HeldStorage]] = {}
     for held in storages:
-        for key in dict.fromkeys((holder.kind, holder.root) for holder in held.holders):
-            reached.setdefault(key, []).append(held)
-    found = [
-        Root(
-            kind=kind,
-            name=name,
-            reached=sum(held.size for held in mine),
-            alone=sum(held.size for held in mine if _only(held, name)),
-            storages=tuple(mine),
-        )
-        for (kind, name), mine in reached.items()
-    ]
+        for name in dict.fromkeys(holder.root for holder in held.holders):
+            reached.setdefault(name, []).append(held)
+    found = [_root(name, mine) for name, mine in reached.items()]
     return tuple(sorted(found, key=lambda root: (-root.alone, -root.reached, root.name)))
 
 
-def _only(held: HeldStorage, root: str) -> bool:
-    return all(holder.root == root for holder in held.holders)
+def _root(name: str, storages: list[HeldStorage]) -> Root:
+    kinds: Counter[HolderKind] = Counter()
+    for held in storages:
+        kinds[next(holder.kind for holder in held.holders if holder.root == name)] += held.size
+    return Root(
+        kind=kinds.most_common(1)[0][0],
+        name=name,
+        reached=sum(held.size for held in storages),
+        alone=sum(h.size for h in storages if all(way.root == name for way in h.holders)),
+        storages=tuple(storages),
+    )

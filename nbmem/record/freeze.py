@@ -12,6 +12,7 @@ from nbmem.core.session import DeviceTrace, Session
 from nbmem.core.spans import Span
 from nbmem.core.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes.cuda import device_info
+from nbmem.record.holders import columns
 from nbmem.record.identities import MAX_ROWS
 from nbmem.record.phases import PhaseBuilder
 
@@ -86,6 +87,9 @@ def _device(
         samples=recorder.sampler.samples(index),
         identities=recorder.identities.place(index, marks, names),
         other_processes=recorder.sampler.other_processes(index),
+        holders=None
+        if recorder.held is None
+        else columns(recorder.held.by_device.get(index, ()), names),
     )
 
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.errors import NbmemError
 from nbmem.probes import oom
 from nbmem.probes.history import HistoryProbe
+from nbmem.probes.holders import walk
 from nbmem.probes.training import TrainingHooks
 from nbmem.record.freeze import freeze
+from nbmem.record.holders import matters
 from nbmem.record.identities import IdentityLog
 from nbmem.record.marks import MarkLog
 from nbmem.record.program import ProgramLog
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.oom import Refusal
     from nbmem.core.session import Session
+    from nbmem.probes.holders import Walk
 
 logger = logging.getLogger("nbmem")
 
@@ -68,6 +71,7 @@ class Recorder:
         self.at_start: dict[str, Any] | None = None
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
         self._stop_listening: Callable[[], None] | None = None
+        self.held: Walk | None = None
         self._namespace = namespace
         self._hooks = TrainingHooks(_Guarded(self.turns, self))
         self._open_blocks: list[tuple[str, int]] = []
@@ -105,6 +109,9 @@ class Recorder:
         with self.guard("the names at the end"):
             self.marks.take()
             self._see_everything()
+        with self.guard("who holds what"):
+            if matters(self.marks, self.identities):
+                self.held = walk(self._namespace or {})
         at_end = None
         with self.guard("the counters"):
             self.marks.take()

@@ -1,0 +1,103 @@
+"""What a tensor and its graph hold that Python's garbage collector does not see.
+
+Read here are the `data` of torch's saved tensors, which exist since torch 2.7 and never run an
+unpack hook: under checkpointing or `save_on_cpu` it is what the pack hook returned. The
+`_saved_*` attributes beside them would recompute or copy back, and are left alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.probes.holders.objects import mro_of, namespace_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_RAW = "_raw_saved_"
+
+
+class Graphs:
+    """Reads tensors and the nodes of their graphs.
+
+    Args:
+        torch: The user's torch.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._tensor = torch.Tensor
+        self._saved: dict[type, tuple[Any, ...]] = {}
+
+    def of_tensor(self, tensor: Any) -> list[Any]:
+        """A tensor's gradient and graph."""
+        kind = self._tensor
+        found = []
+        try:
+            node = kind.grad_fn.__get__(tensor)
+            if node is not None:
+                found.append(node)
+            if node is None or kind.retains_grad.__get__(tensor):  # else asking for it warns
+                gradient = kind.grad.__get__(tensor)
+                if gradient is not None:
+                    found.append(gradient)
+        except Exception:  # noqa: BLE001, S110 - a wrapper that answers nothing
+            pass
+        return found
+
+    def of_sparse(self, tensor: Any) -> list[Any]:
+        """The dense parts of a sparse tensor."""
+        layout = self._tensor.layout.__get__(tensor)
+        torch = self._torch
+        try:
+            if layout is torch.sparse_coo:
+                return [self._tensor._indices(tensor), self._tensor._values(tensor)]  # noqa: SLF001
+            if layout in {torch.sparse_csr, torch.sparse_bsr}:
+                names = ("crow_indices", "col_indices", "values")
+            elif layout in {torch.sparse_csc, torch.sparse_bsc}:
+                names = ("ccol_indices", "row_indices", "values")
+            else:
+                return []
+            return [getattr(self._tensor, name)(tensor) for name in names]
+        except Exception:  # noqa: BLE001
+            return []
+
+    def of_node(self, node: Any) -> list[Any]:
+        """The nodes before a node, and the tensors that it has saved for backward."""
+        found = [before for before, _ in node.next_functions if before is not None]
+        for slot in self._slots(type(node)):
+            found.extend(_data(slot, node))
+        return found
+
+    def _slots(self, kind: type) -> tuple[Any, ...]:
+        slots = self._saved.get(kind)
+        if slots is None:
+            spaces = [namespace_of(base) for base in mro_of(kind)]
+            slots = tuple(
+                slot
+                for space in spaces
+                for name, slot in space.items()
+                if name.startswith(_RAW)
+                or (name == "variable" and kind.__name__ == "AccumulateGrad")
+            )
+            self._saved[kind] = slots
+        return slots
+
+
+def is_node(kind: type) -> bool:
+    """Whether a class is of torch's graph nodes."""
+    return any(
+        "next_functions" in space and "_sequence_nr" in space
+        for space in map(namespace_of, mro_of(kind))
+    )
+
+
+def _data(slot: Any, node: Any) -> Iterator[Any]:
+    try:
+        saved = slot.__get__(node)
+    except RuntimeError:  # freed by an earlier backward
+        return
+    for one in saved if type(saved) in (tuple, list) else (saved,):
+        data = getattr(one, "data", None) if type(one).__name__ == "SavedTensor" else one
+        if data is not None:
+            yield data

@@ -1,0 +1,89 @@
+"""What an object holds, read past everything that a class may override."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+from types import FrameType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MRO: Any = type.__dict__["__mro__"]
+_NAMESPACE: Any = type.__dict__["__dict__"]
+_MODULE_NAMESPACE: Any = vars(ModuleType)["__dict__"]
+
+_OWN_STORE = 3
+"""References to a frame's dictionary of locals that nobody else keeps: its frame's, ours, the
+argument of getrefcount."""
+
+
+def mro_of(kind: type) -> tuple[type, ...]:
+    """A class and its bases, whatever its metaclass says."""
+    found: tuple[type, ...] = _MRO.__get__(kind)
+    return found
+
+
+def namespace_of(kind: type) -> dict[str, Any]:
+    """A class's own attributes, whatever its metaclass says."""
+    return dict(_NAMESPACE.__get__(kind))
+
+
+def module_namespace(module: ModuleType) -> dict[str, Any]:
+    """A module's globals, without the `__getattr__` of a lazy one."""
+    found: dict[str, Any] = _MODULE_NAMESPACE.__get__(module)
+    return found
+
+
+def attributes_of(thing: object) -> dict[str, Any] | None:
+    """The object's own `__dict__`; None if it has none."""
+    for kind in mro_of(type(thing)):
+        slot = _NAMESPACE.__get__(kind).get("__dict__")
+        if type(slot) is GetSetDescriptorType:
+            try:
+                found = slot.__get__(thing)
+            except Exception:  # noqa: BLE001 - a descriptor of another layout
+                return None
+            return found if type(found) is dict else None
+    return None
+
+
+def slots_of(thing: object) -> Iterator[tuple[str, Any]]:
+    """Names and values in `__slots__`."""
+    for kind in mro_of(type(thing)):
+        for name, slot in _NAMESPACE.__get__(kind).items():
+            if type(slot) is MemberDescriptorType:
+                try:
+                    yield name, slot.__get__(thing)
+                except AttributeError:  # nothing in it
+                    continue
+
+
+def is_optimized(frame: FrameType) -> bool:
+    """Whether the frame is a function's: a cell's own variables are the notebook's names."""
+    return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def locals_of(frame: FrameType) -> dict[str, Any]:
+    """A function frame's variables by name; the frame keeps no copy of them afterwards.
+
+    Before Python 3.13 `f_locals` makes a dictionary that the frame keeps, and with it every tensor
+    in it, beyond a `traceback.clear_frames`. So what was not there before is emptied again.
+    """
+    if not is_optimized(frame):
+        return {}
+    if sys.version_info >= (3, 13):
+        return dict(frame.f_locals)
+    code = frame.f_code
+    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    for held in gc.get_referents(frame):
+        if type(held) is dict and held and held.keys() <= own:
+            return {**held}  # an earlier look's: reading f_locals anew might let go of something
+    store = frame.f_locals
+    found = {name: store[name] for name in own if name in store}
+    if sys.getrefcount(store) <= _OWN_STORE:
+        for name in found:
+            store.pop(name, None)
+    return found

@@ -1,0 +1,226 @@
+"""Where a look at the heap begins: everything that can keep a tensor under a name."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+from dataclasses import dataclass
+from types import FrameType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.holders import HolderKind
+from nbmem.probes.holders.objects import (
+    attributes_of,
+    is_optimized,
+    locals_of,
+    module_namespace,
+    namespace_of,
+)
+from nbmem.probes.holders.reach import FOREIGN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+OUT = "Out"
+"""The root of all that IPython keeps of results: `%nbmem free out` lets go of it together."""
+_RESULTS = ("_", "__", "___")
+_LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib")})
+_NOT_USERS = (*FOREIGN, "asyncio", "threading", "runpy", "nbclient", "concurrent", "pytest")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One object to begin at.
+
+    Attributes:
+        kind: What keeps it there.
+        root: What one would let go of.
+        label: How the path begins.
+        suffix: How it ends ("in the traceback of In [7]"), or "".
+        thing: The object.
+    """
+
+    kind: HolderKind
+    root: str
+    label: str
+    suffix: str
+    thing: Any
+
+
+def places(namespace: Mapping[str, Any]) -> Iterator[Place]:
+    """Every place to begin at, the notebook's names first."""
+    shell = running_shell()
+    yield from _results(shell)
+    yield from _names(namespace)
+    yield from _tracebacks(shell)
+    yield from _frames()
+    yield from _modules(namespace)
+
+
+def barred(namespace: Mapping[str, Any]) -> Iterator[object]:
+    """Dictionaries that are begun at name by name, or that are no way for a notebook's tensor."""
+    yield namespace
+    for module in list(sys.modules.values()):
+        if isinstance_of_module(module):
+            yield module_namespace(module)
+    shell = running_shell()
+    if shell is not None:
+        yield shell.user_ns
+        yield shell.user_ns.get("Out")
+        yield shell.user_ns_hidden
+
+
+def running_shell() -> Any | None:
+    """The IPython shell of this process; None outside of one. Imports nothing."""
+    module = sys.modules.get("IPython.core.interactiveshell")
+    shells = getattr(module, "InteractiveShell", None)
+    return None if shells is None else shells._instance  # noqa: SLF001 - instance() would make one
+
+
+def cell_of(filename: str) -> str | None:
+    """`In [7]` for the file name that IPython gave a cell; None for any other."""
+    shell = running_shell()
+    compiler = getattr(shell, "compile", None)
+    number = (getattr(compiler, "_filename_map", None) or {}).get(filename)
+    if type(number) is int:
+        return f"In [{number}]"
+    if filename.startswith("<ipython-input-"):
+        return f"In [{filename.split('-')[2]}]"
+    return None
+
+
+def isinstance_of_module(thing: object) -> bool:
+    """Whether it is a module, lazy ones included, without asking its `__class__`."""
+    return issubclass(type(thing), ModuleType)
+
+
+def _names(namespace: Mapping[str, Any]) -> Iterator[Place]:
+    hidden = _hidden(running_shell())
+    for name, value in list(namespace.items()):
+        if type(name) is not str or name in hidden or (name[:2] == name[-2:] == "__"):
+            continue
+        yield from _named(HolderKind.NAME, name, name, value)
+
+
+def _named(kind: HolderKind, root: str, label: str, value: Any) -> Iterator[Place]:
+    """A name's value; of a class that the user wrote, its attributes."""
+    if issubclass(type(value), type):
+        if _is_users_class(value):
+            for attribute, inner in namespace_of(value).items():
+                yield Place(kind, root, f"{label}.{attribute}", "", inner)
+    else:
+        yield Place(kind, root, label, "", value)
+
+
+def _is_users_class(kind: type) -> bool:
+    module = namespace_of(kind).get("__module__")
+    return module == "__main__" or (
+        type(module) is str and _is_users_module(sys.modules.get(module))
+    )
+
+
+def _hidden(shell: Any) -> set[str]:
+    """Names that IPython put into the namespace."""
+    if shell is None:
+        return set()
+    kept = shell.user_ns.get("Out") or {}
+    numbered = {f"_{number}" for number in kept}
+    return {*shell.user_ns_hidden, *_RESULTS, *numbered, "In", "Out", "_oh", "_ih", "_dh"}
+
+
+def _results(shell: Any) -> Iterator[Place]:
+    """`Out`, `_`, and what IPython keeps of them elsewhere."""
+    if shell is None:
+        return
+    kept = shell.user_ns.get("Out")
+    for number, value in list(kept.items()) if issubclass(type(kept), dict) else ():
+        yield Place(HolderKind.OUT, OUT, f"{OUT}[{number}]", "", value)
+        alias = shell.user_ns.get(f"_{number}")
+        if alias is not value:
+            yield Place(HolderKind.OUT, OUT, f"_{number}", "", alias)
+    display = attributes_of(shell.displayhook) or {}
+    for name in _RESULTS:
+        for store in (shell.user_ns, display):
+            yield Place(HolderKind.UNDERSCORE, OUT, name, "", store.get(name))
+    result = attributes_of(getattr(shell, "last_execution_result", None)) or {}
+    yield Place(HolderKind.UNDERSCORE, OUT, "the last cell's result", "", result.get("result"))
+
+
+def _tracebacks(shell: Any) -> Iterator[Place]:
+    """The exceptions that Python and IPython keep of failed cells."""
+    for thing in kept_exceptions(shell):
+        root = f"the traceback of {_cell_or_class(thing)}"
+        yield Place(HolderKind.TRACEBACK, root, "the exception", f"in {root}", thing)
+
+
+def kept_exceptions(shell: Any) -> list[Any]:
+    """Exceptions and tracebacks that are kept after their cell, each once."""
+    found = [getattr(sys, name, None) for name in ("last_exc", "last_value", "last_traceback")]
+    found.append(sys.exc_info()[1])
+    if shell is not None:
+        for keeper in ("InteractiveTB", "SyntaxTB", "CustomTB"):
+            kept = attributes_of(getattr(shell, keeper, None)) or {}
+            found += [kept.get(name) for name in ("evalue", "tb", "last_syntax_error")]
+        result = attributes_of(getattr(shell, "last_execution_result", None)) or {}
+        found += [result.get("error_before_exec"), result.get("error_in_exec")]
+    kinds = (BaseException, TracebackType)
+    return list({id(thing): thing for thing in found if issubclass(type(thing), kinds)}.values())
+
+
+def _cell_or_class(thing: Any) -> str:
+    traceback = thing if type(thing) is TracebackType else thing.__traceback__
+    while traceback is not None:
+        cell = cell_of(traceback.tb_frame.f_code.co_filename)
+        if cell is not None:
+            return cell
+        traceback = traceback.tb_next
+    return "an exception" if type(thing) is TracebackType else type(thing).__name__
+
+
+def _frames() -> Iterator[Place]:
+    """Locals of functions that run now, in this thread and in others."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    mine = threading.get_ident()
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001 - the documented way
+        where = "" if ident == mine else f"in thread {names.get(ident, ident)!r}"
+        kind = HolderKind.FRAME if ident == mine else HolderKind.THREAD
+        inner: FrameType | None = frame
+        while inner is not None:
+            if is_optimized(inner) and _module_of(inner) not in _NOT_USERS:
+                function = f"{inner.f_code.co_name}()"
+                root = f"{function} {where}".rstrip()
+                for name, value in locals_of(inner).items():
+                    yield Place(kind, root, f"local {name} of {function}", where, value)
+            inner = inner.f_back
+
+
+def _module_of(frame: FrameType) -> str:
+    name = frame.f_globals.get("__name__")
+    return name.partition(".")[0] if type(name) is str else ""
+
+
+def _modules(namespace: Mapping[str, Any]) -> Iterator[Place]:
+    """Globals of the user's own modules."""
+    begun = {id(namespace)}  # a module may have two names, as a script has
+    for name, module in list(sys.modules.items()):
+        if _is_users_module(module):
+            inside = module_namespace(module)
+            if id(inside) in begun:
+                continue
+            begun.add(id(inside))
+            for label, value in list(inside.items()):
+                yield from _named(HolderKind.MODULE, f"module {name}", f"{name}.{label}", value)
+
+
+def _is_users_module(module: object) -> bool:
+    if not isinstance_of_module(module):
+        return False
+    inside = module_namespace(module)  # type: ignore[arg-type]
+    file, name = inside.get("__file__"), inside.get("__name__")
+    return (
+        type(file) is str
+        and type(name) is str
+        and not file.startswith(_LIBRARIES)
+        and name.partition(".")[0] not in _NOT_USERS
+    )

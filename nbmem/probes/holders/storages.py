@@ -1,0 +1,64 @@
+"""The storage behind a tensor, asked without a subclass's `__torch_function__` or dispatch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Storage(NamedTuple):
+    """A storage on a card, as one tensor shows it.
+
+    Attributes:
+        device: CUDA ordinal.
+        addr: Address.
+        size: Bytes.
+        span: Bytes of the tensor that shows it; the widest gives the form.
+        form: Shape and dtype: `(64, 3, 7, 7) float32`.
+    """
+
+    device: int
+    addr: int
+    size: int
+    span: int
+    form: str
+
+
+def storage_of(torch: Any, tensor: Any) -> Storage | None:
+    """Look at a tensor; None if it lies on no card or has no storage of its own.
+
+    Args:
+        torch: The user's torch; functions of subclasses must be switched off around the call.
+        tensor: A tensor of any class, or an untyped storage.
+    """
+    is_storage = type(tensor) is torch.UntypedStorage
+    try:
+        storage = tensor if is_storage else torch.Tensor.untyped_storage(tensor)
+        device = torch.UntypedStorage.device.__get__(storage)
+        if device.type != "cuda":
+            return None
+        addr = torch.UntypedStorage.data_ptr(storage)
+        size = torch.UntypedStorage.nbytes(storage)
+    except Exception:  # noqa: BLE001 - sparse, a wrapper subclass, freed: no storage to look at
+        return None
+    if not addr or not size:
+        return None
+    if is_storage:
+        return Storage(device.index or 0, addr, size, 0, f"({size},) bytes")
+    if dispatches(torch, type(tensor)):  # its shape may be answered by the user's own code
+        return Storage(device.index or 0, addr, size, 0, type(tensor).__name__)
+    shape = tuple(torch.Tensor.shape.__get__(tensor))
+    dtype = torch.Tensor.dtype.__get__(tensor)
+    form = f"{shape} {str(dtype).removeprefix('torch.')}"
+    span = dtype.itemsize
+    for length in shape:
+        span *= int(length)
+    return Storage(device.index or 0, addr, size, span, form)
+
+
+def dispatches(torch: Any, kind: Any) -> bool:
+    """Whether a tensor's class has a `__torch_dispatch__` of its own."""
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return False
+    off = torch._C._disabled_torch_dispatch_impl  # noqa: SLF001
+    handler = kind.__torch_dispatch__
+    return handler is not torch.Tensor.__torch_dispatch__ and handler is not off
