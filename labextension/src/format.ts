@@ -64,11 +64,11 @@ export function clipped(text: string, most = 300): string {
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
 
-/** The smallest of 1, 2, 4, 8 ... 512 of a unit that holds `count`: the end of an axis. */
+/** The smallest of 1, 1.5, 2, 3, 4, 6 ... MiB that holds `count`: the end of an axis. */
 export function axisEnd(count: number): number {
   let end = MIB;
   while (end < count) {
-    end *= 2;
+    end *= Number.isInteger(Math.log2(end)) ? 3 / 2 : 4 / 3;
   }
   return end;
 }

@@ -211,14 +211,10 @@ export class KernelModel implements IDisposable {
       if (!(error instanceof NoAnswerError)) {
         throw error;
       }
-      if (requests === this._requests && error.why !== 'gone' && !this._isDisposed) {
-        this._set(
-          emptyState(
-            error.why === 'version'
-              ? { kind: 'other-version', version: error.version }
-              : { kind: 'too-old' }
-          )
-        );
+      if (requests === this._requests && error.why === 'version') {
+        this._set(emptyState({ kind: 'other-version', version: error.version }));
+      } else if (error.why === 'closed' && this._kernel !== null) {
+        this._say(this._kernel, { kind: 'too-old' });
       }
       return null;
     }

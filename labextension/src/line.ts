@@ -1,4 +1,6 @@
-/** The geometry of the 60-second line: readings as SVG paths in a box of 100 by 100. */
+/** The geometry of the line of the last minute: readings as SVG paths in a box of 100 by 100. */
+
+import { WINDOW_MS } from './state.js';
 
 /** Readings hold until the next one: they are pushed when something has changed. */
 export interface ICurve {
@@ -12,6 +14,13 @@ export interface IFrame {
   to: number;
   /** The value at the upper edge. */
   top: number;
+}
+
+/** How much of the past is shown, in milliseconds: the least of a few that holds the readings. */
+export function windowOf(times: number[]): number {
+  const to = times[times.length - 1] ?? 0;
+  const first = times.find(time => time >= to - WINDOW_MS) ?? to;
+  return [5000, 10_000, 20_000, 30_000].find(span => to - first <= span) ?? WINDOW_MS;
 }
 
 function x(time: number, frame: IFrame): number {

@@ -6,7 +6,7 @@ import test from 'node:test';
 import { isAllowed } from '../lib/actions.js';
 import { partsOf, seriesOf } from '../lib/figures.js';
 import { axisEnd, clipped, exactBytes, formatBytes, formatMs, percent } from '../lib/format.js';
-import { areaPath, stepPath } from '../lib/line.js';
+import { areaPath, stepPath, windowOf } from '../lib/line.js';
 import { golden } from './golden.mjs';
 
 const [full, bare] = golden('sample').cards;
@@ -52,6 +52,13 @@ test('a reading holds until the next', () => {
   assert.equal(stepPath({ times: [], values: [] }, frame), '');
 });
 
+test('the window grows with what there is to see, to a minute', () => {
+  assert.equal(windowOf([]), 5000);
+  assert.equal(windowOf([0, 3000]), 5000);
+  assert.equal(windowOf([0, 11_000]), 20_000);
+  assert.equal(windowOf([0, 61_000, 63_000]), 5000, 'the first held when the minute began');
+});
+
 test('what lies outside of the picture stays at its edge', () => {
   const frame = { from: 0, to: 10, top: 100 };
   assert.equal(stepPath({ times: [-5, 5], values: [-1, 500] }, frame), 'M0 100H50V0H100');
@@ -77,7 +84,12 @@ test('durations, shares, axes and foreign text', () => {
     '5.0 min'
   ]);
   assert.deepEqual([percent(1, 200), percent(1, 2), percent(0, 0)], ['0.5%', '50%', '0%']);
-  assert.deepEqual([axisEnd(0), axisEnd(3 * 2 ** 30)], [2 ** 20, 2 ** 32]);
+  assert.deepEqual([0, 2.5 * 2 ** 30, 3 * 2 ** 30, 3.1 * 2 ** 30].map(axisEnd), [
+    2 ** 20,
+    3 * 2 ** 30,
+    3 * 2 ** 30,
+    2 ** 32
+  ]);
   assert.equal(clipped('a\n  b'), 'a b');
   assert.equal(clipped('x'.repeat(500)).length, 300);
 });

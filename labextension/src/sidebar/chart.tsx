@@ -1,12 +1,11 @@
-/** The 60-second line of one card. */
+/** The line of one card: the last minute at most. */
 
 import * as React from 'react';
 
 import { seriesOf } from '../figures.js';
 import { axisEnd, formatBytes } from '../format.js';
-import { areaPath, stepPath, type IFrame } from '../line.js';
+import { areaPath, stepPath, windowOf, type IFrame } from '../line.js';
 import type { ICardSample } from '../messages.js';
-import { WINDOW_MS } from '../state.js';
 import { colourOf, Trans } from './text.js';
 
 /** One reading of one card. */
@@ -23,7 +22,8 @@ export function LineChart(props: { readings: IReading[]; label: string }): React
   const cards = props.readings.map(reading => reading.card);
   const to = times[times.length - 1] ?? 0;
   const highest = cards.map(card => Math.max(card.reserved, card.process ?? 0));
-  const frame: IFrame = { from: to - WINDOW_MS, to, top: axisEnd(Math.max(...highest, 1)) };
+  const span = windowOf(times);
+  const frame: IFrame = { from: to - span, to, top: axisEnd(Math.max(...highest, 1)) };
   const processes = cards.map(card => card.process);
   return (
     <figure className="nbmem-Line">
@@ -38,10 +38,7 @@ export function LineChart(props: { readings: IReading[]; label: string }): React
         viewBox="0 0 100 100"
         preserveAspectRatio="none"
         role="img"
-        aria-label={trans.__(
-          '%1 in the last 60 seconds; the table below has the figures',
-          props.label
-        )}
+        aria-label={trans.__('%1 over time; the table below has the figures', props.label)}
         data-testid="nbmem-line"
       >
         <path className="nbmem-Line-grid" d="M0 50H100" />
@@ -58,7 +55,7 @@ export function LineChart(props: { readings: IReading[]; label: string }): React
         ) : null}
       </svg>
       <div className="nbmem-Line-axis" aria-hidden="true">
-        <span>{trans.__('60 s ago')}</span>
+        <span>{trans.__('%1 s ago', span / 1000)}</span>
         <span>{trans.__('last reading')}</span>
       </div>
       <Readings readings={props.readings} to={to} />

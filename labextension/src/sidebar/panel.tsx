@@ -212,12 +212,15 @@ function Body(props: {
   const { state, say } = props;
   const { host, model } = props.followed;
   const said = (asked: Promise<string | null>): void => void asked.then(say);
+  const menu = (
+    <VirtualCard
+      state={state}
+      choose={card => said(model.request({ kind: 'choose_card', card }))}
+    />
+  );
   return (
     <>
-      <VirtualCard
-        state={state}
-        choose={card => said(model.request({ kind: 'choose_card', card }))}
-      />
+      {newest(state) === null ? menu : null}
       <Now state={state} />
       <Tips
         findings={state.report?.findings ?? []}
@@ -240,6 +243,7 @@ function Body(props: {
         }}
       />
       {state.report === null ? null : <Report report={state.report} />}
+      {newest(state) === null ? null : menu}
       <Others processes={state.processes} several={state.cards.length > 1} />
       {state.notes.map(note => (
         <p key={note} className="nbmem-Note">
@@ -268,6 +272,7 @@ function VirtualCard(props: {
       <select
         data-testid="nbmem-virtual-card"
         value={key}
+        disabled={props.state.cell !== null}
         onChange={event => props.choose(event.currentTarget.value)}
       >
         <option value="off">{trans.__('none')}</option>
