@@ -191,7 +191,7 @@ def _frames() -> Iterator[Place]:
                 function = f"{inner.f_code.co_name}()"
                 root = f"{function} {where}".rstrip()
                 for name, value in locals_of(inner).items():
-                    yield Place(kind, root, f"local {name} of {function}", where, value)
+                    yield Place(kind, root, f"local {name}", f"of {root}", value)
             inner = inner.f_back
 
 

@@ -139,7 +139,7 @@ def _leave(
     """The path begins anew at a captured variable: its text, what ends it, what it is."""
     if type(parent) is FrameType:
         end = end or f"in the traceback of {text}"
-        return f"local {name} of {parent.f_code.co_name}()", end, inner
+        return f"local {name}", f"of {parent.f_code.co_name}() {end}", inner
     if type(parent) is FunctionType:
         return name, f"closed over by {text} {end}".rstrip(), HolderKind.CLOSURE
     noun = _GENERATORS[type(parent)][1]

@@ -1,0 +1,40 @@
+"""A virtual card, and a look at the heap that comes back as plain rows."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the heap is searched for torch's tensors")
+
+from nbmem import virtual  # noqa: E402
+from nbmem.probes.holders import walk  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def card(monkeypatch):
+    for name in ("last_exc", "last_value", "last_traceback"):
+        monkeypatch.delattr(sys, name, raising=False)
+    gc.collect()
+    with virtual.activated("H100 80GB") as gpu:
+        yield gpu
+
+
+@pytest.fixture
+def holders():
+    """`holders(namespace)[1024]` is what holds the storage of 1024 bytes: (kind, root, path)."""
+
+    def look(namespace):
+        found = walk(namespace).by_device.get(0, ())
+        return {
+            held.size: [
+                (way.kind.name, way.root, way.path)
+                for way in held.holders
+                if not way.root.startswith("test_")  # the test itself has locals, too
+            ]
+            for held in found
+        }
+
+    return look
