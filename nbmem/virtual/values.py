@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import _C
 
@@ -230,14 +231,16 @@ class Values:
 
 
 def _zeros(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Fresh zero pages cost nothing until they are written, so offloading takes no memory here."""
+    """Fresh zero pages cost nothing until they are written, so offloading takes no memory here.
+
+    They come from numpy: torch.zeros writes its zeros.
+    """
     count = 1 + sum((n - 1) * s for n, s in zip(tensor.size(), dense(tensor), strict=True))
     with _C._DisableTorchDispatch():
         try:
-            return torch.zeros(count, dtype=dtype, device=CPU).as_strided(
-                tensor.size(), dense(tensor)
-            )
-        except RuntimeError:  # More than this machine can even promise: one zero stands for all.
+            pages = torch.from_numpy(np.zeros(count * dtype.itemsize, np.uint8))
+            return pages.view(dtype).as_strided(tensor.size(), dense(tensor))
+        except MemoryError:  # More than this machine can even promise: one zero stands for all.
             return torch.zeros((), dtype=dtype, device=CPU).expand(tensor.size())
 
 
