@@ -13,11 +13,13 @@ from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Action, Columns, Events, Layout, Stack
 from nbmem.core.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session
 from nbmem.core.spans import Span
+from nbmem.core.stack_phases import phases_of
 from nbmem.core.torch_snapshot import device_history, load_snapshot
 
 NOTE = (
-    "A snapshot of torch's names neither the card nor phases, weights or gradients: the total "
-    "is the highest reserved figure. Trace with nbmem to have them."
+    "A snapshot of torch's names neither the card nor weights or gradients: the total is the "
+    "highest reserved figure, and phases are told from its Python stacks, if it has any. Trace "
+    "with nbmem to have them."
 )
 _C = TypeVar("_C", bound=Columns)
 UNKNOWN_RELEASE = "2.13.0"
@@ -27,8 +29,8 @@ UNKNOWN_RELEASE = "2.13.0"
 def session_of_snapshot(path: str | Path) -> Session:
     """Read a file written by torch.cuda.memory._dump_snapshot().
 
-    A snapshot knows neither the card nor phases nor identities: the total is the highest reserved
-    figure, and what the allocator cannot know is unknown.
+    A snapshot knows neither the card nor identities: the total is the highest reserved figure, and
+    what the allocator cannot know is unknown. Phases are told from its stacks, if one card is in it.
 
     Raises:
         UsageError: There is no such file.
@@ -71,6 +73,7 @@ def session_of_snapshot(path: str | Path) -> Session:
             f"{path} is a snapshot without any memory in it. Record with "
             "torch.cuda.memory._record_memory_history() before the code, dump behind it."
         )
+    one = len(devices) == 1
     notes = [NOTE]
     if skipped:
         notes.append(f"{skipped} entries of a kind that this nbmem does not know were skipped.")
@@ -78,7 +81,7 @@ def session_of_snapshot(path: str | Path) -> Session:
         name=Path(path).name.split(".")[0],
         created_ns=time.time_ns(),
         devices=tuple(devices),
-        spans=(_whole(devices),),
+        spans=(_whole(devices), *(phases_of(devices[0].events, stacks) if one else ())),
         stacks=tuple(stacks),
         notes=tuple(notes),
     )
