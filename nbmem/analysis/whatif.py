@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.allocator.adopt import adopt
 from nbmem.allocator.assume import emptied_by_user, pools_of
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.heap import AllocatorOOM
@@ -19,7 +20,7 @@ from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.events import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from nbmem.core.session import DeviceTrace
     from nbmem.ledger.books import Books
@@ -43,7 +44,8 @@ class Outcome:
         peak_reserved: Highest bytes held from the driver.
         reserved: Bytes held from the driver at the end.
         events: How many events were replayed.
-        refused: Index of the event that ran out of memory; None if none did.
+        refused: Index of the event that ran out of memory, a recorded OOM among them; None if
+            none did. What would have come behind a recorded OOM nobody knows.
         retries: How often cached memory was given back because the driver had no more.
     """
 
@@ -212,30 +214,24 @@ class _Run:
             self.allocator.free(addr)
 
     def go(self, count: int, empty_at: Collection[int], resized: Mapping[int, int]) -> Outcome:
-        allocator, at = self.allocator, self.at
+        allocator = self.allocator
         refused, index = None, 0
-        requested = (self.events.action == _FREE).any()
+        requested = bool((self.events.action == _FREE).any())
         for index, (action, addr, size, stream) in enumerate(self._rows(0, count)):
             if index in empty_at or index in self.emptied:
                 allocator.empty_cache()
-            if action == _ALLOC:
-                wanted = resized.get(index, size)
-                if not wanted:
-                    continue
-                try:
-                    at[addr] = self._malloc(index, wanted, stream)
-                except AllocatorOOM:
-                    refused = index
-                    break
-            elif action == _FREE:
+            try:
+                if action == _ALLOC and (wanted := resized.get(index, size)):
+                    self.at[addr] = self._malloc(index, wanted, stream)
+                elif action == Action.OOM:  # would it be served here?
+                    allocator.free(allocator.malloc(size, stream))
+            except AllocatorOOM:
+                refused = index
+                break
+            if action == _FREE:
                 self._free(index, addr)
-            elif action == _COMPLETED and addr in at:
-                where = at.pop(addr)
-                if not requested:
-                    allocator.free(where)
-                elif where in self.deferred:
-                    self.deferred.discard(where)
-                    allocator.complete_streams()
+            elif action == _COMPLETED:
+                self._complete(addr, freed=requested)
         return self._outcome(index, refused)
 
     def _malloc(self, index: int, size: int, stream: int) -> int:
@@ -259,6 +255,16 @@ class _Run:
             self.deferred.add(where)
         self.allocator.free(where)
 
+    def _complete(self, addr: int, *, freed: bool) -> None:
+        where = self.at.pop(addr, None)
+        if where is None:
+            return
+        if not freed:
+            self.allocator.free(where)
+        elif where in self.deferred:
+            self.deferred.discard(where)
+            self.allocator.complete_streams()
+
     def _rows(self, first: int, last: int) -> Iterator[tuple[int, int, int, int]]:
         e = self.events
         yield from zip(
@@ -279,3 +285,16 @@ class _Run:
             refused=refused,
             retries=stats["num_alloc_retries"],
         )
+
+
+def try_more(books: Books, sizes: Sequence[int]) -> tuple[int, int]:
+    """Bytes by which allocated and reserved grow if these requests come after the recording."""
+    trace = books.trace
+    allocator = CachingAllocator(
+        total_bytes=_NO_LIMIT, release=trace.release, settings=_settings(trace, None)
+    )
+    adopt(allocator, trace.end)
+    allocated, reserved = allocator.allocated, allocator.reserved
+    for size in sizes:
+        allocator.malloc(size, 0)
+    return allocator.allocated - allocated, allocator.reserved - reserved

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 MOST_BLOCKS = 16
 """Lists of equal blocks that are described of one module."""
 FEWEST_BLOCKS = 2
+_IN_PLACE = ("ReLU", "LeakyReLU", "ELU")
+"""Modules whose backward needs their result and not their input."""
 _SWITCHES = ("foreach", "fused", "amsgrad", "momentum", "centered", "maximize", "capturable")
 
 
@@ -44,8 +46,7 @@ def module_facts(module: Any) -> dict[str, Any]:
         "float32_bytes": _bytes([p for p in on_card if p.dtype == torch.float32]),
         "blocks": _blocks(torch, module),
         "relu_not_inplace": sum(
-            type(m).__module__ == "torch.nn.modules.activation"
-            and m.__dict__.get("inplace") is False
+            type(m).__name__ in _IN_PLACE and m.__dict__.get("inplace") is False
             for m in module.modules()
         ),
     }

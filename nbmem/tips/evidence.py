@@ -1,0 +1,255 @@
+"""What the rules look at: one card of one recording, with the questions that several rules ask."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.analysis.growth import growth, step_ends
+from nbmem.analysis.whatif import emptied, released_by_need
+from nbmem.core.events import Action
+from nbmem.core.holders import HolderKind, held_storages
+from nbmem.core.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
+
+    from nbmem.analysis.growth import Growth
+    from nbmem.core.categories import Category
+    from nbmem.core.events import Stack
+    from nbmem.core.holders import HeldStorage
+    from nbmem.core.session import DeviceTrace, Session
+    from nbmem.ledger.balance import Ledger
+    from nbmem.ledger.books import Books
+    from nbmem.report import PhaseRow, Report
+
+    Ints = NDArray[np.int64]
+
+LEAST = MIB
+"""Bytes below which nothing is worth a tip."""
+LEAST_SHARE = 0.02
+"""... and the share of the highest reserved bytes below which it is not, either."""
+NEARLY_FULL = 0.9
+"""The share of the card in use from which on memory is short."""
+ON_PURPOSE = ("ema", "teacher", "target", "reference", "ref_", "frozen", "best")
+"""Parts of a name that say that a copy is meant to be there."""
+
+
+class Evidence:
+    """One recording, as rules read it.
+
+    Args:
+        session: What was recorded.
+        books: The card's books.
+        report: The same, ready to draw.
+        everything: Whether all tips were asked for, also those that only matter on a full card.
+    """
+
+    def __init__(
+        self, session: Session, books: Books, report: Report, *, everything: bool = False
+    ) -> None:
+        self.session = session
+        self.books = books
+        self.report = report
+        self.everything = everything
+
+    @property
+    def trace(self) -> DeviceTrace:
+        """The card's part of the session."""
+        return self.books.trace
+
+    @property
+    def card_known(self) -> bool:
+        """Whether the card's size is known; a snapshot of the user's own does not say."""
+        return self.trace.info.torch != "unknown"
+
+    def worth(self, count: int) -> bool:
+        """Whether so many bytes are worth a tip in a recording of this size."""
+        return count >= max(LEAST, LEAST_SHARE * self.report.peak.reserved)
+
+    def dominates(self, count: int, share: float) -> bool:
+        """Whether so many bytes are at least a share of what was allocated at the peak."""
+        return self.worth(count) and count >= share * self.report.peak.allocated
+
+    # --- is memory short?
+
+    @cached_property
+    def ran_out(self) -> bool:
+        """Whether a request could not be served."""
+        ooms = (self.trace.events.action == Action.OOM).any()
+        return bool(ooms) or any(r.device == self.trace.info.index for r in self.session.refusals)
+
+    @cached_property
+    def retries(self) -> tuple[int, ...]:
+        """Where torch had to give cached memory back before the driver had room."""
+        return released_by_need(self.trace)
+
+    @cached_property
+    def emptied(self) -> tuple[int, ...]:
+        """Where the user called empty_cache()."""
+        return emptied(self.trace)
+
+    @cached_property
+    def fullest(self) -> Ledger:
+        """The card when most was reserved."""
+        return self.books.ledger(int(np.argmax(self.books.followed.reserved)))
+
+    @cached_property
+    def short(self) -> str | None:
+        """Why memory is short, as the beginning of a sentence; None where there is room."""
+        if self.ran_out:
+            return "The card ran out of memory"
+        if self.retries:
+            return "The driver had no more memory, so torch gave its cache back and asked again"
+        full = self.fullest
+        if self.card_known and full.used >= NEARLY_FULL * full.total_bytes:
+            return f"{100 * full.used / full.total_bytes:.0f}% of the card was in use"
+        return None
+
+    # --- what happened
+
+    @cached_property
+    def step_ends(self) -> Ints:
+        """The position at which each step ends."""
+        return step_ends(self.books)
+
+    @cached_property
+    def growing(self) -> tuple[Growth, ...]:
+        """What is more at the end of every step, the steepest first."""
+        return growth(self.books)
+
+    def phases(self, *names: str) -> list[PhaseRow]:
+        """The phases of these names, in order."""
+        return [row for row in self.report.phases if row.name in names and row.depth == 0]
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether an optimizer stepped."""
+        return bool(self.phases("optimizer"))
+
+    def trains_before(self, position: int) -> bool:
+        """Whether an optimizer stepped before a position."""
+        device = self.session.devices.index(self.trace)
+        spans = (span for _, span in self.books.phases.spans)
+        return any(s.name == "optimizer" and s.first[device] < position for s in spans)
+
+    def largest_step(self) -> tuple[int, int]:
+        """Where the step begins and ends that allocated most."""
+        ends = [0, *self.step_ends.tolist()]
+        f = self.books.followed
+        tops = [int(f.allocated[a : b + 1].max()) for a, b in itertools.pairwise(ends)]
+        at = tops.index(max(tops))
+        first = ends[at] if at else self._first_step_begins()
+        return first, ends[at + 1]
+
+    def _first_step_begins(self) -> int:
+        device = self.session.devices.index(self.trace)
+        spans = (span for _, span in self.books.phases.spans)
+        return min((s.first[device] for s in spans if s.step is not None), default=0)
+
+    def born_in_stacks(self, wanted: Callable[[Stack], bool]) -> Ints:
+        """Rows of the allocations whose stack is such a one; none where no stacks were taken."""
+        such = np.array([wanted(stack) for stack in self.session.stacks] + [False])
+        return np.flatnonzero(such[self.books.followed.allocations.stack])
+
+    def sum_at(self, position: int, *categories: Category) -> int:
+        """Bytes of some categories at a position."""
+        row = self.books.held(np.array([position], np.int64))[0]
+        return int(row[list(categories)].sum())
+
+    # --- what lives at the end, and who keeps it
+
+    @cached_property
+    def held(self) -> tuple[HeldStorage, ...]:
+        """What lived at the end, with its holders; empty where nobody looked."""
+        return held_storages(self.session, self.trace) or ()
+
+    @cached_property
+    def _block_at(self) -> dict[int, tuple[int, int]]:
+        a = self.books.followed.allocations
+        rows = self.books.live(self.books.events)
+        found = zip(a.addr[rows].tolist(), rows.tolist(), a.block[rows].tolist(), strict=True)
+        return {addr: (row, block) for addr, row, block in found}
+
+    def row_of(self, held: HeldStorage) -> int | None:
+        """The allocation of a storage; None if torch's allocator did not make it."""
+        found = self._block_at.get(held.addr)
+        return None if found is None else found[0]
+
+    def freed_with(self, storages: Iterable[HeldStorage]) -> int:
+        """Bytes by which memory_allocated() falls when these go: those of their blocks."""
+        return sum(self._block_at[h.addr][1] for h in storages if h.addr in self._block_at)
+
+    def only_in(
+        self,
+        *kinds: HolderKind,
+        root: str | None = None,
+        beside: frozenset[HolderKind] = frozenset(),
+    ) -> list[HeldStorage]:
+        """Storages that nothing else keeps.
+
+        Args:
+            kinds: What may keep them.
+            root: The one root that may; None for all roots of these kinds.
+            beside: Kinds that may keep them, too, since they go with the others.
+        """
+        return [
+            h
+            for h in self.held
+            if any(k.kind in kinds and (root is None or k.root == root) for k in h.holders)
+            and all(
+                (k.kind in kinds and (root is None or k.root == root)) or k.kind in beside
+                for k in h.holders
+            )
+        ]
+
+    # --- what the program is made of
+
+    def fact(self, name: str) -> Any:
+        """One of the session's facts; None where nobody looked."""
+        return self.session.facts.get(name)
+
+    @property
+    def modules(self) -> list[dict[str, Any]]:
+        """The modules that were met and lived at the end."""
+        return self.fact("modules") or []
+
+    @property
+    def optimizers(self) -> list[dict[str, Any]]:
+        """The optimizers that were met and lived at the end."""
+        return self.fact("optimizers") or []
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """How modules were called."""
+        return self.fact("calls") or []
+
+    def model(self) -> dict[str, Any] | None:
+        """The largest module that was called."""
+        called = [m for m in self.modules if m.get("called")]
+        return max(called, key=lambda m: int(m["bytes"]), default=None)
+
+    def model_name(self) -> str:
+        """Its name in the notebook, or a word in its place."""
+        found = self.model()
+        return "model" if found is None or not _is_name(found["name"]) else str(found["name"])
+
+    def optimizer_name(self) -> str:
+        """The optimizer's name in the notebook, or a word in its place."""
+        names = [o["name"] for o in self.optimizers if _is_name(o["name"])]
+        return str(names[0]) if names and names[0] != self.optimizers[0]["class"] else "optimizer"
+
+
+def _is_name(text: object) -> bool:
+    """Whether a text may stand in code as it is: names are the user's, and may be anything."""
+    return isinstance(text, str) and text.isidentifier()
+
+
+def on_purpose(name: str) -> bool:
+    """Whether a name says that a copy is meant to be there (an average, a teacher)."""
+    return any(part in name.lower() for part in ON_PURPOSE)

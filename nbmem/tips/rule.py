@@ -1,0 +1,53 @@
+"""What a rule is: its text, its check, and when it may speak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from nbmem.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nbmem.report import Finding
+    from nbmem.tips.evidence import Evidence
+
+HEADINGS = ("What it sees", "What it costs", "Do instead", "When to ignore it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One piece of knowledge about memory.
+
+    Attributes:
+        name: Its key: `%nbmem explain NAME`, `%nbmem mute NAME`, and the name of its file.
+        text: Its page: a title, then the four HEADINGS. The docstring of its file.
+        check: Looks at a recording and returns what it found; silent where it is not sure.
+        when: `always`; `short`: only where memory is short, since what it proposes has a price that
+            is not worth paying on a card with room; `asked`: only if all tips are asked for. Who
+            asks for all is told those of `short`, too.
+        last_resort: It comes after all others, however much it saves.
+    """
+
+    name: str
+    text: str
+    check: Callable[[Evidence], Iterable[Finding]]
+    when: Literal["always", "short", "asked"] = "always"
+    last_resort: bool = False
+
+    @property
+    def title(self) -> str:
+        """The first line of its page."""
+        return self.text.strip().splitlines()[0].rstrip(".")
+
+
+def say(count: int) -> str:
+    """Bytes as a person reads them, nothing more than is needed: `1.0 GiB`."""
+    return format_bytes(count)
+
+
+def saying(low: int, high: int) -> str:
+    """A range of bytes: one figure where both are written alike."""
+    first, last = format_bytes(low), format_bytes(high)
+    return last if first == last else f"{first} to {last}"

@@ -1,0 +1,88 @@
+"""Cached memory builds up while more is taken from the driver.
+
+What it sees
+    Whole segments that lay free to the end while torch took new ones, since their pieces were too
+    small for what was asked: a change of sizes (another model, another batch) left them behind.
+    Pieces of segments in use are not counted: empty_cache() cannot give them back.
+What it costs
+    Nothing on a card with room. Where other programs share the card, or the next allocation is
+    large, it is memory that nobody can use.
+Do instead
+    `torch.cuda.empty_cache()` once, where the sizes change. Not in the training loop: torch would
+    have to ask the driver again in every step.
+When to ignore it
+    The next steps have the same sizes as before: cached memory is what makes them fast. It never
+    helps against memory that is allocated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.analysis.whatif import releasable, try_settings
+from nbmem.core.events import Action
+from nbmem.report import Command, Finding
+from nbmem.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.tips.evidence import Evidence
+
+IDLE = 0.12
+"""Part of the reserved bytes that must lie idle. Plain training runs leave up to 0.17 idle after
+their first step (the workspaces that cuDNN tried), so growth inside a loop of steps is none."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Idle while it grew; or, if all tips are asked for, whatever empty_cache() would give back."""
+    now = releasable(e.books, e.books.events)
+    idle = _idle_while_growing(e)
+    if not e.worth(now) or not (idle or e.everything):
+        return
+    evidence = (
+        f"{say(e.report.ledger_at_end.reserved)} are reserved at the end and "
+        f"{say(e.report.ledger_at_end.allocated)} allocated; {say(now)} of the cache are whole "
+        "segments, which empty_cache() can give back."
+    )
+    if idle is not None:
+        at, free, grown = idle
+        peak = e.report.peak.reserved
+        outcome = try_settings(e.books, empty_at=(at,))
+        evidence += (
+            f" {say(free)} lay idle while torch took {say(grown)} more from the driver: with "
+            f"empty_cache() before that, reserved would have peaked at {say(outcome.peak_reserved)}"
+            f", not {say(peak)}."
+        )
+    yield Finding(
+        rule=RULE.name,
+        title=f"`torch.cuda.empty_cache()` gives back {say(now)} that is cached and not used",
+        evidence=evidence,
+        low=now,
+        high=now,
+        ground="exact",
+        code="torch.cuda.empty_cache()",
+        command=Command(name="free", arguments=("cache",)),
+    )
+
+
+def _idle_while_growing(e: Evidence) -> tuple[int, int, int] | None:
+    """(where, bytes that lay idle from there to the end, bytes taken from the driver since)."""
+    if len(e.step_ends) > 1:
+        return None
+    events, f = e.trace.events, e.books.followed
+    grows = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    taken = np.where(grows, events.size, 0)
+    since = np.append(np.cumsum(taken[::-1])[::-1], 0)
+    idle = np.minimum.accumulate(f.releasable[::-1])[::-1]
+    least = max(1, int(IDLE * e.report.peak.reserved))
+    places = np.flatnonzero(grows & (np.minimum(idle, since)[:-1] >= least))
+    if not len(places):
+        return None
+    at = int(places[np.argmax(f.releasable[places])])
+    return at, int(idle[at]), int(since[at])
+
+
+RULE = Rule(name="cached_memory", text=__doc__, check=check)

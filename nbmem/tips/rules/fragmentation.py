@@ -1,0 +1,146 @@
+"""Free memory lies in pieces that no request fits: the cache is fragmented.
+
+What it sees
+    Reserved memory far above allocated, and a reason to mind: sizes that change from step to step
+    while reserved grows, an empty_cache() that left much behind, a request that the driver refused
+    or that torch could serve only after it had given its cache back, or a card that is nearly full.
+What it costs
+    The difference between reserved and allocated at the peak; retries, which stop the GPU.
+Do instead
+    What the simulated allocator found best on the recorded events: expandable segments,
+    max_split_size_mb, or the longest batch first (or padding to it), so that all later ones fit.
+    Settings are read when torch first touches the card: set them, then restart the kernel.
+When to ignore it
+    The card has room and nobody else needs it. A setting that is in force is never proposed again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.analysis.whatif import (
+    MOST_EVENTS,
+    Outcome,
+    in_force,
+    try_longest_first,
+    try_settings,
+    with_conf,
+)
+from nbmem.core.events import Action
+from nbmem.report import Finding
+from nbmem.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.tips.evidence import Evidence
+
+GAIN = 0.05
+"""Part of the recorded reserved peak that a remedy must save."""
+GROWTH = 0.05
+"""Part of the reserved peak by which it must grow after the second step, to be growth."""
+SPLIT_SIZES = (64, 256)
+"""max_split_size_mb values that are tried."""
+VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """A reason, then every remedy on the recorded events; the best one is said."""
+    reason = _reason(e)
+    if reason is None:
+        return
+    now = try_settings(e.books)
+    tried = sorted(_tried(e), key=lambda entry: entry[1].peak_reserved)
+    if e.ran_out:
+        limit = e.report.peak.reserved
+        tried = [t for t in tried if _survives(e, t[0], limit)]
+    if not tried:
+        return
+    conf, best = tried[0]
+    saves = now.peak_reserved - best.peak_reserved
+    if saves < GAIN * now.peak_reserved or not e.worth(saves):
+        return
+    others = ", ".join(f"{_name(c)} {say(o.peak_reserved)}" for c, o in tried[1:])
+    first = f" (of the first {MOST_EVENTS:,} events)" if e.books.events > MOST_EVENTS else ""
+    was = "without a refusal" if e.retries else "as it was"
+    where = "for the same requests" if e.retries else "at the peak"
+    yield Finding(
+        rule=RULE.name,
+        title=f"{_name(conf)} would have reserved {say(best.peak_reserved)} {where}, not "
+        f"{say(now.peak_reserved)}",
+        evidence=f"{reason} Tried on the recorded events{first}: {_name(conf)} "
+        f"{say(best.peak_reserved)}{f', {others}' if others else ''}; {was} "
+        f"{say(now.peak_reserved)}, of which {say(now.peak_allocated)} were allocated.",
+        low=saves,
+        high=saves,
+        ground="simulated",
+        code=_code(e, conf),
+    )
+
+
+def _reason(e: Evidence) -> str | None:
+    f, events = e.books.followed, e.trace.events
+    failed = np.flatnonzero(events.action == Action.OOM)
+    if len(failed):
+        at = int(failed[0])
+        return (
+            f"A request for {say(int(events.size[at]))} failed while "
+            f"{say(int(f.reserved[at] - f.allocated[at]))} of the reserved memory was free."
+        )
+    if e.retries:
+        at = e.retries[0]
+        return (
+            "The driver refused a request, so torch gave back "
+            f"{say(int(f.releasable[at]))} of its cache and asked again, which stops the GPU."
+        )
+    for at in e.emptied:
+        stuck = int(f.reserved[at] - f.active[at] - f.releasable[at])
+        if e.worth(stuck) and stuck >= GAIN * f.reserved[at] and not e.trains_before(at):
+            return (
+                f"empty_cache() gave back {say(int(f.releasable[at]))} and left {say(stuck)} in "
+                "segments that tensors in use share."
+            )
+    ends = e.step_ends
+    if len(ends) > 2:
+        grown = int(f.reserved.max()) - int(f.reserved[: ends[1] + 1].max())
+        if e.worth(grown) and grown >= GROWTH * f.reserved.max():
+            return (
+                f"Reserved still grew by {say(grown)} after the second of {len(ends)} steps: the "
+                "sizes change from step to step."
+            )
+    return None if e.short is None and not e.everything else f"{e.short or 'Asked for'}."
+
+
+def _tried(e: Evidence) -> Iterator[tuple[str | None, Outcome]]:
+    settings = in_force(e.trace)
+    if not settings.expandable_segments:
+        yield "expandable_segments:True", try_settings(e.books, "expandable_segments:True")
+        if settings.max_split_size is None:
+            for size in SPLIT_SIZES:
+                conf = f"max_split_size_mb:{size}"
+                yield conf, try_settings(e.books, conf)
+    ends = e.step_ends
+    if len(ends) > 2:
+        first, last = e.largest_step()
+        yield None, try_longest_first(e.books, first, last)
+
+
+def _survives(e: Evidence, conf: str | None, limit: int) -> bool:
+    """Whether the request that failed finds room, with no more reserved than was at the peak."""
+    return conf is not None and try_settings(e.books, conf, limit=limit).refused is None
+
+
+def _name(conf: str | None) -> str:
+    return conf or "the longest batch first"
+
+
+def _code(e: Evidence, conf: str | None) -> str:
+    if conf is None:
+        return "# one step with the longest batch before the loop, or pad every batch to it"
+    whole = with_conf(e.trace, conf)
+    return f'import os\n\nos.environ["{VARIABLE}"] = "{whole}"   # before torch touches the card'
+
+
+RULE = Rule(name="fragmentation", text=__doc__, check=check)

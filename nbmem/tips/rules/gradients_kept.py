@@ -1,0 +1,79 @@
+"""Gradients lie on the card where nobody reads them.
+
+What it sees
+    Gradients of the step before that still live at the highest moment of a forward, a backward or
+    an evaluation: zero_grad(set_to_none=False), or zero_grad() at the head of the loop and an
+    evaluation behind it. It speaks where they are a tenth of the peak, or memory is short.
+What it costs
+    As much as the weights that are trained, at the moment when activations need the room.
+Do instead
+    `optimizer.zero_grad()` behind `optimizer.step()`; since torch 2.0 it sets them to None.
+When to ignore it
+    You accumulate gradients over several batches on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.categories import Category
+from nbmem.report import Finding
+from nbmem.tips.rule import Rule, say, saying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.tips.evidence import Evidence
+
+SHARE = 0.1
+"""Part of the peak from which on they are worth a tip on a card with room."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Gradients at the peak that were born before the last optimizer step."""
+    books = e.books
+    top = books.peak(0, books.events)
+    phase = int(books.phases.of(np.array([top - 1], np.int64))[0])
+    device = e.session.devices.index(e.trace)
+    spans = [span for _, span in books.phases.spans]
+    stepped = [span.last[device] for span in spans[: max(0, phase)] if span.name == "optimizer"]
+    if not stepped or spans[phase].name not in ("forward", "backward", "inference"):
+        return
+    a = books.followed.allocations
+    old = (books.category == Category.GRADIENTS) & (a.born < stepped[-1]) & (a.freed >= top)
+    size = int(a.block[old].sum())
+    if not (e.dominates(size, SHARE) or (e.worth(size) and (e.short or e.everything))):
+        return
+    where = spans[phase].name
+    anew = _made_anew(e) if where == "backward" else 0
+    optimizer = e.optimizer_name()
+    step = "" if spans[phase].step is None else f", step {spans[phase].step}"
+    yield Finding(
+        rule=RULE.name,
+        title=f"`{optimizer}.zero_grad()` behind `step()`: {saying(max(0, size - anew), size)} "
+        "less at the peak",
+        evidence=f"At the peak (in {where}{step}) {say(size)} of gradients of the step before were "
+        "still there; nothing reads them until the next step.",
+        low=max(0, size - anew),
+        high=size,
+        ground="estimated" if anew else "exact",
+        code=f"{optimizer}.step()\n{optimizer}.zero_grad(set_to_none=True)",
+    )
+
+
+def _made_anew(e: Evidence) -> int:
+    """Gradients that the first backward, which found none, had made by its own peak."""
+    first = next((i for i, n in enumerate(e.books.phases.names) if n == "backward"), None)
+    if first is None:
+        return 0
+    device = e.session.devices.index(e.trace)
+    span = e.books.phases.spans[first][1]
+    top = e.books.peak(span.first[device], span.last[device])
+    a = e.books.followed.allocations
+    mine = (e.books.category == Category.GRADIENTS) & (e.books.born_in == first) & (a.born < top)
+    return int(a.block[mine & (a.freed >= top)].sum())
+
+
+RULE = Rule(name="gradients_kept", text=__doc__, check=check)

@@ -1,0 +1,101 @@
+"""A loss or an output is kept with its whole graph, step after step.
+
+What it sees
+    Results of three or more forward passes that still live at the end, because a sum or a list
+    holds the graph that made them (`total = total + loss`, `outputs.append(out)`).
+What it costs
+    All activations of every pass: it grows until the card is full.
+Do instead
+    Keep `loss.detach()` (no synchronisation) or `loss.item()`; validate under `torch.no_grad()`.
+When to ignore it
+    You call backward() on the sum of all these passes later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from nbmem.core.categories import Category
+from nbmem.core.holders import HolderKind
+from nbmem.report import Finding
+from nbmem.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from nbmem.tips.evidence import Evidence
+
+    Ints = NDArray[np.int64]
+
+FEWEST = 3
+"""Passes whose results live on at the same time."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Activations of several passes at the end; who keeps them, where that is known."""
+    rows, passes = _kept(e)
+    if passes < FEWEST:
+        return
+    a = e.books.followed.allocations
+    size = int(a.block[rows].sum())
+    named = _named(e, {int(row) for row in rows})
+    if not named:
+        if e.worth(size):
+            yield _finding(None, size, passes, size)
+        return
+    for root, freed in named:
+        if e.worth(freed):
+            yield _finding(root, freed, passes, size)
+
+
+def _finding(root: str | None, freed: int, passes: int, size: int) -> Finding:
+    name = f"`{root}`" if root else "Something"
+    known = root is not None and root.isidentifier()
+    each = f"about {say(size // passes)} a pass"
+    return Finding(
+        rule="graph_kept",
+        title=f"{name} keeps the graphs of {passes} forward passes: {say(freed)}; "
+        "keep loss.detach() instead",
+        evidence=f"Activations of {passes} forward passes live at the end, {each}, and no backward "
+        f"has freed them; {f'the graph of {root}' if root else 'a graph'} keeps them.",
+        low=freed,
+        high=freed,
+        ground="exact",
+        code=f"{root} = {root} + loss.detach()   # or {root}.append(loss.detach()) for a list"
+        if known
+        else "total += loss.detach()   # in the place of loss",
+    )
+
+
+def _kept(e: Evidence) -> tuple[Ints, int]:
+    """What lives at the end of forward passes, and of how many passes."""
+    books = e.books
+    rows = books.live(books.events)
+    rows = rows[books.category[rows] == Category.ACTIVATIONS]
+    rows = rows[books.phases.named(books.born_in[rows], "forward")]
+    sizes: Counter[int] = Counter()
+    blocks = books.followed.allocations.block[rows].tolist()
+    for phase, block in zip(books.born_in[rows].tolist(), blocks, strict=True):
+        sizes[phase] += block
+    return rows, sum(e.worth(FEWEST * size) for size in sizes.values())
+
+
+def _named(e: Evidence, rows: set[int]) -> list[tuple[str, int]]:
+    """Names whose graphs keep these rows, and what each alone would free."""
+    roots: dict[str, None] = {}
+    for held in e.held:
+        if e.row_of(held) in rows:
+            roots.update((h.root, None) for h in held.holders if h.kind is HolderKind.GRAPH)
+    found = []
+    for root in roots:
+        kinds = (HolderKind.GRAPH, HolderKind.NAME)
+        mine = [s for s in e.only_in(*kinds, root=root) if e.row_of(s) in rows]
+        found.append((root, e.freed_with(mine)))
+    return found
+
+
+RULE = Rule(name="graph_kept", text=__doc__, check=check)

@@ -1,0 +1,55 @@
+"""As a last resort: activations in the host's memory.
+
+What it sees
+    Activations that are half of the peak or more, where memory is short.
+What it costs
+    Every activation travels to the host and back in each step, over PCIe: the bytes are named. A
+    step becomes as slow as that transfer where it cannot hide it.
+Do instead
+    A smaller batch, autocast or checkpointing first. Then `save_on_cpu`. Unified memory
+    (cudaMallocManaged) also "fits", by paging, and is slower still.
+When to ignore it
+    One of the others suffices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.categories import Category
+from nbmem.report import Finding
+from nbmem.tips.rule import Rule, say, saying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.tips.evidence import Evidence
+
+SHARE = 0.5
+LEAST_PART = 0.5
+"""Part of the activations that goes at least: what an operator just uses stays on the card."""
+PCIE = 25 << 30
+"""Bytes a second that PCIe 4.0 x16 moves in one direction in practice; an estimate."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """All activations at the peak, and what their way costs."""
+    kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
+    if not e.dominates(kept, SHARE) or not e.phases("backward", "forward"):
+        return
+    yield Finding(
+        rule=RULE.name,
+        title=f"Keep activations in host memory: {saying(int(LEAST_PART * kept), kept)} less, for "
+        f"{say(2 * kept)} of transfers in each step",
+        evidence=f"Activations are {say(kept)} of the {say(e.report.peak.allocated)} allocated at "
+        f"the peak. To the host and back they take {2000 * kept / PCIE:.0f} ms in each step over "
+        "PCIe 4.0.",
+        low=int(LEAST_PART * kept),
+        high=kept,
+        ground="estimated",
+        code="with torch.autograd.graph.save_on_cpu(pin_memory=True):\n"
+        f"    loss = loss_function({e.model_name()}(batch), target)",
+    )
+
+
+RULE = Rule(name="offload", text=__doc__, check=check, when="short", last_resort=True)

@@ -1,0 +1,66 @@
+"""A second copy of the model lies on the card and is not used.
+
+What it sees
+    A module of the notebook (or an optimizer of one that was built before) that alone holds a set
+    of weights like the model's, and that was not called while everything was recorded. Names that
+    tell of a purpose (ema, teacher, target, best, ...) are left alone.
+What it costs
+    The weights twice; with an old optimizer its state twice as well.
+Do instead
+    `del` the one that is not needed. A cell that builds the model anew should first delete the old
+    one and its optimizer.
+When to ignore it
+    It is an average, a teacher or a best model so far. Such a copy can wait on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from nbmem.core.holders import HolderKind
+from nbmem.report import Command, Finding
+from nbmem.tips.evidence import on_purpose
+from nbmem.tips.rule import Rule, say
+from nbmem.tips.rules.checkpoint_kept import weight_forms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.tips.evidence import Evidence
+
+ALIKE = 0.9
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Roots that alone keep what looks like a called model's weights."""
+    used = {m["name"] for m in e.modules if m.get("called")}
+    if not used:
+        return
+    holders = {m["name"]: "module" for m in e.modules} | {
+        o["name"]: "optimizer" for o in e.optimizers
+    }
+    model = e.model_name()
+    forms = Counter(f for n, f in weight_forms(e).items() if n.startswith(f"{model}."))
+    for root, kind in holders.items():
+        if root in used or on_purpose(root) or not root.isidentifier():
+            continue
+        mine = e.only_in(HolderKind.NAME, root=root)
+        alike = Counter(s.form for s in mine) & forms
+        freed = e.freed_with(mine)
+        if not forms or alike.total() < ALIKE * forms.total() or not e.worth(freed):
+            continue
+        yield Finding(
+            rule=RULE.name,
+            title=f"`del {root}` gives back {say(freed)}: a second copy of {model}",
+            evidence=f"The {kind} {root} alone holds {alike.total()} tensors with the shapes of "
+            f"{model}'s weights, and no module that holds them was called.",
+            low=freed,
+            high=freed,
+            ground="exact",
+            code=f"del {root}",
+            command=Command(name="free", arguments=(root,)),
+        )
+
+
+RULE = Rule(name="two_models", text=__doc__, check=check)
