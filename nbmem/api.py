@@ -213,8 +213,15 @@ def _main_namespace() -> Mapping[str, Any]:
 
 
 def _text_of(error: BaseException | None) -> str | None:
-    """The exception as one line; the exception itself would keep its frames' tensors alive."""
+    """The exception as one line; the exception itself would keep its frames' tensors alive.
+
+    An out-of-memory error behind it (a cause, a context) is named, too.
+    """
+    from nbmem.core.oom import oom_in
+
     if error is None:
         return None
     lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    behind = oom_in(error)
+    return text if behind is None or behind is error else f"{text} (from {_text_of(behind)})"

@@ -151,7 +151,7 @@ class HeldGroup:
 
     Attributes:
         name: What a person knows them by (`model`, `checkpoint`, `Out[12]`), or None.
-        category: Their category.
+        category: Their category; None where nobody traced.
         block: Bytes taken for them.
         count: How many there are.
         line: `file.py:12 in function` that made the unnamed, if stacks were taken.
@@ -159,11 +159,11 @@ class HeldGroup:
     """
 
     name: str | None
-    category: Category
+    category: Category | None
     block: int
     count: int
-    line: str | None
-    older: bool
+    line: str | None = None
+    older: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.errors import NbmemError, UsageError
+from nbmem.ipython.failure import FailureWatch
 from nbmem.ipython.guest import guest, say
 from nbmem.ipython.options import CellOptions, parse_cell_line
 from nbmem.ipython.transformer import memtrace_line, running_cells
@@ -79,6 +80,7 @@ class CellHooks:
         self._shell = shell
         self._tracer = tracer
         self._reader: DeltaReader | None = None
+        self._failures = FailureWatch(shell)
         # Between cells this is the next cell's number in every IPython; older ones raise it after
         # pre_run_cell, newer ones before.
         self._next: int = shell.execution_count
@@ -110,6 +112,8 @@ class CellHooks:
             if cell.counted and _torch_is_there():
                 self._deltas().before()
                 cell.read = True
+            if _torch_is_there():
+                self._failures.begin()
             if self.watcher is not None:
                 self.watcher.cell_begun(cell)
 
@@ -140,6 +144,7 @@ class CellHooks:
             if cell.trace is not None:
                 self._tracer.end(cell.trace, cell.options, None)
         self._running.clear()
+        self._failures.close()
 
     def _start(self, cell: RunningCell, line: str) -> None:
         try:
@@ -165,6 +170,8 @@ class CellHooks:
             row = _with_peak(row, cell.trace)
         if row is not None:
             self.rows.append(row)
+        with guest("explain how this cell failed"):
+            self._failures.explain(error, traced=cell.trace is not None, row=row)
         if self.watcher is not None:
             self.watcher.cell_ended(cell, row)
         return exceeded

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import FrameType
 
+    from nbmem.core.events import Stack
+
     Tell = Callable[[Refusal], None]
 
 logger = logging.getLogger("nbmem")
@@ -54,6 +56,26 @@ def listen(tell: Tell, namespace: Mapping[str, Any]) -> Callable[[], None]:
             _listeners.remove(entry)
 
     return stop
+
+
+def place_of(error: BaseException, namespace: Mapping[str, Any]) -> tuple[Stack, str | None]:
+    """Where an exception came from: its stack, innermost first, and the layer that ran.
+
+    Args:
+        error: The exception; nothing of it is kept.
+        namespace: The notebook's names, to name the layer by.
+    """
+    frames: list[FrameType] = []
+    stack: list[Frame] = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frames.append(traceback.tb_frame)
+        code = traceback.tb_frame.f_code
+        stack.append(Frame(code.co_filename, traceback.tb_lineno, code.co_name))
+        traceback = traceback.tb_next
+    torch: Any = loaded_torch()
+    modules = list(_modules(reversed(frames), torch.nn.Module)) if torch is not None else []
+    return tuple(reversed(stack)), _layer_of_call(modules, namespace)
 
 
 def _attach() -> None:

@@ -13,6 +13,8 @@ from nbmem.views import style, tables, wording
 from nbmem.views.charts.card import card_bar
 from nbmem.views.charts.timeline import timeline
 from nbmem.views.markup import Markup, element, escape, one_line
+from nbmem.views.oom import oom_ended
+from nbmem.views.oom_html import render_oom_html
 
 if TYPE_CHECKING:
     from nbmem.report import Report
@@ -31,6 +33,7 @@ def render_html(report: Report) -> str:
     pictures = [picture.image(style.PICTURE) for picture in (curves, card_bar(report)) if picture]
     return element(
         "div",
+        *(_ooms(report) if oom_ended(report) else []),
         element("div", _headline(report), style=style.VERDICT),
         element("div", wording.recording(report), style=style.ABOUT),
         *_error(report),
@@ -41,6 +44,7 @@ def render_html(report: Report) -> str:
             element("div", tables.ledger(report), style=style.TABLES),
             style=style.COLUMNS,
         ),
+        *([] if oom_ended(report) else _ooms(report)),
         *tables.phases(report),
         *tables.holdings(report),
         *_notes(report),
@@ -50,7 +54,11 @@ def render_html(report: Report) -> str:
 
 def render_page(report: Report) -> str:
     """Write a report as a whole document that needs nothing else."""
-    title = one_line(report.title) or "untitled"
+    return page(one_line(report.title) or "untitled", render_html(report))
+
+
+def page(title: str, fragment: str) -> str:
+    """A fragment as a whole document."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -58,7 +66,7 @@ def render_page(report: Report) -> str:
         element("title", f"nbmem: {title}"),
         element("style", Markup(_PAGE_STYLE)),
     )
-    body = element("body", Markup(render_html(report)))
+    body = element("body", Markup(fragment))
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
@@ -68,9 +76,13 @@ def _headline(report: Report) -> str:
 
 
 def _error(report: Report) -> list[Markup]:
-    if not report.error:
+    if not report.error or oom_ended(report):
         return []
     return [element("div", f"Ended by {one_line(report.error)}", style=style.ERROR)]
+
+
+def _ooms(report: Report) -> list[Markup]:
+    return [render_oom_html(report.ooms)] if report.ooms else []
 
 
 def _tiles(report: Report) -> Markup:

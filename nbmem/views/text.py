@@ -9,6 +9,7 @@ from nbmem.core.categories import PROCESS
 from nbmem.core.units import format_ms
 from nbmem.views import wording
 from nbmem.views.markup import one_line
+from nbmem.views.oom import oom_ended, render_oom
 from nbmem.views.rows import Gap, alike, holdings_title, ledger_rows, peak_row, shorten
 
 if TYPE_CHECKING:
@@ -29,10 +30,14 @@ def render_text(report: Report, *, width: int = 100) -> str:
     """
     width = max(width, _NARROWEST)
     parts = [_head(report, width), _ledger(report, width)]
+    if oom_ended(report):
+        parts.insert(0, render_oom(report.ooms, width))
     if report.phases:
         parts.append(_phases(report))
     if report.holdings:
         parts.append(_holdings(report, width))
+    if report.ooms and not oom_ended(report):
+        parts.append(render_oom(report.ooms, width))
     if notes := wording.notes(report):
         parts.append("\n".join(_wrap(note, width, first="- ", rest="  ") for note in notes))
     return "\n\n".join(parts)
@@ -51,7 +56,7 @@ def _head(report: Report, width: int) -> str:
     lines = [_wrap(verdict, width)]
     if source:
         lines.append(_wrap(source, width, first="  "))
-    if report.error:
+    if report.error and not oom_ended(report):
         lines.append(_wrap(f"Ended by {one_line(report.error)}", width))
     lines.append(_wrap(wording.recording(report), width))
     return "\n".join(lines)

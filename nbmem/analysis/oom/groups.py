@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _ROOT = re.compile(r"(?:input )?(?:Out\[\d+\]|[A-Za-z_]\w*)")
-_FREEABLE = (HolderKind.NAME, HolderKind.OUT, HolderKind.UNDERSCORE)
-TRACEBACK = "traceback"
-"""What `%nbmem free` calls the traceback of a failed cell."""
+TRACEBACK, OUT = "traceback", "out"
+"""What `%nbmem free` calls the traceback of a failed cell, and IPython's results."""
+_FREE_AS = {
+    HolderKind.TRACEBACK: TRACEBACK,
+    HolderKind.OUT: OUT,
+    HolderKind.UNDERSCORE: OUT,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +54,11 @@ def groups(case: Case) -> list[Group]:
     for row, now in zip(live.tolist(), case.of_this_step(live).tolist(), strict=True):
         category = Category(int(books.category[row]))
         name, free = books.name(row), None
-        if a.freed[row] == books.events and (holder := late.get(int(a.addr[row]))):
-            name, free = name or holder[0], holder[1]
-        elif category is Category.USER_TENSORS and name is not None:
-            free = _root(name)
         root = None if name is None else _root(name)
+        if a.freed[row] == books.events and (holder := late.get(int(a.addr[row]))):
+            root, free = root or holder[0], holder[1]
+        elif category is Category.USER_TENSORS:
+            free = root
         stack = int(a.stack[row])
         line = None if root or stack < 0 else users_line(books.session.stacks[stack])
         older = category is Category.ACTIVATIONS and not now
@@ -77,16 +81,18 @@ def groups(case: Case) -> list[Group]:
     return sorted(made, key=lambda group: -group.held.block)
 
 
-def _held_at_the_end(case: Case) -> dict[int, tuple[str, str | None]]:
-    """By address: the root that holds a storage, and what `%nbmem free` takes to let it go."""
+def _held_at_the_end(case: Case) -> dict[int, tuple[str | None, str | None]]:
+    """By address: the name that holds a storage, and what `%nbmem free` takes to let it go.
+
+    A traceback is no name to know a tensor by; the line that made it says more.
+    """
     books = case.books
-    found = {}
+    found: dict[int, tuple[str | None, str | None]] = {}
     for held in held_storages(books.session, books.trace) or ():
         best, free = held.holders[0], None
         if all(holder.root == best.root for holder in held.holders):
-            free = TRACEBACK if best.kind is HolderKind.TRACEBACK else None
-            free = best.root if best.kind in _FREEABLE else free
-        found[held.addr] = (best.root, free)
+            free = _FREE_AS.get(best.kind, best.root if best.kind is HolderKind.NAME else None)
+        found[held.addr] = (None if free == TRACEBACK else best.root, free)
     return found
 
 

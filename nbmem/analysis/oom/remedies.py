@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.analysis.oom.groups import TRACEBACK
+from nbmem.analysis.oom.groups import OUT, TRACEBACK
 from nbmem.analysis.oom.simulate import Rerun, served_now
 from nbmem.analysis.whatif import with_conf
 from nbmem.core.categories import Category
@@ -33,6 +33,7 @@ _SHARES = 16
 _MARGIN = 0.05
 """Part of the room that an estimated batch leaves: for gradients under way and free pieces."""
 _WITH_BATCH = (Category.INPUTS, Category.ACTIVATIONS, Category.OUTPUT_GRADIENTS)
+_FREE_WORDS = {TRACEBACK: "what an earlier failure left behind", OUT: "Out and _"}
 _STEP_PHASES = ("input", "forward", "backward", "inference")
 _FIRST_DIMENSION = re.compile(r" \((\d+)[,)]")
 
@@ -128,8 +129,8 @@ def _names(trial: _Trial) -> Iterator[Finding]:
         freed = np.concatenate([group.rows for group in named[name]])
         if served_now(trial.case, freed=freed):
             size, what = sizes[name], name
-            if name == TRACEBACK:
-                what = "what an earlier failure left behind"
+            if name in _FREE_WORDS:
+                what = _FREE_WORDS[name]
             yield Finding(
                 rule="held_by_name",
                 title=f"Free {what} before this line: {format_bytes(size)}",
@@ -137,7 +138,7 @@ def _names(trial: _Trial) -> Iterator[Finding]:
                 low=size,
                 high=size,
                 ground="simulated",
-                code=f"del {name}" if name.isidentifier() and name != TRACEBACK else None,
+                code=f"del {name}" if name.isidentifier() and what is name else None,
                 command=Command(name="free", arguments=(name,)),
             )
             return

@@ -5,43 +5,55 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.analysis.lines import users_line
+from nbmem.core.holders import HolderKind, roots_of
 from nbmem.core.units import format_bytes
-from nbmem.report import Autopsy, Command, Moment
+from nbmem.report import Autopsy, Command, HeldGroup, Moment
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.core.events import Stack
+    from nbmem.core.holders import HeldStorage
     from nbmem.core.oom import OomMessage, Refusal
 
 TRACE_IT = (
     "The cell was not traced. With %%memtrace on its first line, nbmem says what held the memory, "
     "and tries in its simulator what would have sufficed."
 )
-NOT_SEEN = "torch told nobody of it as it happened, so line and layer are those of its traceback."
+LARGEST = 5
 
 
-def untraced(
-    refusal: Refusal | None, message: OomMessage | None, *, left: int | None, caught: bool
+def untraced(  # noqa: PLR0913 - each is known or not by itself
+    refusal: Refusal | None,
+    message: OomMessage | None,
+    *,
+    stack: Stack,
+    layer: str | None,
+    storages: Sequence[HeldStorage],
+    caught: bool,
 ) -> Autopsy:
     """Explain what can be known without the allocator's events.
 
     Args:
         refusal: How it was seen to fail; None where no observer was there.
         message: The figures of the exception's text, rounded; None where the program kept it.
-        left: Bytes allocated now beyond those before the cell; None if nobody counted.
+        stack: Where the exception came from, innermost first.
+        layer: The module that ran then.
+        storages: What lives now, with its holders.
         caught: Whether the program went on.
     """
-    at = Moment(event=0, t_ns=0, line=users_line(refusal.stack) if refusal else None)
+    line = users_line(refusal.stack) if refusal else None
     wanted = refusal.wanted if refusal else message.wanted if message else None
     free = refusal.free if refusal else message.free if message else None
     limit = refusal.limit if refusal else message.limit if message else None
     reserved = refusal.reserved if refusal else message.reserved if message else None
     allocated = refusal.allocated if refusal else message.allocated if message else None
-    notes = [TRACE_IT] if refusal else [NOT_SEEN, TRACE_IT]
     return Autopsy(
-        at=at,
+        at=Moment(event=0, t_ns=0, line=line or users_line(stack)),
         device=refusal.device if refusal else (message.device if message else None) or 0,
         asked=None,
         wanted=wanted,
-        layer=refusal.layer if refusal else None,
+        layer=(refusal.layer if refusal else None) or layer,
         operator=refusal.operator if refusal else None,
         thread=refusal.thread if refusal else None,
         caught=caught,
@@ -51,10 +63,29 @@ def untraced(
         reserved=reserved,
         others=message.others if message else None,
         reason=_reason(wanted, free, reserved, allocated, limit),
-        left=None if caught or left is None else max(left, 0),
+        holders=() if caught else _holders(storages),
+        left=None if caught else left_by_traceback(storages),
         command=None if caught else Command(name="free", arguments=("traceback",)),
-        notes=tuple(notes),
+        notes=(TRACE_IT,),
     )
+
+
+def left_by_traceback(storages: Sequence[HeldStorage]) -> int:
+    """Bytes that only the traceback of a failed cell keeps."""
+    held = roots_of(tuple(storages))
+    return sum(root.alone for root in held if root.kind is HolderKind.TRACEBACK)
+
+
+def _holders(storages: Sequence[HeldStorage]) -> tuple[HeldGroup, ...]:
+    """What lives now, each storage under its best holder."""
+    sizes: dict[str, list[int]] = {}
+    for held in storages:
+        sizes.setdefault(held.holders[0].root, []).append(held.size)
+    found = [
+        HeldGroup(name=root, category=None, block=sum(mine), count=len(mine))
+        for root, mine in sizes.items()
+    ]
+    return tuple(sorted(found, key=lambda group: -group.block)[:LARGEST])
 
 
 def _reason(

@@ -1,0 +1,111 @@
+"""What a failed cell leaves on the card, explained under its traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.oom import oom_in, read_message
+from nbmem.core.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.core.history import CellDelta
+    from nbmem.core.holders import HeldStorage
+    from nbmem.core.oom import Refusal
+
+MOST = 100
+"""Out-of-memory errors of one cell that are remembered, the latest."""
+WORTH_SAYING = MIB
+"""An interrupted cell that left less is not spoken of."""
+
+
+class FailureWatch:
+    """Listens for out-of-memory errors in cells; a traced cell has its own in its report."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._seen: deque[Refusal] = deque(maxlen=MOST)
+        self._stop: Callable[[], None] | None = None
+
+    def begin(self) -> None:
+        """A cell is about to run; torch has been imported."""
+        from nbmem.probes import oom
+
+        if self._stop is not None:  # afresh, since a virtual card may have come since
+            self._stop()
+        self._stop = oom.listen(self._seen.append, self._shell.user_ns)
+
+    def close(self) -> None:
+        """Listen no longer."""
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
+
+    def explain(self, error: BaseException | None, *, traced: bool, row: CellDelta | None) -> None:
+        """Show what can be said of a cell that ran out of memory, or was interrupted.
+
+        Args:
+            error: What ended it, or None.
+            traced: Whether its report is shown already.
+            row: Its change of the card's memory, if it was read.
+        """
+        seen = tuple(self._seen)
+        self._seen.clear()
+        if "torch" not in sys.modules:
+            return
+        if isinstance(error, KeyboardInterrupt):
+            if row is not None and row.allocated_delta >= WORTH_SAYING:
+                self._interrupted(error, row)
+        elif not traced and (seen or oom_in(error) is not None):
+            self._out_of_memory(error, seen)
+
+    def _out_of_memory(self, error: BaseException | None, seen: tuple[Refusal, ...]) -> None:
+        from nbmem.analysis.oom import untraced
+        from nbmem.ipython.tracer import show_bundle
+        from nbmem.probes.oom import place_of
+        from nbmem.views.oom import render_oom
+        from nbmem.views.oom_html import render_oom_html
+
+        fatal = oom_in(error)
+        stack, layer = place_of(fatal, self._shell.user_ns) if fatal else ((), None)
+        message = read_message(str(fatal)) if fatal else None
+        del error, fatal
+        storages = self._storages() if message else ()
+        chief = untraced(
+            seen[-1] if seen else None,
+            message,
+            stack=stack,
+            layer=layer,
+            storages=storages,
+            caught=message is None,
+        )
+        others = [
+            untraced(one, None, stack=(), layer=None, storages=(), caught=True) for one in seen[:-1]
+        ]
+        ooms = [chief, *others]
+        show_bundle({"text/plain": render_oom(ooms), "text/html": render_oom_html(ooms)})
+
+    def _interrupted(self, error: BaseException, row: CellDelta) -> None:
+        from nbmem.analysis.lines import users_line
+        from nbmem.analysis.oom import left_by_traceback
+        from nbmem.ipython.commands.base import text_bundle
+        from nbmem.ipython.tracer import show_bundle
+        from nbmem.probes.oom import place_of
+        from nbmem.views.oom import interrupted
+
+        stack, layer = place_of(error, self._shell.user_ns)
+        left = left_by_traceback(self._storages())
+        text = interrupted(
+            line=users_line(stack), layer=layer, grown=row.allocated_delta, left=left
+        )
+        show_bundle(text_bundle(text))
+
+    def _storages(self) -> tuple[HeldStorage, ...]:
+        """Everything that lives on a card now, with its holders."""
+        from nbmem.probes.holders import walk
+
+        found = walk(self._shell.user_ns).by_device.values()
+        return tuple(held for storages in found for held in storages)

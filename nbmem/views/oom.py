@@ -1,0 +1,185 @@
+"""An out-of-memory error explained, as text; the HTML says the same with the words of this file."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from nbmem.core.categories import ACTIVE, CARD, RESERVED, Category
+from nbmem.core.units import format_bytes
+from nbmem.views import wording
+from nbmem.views.markup import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.report import Autopsy, Finding, HeldGroup, Report
+
+_GROUNDS = {
+    "exact": "counted",
+    "simulated": "tried in the simulator",
+    "estimated": "estimated, then tried in the simulator",
+}
+_MOST_ELSEWHERE = 5
+
+
+def oom_ended(report: Report) -> bool:
+    """Whether an out-of-memory error ended the recording: it then stands above all else."""
+    return bool(report.ooms) and not report.ooms[0].caught
+
+
+def title(autopsy: Autopsy) -> str:
+    """What happened, and where: the line, the layer, the phase, the thread."""
+    head = "Out of memory"
+    if autopsy.caught:
+        head = "An out-of-memory error was caught"
+    return f"{head}{place(autopsy)}"
+
+
+def place(autopsy: Autopsy) -> str:
+    """` at train.py:12, in model.conv1 (Conv2d), forward, step 3`; empty if nothing is known."""
+    parts = [
+        f"at {one_line(autopsy.at.line)}" if autopsy.at.line else None,
+        f"in {one_line(autopsy.layer)}" if autopsy.layer else None,
+        f"in the node {one_line(autopsy.operator)}" if autopsy.operator else None,
+        wording.phase_and_step(autopsy.at.phase, autopsy.at.step),
+        f"thread {one_line(autopsy.thread)}" if autopsy.thread else None,
+    ]
+    known = ", ".join(part for part in parts if part)
+    return f" {known}" if known else ""
+
+
+def figures(autopsy: Autopsy) -> list[tuple[str, int | None, str]]:
+    """The figures of the moment: name, bytes, what they are; those that nobody knows drop out."""
+    a = autopsy
+    cached = None if a.reserved is None or a.allocated is None else a.reserved - a.allocated
+    rows = [
+        ("asked for", a.asked or a.wanted, "the block that the line asked for"),
+        ("free on the card", a.free, "after torch had given back what it could"),
+        ("given back first", a.given_back or None, "cached segments that torch itself gave up"),
+        ("allocated", a.allocated, "in live tensors"),
+        ("cached", cached, "held by torch beyond that, all of it in pieces between live tensors"),
+        ("largest free piece", a.largest, "of the cache, where the request may go"),
+        ("allowed", a.limit, "set by a memory fraction"),
+        ("other processes", a.others, "with what the driver keeps for itself"),
+    ]
+    return [(name, count, what) for name, count, what in rows if count is not None]
+
+
+def ledger(autopsy: Autopsy) -> list[tuple[Category, int]]:
+    """What the card held, by category; what is empty drops out."""
+    if autopsy.ledger is None:
+        return []
+    return [(c, autopsy.ledger[c]) for c in (*ACTIVE, *RESERVED[len(ACTIVE) :], *_REST)
+            if autopsy.ledger[c]]  # fmt: skip
+
+
+_REST = CARD[len(RESERVED) :]
+
+
+def holder(held: HeldGroup) -> str:
+    """What a group of allocations is called: `weights: model, 40 tensors`."""
+    count = "1 tensor" if held.count == 1 else f"{held.count} tensors"
+    kept = ", kept from an earlier step" if held.older else ""
+    kind = "" if held.category is None else f"{held.category.label}: "
+    return one_line(f"{kind}{held.name or held.line or 'unnamed'}, {count}{kept}")
+
+
+def ground(remedy: Finding) -> str:
+    """How its figure is known."""
+    return _GROUNDS[remedy.ground]
+
+
+def commands(remedy: Finding) -> str | None:
+    """What to type for it: nbmem's own command, else code to paste."""
+    if remedy.command is not None:
+        return " ".join(("%nbmem", remedy.command.name, *remedy.command.arguments))
+    return remedy.code
+
+
+def aftermath(autopsy: Autopsy) -> str | None:
+    """What the failure left behind, and the command that gives it back."""
+    if autopsy.command is None:
+        return None
+    typed = " ".join(("%nbmem", autopsy.command.name, *autopsy.command.arguments))
+    if autopsy.left:
+        return f"The failure keeps {format_bytes(autopsy.left)} alive: {typed} gives it back."
+    return f"What its frames hold stays allocated until {typed}."
+
+
+def elsewhere(others: Sequence[Autopsy]) -> list[str]:
+    """One line for each place at which more of them were caught."""
+    counts = Counter(place(other) for other in others)
+    found = [
+        f"{'Once' if count == 1 else f'{count} times'}{where or ', somewhere'}"
+        for where, count in counts.most_common(_MOST_ELSEWHERE)
+    ]
+    if len(counts) > _MOST_ELSEWHERE:
+        found.append(f"and at {len(counts) - _MOST_ELSEWHERE} more places")
+    return found
+
+
+def render_oom(ooms: Sequence[Autopsy], width: int = 100) -> str:
+    """Write the errors of a recording: the chief one in full, the others by their places."""
+    chief, *others = ooms
+    parts = [_wrap(title(chief), width), _wrap(chief.reason, width, "  ")]
+    rows = figures(chief)
+    names = max(len(name) for name, _, _ in rows) if rows else 0
+    sizes = max(len(format_bytes(count)) for _, count, _ in rows) if rows else 0
+    parts += [
+        f"  {name:<{names}}  {format_bytes(count):>{sizes}}  {what}" for name, count, what in rows
+    ]
+    if held := ledger(chief):
+        parts.append(_table("The card at that moment", [(c.label, n) for c, n in held]))
+    if chief.holders:
+        lines = [(holder(held), held.block) for held in chief.holders]
+        parts.append(_table("Largest holders", lines))
+    if chief.remedies:
+        parts.append("Would have sufficed")
+        for number, remedy in enumerate(chief.remedies, 1):
+            text = f"{remedy.title} ({ground(remedy)}). {remedy.evidence}"
+            parts.append(_wrap(text, width, f"  {number}. ", "     "))
+            if typed := commands(remedy):
+                parts.append(f"     {typed}")
+    if after := aftermath(chief):
+        parts.append(_wrap(after, width))
+    parts += [_wrap(note, width, "- ", "  ") for note in chief.notes]
+    if others:
+        parts.append("More out-of-memory errors were caught")
+        parts += [_wrap(line, width, "  ", "    ") for line in elsewhere(others)]
+    return "\n".join(parts)
+
+
+def interrupted(*, line: str | None, layer: str | None, grown: int, left: int) -> str:
+    """What an interrupted cell (Ctrl-C) leaves on the card.
+
+    Args:
+        line: The user's line that ran.
+        layer: The module that ran.
+        grown: Bytes allocated now beyond those before the cell.
+        left: Bytes that only its traceback keeps.
+    """
+    parts = [f"at {line}" if line else None, f"in {layer}" if layer else None]
+    where = one_line(", ".join(part for part in parts if part))
+    text = f"Interrupted{' ' if where else ''}{where}: {format_bytes(grown)} more are allocated "
+    text += "than before the cell. "
+    if left:
+        return (
+            f"{text}Its frames alone hold {format_bytes(left)}: %nbmem free traceback gives it "
+            "back."
+        )
+    return f"{text}Names of the notebook hold it; %nbmem top lists them."
+
+
+def _table(head: str, rows: list[tuple[str, int]]) -> str:
+    sizes = max(len(format_bytes(count)) for _, count in rows)
+    lines = [f"  {format_bytes(count):>{sizes}}  {name}" for name, count in rows]
+    return "\n".join((head, *lines))
+
+
+def _wrap(text: str, width: int, first: str = "", rest: str | None = None) -> str:
+    return textwrap.fill(
+        text, width, initial_indent=first, subsequent_indent=first if rest is None else rest,
+        break_long_words=False,
+    )  # fmt: skip
