@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.session import Session
     from nbmem.record.recorder import Recorder
-    from nbmem.report import Report
+    from nbmem.report import Finding, Report
 
 _running: list[tuple[Trace, Recorder]] = []
 """Traces in progress, outermost first, with the one recorder: only the outermost records."""
@@ -96,11 +97,37 @@ class Trace:
         Raises:
             NbmemError: The trace still runs, lies inside another, or saw no GPU memory.
         """
-        from nbmem.analysis import build_report
+        from nbmem.tips.mutes import muted
 
         if device not in self._reports:
-            self._reports[device] = build_report(self._finished(), device)
-        return self._reports[device]
+            self._reports[device] = self._read(device)
+        report, silent = self._reports[device], muted()
+        if not any(finding.rule in silent for finding in report.findings):
+            return report
+        heard = tuple(finding for finding in report.findings if finding.rule not in silent)
+        return replace(report, findings=heard)
+
+    def all_tips(self, device: int | None = None) -> tuple[Finding, ...]:
+        """Every finding, muted or not, with those that matter only where memory is short.
+
+        Args:
+            device: As for `report`.
+
+        Raises:
+            NbmemError: As for `report`.
+        """
+        return self._read(device, everything=True).findings
+
+    def _read(self, device: int | None, *, everything: bool = False) -> Report:
+        from nbmem.analysis import books_of, report_of
+        from nbmem.tips import advise
+
+        books = books_of(self._finished(), device)
+        report = report_of(books)
+        advice = advise(books.session, books, report, everything=everything)
+        return replace(
+            report, findings=advice.findings, notes=(*report.notes, *advice.notes)
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write the session to a file that `nbmem.open` and `nbmem report` read.

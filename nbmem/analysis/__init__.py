@@ -1,5 +1,5 @@
 """From the books to a report: peaks, phases, curves and the largest holdings."""
 
-from nbmem.analysis.build import build_report
+from nbmem.analysis.build import books_of, build_report, report_of
 
-__all__ = ["build_report"]
+__all__ = ["books_of", "build_report", "report_of"]

@@ -37,8 +37,17 @@ def build_report(session: Session, device: int | None = None) -> Report:
     Raises:
         UsageError: The session has no such card, or none at all.
     """
-    books = Books(session, _index_of(session, device))
-    trace, followed = books.trace, books.followed
+    return report_of(books_of(session, device))
+
+
+def books_of(session: Session, device: int | None = None) -> Books:
+    """The books of one card; the same arguments and errors."""
+    return Books(session, _index_of(session, device))
+
+
+def report_of(books: Books) -> Report:
+    """A card's books as a report; the tips are found later, in what is then there."""
+    session, trace, followed = books.session, books.trace, books.followed
     t0_ns, t1_ns = _times(session, books)
     top = books.peak(0, books.events)
     at_peak = books.ledger(top)

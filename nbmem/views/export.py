@@ -3,7 +3,8 @@
 `device` {name, total_bytes, virtual, torch}; `peak` {allocated, reserved, active, requested,
 process}; `ledger_at_peak` and `ledger_at_end` {category: bytes}; `phases`, a list in order of
 {name, step, allocated, reserved, peak_allocated, peak_reserved, ledger_at_peak, ledger_at_end};
-`unknown`; `dropped_events`; `notes`.
+`unknown`; `dropped_events`; `notes`; `findings`, a list of {rule, title, evidence, low, high,
+ground, code, command}.
 
 All figures are bytes. `process` is null where the driver does not say what this process holds.
 Steps count from 0; `step` is null outside of a training step. Every ledger has all categories, and
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.categories import Category
 
 if TYPE_CHECKING:
-    from nbmem.report import PhaseRow, Report
+    from nbmem.report import Finding, PhaseRow, Report
 
 
 def report_json(report: Report) -> dict[str, Any]:
@@ -44,6 +45,22 @@ def report_json(report: Report) -> dict[str, Any]:
         "unknown": report.ledger_at_peak[Category.UNKNOWN],
         "dropped_events": report.dropped_events,
         "notes": list(report.notes),
+        "findings": [finding_json(finding) for finding in report.findings],
+    }
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """One tip; `code` and `command` are null where there is none."""
+    command = finding.command
+    return {
+        "rule": finding.rule,
+        "title": finding.title,
+        "evidence": finding.evidence,
+        "low": finding.low,
+        "high": finding.high,
+        "ground": finding.ground,
+        "code": finding.code,
+        "command": None if command is None else [command.name, *command.arguments],
     }
 
 

@@ -15,6 +15,7 @@ from nbmem.views.charts.timeline import timeline
 from nbmem.views.markup import Markup, element, escape, one_line
 from nbmem.views.oom import oom_ended
 from nbmem.views.oom_html import render_oom_html
+from nbmem.views.tips_html import render_tips_html
 
 if TYPE_CHECKING:
     from nbmem.report import Report
@@ -45,6 +46,7 @@ def render_html(report: Report) -> str:
             style=style.COLUMNS,
         ),
         *([] if oom_ended(report) else _ooms(report)),
+        *([render_tips_html(report.findings)] if report.findings else []),
         *tables.phases(report),
         *tables.holdings(report),
         *_notes(report),

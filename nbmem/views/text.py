@@ -11,6 +11,7 @@ from nbmem.views import wording
 from nbmem.views.markup import one_line
 from nbmem.views.oom import oom_ended, render_oom
 from nbmem.views.rows import Gap, alike, holdings_title, ledger_rows, peak_row, shorten
+from nbmem.views.tips import render_tips
 
 if TYPE_CHECKING:
     from nbmem.report import Holding, PhaseRow, Report
@@ -32,6 +33,8 @@ def render_text(report: Report, *, width: int = 100) -> str:
     parts = [_head(report, width), _ledger(report, width)]
     if oom_ended(report):
         parts.insert(0, render_oom(report.ooms, width))
+    if tips := render_tips(report.findings, width=width):
+        parts.append(tips)
     if report.phases:
         parts.append(_phases(report))
     if report.holdings:

@@ -1,0 +1,28 @@
+"""`%nbmem explain NAME`: what a tip sees, what it costs, what to do, when to ignore it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.ipython.commands.base import Command, text_bundle
+from nbmem.ipython.tracer import show_bundle
+
+if TYPE_CHECKING:
+    from nbmem.ipython.commands.base import Notebook
+
+
+def _run(_notebook: Notebook, argument: str) -> None:
+    from nbmem.tips import RULES
+    from nbmem.tips.mutes import check_name, muted
+    from nbmem.views.catalogue import render_rule, render_rules
+
+    silent = muted()
+    if not argument:
+        show_bundle(text_bundle(render_rules(RULES, silent)))
+        return
+    check_name(argument)
+    rule = next(rule for rule in RULES if rule.name == argument)
+    show_bundle(text_bundle(render_rule(rule, muted=rule.name in silent)))
+
+
+COMMAND = Command("explain", "[NAME]", "what a tip means; without a name, all of them", _run)

@@ -1,0 +1,29 @@
+"""What the rules know, as text: a rule's page, the list of them all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from nbmem.tips.rule import Rule
+
+WHEN = {
+    "always": "It is told whenever it is found.",
+    "short": "It is told where memory is short: an OOM, a retry, a card that is nearly full.",
+    "asked": "It is told only by `%nbmem tips --all`.",
+}
+
+
+def render_rule(rule: Rule, *, muted: bool = False) -> str:
+    """A rule's page, and when it speaks."""
+    silent = f" You have muted it: `%nbmem unmute {rule.name}`." if muted else ""
+    return f"{rule.name}: {rule.text.strip()}\n\n{WHEN[rule.when]}{silent}"
+
+
+def render_rules(rules: Iterable[Rule], muted: Collection[str] = ()) -> str:
+    """One line for each rule."""
+    rows = [(rule.name, rule.title + (" (muted)" if rule.name in muted else "")) for rule in rules]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {title}" for name, title in rows)

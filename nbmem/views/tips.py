@@ -1,0 +1,100 @@
+"""Advice as plain text: the findings of a report, the catalogue's page of a rule, the record."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from nbmem.core.units import format_bytes
+from nbmem.views.markup import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.core.freed import Freed
+    from nbmem.report import Finding
+
+MOST = 3
+"""Tips in a report; `%nbmem tips` has all."""
+
+
+def render_tips(findings: Sequence[Finding], *, width: int = 100, most: int | None = MOST) -> str:
+    """Write findings, the first ones in full; empty if there are none.
+
+    Args:
+        findings: In the order in which they are shown.
+        width: Characters in a line.
+        most: How many; None for all.
+    """
+    if not findings:
+        return ""
+    shown = findings[:most]
+    lines = [heading(len(findings), len(shown))]
+    for finding in shown:
+        lines += _finding(finding, width)
+    return "\n".join(lines)
+
+
+def heading(found: int, shown: int) -> str:
+    """`Tips`, and where the rest is."""
+    more = found - shown
+    return f"Tips ({more} more: %nbmem tips)" if more else "Tips"
+
+
+def about(finding: Finding) -> str:
+    """What is known of its bytes, and its name: `exact; %nbmem explain checkpoint_kept`."""
+    parts = [finding.ground, f"%nbmem explain {finding.rule}"]
+    if finding.measured is not None:
+        parts.insert(1, f"it brought {format_bytes(finding.measured)}")
+    return "; ".join(parts)
+
+
+def command(finding: Finding) -> str | None:
+    """What nbmem can do about it, as it is typed."""
+    if finding.command is None:
+        return None
+    return " ".join(("%nbmem", finding.command.name, *map(one_line, finding.command.arguments)))
+
+
+def _finding(finding: Finding, width: int) -> list[str]:
+    lines = textwrap.wrap(
+        one_line(finding.title), width, initial_indent="  * ", subsequent_indent="    "
+    )
+    text = f"{one_line(finding.evidence)} ({about(finding)})"
+    lines += textwrap.wrap(
+        text, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+    )
+    typed = command(finding)
+    code = [] if finding.code is None else finding.code.splitlines()
+    if typed is not None and len(code) <= 1:
+        code = [typed]  # the same thing, and it says afterwards what it brought
+    lines += [f"      {one_line(line)}".rstrip() for line in code]
+    return lines
+
+
+def render_record(freed: Sequence[Freed]) -> str:
+    """What was predicted and what came of it, for every action that nbmem has carried out."""
+    if not freed:
+        return (
+            "Nothing has been freed through nbmem yet. `%nbmem free` does what a tip says, and this "
+            "record keeps what was predicted and what it brought."
+        )
+    rows = [("freed", "predicted", "measured", "difference")]
+    rows += [
+        (
+            one_line(entry.what),
+            format_bytes(entry.predicted),
+            format_bytes(entry.measured),
+            format_bytes(entry.measured - entry.predicted, signed=True),
+        )
+        for entry in freed
+    ]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    right = sum(entry.predicted == entry.measured for entry in freed)
+    lines = [
+        "  ".join(
+            (f"{what:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(rest, widths[1:], strict=True)))
+        )
+        for what, *rest in rows
+    ]
+    return "\n".join([*lines, "", f"{right} of {len(freed)} predictions were exact, to the byte."])
