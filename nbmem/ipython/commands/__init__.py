@@ -6,7 +6,18 @@ import difflib
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
-from nbmem.ipython.commands import gpu, help, history, open, report, save, switch  # noqa: A004 - named after what the user types
+from nbmem.ipython.commands import (
+    explain,
+    gpu,
+    help,  # noqa: A004 - named after what the user types
+    history,
+    mute,
+    open,  # noqa: A004 - named after what the user types
+    report,
+    save,
+    switch,
+    tips,
+)
 
 if TYPE_CHECKING:
     from nbmem.ipython.commands.base import Command, Notebook
@@ -14,6 +25,10 @@ if TYPE_CHECKING:
 COMMANDS: tuple[Command, ...] = (
     report.COMMAND,
     history.COMMAND,
+    tips.COMMAND,
+    explain.COMMAND,
+    mute.MUTE,
+    mute.UNMUTE,
     gpu.COMMAND,
     save.COMMAND,
     open.COMMAND,
