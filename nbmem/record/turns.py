@@ -53,7 +53,8 @@ class TurnLog:
         self._program = program
         self._root = 0
         self._stepped: set[int] = set()
-        self._usual = 1
+        self._usual = 1  # optimizers of a pass
+        self._ahead = False  # whether a pass has begun whose optimizer has not stepped yet
 
     def step_now(self) -> int | None:
         """Step of what runs now; None before the loop.
@@ -62,8 +63,7 @@ class TurnLog:
         """
         if not self.turns:
             return None
-        over = len(self._stepped) >= self._usual and self.phase in ("forward", "backward")
-        return self.step + over
+        return self.step + self._ahead
 
     def _turn(self, kind: Kind, *, begins: bool, key: int = 0) -> int:
         mark = self._take()
@@ -82,6 +82,7 @@ class TurnLog:
             return
         self._root = id(module)
         self.phase = kind
+        self._ahead = len(self._stepped) >= self._usual
         self._turn(kind, begins=True, key=self._root)
 
     def forward_ends(
@@ -100,6 +101,7 @@ class TurnLog:
     def backward_begins(self) -> None:
         """The engine is about to run."""
         self.phase = "backward"
+        self._ahead = len(self._stepped) >= self._usual
         self._turn("backward", begins=True)
 
     def backward_ends(self) -> None:
@@ -115,6 +117,7 @@ class TurnLog:
             self._usual = len(self._stepped)
             self._stepped.clear()
         self._stepped.add(id(optimizer))
+        self._ahead = False
         self._identities.meet(optimizer)
         self._turn("optimizer", begins=True, key=id(optimizer))
 

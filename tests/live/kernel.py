@@ -87,17 +87,23 @@ class Kernel:
     def comms(self):
         """The comms that a page would find."""
         self.client.comm_info(target_name="nbmem")
+        return self._reply("comm_info_reply")["comms"]
+
+    def _reply(self, kind):
         while True:
             reply = self.client.get_shell_msg(timeout=PATIENCE_S)
-            if reply["msg_type"] == "comm_info_reply":
-                return reply["content"]["comms"]
+            if reply["msg_type"] == kind:
+                return reply["content"]
 
     def subshell(self):
         """A subshell's id; None where the kernel has none (ipykernel 6)."""
+        self.client.kernel_info()
+        features = self._reply("kernel_info_reply").get("supported_features", [])
+        if "kernel subshells" not in features:
+            return None
         message = self.client.session.msg("create_subshell_request")
         self.client.control_channel.send(message)
-        reply = self.client.get_control_msg(timeout=PATIENCE_S)
-        return reply["content"].get("subshell_id")
+        return self.client.get_control_msg(timeout=PATIENCE_S)["content"]["subshell_id"]
 
     def page(self, subshell=None):
         return Page(self, subshell)

@@ -1,0 +1,330 @@
+"""The hub and its answers without a kernel: what is sent, when, and what a fault does."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from nbmem.core.errors import UsageError
+from nbmem.core.history import CellDelta
+from nbmem.live.answers import Answers
+from nbmem.live.hub import Hub
+from nbmem.live.messages import (
+    CardSample,
+    Cell,
+    CellBegun,
+    CellEnded,
+    Loaded,
+    Note,
+    Process,
+    Processes,
+    Sample,
+    Unloaded,
+)
+from nbmem.live.requests import Done, GetState, MuteRule, Refused, RunCommand, TraceNext
+from nbmem.live.wire import decode_push, decode_reply, encode
+from tests.live import examples
+
+CELL = Cell(number=1, cell_id=None, label="train()", traced=False, begun_ms=0.0)
+DELTA = CellDelta(
+    label="train()",
+    execution_count=1,
+    allocated_before=0,
+    allocated_after=512,
+    reserved_before=0,
+    reserved_after=512,
+    peak=None,
+    process=None,
+    duration_ns=1,
+    error=None,
+)
+
+
+class Reader:
+    """Stands in for CardReader: says what it is told to say."""
+
+    def __init__(self):
+        self.allocated = 512
+        self.others = ()
+        self.fault = None
+        self.read_in = set()
+        self.told = threading.Event()
+
+    def begin(self):
+        pass
+
+    def close(self):
+        pass
+
+    def processes(self):
+        return self.others
+
+    def read(self, _recorder):
+        self.read_in.add(threading.current_thread().name)
+        if self.fault is not None:
+            raise self.fault
+        return (
+            CardSample(
+                index=0,
+                total=None,
+                allocated=self.allocated,
+                reserved=self.allocated,
+                process=None,
+                free=None,
+                peak=self.allocated,
+                by_category=(),
+            ),
+        )
+
+
+@pytest.fixture
+def reader(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    return Reader()
+
+
+@pytest.fixture
+def sent():
+    return []
+
+
+@pytest.fixture
+def hub(reader, sent):
+    hub = Hub(lambda data: sent.append(decode_push(data)), lambda: None)
+    hub._reader = reader
+    hub.hz = 1000
+    yield hub
+    hub.close()
+
+
+def ticks(hub, count=1):
+    """Wait until the hub's thread has read so often."""
+    seen = threading.Semaphore(0)
+
+    def watch(_sample):
+        seen.release()
+
+    hub.watchers.append(watch)
+    for _ in range(count):
+        assert seen.acquire(timeout=10)
+    hub.watchers.remove(watch)
+
+
+def kinds(sent):
+    return [type(message) for message in sent]
+
+
+def test_a_cell_is_told_from_its_beginning_to_its_end(hub, reader, sent):
+    hub.cell_begun(CELL)
+    ticks(hub)
+    reader.allocated = 1024
+    ticks(hub, 2)
+    hub.cell_ended(CELL, DELTA)
+    assert kinds(sent) == [CellBegun, Sample, Sample, CellEnded]
+    assert [sample.cards[0].allocated for sample in sent[1:3]] == [512, 1024]
+    assert (sent[-1].peak, sent[-1].delta) == (1024, DELTA)
+    assert "nbmem live" in reader.read_in
+
+
+def test_nothing_is_said_twice_and_nothing_after_the_end(hub, sent):
+    hub.cell_begun(CELL)
+    ticks(hub, 20)
+    hub.cell_ended(CELL, DELTA)
+    said = kinds(sent)
+    assert said == [CellBegun, Sample, CellEnded]
+    hub.show(examples.REPORT)
+    hub.cell_ended(CELL, DELTA)
+    assert kinds(sent) == said
+    assert not hub._awake.is_set(), "the thread sleeps"
+
+
+def test_a_quick_cell_costs_no_more_than_its_end(hub, sent):
+    hub.hz = 2
+    hub.cell_begun(CELL)
+    hub.cell_ended(CELL, DELTA)
+    assert kinds(sent) == [Sample, CellEnded]
+
+
+def test_without_torch_nothing_is_read_nor_sent(hub, reader, sent, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    hub.cell_begun(CELL)
+    ticks(hub)
+    hub.cell_ended(CELL, None)
+    assert sent == []
+    assert reader.read_in == set()
+
+
+def test_other_processes_are_told_when_they_change(hub, reader, sent):
+    reader.others = (Process(card=0, pid=7, name="python", notebook="b.ipynb", used=5),)
+    hub.cell_begun(CELL)
+    ticks(hub, 5)
+    hub.cell_ended(CELL, DELTA)
+    assert kinds(sent).count(Processes) == 1
+    assert hub.memory().processes == reader.others
+
+
+def test_a_broken_reading_is_one_note_and_the_end(hub, reader, sent):
+    reader.fault = ValueError("gone")
+    hub.cell_begun(CELL)
+    hub._thread.join(timeout=10)
+    hub.cell_ended(CELL, DELTA)
+    hub.cell_begun(CELL)
+    (note,) = sent
+    assert isinstance(note, Note)
+    assert note.sentence == (
+        "The live readings stopped: ValueError: gone. Your code and the reports are not affected. "
+        "`%reload_ext nbmem` starts them again."
+    )
+    assert hub.memory().notes == (note.sentence,)
+
+
+def test_a_line_that_is_cut_ends_it_without_an_exception(reader):
+    def cut(_data):
+        raise ConnectionError
+
+    hub = Hub(cut, lambda: None)
+    hub._reader = reader
+    hub.cell_begun(CELL)
+    hub.cell_ended(CELL, DELTA)
+    assert len(hub.memory().notes) == 1
+
+
+def test_a_forked_child_is_silent(hub, sent, monkeypatch):
+    hub.cell_begun(CELL)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    hub._lock.acquire()  # as the thread may have held it when the process forked
+    before = len(sent)
+    hub.cell_ended(CELL, DELTA)
+    hub.close()
+    assert len(sent) == before
+    hub._lock.release()
+
+
+def test_it_comes_and_goes_with_a_word(hub, sent):
+    hub.open()
+    hub.close()
+    hub.close()
+    assert kinds(sent) == [Loaded, Unloaded]
+
+
+def test_what_was_remembered_survives_a_reload(hub, sent):
+    hub.cell_begun(CELL)
+    hub.show(examples.REPORT)
+    hub.cell_ended(CELL, DELTA)
+    after = Hub(sent.append, lambda: None, hub.memory()).memory()
+    assert after.cells[-1].delta == DELTA
+    assert after.report == examples.REPORT
+    assert after.samples
+
+
+# --- answers
+
+
+class Actions:
+    """Stands in for the notebook's."""
+
+    tracing_next = False
+
+    def __init__(self):
+        self.did = []
+
+    def run(self, name, arguments):
+        self.did.append((name, *arguments))
+        return "done"
+
+    def choose_card(self, card):
+        return self.run("gpu", (card,))
+
+    def mute(self, rule, *, muted):
+        raise ZeroDivisionError(rule, muted)
+
+    def muted(self):
+        return ()
+
+
+@pytest.fixture
+def ask(hub):
+    actions = Actions()
+    answers = Answers(hub, actions, lambda action: action())
+
+    def ask(request):
+        return decode_reply(answers.to(encode(request)))
+
+    return SimpleNamespace(ask=ask, actions=actions, answers=answers)
+
+
+@pytest.mark.parametrize(
+    ("command", "offered"),
+    [
+        (("free", ("cache",)), True),
+        (("free", ("out",)), True),
+        (("free", ("everything",)), False),
+        (("free", ()), False),
+        (("off", ()), False),
+    ],
+)
+def test_only_what_a_finding_offers_is_run(hub, ask, command, offered):
+    finding = examples.REPORT.findings[0]
+    finding = type(finding)(
+        **{f: getattr(finding, f) for f in finding.__dataclass_fields__}
+        | {"command": type(finding.command)(name="free", arguments=("out",))}
+    )
+    report = {f: getattr(examples.REPORT, f) for f in examples.REPORT.__dataclass_fields__}
+    hub.show(type(examples.REPORT)(**report | {"findings": (finding,)}))
+    name, arguments = command
+    answer = ask.ask(RunCommand(id="1", name=name, arguments=arguments))
+    assert isinstance(answer, Done if offered else Refused)
+    assert ask.actions.did == ([(name, *arguments)] if offered else [])
+
+
+def test_nothing_is_run_beside_a_cell(hub, ask):
+    hub.cell_begun(CELL)
+    answer = ask.ask(RunCommand(id="1", name="free", arguments=("cache",)))
+    assert answer == Refused(id="1", sentence="A cell is running. Ask again when it has ended.")
+    assert ask.actions.did == []
+
+
+def test_a_cell_that_came_in_between_is_noticed_where_it_counts(hub, ask):
+    def later(action):
+        hub.cell_begun(CELL)
+        return action()
+
+    ask.answers._between_cells = later
+    assert isinstance(ask.ask(RunCommand(id="1", name="free", arguments=("cache",))), Refused)
+    assert ask.actions.did == []
+
+
+def test_a_fault_is_an_answer(ask):
+    answer = ask.ask(MuteRule(id="9", rule="r", muted=True))
+    assert isinstance(answer, Refused)
+    assert answer.id == "9"
+    assert "It is a fault of nbmem's" in answer.sentence
+
+
+def test_the_state_is_all_that_a_new_page_needs(hub, ask):
+    pytest.importorskip("numpy", reason="the probes need numpy")
+    hub.cell_begun(CELL)
+    ask.ask(TraceNext(id="t", on=True))
+    state = ask.ask(GetState(id="s"))
+    assert (state.id, state.cell, state.tracing_next, state.rate_hz) == ("s", CELL, True, 1000)
+
+
+@pytest.mark.parametrize(
+    "data", [None, 7, {"id": {}}, {"nbmem": 1, "kind": "get_state"}, {"id": "a"}]
+)
+def test_whatever_comes_is_answered(ask, data):
+    answer = decode_reply(ask.answers.to(data))
+    assert isinstance(answer, Refused)
+
+
+def test_a_refused_action_says_its_sentence(ask, monkeypatch):
+    def refuse(_name, _arguments):
+        raise UsageError("There is nothing to free.")
+
+    monkeypatch.setattr(ask.actions, "run", refuse)
+    answer = ask.ask(RunCommand(id="1", name="free", arguments=("cache",)))
+    assert answer.sentence == "There is nothing to free."
