@@ -1,5 +1,7 @@
 """Writes labextension/src/messages.ts from the messages that nbmem.live declares.
 
+It is laid out as prettier would, so that formatting the folder changes nothing.
+
 `python3 tools/messages.py` writes it, `--check` says whether it is as it should be.
 """
 
@@ -185,9 +187,10 @@ def _comment(sentence: str, indent: str) -> str:
 
 
 def _wrapped(head: str, names: list[str]) -> str:
-    one = f"{head} {' | '.join(names)};"
-    if len(one) <= 100:
-        return f"{one}\n"
+    union = " | ".join(names)
+    for one in (f"{head} {union};\n", f"{head}\n  {union};\n"):
+        if max(map(len, one.splitlines())) <= 100:
+            return one
     return "\n".join([head, *(f"  | {name}" for name in names)]) + ";\n"
 
 
@@ -206,8 +209,9 @@ def _type(kind: Any) -> str:
 
 
 def _check(record: type) -> str:
-    rows = ",\n".join(f"  ['{name}', {_guard(kind)}]" for name, kind in hints(record).items())
-    return f"\nconst is{record.__name__} = record([\n{rows}\n]);\n"
+    rows = [f"['{name}', {_guard(kind)}]" for name, kind in hints(record).items()]
+    inside = rows[0] if len(rows) == 1 else "\n  " + ",\n  ".join(rows) + "\n"
+    return f"\nconst is{record.__name__} = record([{inside}]);\n"
 
 
 def _guard(kind: Any) -> str:

@@ -395,14 +395,7 @@ export interface IRefused {
 }
 
 export type Push =
-  | ISample
-  | ICellBegun
-  | ICellEnded
-  | ILastReport
-  | IProcesses
-  | INote
-  | ILoaded
-  | IUnloaded;
+  ISample | ICellBegun | ICellEnded | ILastReport | IProcesses | INote | ILoaded | IUnloaded;
 export type Request = IGetState | IChooseCard | IRunCommand | IMuteRule | ISetRate | ITraceNext;
 export type Reply = IState | IDone | IRefused;
 
@@ -584,9 +577,7 @@ const isLoaded = record([
   ['package', text]
 ]);
 
-const isUnloaded = record([
-  ['t_ms', number]
-]);
+const isUnloaded = record([['t_ms', number]]);
 
 const isCardChoice = record([
   ['key', text],
