@@ -16,6 +16,7 @@ from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.driver import SimulatedDriver
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.core.events import Action
+from nbmem.virtual.cudnn.client import Client
 from nbmem.virtual.graphs import Pools
 from nbmem.virtual.history import History
 from nbmem.virtual.notes import NbmemWarning
@@ -65,6 +66,7 @@ class VirtualGPU:
         release: The release of torch whose allocator rules hold.
         allocator: The simulated caching allocator.
         history: What `_record_memory_history` keeps.
+        dnn: Whom to ask which kernels cuDNN would take.
         notes: What this card cannot answer as the real one would, each once.
         other_processes: Bytes that other processes hold, by PID.
         oom_observers: Called before an out-of-memory error is raised, as torch calls them.
@@ -94,6 +96,7 @@ class VirtualGPU:
             on_event=self.history.on_event,
         )
         self.workspaces = Workspaces(self)
+        self.dnn = Client(card)
         self.pools = Pools(self)
         self.stream = _CurrentStream()
         self.capturing = False

@@ -142,7 +142,7 @@ class CardMode(TorchDispatchMode):
                 raise
             results = Results(None, ())  # It only writes to its arguments.
         assert self.gpu is not None
-        answer = (results, plan_of(call, results, self.gpu.card))
+        answer = (results, plan_of(call, results, self.gpu))
         if key is not None:
             if len(self._known) >= _CACHE_LIMIT:
                 self._known.clear()

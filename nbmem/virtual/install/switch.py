@@ -64,6 +64,7 @@ class Activation:
             sys.modules.pop("pynvml", None)
         self.mode.gpu = None
         self.gpu.dropout_state = None
+        self.gpu.dnn.close()
         self.mode.storages.forget()
 
     def _all_patches(self) -> list[Patch]:

@@ -21,7 +21,7 @@ from nbmem.virtual.kernels.plan import Kernel, Launch, Plan
 from nbmem.virtual.shapes import as_meta
 
 if TYPE_CHECKING:
-    from nbmem.virtual.cards import Card
+    from nbmem.virtual.device import VirtualGPU
     from nbmem.virtual.shapes import Results
 
 KERNELS: tuple[Kernel, ...] = (
@@ -48,11 +48,12 @@ def _by_operator() -> dict[Any, Kernel]:
     return found
 
 
-def plan_of(call: Call, results: Results, card: Card) -> Plan | None:
+def plan_of(call: Call, results: Results, gpu: VirtualGPU) -> Plan | None:
     """The steps of a call; None where it takes its results in order and nothing else."""
     kernel = _by_operator().get(call.func)
     if kernel is None:
         return None
     # Rules look at geometry only, so they get tensors that they can do anything with.
     args, kwargs = call.map(as_meta)
-    return Plan(tuple(kernel.rule(Launch(Call(call.func, args, kwargs), results.fresh, card))))
+    launch = Launch(Call(call.func, args, kwargs), results.fresh, gpu.card, gpu.dnn)
+    return Plan(tuple(kernel.rule(launch)))

@@ -1,18 +1,16 @@
-"""Convolutions through cuDNN: most kernels work on channels-last copies in their workspace.
+"""Convolutions through cuDNN: copies in the other format, results, and the kernels' workspaces.
 
-Read from the recordings of an H100 (torch 2.11, cuDNN 9): for contiguous inputs a workspace is
-the channels-last copies of what the kernel reads and writes, to the byte but for alignment; the
-gradient of the weight adds partial sums. Which kernel cuDNN takes is its own heuristic, so this is
-a model of the common choice; it can be off by one of the copies.
+How large a workspace is says kernels/convolution_workspace.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmem.virtual.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Problem
+from nbmem.virtual.kernels import convolution_workspace as workspace
 from nbmem.virtual.kernels import reduce
 from nbmem.virtual.kernels.plan import DNN, Kernel, drop, out, temporary
 
@@ -20,178 +18,151 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.kernels.plan import Launch, Step
-
-ALIGNMENT = 147
-"""Bytes beyond the copies: 16 or 147 in the recordings."""
-DIRECT = 400
-"""Bytes of a kernel that reads the contiguous layout itself: 1x1 with stride 1, 0 or 400."""
-TILE = 128
-"""Rows and columns of one tile of a weight gradient's matrix product."""
-LEAST_DEPTH = 1568
-"""Terms of one partial sum: 12,544 are split into 8 (resnet152_b16), 25,088 into 15."""
-PADDED_CHANNELS = {torch.float32: 1, torch.float16: 4, torch.bfloat16: 8}
-"""What few input channels are padded to (resnet50: 7x7 over 3 channels)."""
-FEW_CHANNELS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Convolution:
-    """One convolution; sizes in bytes.
-
-    Attributes:
-        source: Of its input.
-        result: Of its output.
-        weight: Of its weights.
-        kernel: Elements of the window.
-        strided: Whether it skips positions.
-        channels: Of the input.
-        groups: Of channels.
-        last: Whether input or weight are channels-last already.
-        item: Of one element.
-    """
-
-    source: int
-    result: int
-    weight: int
-    kernel: int
-    strided: bool
-    channels: int
-    groups: int
-    last: bool
-    item: int
-
-    @property
-    def plain(self) -> bool:
-        """A matrix product on the contiguous layout: no copy is needed."""
-        return self.kernel == 1 and not self.strided
-
-    @property
-    def copies(self) -> int:
-        """Channels-last copies of all three; a 1x1 weight has the same layout either way."""
-        return self.source + self.result + (self.weight if self.kernel > 1 else 0) + ALIGNMENT
-
-    @property
-    def direct(self) -> bool:
-        """Kernels without a copy: depthwise, patches, and 3x3 over the channels of an image."""
-        return self.groups > 1 or self.last or (self.channels <= FEW_CHANNELS and self.kernel != 49)
-
-
-def of(
-    source: torch.Tensor, weight: torch.Tensor, result_numel: int, launch: Launch
-) -> Convolution:
-    """Read a convolution from its tensors."""
-    item = source.element_size()
-    channels, kernel = source.size(1), weight[0, 0].numel()
-    padded = channels
-    if channels <= FEW_CHANNELS:
-        padded = max(channels, PADDED_CHANNELS.get(source.dtype, 1))
-    return Convolution(
-        source=source.numel() // max(1, channels) * padded * item,
-        result=result_numel * item,
-        weight=weight.numel() // max(1, weight.size(1)) * max(weight.size(1), padded) * item
-        if channels <= FEW_CHANNELS
-        else weight.numel() * item,
-        kernel=kernel,
-        strided=any(s > 1 for s in launch["stride"]),
-        channels=channels,
-        groups=int(launch["groups"]),
-        last=_last(source) or _last(weight),
-        item=item,
-    )
-
-
-def _last(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.dim() == 4
-        and not tensor.is_contiguous()
-        and tensor.is_contiguous(memory_format=torch.channels_last)
-    )
+    from nbmem.virtual.shapes import TensorSpec
 
 
 def forward(launch: Launch) -> Iterator[Step]:
-    """The result, then copies in the format of the other, then the workspace."""
+    """The input's copy if its format is the wrong one, the result, the weight's, the workspace."""
     source, weight = launch["input"], launch["weight"]
-    shape = of(source, weight, _numel(launch.outs[0].size), launch)
+    layout = _format(source, weight)
+    yield from _copy("input", source, layout)
     yield out()
-    yield from _same_format(source, weight)
-    yield DNN
-    if shape.direct:
+    yield from _copy("weight", weight, layout)
+    if _native_depthwise(source, weight, launch):
         return
-    size = shape.copies
-    if shape.plain:
-        size = DIRECT
-    elif shape.kernel == 1 and shape.item == 4:
-        # Strided 1x1 in float32: the result is written in place, the weight copied (resnet50, the
-        # largest one; its two smaller ones copy the result instead).
-        size = shape.source + shape.weight + ALIGNMENT
-    yield temporary("workspace", size)
+    yield DNN
+    result = _as_tensor(launch.outs[0])
+    kind = FOR_INPUT if launch["transposed"] else FORWARD
+    yield from _scratch(kind, launch, source, weight, result, "workspace")
 
 
 def backward(launch: Launch) -> Iterator[Step]:
     """Gradients of input, weight and bias, one kernel after the other."""
     gradient, source, weight = launch["grad_output"], launch["input"], launch["weight"]
-    shape = of(source, weight, gradient.numel(), launch)
+    layout = _format(source, weight)
     mask = launch["output_mask"]
-    yield DNN
+    native = _native_depthwise(source, weight, launch)
+    transposed = launch["transposed"]
     number = 0
+    if mask[1]:
+        yield from _copy("input", source, layout)
+    yield from _copy("gradient", gradient, layout)
     if mask[0]:
         yield out(number)
         number += 1
-        if not shape.direct:
-            yield temporary("for input", DIRECT if shape.plain else shape.copies)
-            yield drop("for input")
+        yield from _copy("weight", weight, layout)
+        if not native:
+            yield DNN
+            kind = FORWARD if transposed else FOR_INPUT
+            yield from _scratch(kind, launch, source, weight, gradient, "for input")
+        yield drop("weight")
     if mask[1]:
         yield out(number)
         number += 1
-        if not shape.direct:
-            yield temporary("for weight", for_weight(shape, gradient, weight, launch))
-            yield drop("for weight")
+        if not native:
+            yield DNN
+            yield from _scratch(FOR_WEIGHT, launch, source, weight, gradient, "for weight")
+    yield drop("gradient")
+    yield drop("input")
     if mask[2]:
         yield out(number)
-        dims = [d for d in range(gradient.dim()) if d != 1]
-        layout = reduce.geometry(gradient, dims)
-        size, semaphores = reduce.staging(layout, reduce.accumulator(gradient.dtype), launch.card)
-        if size:
-            yield temporary("staging", size)
-            yield temporary("semaphores", semaphores)
+        yield from _bias(gradient, launch)
 
 
-def for_weight(
-    shape: Convolution, gradient: torch.Tensor, weight: torch.Tensor, launch: Launch
-) -> int:
-    """Bytes of the weight gradient's workspace.
+def _bias(gradient: torch.Tensor, launch: Launch) -> Iterator[Step]:
+    dims = [d for d in range(gradient.dim()) if d != 1]
+    layout = reduce.geometry(gradient, dims)
+    size, semaphores = reduce.staging(layout, reduce.accumulator(gradient.dtype), launch.card)
+    if size:
+        yield temporary("staging", size)
+        yield temporary("semaphores", semaphores)
 
-    A matrix product is split so that its tiles fill the card once; each part has a float32 result
-    of its own. A 1x1 convolution may instead make one for each image without copying anything: the
-    smaller of both is what most recordings show (not squeezenet1_1 and a few of densenet121).
+
+def _scratch(  # noqa: PLR0913 - a convolution has three tensors
+    kind: str,
+    launch: Launch,
+    source: torch.Tensor,
+    weight: torch.Tensor,
+    result: torch.Tensor,
+    name: str,
+) -> Iterator[Step]:
+    """The workspace of one kernel, which lives as long as its launch."""
+    # The input of a transposed convolution is what an ordinary one has as its result.
+    x, y = (result, source) if launch["transposed"] else (source, result)
+    if not x.numel() or not y.numel():
+        return
+    layout = _format(source, weight)
+    problem = Problem(
+        kind=kind,
+        dtype=str(source.dtype).removeprefix("torch."),
+        source=_geometry(x, layout),
+        weight=_geometry(weight, layout),
+        result=_geometry(y, layout),
+        padding=_spatial(launch["padding"], x, 0),
+        stride=_spatial(launch["stride"], x, 1),
+        dilation=_spatial(launch["dilation"], x, 1),
+        tf32=torch.backends.cudnn.allow_tf32,
+        deterministic=torch.backends.cudnn.deterministic
+        or torch.are_deterministic_algorithms_enabled(),
+    )
+    answer = launch.dnn.ask(problem) if launch.dnn is not None else None
+    size = workspace.nbytes(problem, answer, launch.card, last=layout is not None)
+    if size:
+        yield temporary(name, size)
+        yield drop(name)
+
+
+def _format(source: torch.Tensor, weight: torch.Tensor) -> torch.memory_format | None:
+    """Channels-last if one of them is, None for contiguous (cudnn_conv_suggest_memory_format)."""
+    for tensor in (source, weight):
+        layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+        if (
+            layout is not None
+            and not tensor.is_contiguous()
+            and tensor.is_contiguous(memory_format=layout)
+        ):
+            return layout
+    return None
+
+
+def _copy(name: str, tensor: torch.Tensor, layout: torch.memory_format | None) -> Iterator[Step]:
+    """A copy where the tensor does not have the format that the kernel wants."""
+    if not tensor.is_contiguous(memory_format=layout or torch.contiguous_format):
+        yield temporary(name, tensor.numel() * tensor.element_size())
+
+
+def _native_depthwise(source: torch.Tensor, weight: torch.Tensor, launch: Launch) -> bool:
+    """torch's own kernel takes depthwise convolutions in the contiguous format, with no scratch.
+
+    aten/src/ATen/native/Convolution.cpp: use_cudnn_depthwise
     """
-    partial = weight.numel() * 4
-    rows, columns = weight.size(0), weight[0].numel()
-    depth = gradient.numel() // max(1, gradient.size(1))
-    tiles = -(-rows // TILE) * -(-columns // TILE)
-    splits = max(1, min(-(-launch.card.processors // tiles), depth // LEAST_DEPTH))
-    copied = shape.source + shape.result + ALIGNMENT
-    if splits > 1 and shape.item == 4:
-        copied += splits * partial
-    elif shape.kernel > 1:
-        copied += shape.weight
-    if shape.plain:
-        return min(copied, gradient.size(0) * partial + DIRECT)
-    return copied
+    groups = int(launch["groups"])
+    return groups > 1 and source.size(1) == groups and _format(source, weight) is None
 
 
-def _same_format(source: torch.Tensor, weight: torch.Tensor) -> Iterator[Step]:
-    """If one is channels-last, the other is copied to be so."""
-    for name, one, other in (("weight", weight, source), ("input", source, weight)):
-        if _last(other) and not _last(one) and one.size(1) > 1:
-            yield temporary(name, one.numel() * one.element_size())
+def _geometry(
+    tensor: torch.Tensor, layout: torch.memory_format | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Size and strides in that format; one-dimensional convolutions get a second dimension."""
+    size = tuple(tensor.size())
+    if len(size) == 3:
+        size = (size[0], size[1], 1, size[2])
+    meta = torch.empty(size, device="meta", memory_format=layout or torch.contiguous_format)
+    return size, meta.stride()
 
 
-def _numel(size: tuple[int, ...]) -> int:
-    return torch.Size(size).numel()
+def _spatial(values: Any, source: torch.Tensor, unit: int) -> tuple[int, ...]:
+    """One number for each spatial dimension; `unit` for the one that _geometry adds."""
+    rank = source.dim() - 2
+    every = tuple(int(v) for v in values) * (rank if len(values) == 1 else 1)
+    return (unit, *every) if rank == 1 else every
 
 
-SOURCE = "aten/src/ATen/native/cudnn/Conv_v8.cpp; the sizes of the workspaces are inferred"
+def _as_tensor(spec: TensorSpec) -> torch.Tensor:
+    return torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device="meta")
+
+
+SOURCE = "aten/src/ATen/native/cudnn/ConvShared.cpp and Conv_v8.cpp; Convolution.cpp"
 KERNELS = (
     Kernel(
         ops=("convolution",), rule=forward, source=SOURCE, shown_by="resnet50_b32_sgdm, forward"

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.calls import Call
     from nbmem.virtual.cards import Card
+    from nbmem.virtual.cudnn.client import Client
     from nbmem.virtual.shapes import TensorSpec
 
 
@@ -73,11 +74,13 @@ class Launch:
         call: The operator and its arguments; a rule reads geometry only.
         outs: The fresh results.
         card: The card.
+        dnn: Whom to ask for the kernels of cuDNN; None where only rules are wanted.
     """
 
     call: Call
     outs: tuple[TensorSpec, ...]
     card: Card
+    dnn: Client | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self.call.argument(name)

@@ -1,0 +1,8 @@
+"""cuDNN's own choice of a convolution kernel, asked without a card.
+
+Since 9.8 cuDNN answers its heuristics for a card that is only described (deviceless compilation):
+https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/utilities/deviceless-ahead-of-time-compilation.html
+It is asked in a process of its own (`worker`), for it aborts where a library is missing. Where
+cuDNN is not installed (a CPU build of torch) there is no answer, and the rules of
+kernels/convolution.py stand alone.
+"""

@@ -1,0 +1,186 @@
+"""How large the workspace of a cuDNN convolution is.
+
+cuDNN itself says which kernel it takes (nbmem.virtual.cudnn), where it is installed. What it cannot
+say without a card was read from the recordings of an H100 (torch 2.11, cuDNN 9.19): products of
+1x1 windows that read the contiguous format as it is, and the partial sums of weight gradients that
+fill the card's multiprocessors. Where cuDNN is not installed, these rules stand alone: then a
+workspace can be off by one of the copies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import TYPE_CHECKING
+
+from nbmem.virtual.cudnn.problem import FOR_WEIGHT, FORWARD
+
+if TYPE_CHECKING:
+    from nbmem.virtual.cards import Card
+    from nbmem.virtual.cudnn.problem import Answer, Problem
+
+ITEMS = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+ALIGNMENT = 147
+"""Bytes beyond the copies: 16 to align them, 131 for the descriptor that a Hopper kernel reads."""
+DIRECT = 400
+"""Bytes of a kernel that reads the contiguous format itself: its three descriptors, or none."""
+VECTOR = 16
+"""Bytes that the rows of a tensor must be a multiple of for such a kernel to load them."""
+# Multiply-adds for each element moved, from which copying into the faster format pays: direct at
+# 341 (forward 409) and copied at 409 (forward 682) in resnet50, deeplabv3 and densenet121; for half
+# types direct at 204 and copied at 341 (resnet50_b64_sgdm_ampbf16).
+COPYING_PAYS = 375
+COPYING_PAYS_FORWARD = 550
+COPYING_PAYS_HALF = 270
+COPYING_PAYS_UNALIGNED = 105
+"""The same for forward where rows are not aligned (inception_v3, 17x17; densenet121, 7x7)."""
+# Times that the results of single images may be as large as the copies: 2.8 (mobilenet_v3) is
+# taken and 4.0 (inception_v3) not; for half types 0.4 and 2.1 (resnet50_b64_sgdm_ampbf16).
+SINGLE_IMAGES = 3.3
+SINGLE_IMAGES_HALF = 1.0
+TILE = 128
+"""Rows and columns of one tile of a weight gradient."""
+MOST_PARTS = 18
+# Terms of one part at least, else there are half as many: 12,544 terms on 9 tiles make 7 parts and
+# 25,088 make 14 (resnet152_b16, resnet50_b32), 3,136 on 36 tiles 3; in the last round of many tiles
+# 6,272 make 11.
+LEAST_TERMS = 1000
+LEAST_TERMS_HALF = 8000
+LEAST_TERMS_LEFTOVER = 224
+FEW_CHANNELS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A convolution in bytes and elements.
+
+    Attributes:
+        source: Bytes of the input.
+        weight: Bytes of the weights.
+        result: Bytes of the output.
+        item: Bytes of one element.
+        images: Rows of the batch.
+        positions: Of one output image.
+        inputs: Channels of the input.
+        outputs: Channels of the output.
+        window: Elements of the window.
+        strided: Whether it skips positions.
+        groups: Of channels.
+    """
+
+    source: int
+    weight: int
+    result: int
+    item: int
+    images: int
+    positions: int
+    inputs: int
+    outputs: int
+    window: int
+    strided: bool
+    groups: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> Shape:
+        """Read a problem."""
+        item = ITEMS[problem.dtype]
+        x, w, y = problem.source[0], problem.weight[0], problem.result[0]
+        return cls(
+            source=prod(x) * item,
+            weight=prod(w) * item,
+            result=prod(y) * item,
+            item=item,
+            images=x[0],
+            positions=prod(y[2:]),
+            inputs=x[1],
+            outputs=y[1],
+            window=prod(w[2:]),
+            strided=max(problem.stride) > 1,
+            groups=x[1] // w[1],
+        )
+
+    @property
+    def plain(self) -> bool:
+        """A matrix product on the contiguous format."""
+        return self.window == 1 and not self.strided and self.groups == 1
+
+    @property
+    def copies(self) -> int:
+        """Channels-last copies of all three; a 1x1 weight has the same layout either way."""
+        weight = self.weight if self.window > 1 else 0
+        return self.source + self.result + weight + ALIGNMENT
+
+
+def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -> int:
+    """Bytes of the workspace; `last`: the tensors are channels-last already."""
+    shape = Shape.of(problem)
+    if last or shape.groups > 1 or shape.positions == 1:
+        return answer.nbytes if answer is not None else 0
+    if problem.kind == FOR_WEIGHT:
+        return _for_weight(shape, answer, card)
+    if shape.plain:
+        return shape.copies if _copied(shape, problem.kind) else DIRECT
+    if answer is not None:
+        return min(answer.nbytes, shape.copies)
+    return 0 if _few_channels(shape) else shape.copies
+
+
+def _few_channels(shape: Shape) -> bool:
+    """The first layer of a network: 3x3 and patches are read as they are, 7x7 is copied."""
+    return shape.inputs <= FEW_CHANNELS and shape.window != 49
+
+
+def _copied(shape: Shape, kind: str) -> bool:
+    """Whether a 1x1 product is done on copies."""
+    reuse = shape.inputs * shape.outputs / (shape.inputs + shape.outputs)
+    if shape.item == 2:
+        return reuse > COPYING_PAYS_HALF
+    if kind != FORWARD:
+        return reuse > COPYING_PAYS
+    aligned = shape.positions * shape.item % VECTOR == 0
+    return reuse > (COPYING_PAYS_FORWARD if aligned else COPYING_PAYS_UNALIGNED)
+
+
+def _for_weight(shape: Shape, answer: Answer | None, card: Card) -> int:
+    if answer is not None and (answer.nbytes == 0 or not (shape.plain or answer.clustered)):
+        return answer.nbytes
+    if shape.plain:
+        # A product for each image, and then their sum.
+        single = shape.images * shape.inputs * shape.outputs * 4
+        limit = SINGLE_IMAGES_HALF if shape.item == 2 else SINGLE_IMAGES
+        if single <= limit * shape.copies:
+            return single + DIRECT
+    elif answer is None and _few_channels(shape):
+        return 0
+    return shape.copies + partial_sums(shape, card)
+
+
+def partial_sums(shape: Shape, card: Card) -> int:
+    """Bytes of the float32 tiles that are added up at the end.
+
+    The product is split along the pixels until its tiles fill the card; of more tiles than
+    multiprocessors, those of the last round are.
+    """
+    columns = shape.inputs * shape.window
+    side = TILE if min(shape.outputs, columns) > TILE // 2 else TILE // 2
+    tiles = ceil(shape.outputs / side) * ceil(columns / side)
+    terms = shape.images * shape.positions
+    least = LEAST_TERMS_HALF if shape.item == 2 else LEAST_TERMS
+    if tiles <= card.processors // 2:
+        count = tiles * _parts(card.processors // tiles, terms, least)
+    elif tiles <= card.processors:
+        count = card.processors // 2 if terms >= 8 * least else 0
+    elif tiles < 2 * card.processors and shape.item > 2:
+        left = tiles % card.processors
+        count = left * _parts(card.processors // max(1, left), terms, LEAST_TERMS_LEFTOVER)
+    else:
+        count = 0
+    return count * side * side * 4
+
+
+def _parts(most: int, terms: int, least: int) -> int:
+    """Into how many parts a sum is split; 0 for not at all."""
+    parts = min(most, MOST_PARTS)
+    while parts > 1 and terms // parts < least:
+        parts //= 2
+    return parts if parts > 1 else 0

@@ -1,0 +1,79 @@
+"""cuDNN is asked which kernel it takes; where nobody answers, the rules stand alone."""
+
+import json
+
+import pytest
+
+from nbmem.virtual.cards import CARDS, find_card
+from nbmem.virtual.cudnn import client
+from nbmem.virtual.cudnn.problem import Problem
+
+H100 = find_card("H100")
+
+
+def dense(*size):
+    strides, step = [], 1
+    for count in reversed(size):
+        strides.append(step)
+        step *= count
+    return size, tuple(reversed(strides))
+
+
+def problem(kind, source, weight, result, padding):
+    sizes = (dense(*source), dense(*weight), dense(*result))
+    return Problem(kind, "float32", *sizes, padding, (1, 1), (1, 1), tf32=True, deterministic=False)
+
+
+SMALL = problem("forward", (2, 8, 8, 8), (8, 8, 3, 3), (2, 8, 8, 8), (1, 1))
+
+
+@pytest.fixture
+def asked():
+    made = client.Client(H100)
+    yield made
+    made.close()
+
+
+def test_without_cudnn_there_is_no_answer(monkeypatch, asked):
+    monkeypatch.setattr(client, "library_path", lambda: None)
+    assert asked.ask(SMALL) is None
+
+
+def test_a_library_that_does_not_load_is_no_answer_and_no_error(monkeypatch, asked, tmp_path):
+    broken = tmp_path / "cudnn" / "lib" / "libcudnn.so.9"
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"no library")
+    monkeypatch.setattr(client, "library_path", lambda: broken)
+    assert asked.ask(SMALL) is None
+    assert asked.ask(SMALL) is None
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.key)
+def test_every_card_can_be_described(card):
+    facts = json.loads(client.facts_of(card))
+    assert facts["deviceVer"] == 100 * card.capability[0] + 10 * card.capability[1]
+
+
+@pytest.mark.skipif(client.library_path() is None, reason="cuDNN is not installed")
+@pytest.mark.parametrize(
+    ("asked_for", "recorded"),
+    [
+        # Only the input is copied (resnet50_b32_sgdm, vgg16_b32_sgdm).
+        (problem("forward", (32, 64, 56, 56), (64, 64, 3, 3), (32, 64, 56, 56), (1, 1)), 25837584),
+        (
+            problem("forward", (32, 64, 112, 112), (128, 64, 3, 3), (32, 128, 112, 112), (1, 1)),
+            103055376,
+        ),
+        # A product split by cuDNN itself (inception_v3_b32_rmsprop).
+        (
+            problem("weight", (32, 192, 17, 17), (192, 192, 1, 7), (32, 192, 17, 17), (0, 3)),
+            20398224,
+        ),
+    ],
+)
+def test_cudnn_answers_what_a_card_took(asked, asked_for, recorded):
+    found = asked.ask(asked_for)
+    if found is None:
+        pytest.skip("cuDNN is older than 9.8")
+    assert found.nbytes == recorded
+    assert not found.clustered
