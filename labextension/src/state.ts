@@ -105,7 +105,7 @@ export function afterState(state: IKernelState, told: IState): IKernelState {
     cell: told.cell,
     samples: state.samples.filter(isLater(told)).reduce(withSample, recent(told.samples)),
     cells: state.cells.filter(isLater(told)).reduce(withCell, told.cells.slice(-MOST_CELLS)),
-    report: told.report,
+    report: state.report !== null && isLater(told)(state.report) ? state.report : told.report,
     processes: told.processes,
     cards: told.cards,
     choices: told.choices,

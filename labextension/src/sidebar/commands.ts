@@ -5,7 +5,7 @@ import { Notification, type ICommandPalette } from '@jupyterlab/apputils';
 import { NotebookActions } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { CommandRegistry } from '@lumino/commands';
-import { DisposableSet, type IDisposable } from '@lumino/disposable';
+import { DisposableDelegate, DisposableSet, type IDisposable } from '@lumino/disposable';
 
 import { whyNothing } from '../why.js';
 import { canTrace, markForTrace } from './document.js';
@@ -17,6 +17,13 @@ export namespace CommandIDs {
   export const load = 'nbmem:load';
   export const traceCell = 'nbmem:trace-cell';
   export const freeCache = 'nbmem:free-cache';
+  export const toggleBadges = 'nbmem:toggle-badges';
+}
+
+/** Something that is shown or not. */
+export interface ISwitch {
+  isOn: () => boolean;
+  toggle: () => void;
 }
 
 /** Put the commands in; disposing takes them out. */
@@ -24,6 +31,7 @@ export function addCommands(
   app: JupyterFrontEnd,
   front: Front,
   panelId: string,
+  badges: ISwitch,
   palette: ICommandPalette | null,
   trans: TranslationBundle
 ): IDisposable {
@@ -82,6 +90,26 @@ export function addCommands(
       }
     }
   });
+  add(CommandIDs.toggleBadges, {
+    label: trans.__('Show Memory Badges at Cells'),
+    isToggled: badges.isOn,
+    describedBy: { args: none },
+    execute: badges.toggle
+  });
+  // Buttons ask again whether a command is enabled only when they are told to.
+  let known = '';
+  const notify = (): void => {
+    const current = front.current;
+    const now = `${current?.host.id} ${current?.model.state.link.kind}`;
+    if (now !== known) {
+      known = now;
+      [CommandIDs.load, CommandIDs.traceCell, CommandIDs.freeCache].forEach(id =>
+        app.commands.notifyCommandChanged(id)
+      );
+    }
+  };
+  front.changed.connect(notify);
+  added.add(new DisposableDelegate(() => front.changed.disconnect(notify)));
   return added;
 }
 

@@ -37,8 +37,16 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     const trans = (translator ?? nullTranslator).load('nbmem');
     const front = new Front(app.shell, notebooks, consoles);
     const panel = new SidebarPanel(front, app.commands, trans);
-    const commands = addCommands(app, front, panel.id, palette, trans);
     let badges: Badges | null = null;
+    let toggleBadges = (): void => undefined;
+    const commands = addCommands(
+      app,
+      front,
+      panel.id,
+      { isOn: () => badges !== null, toggle: () => toggleBadges() },
+      palette,
+      trans
+    );
 
     const follow = (chosen: ISettingRegistry.ISettings | null): void => {
       const wanted = chosen?.get('badges').composite !== false;
@@ -52,6 +60,7 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     settings?.load(ID).then(
       chosen => {
         follow(chosen);
+        toggleBadges = () => void chosen.set('badges', badges === null);
         chosen.changed.connect(follow);
         panel.disposed.connect(() => chosen.changed.disconnect(follow));
       },

@@ -1,0 +1,132 @@
+"""Chromium against a real JupyterLab: run as a process of its own, `pytest tests/browser`.
+
+NBMEM_CHROMIUM names the browser where it is not on the path; NBMEM_PICTURES names a folder that gets the
+screenshots.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+CHROMIUM = os.environ.get("NBMEM_CHROMIUM") or next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+NEEDED = ("playwright", "jupyterlab", "notebook", "ipykernel", "torch")
+
+
+def _why_not(items: list[pytest.Item]) -> str | None:
+    """The reason why these tests cannot run here; None if they can."""
+    if any(FOLDER not in item.path.parents for item in items):
+        return "Playwright's event loop disturbs other tests: run `pytest tests/browser` by itself"
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    if CHROMIUM is None:
+        return "there is no Chromium on this machine (or name one in NBMEM_CHROMIUM)"
+    if not (FOLDER.parents[1] / "nbmem" / "labextension" / "package.json").exists():
+        return "the extension is not compiled: in labextension, `npm ci && npm run build`"
+    return None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "cells(*code): of the notebook that the test opens")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = _why_not(items)
+    for item in items:
+        if reason is not None and FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory):
+    """A running JupyterLab."""
+    from tests.browser.server import Server
+
+    server = Server(tmp_path_factory.mktemp("lab"), "lab")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def notebook7(tmp_path_factory):
+    """A running Notebook 7."""
+    from tests.browser.server import Server
+
+    server = Server(tmp_path_factory.mktemp("notebook7"), "notebook")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium, without a window."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def context(browser):
+    """A window of 1344 pixels; an error of the extension's own fails the test."""
+    context = browser.new_context(viewport={"width": 1344, "height": 840})
+    context.set_default_timeout(30_000)
+    errors = []
+    context.on("weberror", lambda error: errors.append(error.error.stack))
+    yield context
+    context.close()
+    assert not [stack for stack in errors if "nbmem" in stack]
+
+
+@pytest.fixture
+def page(context):
+    return context.new_page()
+
+
+@pytest.fixture(scope="session")
+def pictures():
+    """The folder for screenshots, or None."""
+    named = os.environ.get("NBMEM_PICTURES")
+    if named is None:
+        return None
+    folder = Path(named)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def notebook(page, lab, request):
+    """An open notebook with the cells of the test's mark, the panel beside it."""
+    return opened(page, lab, request)
+
+
+def opened(page, server, request):
+    """An open notebook on this server."""
+    from tests.browser.pages import Notebook
+
+    name = f"{request.node.name}.ipynb"
+    (marker,) = request.node.iter_markers("cells")
+    server.notebook(name, *[cell.replace("{name}", name) for cell in marker.args])
+    notebook = Notebook(page, server, name)
+    notebook.open()
+    notebook.show_sidebar()
+    return notebook

@@ -1,0 +1,155 @@
+"""What a person does in JupyterLab or Notebook 7, as calls; each waits for what it brings about."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+    from tests.browser.server import Server
+
+LOAD = "%load_ext nbmem\n%nbmem gpu L4\nimport torch"
+PANEL = "nbmem-sidebar"
+GOLDEN = Path(__file__).parents[1] / "live" / "golden"
+_PUSH = """\
+import comm
+if "_test_push" not in globals():
+    _test_push = comm.create_comm("nbmem", primary=False)
+    comm.get_comm_manager().register_comm(_test_push)"""
+_KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
+
+
+def golden(name: str) -> Any:
+    """One of the messages that the tests of both languages share, as if it came in an hour."""
+    message = json.loads((GOLDEN / f"{name}.json").read_text())
+    return message | {"t_ms": 1000 * (time.time() + 3600)}
+
+
+def hostile() -> list[Any]:
+    """Messages that must be refused."""
+    return [data for _, data in json.loads((GOLDEN / "hostile.json").read_text())]
+
+
+class Notebook:
+    """One notebook in one tab."""
+
+    def __init__(self, page: Page, server: Server, name: str) -> None:
+        self.page = page
+        self.server = server
+        self.name = name
+
+    def open(self, *, wait: bool = True) -> None:
+        """Open it, in a workspace of its own, and wait until its kernel is idle."""
+        place = f"notebooks/{self.name}"
+        if self.server.app == "lab":
+            workspace = re.sub("[^a-z0-9]", "", self.name)
+            place = f"lab/workspaces/{workspace}/tree/{self.name}?reset"
+        self.page.goto(self.server.url + place)
+        self.page.wait_for_selector(".jp-NotebookPanel", timeout=60_000)
+        if wait:
+            self.wait_idle()
+
+    def wait_idle(self) -> None:
+        self.page.wait_for_function(f"() => {_KERNEL}?.status === 'idle'", timeout=60_000)
+
+    def run(self, index: int, *, wait: bool = True) -> None:
+        """Run a cell; wait for its end."""
+        self.page.evaluate(
+            """i => {
+                const book = window.jupyterapp.shell.currentWidget.content;
+                book.activeCellIndex = i;
+                book.deselectAll();
+                window.cellRun = window.jupyterapp.commands.execute('notebook:run-cell');
+            }""",
+            index,
+        )
+        if wait:
+            self.wait_run()
+
+    def wait_run(self) -> None:
+        """Wait for the cell that `run` started."""
+        self.page.evaluate("() => window.cellRun")
+
+    def select(self, index: int) -> None:
+        """Make a cell the active one."""
+        self.page.evaluate(
+            """i => {
+                const book = window.jupyterapp.shell.currentWidget.content;
+                book.activeCellIndex = i;
+                book.deselectAll();
+            }""",
+            index,
+        )
+
+    def execute(self, code: str) -> None:
+        """Run code in the kernel, beside the cells, and wait for its end."""
+        self.page.evaluate(
+            f"code => {_KERNEL}.requestExecute({{code, store_history: false}}).done", code
+        )
+
+    def push(self, *messages: dict[str, Any]) -> None:
+        """Let the kernel push these, as nbmem does, whatever they are."""
+        self.execute(f"{_PUSH}\nfor data in {list(messages)!r}:\n    _test_push.send(data)")
+
+    def command(self, command: str, **arguments: object) -> None:
+        """Run one of the application's commands, and wait for it."""
+        self.page.evaluate(
+            """async ([id, args]) => { await window.jupyterapp.commands.execute(id, args); }""",
+            [command, arguments],
+        )
+
+    def restart(self) -> None:
+        self.page.evaluate(f"() => {_KERNEL}.restart()")
+        self.wait_idle()
+
+    def printed(self, index: int) -> str:
+        """What a cell has printed."""
+        return self.page.evaluate(
+            """i => window.jupyterapp.shell.currentWidget.content.widgets[i].model.toJSON().outputs
+                .filter(output => output.output_type === 'stream')
+                .map(output => [output.text].flat().join('')).join('')""",
+            index,
+        )
+
+    def sources(self) -> list[str]:
+        """The code of every cell."""
+        return self.page.evaluate(
+            """() => window.jupyterapp.shell.currentWidget.content.widgets
+                .map(cell => cell.model.sharedModel.source)"""
+        )
+
+    def save(self) -> None:
+        self.command("docmanager:save")
+
+    def show_sidebar(self) -> Locator:
+        """Open the panel."""
+        self.page.evaluate("id => window.jupyterapp.shell.activateById(id)", PANEL)
+        panel = self.page.get_by_test_id(PANEL)
+        panel.wait_for(state="visible")
+        return panel
+
+    def wait_link(self, kind: str) -> None:
+        """Wait until the panel has come as far as this with the kernel."""
+        self.page.wait_for_selector(f"[data-testid={PANEL}][data-link={kind}]")
+
+    def bytes_of(self, figure: str) -> int:
+        """One of the card's figures, as the page has it."""
+        return int(self.page.get_by_test_id(f"nbmem-{figure}").get_attribute("data-bytes") or "")
+
+    def theme(self, name: str) -> None:
+        """`JupyterLab Dark` or `JupyterLab Light`."""
+        self.command("apputils:change-theme", theme=name)
+        light = "false" if "Dark" in name else "true"
+        self.page.wait_for_selector(f"body[data-jp-theme-light={light}]", state="attached")
+
+
+def picture(page: Page, folder: Path | None, name: str, locator: Locator | None = None) -> None:
+    """Save a screenshot, if pictures were asked for."""
+    if folder is not None:
+        page.mouse.move(0, 0)
+        (locator or page).screenshot(path=folder / f"{name}.png", animations="disabled")

@@ -1,0 +1,120 @@
+"""A Jupyter server of the test's own: its settings, data and notebooks lie in a scratch folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).parents[2]
+EXTENSION = ROOT / "nbmem" / "labextension"
+OVERRIDES = {
+    "@jupyterlab/apputils-extension:notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+    },
+    "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+}
+MODULES = {"lab": "jupyterlab", "notebook": "notebook"}
+
+
+class Server:
+    """JupyterLab or Notebook 7, until `stop()`.
+
+    Attributes:
+        url: Where it answers, with a slash at its end.
+        app: `lab` or `notebook`.
+    """
+
+    def __init__(self, root: Path, app: str) -> None:
+        self.app = app
+        self._root = root
+        self._notebooks = root / "notebooks"
+        self._notebooks.mkdir(parents=True)
+        settings = root / "settings"
+        settings.mkdir()
+        (settings / "overrides.json").write_text(json.dumps(OVERRIDES))
+        extensions = root / "data" / "labextensions"
+        extensions.mkdir(parents=True)
+        (extensions / "nbmem-labextension").symlink_to(EXTENSION)
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER_", "JPY_"))}
+        env |= {
+            "JUPYTER_CONFIG_DIR": str(root / "config"),
+            "JUPYTER_DATA_DIR": str(root / "data"),
+            "JUPYTER_RUNTIME_DIR": str(root / "run"),
+            "IPYTHONDIR": str(root / "ipython"),
+            "PYTHONPATH": str(ROOT),
+        }
+        options = [
+            "--no-browser",
+            "--allow-root",
+            "--ip=127.0.0.1",
+            "--port=0",
+            f"--ServerApp.root_dir={self._notebooks}",
+            "--IdentityProvider.token=",
+            "--ServerApp.password=",
+            "--ServerApp.disable_check_xsrf=True",
+            f"--LabServerApp.app_settings_dir={settings}",
+            "--LabApp.expose_app_in_browser=True",
+            "--JupyterNotebookApp.expose_app_in_browser=True",
+        ]
+        self._log = (root / "server.log").open("w")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", MODULES[app], *options],
+            env=env,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            cwd=self._notebooks,
+        )
+        self.url = self._wait()
+
+    def notebook(self, name: str, *cells: str) -> str:
+        """Write a notebook; its name."""
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+        book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+        nbformat.write(book, self._notebooks / name)
+        return name
+
+    def touch(self, name: str) -> None:
+        """Make an empty file beside the notebooks: what a cell waits for."""
+        (self._notebooks / name).touch()
+
+    def saved(self, name: str) -> nbformat.NotebookNode:
+        """A notebook as it lies on the disk."""
+        return nbformat.read(self._notebooks / name, as_version=4)
+
+    def get(self, path: str) -> object:
+        """What its REST interface answers."""
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            return json.load(answer)
+
+    def stop(self) -> None:
+        """End it with its kernels."""
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def _wait(self, seconds: float = 90) -> str:
+        info = self._root / "run" / f"jpserver-{self._process.pid}.json"
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self._process.poll() is not None:
+                raise RuntimeError((self._root / "server.log").read_text())
+            try:
+                url = json.loads(info.read_text())["url"]
+                with urllib.request.urlopen(url + "api/status", timeout=2):
+                    return url
+            except (OSError, ValueError, KeyError):
+                time.sleep(0.1)  # the server's start, the one thing that cannot be waited for
+        self._process.kill()
+        raise TimeoutError((self._root / "server.log").read_text())

@@ -1,0 +1,156 @@
+"""The sidebar beside a notebook in JupyterLab, with a real kernel on a virtual card."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.pages import LOAD, Notebook, golden, picture
+
+TRAIN = """\
+%%memtrace
+from pathlib import Path
+model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(4)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+step = 0
+while step < 6 or not Path("{name}.stop").exists():
+    x = torch.randn(1024 * (1 + step % 3), 2048, device="cuda")
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    step += 1
+    time.sleep(0.05)
+print(torch.cuda.max_memory_allocated())"""
+WATCH = """() => {
+    window.seen = new Set();
+    const figure = document.querySelector('[data-testid=nbmem-allocated]');
+    new MutationObserver(() => window.seen.add(figure.dataset.bytes))
+        .observe(figure, {attributes: true});
+}"""
+
+
+@pytest.mark.cells(LOAD + ", time", TRAIN, "1 + 1")
+def test_the_numbers_move_while_a_training_cell_runs(notebook, page, lab, pictures):
+    notebook.run(0)
+    notebook.wait_link("live")
+    notebook.run(1, wait=False)
+    page.get_by_test_id("nbmem-card-0").wait_for()
+    page.evaluate(WATCH)
+    page.wait_for_function("() => window.seen.size > 5")
+    page.get_by_test_id("nbmem-running").get_by_text("step").wait_for()
+    assert page.locator("[data-part=weights]").first.is_visible()
+    picture(page, pictures, "sidebar-light")
+    lab.touch(f"{notebook.name}.stop")
+    notebook.wait_run()
+    python = int(notebook.printed(1))
+    page.get_by_test_id("nbmem-report").wait_for()
+    verdict = page.get_by_test_id("nbmem-verdict")
+    assert int(verdict.get_attribute("data-bytes")) == python
+    in_cells = page.get_by_test_id("nbmem-cells").locator("[data-cell='2'] [data-bytes]")
+    assert int(in_cells.get_attribute("data-bytes")) == python
+    assert notebook.bytes_of("peak") == python
+    notebook.theme("JupyterLab Dark")
+    picture(page, pictures, "sidebar-dark")
+
+
+@pytest.mark.cells("1 + 1")
+def test_without_a_gpu_a_virtual_card_is_chosen_from_a_menu(notebook, page):
+    notebook.wait_link("not-loaded")
+    page.get_by_test_id("nbmem-load").click()
+    notebook.wait_link("live")
+    menu = page.get_by_test_id("nbmem-virtual-card")
+    menu.select_option("L4")
+    page.get_by_test_id("nbmem-said").get_by_text("virtual NVIDIA L4").wait_for()
+    page.wait_for_function(
+        "() => document.querySelector('[data-testid=nbmem-virtual-card]').value === 'L4'"
+    )
+    menu.select_option("off")
+    page.get_by_test_id("nbmem-said").get_by_text("is out").wait_for()
+
+
+@pytest.mark.cells(LOAD, "x = torch.zeros(2**22, device='cuda')\nprint(x.nbytes)", "1 + 1")
+def test_a_cell_that_has_run_has_a_row_and_a_badge(notebook, page):
+    notebook.run(0)
+    notebook.run(1)
+    row = page.get_by_test_id("nbmem-cells").locator("[data-cell='2']")
+    row.get_by_text("+16.0 MiB").wait_for()
+    badge = page.locator(".nbmem-Badge")
+    assert badge.inner_text() == "peak 16.0 MiB · kept +16.0 MiB"
+    active = "() => window.jupyterapp.shell.currentWidget.content.activeCellIndex"
+    notebook.select(2)
+    row.get_by_role("button").click()
+    assert page.evaluate(active) == 1
+    notebook.command("nbmem:toggle-badges")
+    badge.wait_for(state="detached")
+    notebook.command("nbmem:toggle-badges")
+    badge.wait_for()
+
+
+@pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")
+def test_a_command_of_the_palette_traces_the_cell(notebook, page):
+    notebook.run(0)
+    notebook.wait_link("live")
+    notebook.select(1)
+    notebook.command("apputils:activate-command-palette")
+    page.locator(".lm-CommandPalette-input").fill("Trace This Cell")
+    page.locator(".lm-CommandPalette-item[data-command='nbmem:trace-cell']").click()
+    page.get_by_test_id("nbmem-report").wait_for()
+    assert notebook.sources()[1].startswith("%%memtrace\n")
+    assert "traced" in page.get_by_test_id("nbmem-cells").inner_text()
+
+
+@pytest.mark.cells(LOAD, "x = torch.zeros(2**25, device='cuda')\ndel x")
+def test_a_button_of_the_toolbar_frees_the_cache(notebook, page):
+    notebook.run(0)
+    notebook.run(1)
+    page.wait_for_function(
+        "() => document.querySelector('[data-testid=nbmem-reserved]')?.dataset.bytes > 1e8"
+    )
+    page.locator("[data-jp-item-name=nbmem-free]").get_by_role("button").click()
+    page.locator(".Toastify__toast").wait_for()
+
+
+@pytest.mark.cells(LOAD, "x = 1", "y = 2")
+def test_a_tip_inserts_its_code_and_runs_its_command(notebook, page):
+    notebook.run(0)
+    notebook.wait_link("live")
+    notebook.push(golden("last_report"))
+    notebook.select(1)
+    tip = page.get_by_test_id("nbmem-tips").locator("[data-rule=cache_held]")
+    tip.get_by_text("Insert the code below").click()
+    assert notebook.sources() == [LOAD, "x = 1", "torch.cuda.empty_cache()", "y = 2"]
+    tip.get_by_text("Do it").click()
+    page.get_by_test_id("nbmem-said").wait_for()
+    tip.get_by_role("button", name="Do not show this advice again").wait_for()
+
+
+@pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")
+def test_a_hidden_panel_draws_nothing(notebook, page):
+    drawn = "() => [...window.jupyterapp.shell.widgets('right')].find(w => w.id === 'nbmem-sidebar').drawn"
+    notebook.run(0)
+    notebook.wait_link("live")
+    notebook.command("application:toggle-right-area")
+    before = page.evaluate(drawn)
+    notebook.run(1)
+    notebook.wait_idle()
+    assert page.evaluate(drawn) == before
+    notebook.show_sidebar()
+    page.get_by_test_id("nbmem-card-0").wait_for()
+
+
+@pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")
+def test_a_keyboard_and_a_screen_reader_find_everything(notebook, page):
+    notebook.run(0)
+    notebook.run(1)
+    notebook.push(golden("last_report"))
+    panel = page.locator("#nbmem-sidebar")
+    page.get_by_test_id("nbmem-report").wait_for()
+    for control in panel.locator("button, select, summary").all():
+        assert control.evaluate("node => node.tabIndex") == 0
+        assert control.evaluate(
+            "node => (node.innerText || node.ariaLabel || node.labels?.[0]?.innerText).trim()"
+        )
+    for chart in panel.locator("[role=img]").all():
+        assert chart.get_attribute("aria-label")
+    page.get_by_text("The line as a table").focus()
+    page.keyboard.press("Enter")
+    assert page.get_by_test_id("nbmem-readings").locator("tbody tr").count() >= 1

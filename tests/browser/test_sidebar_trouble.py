@@ -1,0 +1,124 @@
+"""What the sidebar survives: restarts, reloads, second tabs, other versions, hostile messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.pages import LOAD, Notebook, golden, hostile
+
+UNTIL_STOPPED = """\
+from pathlib import Path
+n = 0
+while not Path("{name}.stop").exists():
+    n += 1
+    x = torch.zeros(n % 50 << 18, device="cuda")
+    time.sleep(0.02)"""
+BUSY = """() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'busy'"""
+FOLLOWED = """() => [...window.jupyterapp.shell.widgets('right')]
+    .find(widget => widget.id === 'nbmem-sidebar')._front.all.length"""
+
+
+@pytest.mark.cells(LOAD + ", time", UNTIL_STOPPED)
+def test_a_page_reloaded_in_the_middle_of_a_cell_is_live_before_its_end(notebook, page, lab):
+    notebook.run(0)
+    notebook.run(1, wait=False)
+    page.get_by_test_id("nbmem-card-0").wait_for()
+    page.reload()
+    notebook.show_sidebar()
+    notebook.wait_link("live")
+    page.get_by_test_id("nbmem-card-0").wait_for()
+    assert page.get_by_test_id("nbmem-running").inner_text().startswith("In [2]")
+    lab.touch(f"{notebook.name}.stop")
+    page.get_by_test_id("nbmem-cells").locator("[data-cell='2']").wait_for()
+    page.get_by_test_id("nbmem-card-0").get_by_text("NVIDIA L4 (virtual)").wait_for()
+
+
+@pytest.mark.cells(LOAD + ", time", UNTIL_STOPPED)
+def test_two_tabs_on_one_notebook_are_both_live(notebook, context, lab):
+    notebook.run(0)
+    notebook.run(1, wait=False)
+    second = Notebook(context.new_page(), lab, notebook.name)
+    second.open(wait=False)
+    second.show_sidebar()
+    second.page.get_by_test_id("nbmem-card-0").wait_for()
+    lab.touch(f"{notebook.name}.stop")
+    notebook.wait_run()
+    for one in (notebook, second):
+        one.page.get_by_test_id("nbmem-cells").locator("[data-cell='2']").wait_for()
+    peaks = {one.bytes_of("peak") for one in (notebook, second)}
+    assert len(peaks) == 1
+
+
+@pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")
+def test_a_restart_is_said_and_survived(notebook, page):
+    notebook.run(0)
+    notebook.run(1)
+    page.get_by_test_id("nbmem-card-0").wait_for()
+    notebook.restart()
+    notebook.wait_link("not-loaded")
+    assert page.get_by_test_id("nbmem-card-0").count() == 0
+    notebook.run(0)
+    notebook.wait_link("live")
+    notebook.run(1)
+    page.get_by_test_id("nbmem-card-0").wait_for()
+
+
+@pytest.mark.cells("1 + 1")
+def test_hostile_messages_and_other_versions_are_a_sentence_and_no_crash(notebook, page):
+    notebook.wait_link("not-loaded")
+    notebook.push(*[data for data in hostile() if isinstance(data, dict)])
+    notebook.wait_link("other-version")
+    marked = "<img src=x onerror='window.broken = 1'>"
+    report = golden("last_report") | {"title": marked, "notes": [marked, "x" * 10_000]}
+    notebook.push(golden("sample"), report, golden("cell_ended"))
+    notebook.wait_link("live")
+    page.get_by_test_id("nbmem-report").get_by_text(marked).first.wait_for()
+    assert page.evaluate("() => window.broken") is None
+    width = page.evaluate(
+        "() => { const n = document.getElementById('nbmem-sidebar'); return n.scrollWidth - n.clientWidth }"
+    )
+    assert width <= 0, "a long text makes the panel no wider"
+
+
+@pytest.mark.cells("import sys, types\nsys.modules['nbmem'] = types.ModuleType('nbmem')")
+def test_an_nbmem_that_does_not_speak_is_too_old(notebook, page):
+    notebook.execute(
+        "import sys, types; old = types.ModuleType('nbmem'); "
+        "old.load_ipython_extension = lambda shell: None; sys.modules['nbmem'] = old"
+    )
+    notebook.wait_link("not-loaded")
+    page.get_by_test_id("nbmem-load").click()
+    notebook.wait_link("too-old")
+    assert "Update it" in page.get_by_test_id("nbmem-nothing").inner_text()
+
+
+@pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")
+def test_it_follows_what_is_in_front_and_lets_go_of_what_is_closed(notebook, page, lab):
+    notebook.run(0)
+    notebook.wait_link("live")
+    lab.notebook("other.ipynb", "1 + 1")
+    notebook.command("docmanager:open", path="other.ipynb")
+    notebook.wait_link("not-loaded")
+    python = {"name": "python3"}
+    notebook.command("console:create", activate=True, kernelPreference=python)
+    page.wait_for_function(f"() => ({FOLLOWED})() === 3")
+    notebook.command("docmanager:open", path=notebook.name)
+    notebook.wait_link("live")
+    page.evaluate("""() => [...window.jupyterapp.shell.widgets('main')]
+        .filter(widget => widget.title.label !== window.jupyterapp.shell.currentWidget.title.label)
+        .forEach(widget => widget.dispose())""")
+    assert page.evaluate(FOLLOWED) == 1
+
+
+@pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")
+def test_an_idle_kernel_is_left_alone(notebook, lab, page):
+    notebook.run(0)
+    notebook.run(1)
+    page.get_by_test_id("nbmem-card-0").wait_for()
+    kernel = page.evaluate(
+        "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.id"
+    )
+    page.wait_for_load_state("networkidle")
+    before = lab.get(f"api/kernels/{kernel}")["last_activity"]
+    page.evaluate("() => new Promise(resolve => setTimeout(resolve, 2000))")  # what must not happen
+    assert lab.get(f"api/kernels/{kernel}")["last_activity"] == before
