@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
+    from nbmem.core.history import CellDelta
     from nbmem.core.session import Session
     from nbmem.record.recorder import Recorder
     from nbmem.report import Finding, Report
+    from nbmem.views.widget.explorer import ExplorerWidget
 
 _running: list[tuple[Trace, Recorder]] = []
 """Traces in progress, outermost first, with the one recorder: only the outermost records."""
@@ -31,6 +33,8 @@ class Trace:
 
     Attributes:
         session: What was recorded; None before the end, and for a trace inside another.
+        cells: The notebook's history before this recording, oldest first.
+        cell: The line in that history of the cell that was recorded; None outside of a notebook.
     """
 
     def __init__(
@@ -43,6 +47,8 @@ class Trace:
     ) -> None:
         self.name = name
         self.session: Session | None = None
+        self.cells: tuple[CellDelta, ...] = ()
+        self.cell: CellDelta | None = None
         self._options: dict[str, Any] = {"stacks": stacks, "device": device}
         self._namespace = namespace
         self._outer: Trace | None = None
@@ -125,9 +131,7 @@ class Trace:
         books = books_of(self._finished(), device)
         report = report_of(books)
         advice = advise(books.session, books, report, everything=everything)
-        return replace(
-            report, findings=advice.findings, notes=(*report.notes, *advice.notes)
-        )
+        return replace(report, findings=advice.findings, notes=(*report.notes, *advice.notes))
 
     def save(self, path: str | Path) -> Path:
         """Write the session to a file that `nbmem.open` and `nbmem report` read.
@@ -168,11 +172,35 @@ class Trace:
         except NbmemError as err:
             return f"nbmem: {err}"
 
-    def _repr_mimebundle_(self, **_options: Any) -> dict[str, str]:
+    def widget(self, device: int | None = None) -> ExplorerWidget:
+        """The report as a live widget (needs `pip install 'nbmem[widget]'`).
+
+        Its traits `moment`, `span` and `tensor` are what is chosen in it: observe them, set them,
+        and put it into layouts of ipywidgets and Voila.
+
+        Args:
+            device: As for `report`.
+
+        Raises:
+            NbmemError: As for `report`; or a library that the widget needs is not installed.
+        """
+        from nbmem.views.widget import explorer_widget
+
+        report = self.report(device)
+        return explorer_widget(report, self._history(report))
+
+    def _history(self, report: Report) -> tuple[CellDelta, ...]:
+        """The notebook's cells up to this one, which knows its peak now."""
+        if self.cell is None:
+            return self.cells
+        return (*self.cells, replace(self.cell, peak=report.peak.allocated))
+
+    def _repr_mimebundle_(self, **_options: Any) -> dict[str, Any]:
         from nbmem.views.bundle import mimebundle
 
         try:
-            return mimebundle(self.report())
+            report = self.report()
+            return mimebundle(report, self._history(report))
         except NbmemError as err:
             return {"text/plain": f"nbmem: {err}"}
 

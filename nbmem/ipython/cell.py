@@ -166,7 +166,9 @@ class CellHooks:
         if cell.trace is not None and getattr(result, "error_before_exec", None) is not None:
             self._tracer.drop(cell.trace, error)  # its code never ran
         elif cell.trace is not None:
+            cell.trace.cells, cell.trace.cell = tuple(self.rows), row
             exceeded = self._tracer.end(cell.trace, cell.options, error)
+            self._tracer.kept.number(cell.trace, cell.number)
             row = _with_peak(row, cell.trace)
         if row is not None:
             self.rows.append(row)

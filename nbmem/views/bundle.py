@@ -1,19 +1,33 @@
-"""Both readings of one report; the front end picks."""
+"""All readings of one report; the front end picks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from nbmem.views.explorer.output import MIME, MISSING, explorer_output
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.core.history import CellDelta
     from nbmem.report import Report
 
 
-def mimebundle(report: Report) -> dict[str, str]:
-    """What a notebook's output holds.
+def mimebundle(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any]:
+    """What a notebook's output holds: the explorer's data, static HTML and plain text.
 
-    Plain text is not a fallback: it is what terminals, diffs and CI see.
+    Plain text is not a fallback: it is what terminals, diffs and CI see. HTML is what shows where
+    nbmem's JupyterLab extension is not: on GitHub, in nbconvert, in other editors.
+
+    Args:
+        report: The report.
+        cells: The notebook's history, oldest first.
     """
-    return {"text/plain": render_text(report), "text/html": render_html(report)}
+    explorer = explorer_output(report, cells)
+    bundle: dict[str, Any] = {
+        "text/plain": render_text(report),
+        "text/html": render_html(report, *([] if explorer else [MISSING])),
+    }
+    return bundle | ({MIME: explorer} if explorer else {})

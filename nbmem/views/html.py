@@ -28,8 +28,13 @@ body { margin: 20px auto; max-width: 1260px; padding: 0 16px; background: #fffff
 """
 
 
-def render_html(report: Report) -> str:
-    """Write a report as a fragment of HTML."""
+def render_html(report: Report, *notes: str) -> str:
+    """Write a report as a fragment of HTML.
+
+    Args:
+        report: The report.
+        *notes: Sentences to add to its own.
+    """
     curves = timeline(report)
     pictures = [picture.image(style.PICTURE) for picture in (curves, card_bar(report)) if picture]
     return element(
@@ -49,7 +54,7 @@ def render_html(report: Report) -> str:
         *([render_tips_html(report.findings)] if report.findings else []),
         *tables.phases(report),
         *tables.holdings(report),
-        *_notes(report),
+        *_notes([*wording.notes(report), *notes]),
         style=style.BOX,
     )
 
@@ -115,8 +120,7 @@ def _tile(name: str, count: int | None, total: int, what: str) -> Markup:
     )
 
 
-def _notes(report: Report) -> list[Markup]:
-    found = wording.notes(report)
+def _notes(found: list[str]) -> list[Markup]:
     if not found:
         return []
     return [element("ul", *(element("li", note) for note in found), style=style.NOTES)]

@@ -1,12 +1,53 @@
 /** The renderer of nbmem's own output: what a traced cell leaves in the notebook. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+
+import { CommandIDs } from '../sidebar/commands.js';
+import { insert } from '../sidebar/document.js';
+import { MIME, ReportRenderer } from './renderer.js';
+import type { IActions } from './tips.js';
 
 export const explorer: JupyterFrontEndPlugin<void> = {
   id: 'nbmem-labextension:explorer',
   description: "Draws nbmem's saved reports, with or without a kernel.",
   autoStart: true,
   requires: [IRenderMimeRegistry],
-  activate: (_app: JupyterFrontEnd, _rendermime: IRenderMimeRegistry): void => undefined
+  optional: [INotebookTracker],
+  activate: (
+    app: JupyterFrontEnd,
+    rendermime: IRenderMimeRegistry,
+    tracker: INotebookTracker | null
+  ): void => {
+    rendermime.addFactory({
+      safe: true, // it makes no markup of what it is given, and draws only nbmem's own figures
+      mimeTypes: [MIME],
+      defaultRank: 40, // before text/html, which has 50
+      createRenderer: options => new ReportRenderer(options.mimeType, actionsOf(app, tracker))
+    });
+  }
 };
+
+/** What a tip's buttons do here: code is shown in a cell, and the user runs it. */
+function actionsOf(app: JupyterFrontEnd, tracker: INotebookTracker | null): IActions {
+  if (tracker === null) {
+    return { insert: null, run: null };
+  }
+  const put = (code: string): void => {
+    if (tracker.currentWidget !== null) {
+      insert(tracker.currentWidget, code);
+    }
+  };
+  return {
+    insert: put,
+    run: (name, words) => {
+      const line = [name, ...words].join(' ');
+      if (line === 'free cache' && app.commands.hasCommand(CommandIDs.freeCache)) {
+        void app.commands.execute(CommandIDs.freeCache);
+      } else {
+        put(`%nbmem ${line}`);
+      }
+    }
+  };
+}

@@ -13,11 +13,11 @@ import numpy as np
 from nbmem.core.categories import LIVE, Category
 from nbmem.core.units import format_bytes
 from nbmem.views import wording
+from nbmem.views.charts.bands import time_hides_steps
 from nbmem.views.explorer.naming import parts_of
-from nbmem.views.explorer.phases import phase_table, step_table
+from nbmem.views.explorer.phases import band_columns, phase_table, step_table
 from nbmem.views.explorer.texts import Texts
 from nbmem.views.markup import one_line
-from nbmem.views.palette import COLOURS, HATCHES, OTHER_TINT, PHASE_TINTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,12 +64,9 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
                 "key": category.key,
                 "label": wording.label(category, process_known=known),
                 "meaning": wording.meaning(category, process_known=known),
-                "colour": COLOURS[category],
-                "hatch": HATCHES.get(category),
             }
             for category in Category
         ],
-        "tints": [*map(list, PHASE_TINTS.items()), ["", OTHER_TINT]],
         "moments": {
             "event": differences(moments.event),
             "t": differences(moments.t_ns),
@@ -79,6 +76,8 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
                 if category is not Category.FREE and moments.held[:, category].any()
             ],
         },
+        "by_event": time_hides_steps(moments),
+        "bands": band_columns(report, texts),
         "phases": phase_table(report, texts),
         "steps": step_table(report),
         "tips": [_tip(finding) for finding in report.findings],

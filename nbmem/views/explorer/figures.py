@@ -15,6 +15,7 @@ from bokeh.embed import json_item
 from bokeh.models import (
     ColumnDataSource,
     FixedTicker,
+    Grid,
     LinearAxis,
     Plot,
     Quad,
@@ -60,6 +61,7 @@ def timeline() -> Plot:
     plot.extra_y_ranges = {"strips": Range1d(0, 1)}
     _axis(plot, "below")
     _axis(plot, "left")
+    _grid(plot)
     strips = _source("bands", "left", "right", "bottom", "top", "colour", "alpha")
     _draw(
         plot,
@@ -75,10 +77,10 @@ def timeline() -> Plot:
         strips,
         y_range="strips",
     )
-    # Hatches need a pattern for each area, so every category of the reserved bytes has its glyph.
-    areas = _source("areas", "x", "y0")
+    # BokehJS never ends drawing a stepped area without points.
+    areas = _source("areas", "x", "y0", rows=2)
     for category in RESERVED:
-        areas.add([], f"y{category + 1}")
+        areas.add([0, 0], f"y{category + 1}")
         _draw(
             plot,
             VAreaStep(
@@ -125,14 +127,14 @@ def timeline() -> Plot:
 
 def holders() -> Plot:
     """Category, module or variable, tensor: boxes as wide as their bytes, one row each."""
-    plot = _plot("holders", height=212, x=Range1d(0, 1), y=Range1d(3, 0))
+    plot = _plot("holders", height=212, x=Range1d(0, 1), y=Range1d(3, 0), left=0)
     _boxes(plot)
     return plot
 
 
 def pool() -> Plot:
     """Segments as bars, tiled by their blocks."""
-    plot = _plot("pool", height=300, x=Range1d(0, 1), y=Range1d(1, 0))
+    plot = _plot("pool", height=300, x=Range1d(0, 1), y=Range1d(1, 0), left=0)
     _boxes(plot)
     return plot
 
@@ -142,6 +144,7 @@ def phases() -> Plot:
     plot = _plot("phases", height=260, x=Range1d(0, 1), y=Range1d(0, 1))
     _axis(plot, "below")
     _axis(plot, "left")
+    _grid(plot)
     bars = _source("bars", "x", "y0")
     for category in ACTIVE:
         bars.add([], f"y{category + 1}")
@@ -151,6 +154,9 @@ def phases() -> Plot:
         _draw(plot, bar, bars, name=f"bar {category.key}")
     marks = Segment(x0="x0", x1="x1", y0="y", y1="y", line_width=2.5)
     _draw(plot, marks, _source("left", "x0", "x1", "y"), name="left")
+    names = Text(x="x", y="y", text="text", text_align="center", text_baseline="middle")
+    names.text_font_size = "11px"
+    _draw(plot, names, _source("names", "x", "y", "text"), name="names")
     return plot
 
 
@@ -159,6 +165,7 @@ def growth() -> Plot:
     plot = _plot("growth", height=180, x=Range1d(0, 1), y=Range1d(0, 1))
     _axis(plot, "below")
     _axis(plot, "left")
+    _grid(plot)
     steps = _source("steps", "x", "peak", "left")
     for name, dash in (("peak", "solid"), ("left", [6, 3])):
         _draw(
@@ -171,7 +178,7 @@ def growth() -> Plot:
     return plot
 
 
-def _plot(name: str, *, height: int, x: Range, y: Range) -> Plot:
+def _plot(name: str, *, height: int, x: Range, y: Range, left: int = 72) -> Plot:
     return Plot(
         name=name,
         x_range=x,
@@ -182,7 +189,7 @@ def _plot(name: str, *, height: int, x: Range, y: Range) -> Plot:
         background_fill_color=None,
         border_fill_color=None,
         outline_line_color=None,
-        min_border_left=0,
+        min_border_left=left,
         min_border_right=8,
         min_border_top=4,
         min_border_bottom=4,
@@ -193,12 +200,18 @@ def _plot(name: str, *, height: int, x: Range, y: Range) -> Plot:
 def _axis(plot: Plot, place: str) -> None:
     axis = LinearAxis(
         name=f"{place} axis",
-        ticker=FixedTicker(ticks=[]),
+        ticker=FixedTicker(name=f"{place} ticker", ticks=[]),
         axis_line_color=None,
         major_label_text_font_size="11px",
         minor_tick_line_color=None,
     )
     plot.add_layout(axis, place)
+
+
+def _grid(plot: Plot) -> None:
+    """Lines across, at the ticks of the bytes."""
+    axis = plot.left[0]
+    plot.add_layout(Grid(name="left grid", dimension=1, ticker=axis.ticker))
 
 
 def _boxes(plot: Plot) -> None:
@@ -234,8 +247,8 @@ def _boxes(plot: Plot) -> None:
     _draw(plot, outline, _source("chosen", "left", "right", "bottom", "top"), name="chosen")
 
 
-def _source(name: str, *columns: str) -> ColumnDataSource:
-    return ColumnDataSource(name=name, data={column: [] for column in columns})
+def _source(name: str, *columns: str, rows: int = 0) -> ColumnDataSource:
+    return ColumnDataSource(name=f"{name} data", data={column: [0] * rows for column in columns})
 
 
 def _draw(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from nbmem.core.categories import ACTIVE
 from nbmem.views.rows import Gap, shorten
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 600
 """Steps whose growth is drawn; of a longer loop every n-th."""
+MOST_BANDS = 1500
+"""Phases whose stretches are drawn above the timeline."""
 SIDE_BY_SIDE = 4
 """Steps that stand side by side."""
 
@@ -20,14 +24,15 @@ SIDE_BY_SIDE = 4
 def phase_table(report: Report, texts: Texts) -> list[dict[str, Any]]:
     """One entry for each phase that is shown; `left_out` says how many steps lie before it."""
     rows: list[dict[str, Any]] = []
-    where = {id(row): index for index, row in enumerate(report.phases)}
+    events = _events(report)
+    where = {id(row): span for row, span in zip(report.phases, events, strict=True)}
     compared = set(steps_side_by_side(report))
     left_out = 0
     for row in shorten(report):
         if isinstance(row, Gap):
             left_out = row.groups
             continue
-        rows.append(_phase(report, row, where[id(row)], texts))
+        rows.append(_phase(row, where[id(row)], texts))
         rows[-1]["left_out"], left_out = left_out, 0
         if row.step in compared and row.depth == 0:
             held = row.ledger_at_peak.held
@@ -35,8 +40,40 @@ def phase_table(report: Report, texts: Texts) -> list[dict[str, Any]]:
     return rows
 
 
-def _phase(report: Report, row: PhaseRow, index: int, texts: Texts) -> dict[str, Any]:
-    events = report.details.phases[index] if report.details else (-1, -1)
+def band_columns(report: Report, texts: Texts) -> list[list[int]]:
+    """[start, duration, first event, events, name, step] of each phase; -1 for none.
+
+    Too many phases are drawn as their steps, too many steps not at all.
+    """
+    rows = [
+        [row.t0_ns, row.t1_ns - row.t0_ns, first, last - first, texts.index(row.name), _step(row)]
+        for row, (first, last) in zip(report.phases, _events(report), strict=True)
+        if row.depth == 0
+    ]
+    if len(rows) <= MOST_BANDS:
+        return rows
+    merged: dict[int, list[int]] = {}
+    for t0, took, first, count, _, step in rows:
+        whole = merged.setdefault(step, [t0, 0, first, 0, -1, step])
+        whole[1], whole[3] = t0 + took - whole[0], first + count - whole[2]
+    found = list(merged.values())
+    return found if len(found) <= MOST_BANDS else []
+
+
+def _step(row: PhaseRow) -> int:
+    return -1 if row.step is None else row.step
+
+
+def _events(report: Report) -> tuple[tuple[int, int], ...]:
+    if report.details is not None:
+        return report.details.phases
+    moments = report.timeline
+    at = np.searchsorted(moments.t_ns, [(row.t0_ns, row.t1_ns) for row in report.phases])
+    last = len(moments.event) - 1
+    return tuple((int(a), int(b)) for a, b in moments.event[np.minimum(at, last)].reshape(-1, 2))
+
+
+def _phase(row: PhaseRow, events: tuple[int, int], texts: Texts) -> dict[str, Any]:
     return {
         "name": texts.index(row.name),
         "step": row.step,

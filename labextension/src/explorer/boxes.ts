@@ -1,0 +1,121 @@
+/** Boxes with texts inside, side by side or in rows: the holders and the pool. */
+
+import { h } from './dom.js';
+import { fitting, type Picture } from './figures.js';
+import { colourOf, hatchOf, inkOn, type ITheme } from './theme.js';
+
+export interface IBox<T> {
+  left: number;
+  right: number;
+  top: number;
+  bottom: number;
+  /** Key of the category whose paint it wears. */
+  paint: string;
+  alpha: number;
+  text: string;
+  what: T;
+}
+
+export class Boxes<T> {
+  constructor(
+    private readonly _picture: Picture,
+    private readonly _words: (what: T) => string,
+    private readonly _choose: (what: T) => void
+  ) {
+    const { host } = _picture;
+    this._tooltip = h('div', { class: 'nbx-Tooltip', 'aria-hidden': 'true' });
+    this._tooltip.hidden = true;
+    host.append(this._tooltip);
+    host.addEventListener('pointermove', event => this._hover(event));
+    host.addEventListener('pointerleave', () => (this._tooltip.hidden = true));
+    host.addEventListener('click', event => {
+      const found = this._under(event);
+      if (found !== null) {
+        this._choose(found.what);
+      }
+    });
+    _picture.onResize(() => this._label());
+  }
+
+  draw(boxes: IBox<T>[], width: number, height: number): void {
+    this._boxes = boxes;
+    this._size = [width, height];
+    this._picture.x(0, width);
+    this._picture.y(height, 0);
+    this._picture.fill('boxes', {
+      left: boxes.map(box => box.left),
+      right: boxes.map(box => box.right),
+      top: boxes.map(box => box.top),
+      bottom: boxes.map(box => box.bottom),
+      colour: boxes.map(box =>
+        box.paint === '' ? 'rgba(128, 128, 128, 0.18)' : colourOf(box.paint)
+      ),
+      hatch: boxes.map(box => hatchOf(box.paint) ?? 'rgba(0, 0, 0, 0)'),
+      pattern: boxes.map(box => (hatchOf(box.paint) === null ? ' ' : '/')),
+      alpha: boxes.map(box => box.alpha)
+    });
+    this._label();
+  }
+
+  /** Draw a frame around some of them. */
+  mark(chosen: (what: T) => boolean): void {
+    const marked = this._boxes.filter(box => chosen(box.what));
+    this._picture.fill('chosen', {
+      left: marked.map(box => box.left),
+      right: marked.map(box => box.right),
+      top: marked.map(box => box.top),
+      bottom: marked.map(box => box.bottom)
+    });
+  }
+
+  wear(theme: ITheme): void {
+    this._ink = theme.ink;
+    this._picture.glyph('boxes', { line_color: theme.ground });
+    this._picture.glyph('chosen', { line_color: theme.ink });
+    this._label();
+  }
+
+  private _label(): void {
+    const { width } = this._picture.frame;
+    const pixel = this._size[0] / Math.max(width, 1);
+    const named = this._boxes
+      .map(box => ({ box, text: fitting(box.text, (box.right - box.left) / pixel) }))
+      .filter(({ text }) => text !== '');
+    this._picture.fill('labels', {
+      x: named.map(({ box }) => box.left + 5 * pixel),
+      y: named.map(({ box }) => (box.top + box.bottom) / 2),
+      text: named.map(({ text }) => text),
+      colour: named.map(({ box }) =>
+        box.paint === '' || box.alpha < 0.5 ? this._ink : inkOn(colourOf(box.paint))
+      )
+    });
+  }
+
+  private _under(event: MouseEvent): IBox<T> | null {
+    const frame = this._picture.frame;
+    const x = ((event.clientX - frame.left) / frame.width) * this._size[0];
+    const y = ((event.clientY - frame.top) / frame.height) * this._size[1];
+    const inside = (box: IBox<T>): boolean =>
+      box.left <= x && x <= box.right && box.top <= y && y <= box.bottom;
+    return this._boxes.find(inside) ?? null;
+  }
+
+  private _hover(event: PointerEvent): void {
+    const found = this._under(event);
+    this._tooltip.hidden = found === null;
+    this._picture.host.style.cursor = found === null ? '' : 'pointer';
+    if (found === null) {
+      return;
+    }
+    this._tooltip.textContent = this._words(found.what);
+    const box = this._picture.host.getBoundingClientRect();
+    const room = box.width - this._tooltip.offsetWidth - 4;
+    this._tooltip.style.left = `${Math.max(Math.min(event.clientX - box.left + 12, room), 0)}px`;
+    this._tooltip.style.top = `${event.clientY - box.top + 16}px`;
+  }
+
+  private readonly _tooltip: HTMLElement;
+  private _boxes: IBox<T>[] = [];
+  private _size: [number, number] = [1, 1];
+  private _ink = '#000000';
+}

@@ -1,0 +1,43 @@
+/** What a person has chosen; every part of the explorer follows it, and it follows the widget. */
+
+export interface IChoice {
+  /** Index of the next event at the chosen moment. */
+  moment: number;
+  /** First and last event of the brushed stretch; null for all. */
+  span: [number, number] | null;
+  /** Index of an allocation in the data; null for none. */
+  tensor: number | null;
+}
+
+type Listener = (choice: IChoice) => void;
+
+export class Choice {
+  constructor(private _now: IChoice) {}
+
+  get now(): IChoice {
+    return this._now;
+  }
+
+  /** Change some of it; listeners hear of it once, and only of real changes. */
+  set(changes: Partial<IChoice>): void {
+    const next = { ...this._now, ...changes };
+    const same =
+      next.moment === this._now.moment &&
+      next.tensor === this._now.tensor &&
+      next.span?.[0] === this._now.span?.[0] &&
+      next.span?.[1] === this._now.span?.[1];
+    if (same) {
+      return;
+    }
+    this._now = next;
+    this._listeners.forEach(listener => listener(next));
+  }
+
+  /** Hear of changes until the answer is called. */
+  listen(listener: Listener): () => void {
+    this._listeners.add(listener);
+    return () => this._listeners.delete(listener);
+  }
+
+  private readonly _listeners = new Set<Listener>();
+}

@@ -1,0 +1,227 @@
+/** The explorer's data, as nbmem/views/explorer/data.py writes it, unpacked and checked. */
+
+/** Raised on the Python side when an older front end could no longer draw it. */
+export const VERSION = 1;
+/** Bytes of JSON that are unpacked at most: a saved notebook may hold anything. */
+const MOST_BYTES = 32 * 2 ** 20;
+
+export interface ICategory {
+  key: string;
+  label: string;
+  meaning: string;
+}
+
+export interface IMoments {
+  /** Index of the next event; ascending. */
+  event: number[];
+  /** Nanoseconds since the start of the recording. */
+  t: number[];
+  /** By category: bytes at each moment. */
+  held: number[][];
+  /** By category: live allocations at each moment; empty where nobody counted. */
+  live: number[][];
+  /** The line whose event led to each moment: an index of a text, or -1. */
+  line: number[];
+}
+
+export interface ILives {
+  born: number[];
+  freed: number[];
+  category: number[];
+  requested: number[];
+  block: number[];
+  name: number[];
+  group: number[];
+  shape: number[];
+  dtype: number[];
+  born_in: number[];
+  line: number[];
+}
+
+export interface IPhase {
+  name: number;
+  step: number | null;
+  depth: number;
+  t0: number;
+  t1: number;
+  first: number;
+  last: number;
+  before: number;
+  after: number;
+  peak: number;
+  reserved: number;
+  left_out: number;
+  held?: [number, number][];
+}
+
+export interface ISegment {
+  size: number;
+  small: boolean;
+  expandable: boolean;
+  stream: number;
+  pool: number;
+  /** Bytes, state (an index of STATES), category or -1, blocks. */
+  pieces: [number, number, number, number][];
+}
+
+export const STATES = ['used', 'pending', 'releasable', 'stuck'] as const;
+
+export interface IPool {
+  event: number;
+  others: number;
+  other_bytes: number;
+  used: number;
+  releasable: number;
+  stuck: number;
+  segments: ISegment[];
+}
+
+export interface ITip {
+  rule: string;
+  title: string;
+  evidence: string;
+  saves: string;
+  ground: string;
+  code: string | null;
+  command: string[] | null;
+  measured: string | null;
+}
+
+export interface ICellRow {
+  number: number | null;
+  label: string;
+  delta: number;
+  kept: number;
+  reserved: number;
+  peak: number | null;
+  duration: number;
+  error: string | null;
+}
+
+export interface IData {
+  verdict: string;
+  source: string;
+  about: string;
+  error: string | null;
+  notes: string[];
+  total: number;
+  process_known: boolean;
+  duration: number;
+  events: number;
+  by_event: boolean;
+  peak: { event: number; allocated: number; reserved: number; process: number | null };
+  categories: ICategory[];
+  moments: IMoments;
+  /** Start, duration, first event, events, name, step; -1 for none. */
+  bands: [number, number, number, number, number, number][];
+  /** Name, start, end, first event, event after the last. */
+  cells: [number, number, number, number, number][];
+  phases: IPhase[];
+  /** Step, start, highest allocated, allocated at its end. */
+  steps: [number, number, number, number][];
+  lives: ILives;
+  pools: IPool[];
+  tips: ITip[];
+  history: ICellRow[];
+  texts: string[];
+  figures: [string, string][];
+}
+
+/** Why a report cannot be drawn, for a person. */
+export class DataError extends Error {}
+
+/** Unpack what stands in a notebook's output. */
+export async function unpack(output: unknown): Promise<IData> {
+  const { version, data } = (output ?? {}) as { version?: unknown; data?: unknown };
+  if (version !== VERSION) {
+    throw new DataError(
+      `This report is of version ${String(version).slice(0, 20)} and this nbmem reads ${VERSION}: ` +
+        'bring the kernel and JupyterLab to the same nbmem.'
+    );
+  }
+  try {
+    return decoded(JSON.parse(await inflated(String(data))) as IData);
+  } catch (error) {
+    throw new DataError(`This report cannot be read: ${String(error).slice(0, 200)}`);
+  }
+}
+
+async function inflated(base64: string): Promise<string> {
+  const bytes = Uint8Array.from(atob(base64), c => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
+  const reader = stream.getReader();
+  const parts: BlobPart[] = [];
+  let size = 0;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) {
+      return new Blob(parts).text();
+    }
+    size += value.length;
+    if (size > MOST_BYTES) {
+      await reader.cancel();
+      throw new RangeError(`more than ${MOST_BYTES} bytes`);
+    }
+    parts.push(value);
+  }
+}
+
+interface IWritten {
+  event: number[];
+  t: number[];
+  held: [number, number[]][];
+  live?: [number, number[]][];
+  line?: number[];
+}
+
+/** Differences become values, and what an older nbmem left out becomes empty. */
+export function decoded(raw: IData): IData {
+  const written = raw.moments as unknown as IWritten;
+  const count = written.event.length;
+  const columns = (found: [number, number[]][] = []): number[][] => {
+    const all = raw.categories.map(() => new Array<number>(count).fill(0));
+    found.forEach(([category, column]) => (all[category] = summed(column)));
+    return all;
+  };
+  const held = columns(written.held);
+  const free = raw.categories.findIndex(category => category.key === 'free');
+  held[free] = held[free].map((_, row) => raw.total - held.reduce((sum, one) => sum + one[row], 0));
+  const lives = raw.lives ?? EMPTY;
+  return {
+    ...raw,
+    cells: raw.cells ?? [],
+    pools: raw.pools ?? [],
+    lives: { ...lives, born: summed(lives.born) },
+    moments: {
+      event: summed(written.event),
+      t: summed(written.t),
+      held,
+      live: written.live === undefined ? [] : columns(written.live),
+      line: written.line ?? new Array<number>(count).fill(-1)
+    }
+  };
+}
+
+const EMPTY: ILives = {
+  born: [],
+  freed: [],
+  category: [],
+  requested: [],
+  block: [],
+  name: [],
+  group: [],
+  shape: [],
+  dtype: [],
+  born_in: [],
+  line: []
+};
+
+function summed(column: number[]): number[] {
+  let sum = 0;
+  return column.map(step => (sum += step));
+}
+
+/** A text by its index; empty for -1. */
+export function textOf(data: IData, index: number): string {
+  return data.texts[index] ?? '';
+}

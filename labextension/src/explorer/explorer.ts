@@ -1,0 +1,415 @@
+/** The explorer: the headline, the timeline, and beneath it what the chosen moment was made of. */
+
+import { formatBytes } from '../format.js';
+import type { Choice } from './choice.js';
+import type { IData } from './data.js';
+import { button, choice as pick, h, swatch } from './dom.js';
+import type { IBokeh } from './figures.js';
+import { Holders } from './holders.js';
+import { Largest } from './largest.js';
+import { LedgerView } from './ledger.js';
+import { allocatedAt, inWords, peakBetween, RESERVED, rowOf } from './moments.js';
+import { growthInWords, Phases } from './phases.js';
+import { PoolView } from './pool.js';
+import { paintOf, themeOf, watchTheme, type ITheme } from './theme.js';
+import { Timeline, type Scale } from './timeline.js';
+import { historyOf, tipsOf, type IActions } from './tips.js';
+
+interface IPart {
+  wear(theme: ITheme): void;
+  follow?(): void;
+}
+
+interface ITab {
+  key: string;
+  label: string;
+  panel: HTMLElement;
+  /** Draws its pictures when it is first seen. */
+  draw: (() => Promise<IPart[]>) | null;
+}
+
+let count = 0;
+
+export class Explorer {
+  readonly node = h('div', { class: 'nbx-Explorer', 'data-testid': 'nbx-explorer' });
+
+  constructor(
+    private readonly _data: IData,
+    private readonly _choice: Choice,
+    private readonly _actions: IActions,
+    private readonly _bokeh: () => Promise<IBokeh>
+  ) {
+    this._ledger = new LedgerView(_data, _choice);
+    this._largest = new Largest(_data, _choice);
+    this._id = `nbx-${++count}`;
+    this._build();
+    this._ends.push(_choice.listen(() => this._follow()));
+    this._ends.push(watchTheme(() => this._wear()));
+    // BokehJS measures its place, and an output is rendered before it is attached.
+    const seen = new ResizeObserver(() => {
+      if (this.node.offsetWidth > 0) {
+        seen.disconnect();
+        void this._draw();
+      }
+    });
+    seen.observe(this.node);
+    this._ends.push(() => seen.disconnect());
+    this._follow();
+  }
+
+  dispose(): void {
+    this._isDisposed = true;
+    this._ends.splice(0).forEach(end => end());
+    this._timeline?.dispose();
+    this.node.remove();
+  }
+
+  private _build(): void {
+    const data = this._data;
+    const source = data.source === '' ? '' : `, ${data.source}`;
+    this.node.append(
+      h('div', { class: 'nbx-Verdict' }, data.verdict + source),
+      h('div', { class: 'nbx-mod-quiet' }, data.about)
+    );
+    if (data.error !== null) {
+      this.node.append(h('div', { class: 'nbx-Ended' }, `Ended by ${data.error}`));
+    }
+    this.node.append(this._toolbar(), this._canvas, this._legend());
+    this._tabs = this._makeTabs();
+    const list = h('div', { class: 'nbx-Tabs', role: 'tablist', 'aria-label': 'What to look at' });
+    for (const tab of this._tabs) {
+      const made = button(tab.label, () => this._select(tab.key), {
+        role: 'tab',
+        id: `${this._id}-tab-${tab.key}`,
+        'aria-controls': `${this._id}-${tab.key}`,
+        'data-tab': tab.key
+      });
+      made.addEventListener('keydown', event => this._tabKey(event));
+      list.append(made);
+      tab.panel.id = `${this._id}-${tab.key}`;
+      tab.panel.setAttribute('role', 'tabpanel');
+      tab.panel.setAttribute('aria-labelledby', made.id);
+    }
+    this.node.append(list, ...this._tabs.map(tab => tab.panel));
+    if (data.notes.length > 0) {
+      const notes = data.notes.map(note => h('li', {}, note));
+      this.node.append(h('ul', { class: 'nbx-Notes nbx-mod-quiet' }, ...notes));
+    }
+    this._select('moment');
+  }
+
+  private _toolbar(): HTMLElement {
+    const zoom = (text: string, label: string, action: () => void): HTMLElement =>
+      button(text, action, { 'aria-label': label, title: label });
+    return h(
+      'div',
+      { class: 'nbx-Toolbar' },
+      pick(
+        'Count from left to right',
+        [
+          ['time', 'time'],
+          ['events', 'events']
+        ],
+        this._data.by_event ? 'events' : 'time',
+        value => {
+          if (this._timeline !== null) {
+            this._timeline.byEvent = value === 'events';
+          }
+        }
+      ),
+      pick<Scale>(
+        'Height of the picture',
+        [
+          ['fit', 'fit'],
+          ['card', 'whole card']
+        ],
+        'fit',
+        value => {
+          if (this._timeline !== null) {
+            this._timeline.scale = value;
+          }
+        }
+      ),
+      pick(
+        'What dragging does',
+        [
+          ['select', 'select'],
+          ['pan', 'pan']
+        ],
+        'select',
+        value => {
+          if (this._timeline !== null) {
+            this._timeline.panning = value === 'pan';
+          }
+        }
+      ),
+      h(
+        'div',
+        { class: 'nbx-Choice', role: 'group', 'aria-label': 'Zoom' },
+        zoom('+', 'Zoom in (also Ctrl and the wheel)', () => this._timeline?.zoomBy(1.6)),
+        zoom('−', 'Zoom out', () => this._timeline?.zoomBy(1 / 1.6)),
+        zoom('all', 'Show all of it', () => this._timeline?.showAll())
+      ),
+      h('span', { class: 'nbx-Space' }),
+      button('peak', () => this._goto(this._data.peak.event), { 'data-testid': 'nbx-peak' }),
+      button('end', () => this._goto(this._data.events)),
+      this._clear
+    );
+  }
+
+  private _legend(): HTMLElement {
+    const { categories, moments } = this._data;
+    const legend = h('div', { class: 'nbx-Legend', 'aria-hidden': 'true' });
+    categories.slice(0, RESERVED).forEach(({ key, label }, category) => {
+      if (moments.held[category].some(bytes => bytes > 0)) {
+        legend.append(h('span', {}, swatch(paintOf(key)), label));
+      }
+    });
+    legend.append(
+      h(
+        'span',
+        {},
+        h('span', { class: 'nbx-Dash' }),
+        `reserved, up to ${formatBytes(this._data.peak.reserved)}`
+      )
+    );
+    if (this._data.peak.process !== null) {
+      const text = `process, up to ${formatBytes(this._data.peak.process)}`;
+      legend.append(h('span', {}, h('span', { class: 'nbx-Dash nbx-mod-fine' }), text));
+    }
+    return legend;
+  }
+
+  private _makeTabs(): ITab[] {
+    const data = this._data;
+    const tabs: ITab[] = [this._momentTab()];
+    if (data.phases.length > 0) {
+      tabs.push(this._phasesTab());
+    }
+    if (data.pools.some(pool => pool.segments.length > 0)) {
+      tabs.push(this._poolTab());
+    }
+    if (data.tips.length > 0) {
+      const panel = h('div', {}, tipsOf(data, this._actions));
+      tabs.push({ key: 'tips', label: `Tips (${data.tips.length})`, panel, draw: null });
+    }
+    if (data.history.length > 0) {
+      const panel = h('div', { class: 'nbx-Scroll' }, historyOf(data.history));
+      tabs.push({ key: 'cells', label: 'Cells', panel, draw: null });
+    }
+    return tabs;
+  }
+
+  private _momentTab(): ITab {
+    const canvas = h('div', { class: 'nbx-Picture nbx-mod-holders' });
+    const path = h('div');
+    const told = this._data.lives.born.length > 0;
+    const right = told
+      ? [
+          h('h4', {}, 'Who held it: category, module or variable, tensor'),
+          path,
+          canvas,
+          this._largest.node
+        ]
+      : [];
+    const panel = h(
+      'div',
+      {},
+      this._where,
+      this._ledger.bars,
+      h(
+        'div',
+        { class: 'nbx-Columns' },
+        h('div', { class: 'nbx-Side' }, this._ledger.table),
+        h('div', { class: 'nbx-Main' }, ...right)
+      )
+    );
+    const draw = async (): Promise<IPart[]> => {
+      const holders = await Holders.draw(await this._bokeh(), this._data, this._choice, canvas);
+      path.append(holders.path);
+      return [holders];
+    };
+    return { key: 'moment', label: 'At this moment', panel, draw: told ? draw : null };
+  }
+
+  private _phasesTab(): ITab {
+    const many = this._data.steps.length >= 3;
+    const bars = h('div', { class: 'nbx-Picture nbx-mod-phases' });
+    const growth = many ? h('div', { class: 'nbx-Picture nbx-mod-growth' }) : null;
+    const table = h('div', {
+      class: 'nbx-Scroll',
+      tabindex: '0',
+      role: 'region',
+      'aria-label': 'Phases'
+    });
+    const side = h(
+      'div',
+      { class: 'nbx-Main' },
+      h('h4', {}, 'Peak of each step, and what it left (dashed)'),
+      growth,
+      h('p', { class: 'nbx-Words' }, growthInWords(this._data))
+    );
+    const panel = h(
+      'div',
+      {},
+      h(
+        'div',
+        { class: 'nbx-Columns' },
+        h(
+          'div',
+          { class: 'nbx-Main nbx-mod-wide' },
+          h('h4', {}, 'Peak of each phase by category, step beside step; the line is what it left'),
+          bars
+        ),
+        many ? side : null
+      ),
+      table
+    );
+    const draw = async (): Promise<IPart[]> => {
+      const phases = await Phases.draw(await this._bokeh(), this._data, this._choice, bars, growth);
+      table.append(phases.table);
+      return [phases];
+    };
+    return { key: 'phases', label: 'Phases', panel, draw };
+  }
+
+  private _poolTab(): ITab {
+    const { pools, peak } = this._data;
+    const canvas = h('div', { class: 'nbx-Picture nbx-mod-pool' });
+    const figures = h('div', { class: 'nbx-Scroll' });
+    const head = h('div', { class: 'nbx-Toolbar' });
+    const panel = h('div', {}, head, canvas, figures);
+    const draw = async (): Promise<IPart[]> => {
+      const view = await PoolView.draw(await this._bokeh(), this._data, canvas);
+      const options = pools.map((pool, i): [string, string] => [
+        String(i),
+        pool.event === peak.event ? 'at the peak' : 'at the end'
+      ]);
+      const last = String(pools.length - 1);
+      head.append(pick('When', options, last, value => view.show(pools[Number(value)])));
+      head.after(view.words);
+      figures.append(view.table);
+      view.show(pools[pools.length - 1]);
+      return [view];
+    };
+    return { key: 'pool', label: 'Pool', panel, draw };
+  }
+
+  private _select(key: string): void {
+    for (const tab of this._tabs) {
+      const chosen = tab.key === key;
+      tab.panel.hidden = !chosen;
+      const made = this.node.querySelector<HTMLElement>(`[role=tab][data-tab=${tab.key}]`);
+      made?.setAttribute('aria-selected', String(chosen));
+      made?.setAttribute('tabindex', chosen ? '0' : '-1');
+    }
+    this._tab = key;
+    if (this._timeline !== null) {
+      void this._drawTab();
+    }
+  }
+
+  private _tabKey(event: KeyboardEvent): void {
+    const step = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
+    if (step !== 0) {
+      event.preventDefault();
+      event.stopPropagation();
+      const at = this._tabs.findIndex(tab => tab.key === this._tab) + step;
+      this._select(this._tabs[(at + this._tabs.length) % this._tabs.length].key);
+      this.node.querySelector<HTMLElement>('[role=tab][aria-selected=true]')?.focus();
+    }
+  }
+
+  private async _draw(): Promise<void> {
+    const began = performance.now();
+    try {
+      const bokeh = await this._bokeh();
+      if (this._isDisposed) {
+        return;
+      }
+      this._timeline = await Timeline.draw(bokeh, this._data, this._choice, this._canvas);
+      this._parts.push(this._timeline);
+      this._wear();
+      await this._drawTab();
+      this.node.dataset.drawnMs = (performance.now() - began).toFixed(0);
+      this.node.dataset.drawn = 'true';
+    } catch (error) {
+      const text = `The pictures cannot be drawn (${String(error).slice(0, 200)}); the tables below are whole.`;
+      this._canvas.replaceChildren(h('p', { class: 'nbx-Words' }, text));
+      this.node.dataset.drawn = 'failed';
+    }
+  }
+
+  private async _drawTab(): Promise<void> {
+    const tab = this._tabs.find(one => one.key === this._tab);
+    const draw = tab?.draw;
+    if (tab !== undefined && draw !== null && draw !== undefined) {
+      tab.draw = null;
+      this._parts.push(...(await draw()));
+      this._wear();
+      this._follow();
+    }
+    if (tab !== undefined) {
+      tab.panel.dataset.drawn = 'true';
+    }
+  }
+
+  private _goto(event: number): void {
+    const row = rowOf(this._data, event);
+    this._choice.set({ moment: this._data.moments.event[row], span: null });
+  }
+
+  private _follow(): void {
+    const { moment, span } = this._choice.now;
+    const row = rowOf(this._data, moment);
+    const data = this._data;
+    const peak = row === rowOf(data, data.peak.event) ? 'At the peak' : 'At';
+    this._where.replaceChildren(
+      h('b', {}, `${formatBytes(allocatedAt(data, row))} allocated`),
+      ` · ${peak === 'At' ? '' : 'the peak · '}${inWords(data, row)}`
+    );
+    this._clear.hidden = span === null;
+    if (span !== null) {
+      const [first, last] = span.map(event => rowOf(data, event));
+      const change = allocatedAt(data, last) - allocatedAt(data, first);
+      const top = peakBetween(data, span[0], span[1]);
+      this._where.append(
+        h(
+          'div',
+          {},
+          `The selection, events ${span[0].toLocaleString('en-US')} to ${span[1].toLocaleString('en-US')}: ` +
+            `allocated changed by ${formatBytes(change, true)}, peak ${formatBytes(allocatedAt(data, top))}.`
+        )
+      );
+    }
+    this._ledger.follow();
+    this._largest.follow();
+    this._parts.forEach(part => part.follow?.());
+  }
+
+  private _wear(): void {
+    const theme = themeOf(this.node);
+    this.node.classList.toggle('nbx-mod-dark', theme.dark);
+    this._parts.forEach(part => part.wear(theme));
+  }
+
+  private readonly _id: string;
+  private readonly _ends: (() => void)[] = [];
+  private readonly _ledger: LedgerView;
+  private readonly _largest: Largest;
+  private readonly _canvas = h('div', {
+    class: 'nbx-Picture nbx-mod-timeline',
+    'data-testid': 'nbx-timeline'
+  });
+  private readonly _where = h('div', {
+    class: 'nbx-Where',
+    role: 'status',
+    'data-testid': 'nbx-where'
+  });
+  private readonly _clear = button('clear selection', () => this._choice.set({ span: null }));
+  private readonly _parts: IPart[] = [];
+  private _tabs: ITab[] = [];
+  private _tab = 'moment';
+  private _timeline: Timeline | null = null;
+  private _isDisposed = false;
+}

@@ -1,0 +1,189 @@
+/** Bokeh's documents: checked, drawn, filled with data and given the page's colours. */
+
+import { h } from './dom.js';
+import type { ITick } from './ticks.js';
+import type { ITheme } from './theme.js';
+
+/** What is used of a BokehJS model. */
+interface IModel {
+  setv(values: Record<string, unknown>): void;
+}
+
+interface IRenderer extends IModel {
+  glyph: IModel;
+}
+
+interface IPlot extends IModel {
+  x_range: IModel;
+  y_range: IModel;
+  document: { get_model_by_name(name: string): IModel | null };
+  properties: { inner_width: { change: { connect(slot: () => void): boolean } } };
+}
+
+interface IView {
+  el: HTMLElement;
+  model: IPlot;
+  frame: { bbox: { left: number; top: number; width: number; height: number } };
+  remove(): void;
+}
+
+/** What is used of BokehJS. */
+export interface IBokeh {
+  version: string;
+  embed: { embed_item(item: unknown, element: HTMLElement): Promise<{ roots: Iterable<IView> }> };
+}
+
+/** The models of nbmem/views/explorer/figures.py: no callbacks, no markup, no addresses. */
+const MODELS = new Set(
+  (
+    'AllIndices AllLabels BasicTickFormatter CDSView ColumnDataSource DocumentConfig FixedTicker ' +
+    'GlyphRenderer Grid LinearAxis LinearScale Notifications Plot Quad Range1d Scatter Segment Selection ' +
+    'Span Step Text Title Toolbar UnionRenderers VAreaStep VBar'
+  ).split(' ')
+);
+/** Attributes that could bring foreign styles, addresses or code. */
+const FORBIDDEN = /^(js_|styles|stylesheets|css_|html_|syncable|subscribed_events|callbacks|defs)/;
+const KINDS = new Set(['object', 'map', 'field', 'value', 'number', 'ndarray', 'symbol', 'set']);
+
+/** A document that is not one of nbmem's. */
+export class ForeignFigureError extends Error {}
+
+/** Throw unless a document holds nothing but what nbmem's own have: a saved notebook may lie. */
+export function checkFigure(node: unknown): void {
+  if (Array.isArray(node)) {
+    node.forEach(checkFigure);
+    return;
+  }
+  if (typeof node === 'string' && node.includes('$$')) {
+    throw new ForeignFigureError('a formula'); // BokehJS would fetch MathJax for it
+  }
+  if (typeof node !== 'object' || node === null) {
+    return;
+  }
+  const { type, name } = node as { type?: unknown; name?: unknown };
+  if (type !== undefined && !(typeof type === 'string' && KINDS.has(type))) {
+    throw new ForeignFigureError(`a ${String(type).slice(0, 40)}`);
+  }
+  if (type === 'object' && !(typeof name === 'string' && MODELS.has(name))) {
+    throw new ForeignFigureError(`the model ${String(name).slice(0, 40)}`);
+  }
+  for (const [key, value] of Object.entries(node)) {
+    const empty = Array.isArray(value) && value.length === 0;
+    if (FORBIDDEN.test(key) && !empty) {
+      throw new ForeignFigureError(`the attribute ${key.slice(0, 40)}`);
+    }
+    checkFigure(value);
+  }
+}
+
+export type Columns = Record<string, ArrayLike<number | string | null>>;
+
+/** A drawn document. */
+export class Picture {
+  private constructor(
+    readonly host: HTMLElement,
+    private readonly _view: IView
+  ) {}
+
+  /** Draw into `host`, which must be attached: BokehJS measures it. */
+  static async draw(bokeh: IBokeh, text: string, host: HTMLElement): Promise<Picture> {
+    const item: unknown = JSON.parse(text);
+    checkFigure(item);
+    const target = h('div', { class: 'nbx-Canvas', 'aria-hidden': 'true' });
+    host.append(target);
+    const manager = await bokeh.embed.embed_item(item, target);
+    const [view] = manager.roots;
+    host.dataset.bokeh = bokeh.version;
+    return new Picture(host, view);
+  }
+
+  /** Call back when the picture has another width. */
+  onResize(slot: () => void): void {
+    this._view.model.properties.inner_width.change.connect(slot);
+  }
+
+  set(name: string, values: Record<string, unknown>): void {
+    this._model(name).setv(values);
+  }
+
+  fill(source: string, data: Columns): void {
+    this._model(`${source} data`).setv({ data });
+  }
+
+  glyph(name: string, values: Record<string, unknown>): void {
+    (this._model(name) as IRenderer).glyph.setv(values);
+  }
+
+  plot(values: Record<string, unknown>): void {
+    this._view.model.setv(values);
+  }
+
+  x(start: number, end: number): void {
+    this._view.model.x_range.setv({ start, end });
+  }
+
+  y(start: number, end: number): void {
+    this._view.model.y_range.setv({ start, end });
+  }
+
+  axis(place: 'below' | 'left', ticks: ITick[]): void {
+    this.set(`${place} axis`, {
+      major_label_overrides: new Map(ticks.map(({ at, text }) => [at, text.replaceAll('$', 'S')]))
+    });
+    this.set(`${place} ticker`, { ticks: ticks.map(({ at }) => at) });
+  }
+
+  /** Axes and texts in the page's colours. */
+  wear(theme: ITheme, places: ('below' | 'left')[]): void {
+    for (const place of places) {
+      this.set(`${place} axis`, {
+        major_label_text_color: theme.quiet,
+        major_tick_line_color: theme.line
+      });
+    }
+  }
+
+  /** The inner frame in the page's pixels. */
+  get frame(): DOMRect {
+    const box = this._view.el.getBoundingClientRect();
+    const { left, top, width, height } = this._view.frame.bbox;
+    return new DOMRect(box.left + left, box.top + top, width, height);
+  }
+
+  dispose(): void {
+    this._view.remove();
+    this.host.replaceChildren();
+  }
+
+  private _model(name: string): IModel {
+    const model = this._view.model.document.get_model_by_name(name);
+    if (model === null) {
+      throw new ForeignFigureError(`no ${name}`);
+    }
+    return model;
+  }
+}
+
+/** A text cut to a width in pixels; empty where not even three letters fit. */
+export function fitting(text: string, width: number, size = 11): string {
+  const most = Math.floor((width - 8) / (0.55 * size));
+  if (text.length <= most) {
+    return text;
+  }
+  return most >= 4 ? `${text.slice(0, most - 1)}…` : '';
+}
+
+const SHORT = new Map([
+  ['forward', 'fwd'],
+  ['backward', 'bwd'],
+  ['optimizer', 'opt'],
+  ['zero_grad', 'zero'],
+  ['inference', 'inf'],
+  ['input', 'in']
+]);
+
+/** The name of a phase cut to a width: whole, short, or as much as fits. */
+export function phaseIn(name: string, width: number): string {
+  const short = SHORT.get(name) ?? name;
+  return fitting(name, width) === name ? name : fitting(short, width);
+}

@@ -1,0 +1,134 @@
+/** Who held it: category, module or variable, tensor, as boxes as wide as their bytes. */
+
+import type { Choice } from './choice.js';
+import type { IData } from './data.js';
+import { Boxes, type IBox } from './boxes.js';
+import { button, h } from './dom.js';
+import { Picture, type IBokeh } from './figures.js';
+import { holderInWords, holdersAt, rowOf, type IHolder } from './moments.js';
+import type { ITheme } from './theme.js';
+
+/** Narrower boxes are not drawn: their bytes show as a gap in the row, and in the table. */
+const LEAST = 1 / 4000;
+
+interface IPlace {
+  holder: IHolder;
+  path: IHolder[];
+}
+
+export class Holders {
+  readonly path = h('nav', { class: 'nbx-Path', 'aria-label': 'Holders: where the picture is' });
+
+  private constructor(
+    private readonly _data: IData,
+    private readonly _choice: Choice,
+    picture: Picture
+  ) {
+    this._boxes = new Boxes<IPlace>(
+      picture,
+      ({ holder }) => holderInWords(_data, holder),
+      place => this._chosen(place)
+    );
+  }
+
+  static async draw(
+    bokeh: IBokeh,
+    data: IData,
+    choice: Choice,
+    host: HTMLElement
+  ): Promise<Holders> {
+    const text = data.figures.find(([name]) => name === 'holders')?.[1] ?? '';
+    return new Holders(data, choice, await Picture.draw(bokeh, text, host));
+  }
+
+  follow(): void {
+    const row = rowOf(this._data, this._choice.now.moment);
+    if (row !== this._row) {
+      this._row = row;
+      this._roots = holdersAt(this._data, row);
+      // Stay where the person has gone as long as it is there.
+      let level = this._roots;
+      const stayed: IHolder[] = [];
+      for (const { label } of this._inside) {
+        const next = level.find(holder => holder.label === label);
+        if (next === undefined || next.parts.length === 0) {
+          break;
+        }
+        stayed.push(next);
+        level = next.parts;
+      }
+      this._inside = stayed;
+      this._draw();
+    }
+    this._boxes.mark(
+      ({ holder }) => holder.life !== null && holder.life === this._choice.now.tensor
+    );
+  }
+
+  wear(theme: ITheme): void {
+    this._boxes.wear(theme);
+  }
+
+  private _chosen({ holder, path }: IPlace): void {
+    if (holder.life !== null) {
+      const same = this._choice.now.tensor === holder.life;
+      this._choice.set({ tensor: same ? null : holder.life });
+    } else if (holder.parts.length > 0) {
+      this._go(path);
+    }
+  }
+
+  private _go(path: IHolder[]): void {
+    this._inside = path;
+    this._draw();
+    this._boxes.mark(
+      ({ holder }) => holder.life !== null && holder.life === this._choice.now.tensor
+    );
+  }
+
+  private _draw(): void {
+    const inside = this._inside;
+    const shown = inside.length === 0 ? this._roots : [inside[inside.length - 1]];
+    const above = inside.slice(0, -1);
+    const whole = Math.max(
+      shown.reduce((sum, holder) => sum + holder.bytes, 0),
+      1
+    );
+    const boxes: IBox<IPlace>[] = [];
+    const add = (holders: IHolder[], left: number, level: number, path: IHolder[]): void => {
+      for (const holder of holders) {
+        const right = left + holder.bytes;
+        if (holder.bytes / whole > LEAST) {
+          const here = [...path, holder];
+          boxes.push({
+            left,
+            right,
+            top: level + 0.02,
+            bottom: level + 0.98,
+            paint: this._data.categories[holder.category].key,
+            alpha: [1, 0.78, 0.6][Math.min(level, 2)],
+            text: holder.label,
+            what: { holder, path: here }
+          });
+          add(holder.parts, left, level + 1, here);
+        }
+        left = right;
+      }
+    };
+    add(shown, 0, 0, above);
+    this._boxes.draw(boxes, whole, 3);
+    const crumbs: (HTMLElement | string)[] = [button('all', () => this._go([]))];
+    inside.forEach((holder, depth) => {
+      crumbs.push(
+        ' › ',
+        button(holder.label, () => this._go(inside.slice(0, depth + 1)))
+      );
+    });
+    this.path.replaceChildren(...crumbs);
+  }
+
+  private readonly _boxes: Boxes<IPlace>;
+  private _row = -1;
+  private _roots: IHolder[] = [];
+  private _inside: IHolder[] = [];
+}

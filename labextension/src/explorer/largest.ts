@@ -1,0 +1,176 @@
+/** The table of the largest: sorted by any column, filtered by a word. */
+
+import { exactBytes, formatBytes } from '../format.js';
+import type { Choice } from './choice.js';
+import { textOf, type IData, type ILives } from './data.js';
+import { button, h, swatch } from './dom.js';
+import { livesAt, nameOf, restAt, rowOf } from './moments.js';
+import { paintOf } from './theme.js';
+
+const MOST = 100;
+
+type Column = 'requested' | 'category' | 'name' | 'shape' | 'dtype' | 'born_in' | 'line';
+
+const COLUMNS: readonly (readonly [Column, string])[] = [
+  ['requested', 'bytes'],
+  ['category', 'category'],
+  ['name', 'what'],
+  ['shape', 'shape'],
+  ['dtype', 'dtype'],
+  ['born_in', 'born in'],
+  ['line', 'line']
+];
+
+export class Largest {
+  readonly node = h('div', { class: 'nbx-Largest' });
+
+  constructor(
+    private readonly _data: IData,
+    private readonly _choice: Choice
+  ) {
+    this._filter = h('input', {
+      type: 'search',
+      class: 'nbx-Filter',
+      placeholder: 'filter: a name, a category, a line',
+      'aria-label': 'Filter the largest tensors'
+    });
+    this._filter.addEventListener('input', () => this.follow());
+    for (const name of ['keydown', 'keyup', 'keypress']) {
+      this._filter.addEventListener(name, event => event.stopPropagation());
+    }
+    this.node.append(
+      h('div', { class: 'nbx-Largest-head' }, h('h4', {}, 'Largest tensors'), this._filter),
+      h(
+        'div',
+        { class: 'nbx-Scroll', tabindex: '0', role: 'region', 'aria-label': 'Largest tensors' },
+        this._table
+      ),
+      this._rest
+    );
+  }
+
+  follow(): void {
+    const { moment, tensor } = this._choice.now;
+    const row = rowOf(this._data, moment);
+    const all = livesAt(this._data, row);
+    const word = this._filter.value.trim().toLowerCase();
+    const found =
+      word === '' ? all : all.filter(life => this._says(life).toLowerCase().includes(word));
+    const sorted = this._sorted(found);
+    const body = h('tbody');
+    for (const life of sorted.slice(0, MOST)) {
+      body.append(this._line(life, life === tensor));
+    }
+    // A column in which nothing stands only takes room.
+    const told = COLUMNS.filter(
+      ([column]) =>
+        column === 'requested' ||
+        column === 'category' ||
+        all.some(life => this._text(life, column) !== '')
+    );
+    this._told = new Set(told.map(([column]) => column));
+    body.querySelectorAll<HTMLElement>('td[data-column]').forEach(cell => {
+      cell.hidden = !this._told.has(cell.dataset.column as Column);
+    });
+    this._table.replaceChildren(h('thead', {}, this._head(told)), body);
+    this._table.setAttribute('aria-rowcount', String(found.length));
+    const more =
+      found.length > MOST ? `${found.length - MOST} more rows; filter to see them. ` : '';
+    this._rest.textContent = more + (word === '' ? this._others(row, all) : '');
+    body.querySelector('[aria-selected=true]')?.scrollIntoView?.({ block: 'nearest' });
+  }
+
+  private _others(row: number, all: number[]): string {
+    let bytes = 0;
+    let count: number | null = 0;
+    this._data.categories.slice(0, 12).forEach((_, category) => {
+      const mine = all.filter(life => this._data.lives.category[life] === category);
+      const rest = restAt(this._data, row, category, mine);
+      bytes += rest.bytes;
+      count = count === null || rest.count === null ? null : count + rest.count;
+    });
+    if (bytes === 0) {
+      return '';
+    }
+    const number =
+      count === null ? 'Others' : `${(count as number).toLocaleString('en-US')} smaller ones`;
+    return `${number} hold ${formatBytes(bytes)}.`;
+  }
+
+  private _head(columns: readonly (readonly [Column, string])[]): HTMLElement {
+    const row = h('tr');
+    for (const [column, label] of columns) {
+      const order = column === this._by ? (this._down ? 'descending' : 'ascending') : 'none';
+      const arrow = order === 'none' ? '' : this._down ? ' ↓' : ' ↑';
+      const sort = button(label + arrow, () => {
+        this._down = this._by === column ? !this._down : column === 'requested';
+        this._by = column;
+        this.follow();
+        this._table
+          .querySelector<HTMLElement>('[aria-sort=ascending] button, [aria-sort=descending] button')
+          ?.focus();
+      });
+      row.append(h('th', { scope: 'col', 'aria-sort': order }, sort));
+    }
+    return row;
+  }
+
+  private _line(life: number, chosen: boolean): HTMLElement {
+    const { requested, block, category } = this._data.lives;
+    const { key, label } = this._data.categories[category[life]];
+    const choose = (): void =>
+      this._choice.set({ tensor: this._choice.now.tensor === life ? null : life });
+    const name = button(nameOf(this._data, life), choose, {
+      class: 'nbx-Button nbx-Link',
+      'aria-pressed': String(chosen)
+    });
+    const row = h(
+      'tr',
+      { 'aria-selected': String(chosen), 'data-life': life },
+      h(
+        'td',
+        { title: `${exactBytes(requested[life])}, ${exactBytes(block[life])} taken` },
+        formatBytes(requested[life])
+      ),
+      h('td', {}, swatch(paintOf(key)), label),
+      h('td', { 'data-column': 'name' }, name)
+    );
+    for (const [column] of COLUMNS.slice(3)) {
+      row.append(h('td', { 'data-column': column }, this._text(life, column)));
+    }
+    return row;
+  }
+
+  private _text(life: number, column: Column): string {
+    if (column === 'category') {
+      return this._data.categories[this._data.lives.category[life]].label;
+    }
+    const text = textOf(this._data, this._data.lives[column as keyof ILives][life]);
+    return column === 'born_in' && text === '' ? 'before the recording' : text;
+  }
+
+  private _says(life: number): string {
+    return COLUMNS.slice(1)
+      .map(([column]) => this._text(life, column))
+      .join(' ');
+  }
+
+  private _sorted(lives: number[]): number[] {
+    const sign = this._down ? -1 : 1;
+    const column = this._by;
+    if (column === 'requested') {
+      const { requested } = this._data.lives;
+      return [...lives].sort((a, b) => sign * (requested[a] - requested[b]));
+    }
+    return [...lives].sort(
+      (a, b) => sign * this._text(a, column).localeCompare(this._text(b, column))
+    );
+  }
+
+  private readonly _filter: HTMLInputElement;
+  private readonly _table = h('table', { class: 'nbx-Table', 'data-testid': 'nbx-largest' });
+  private readonly _rest = h('div', { class: 'nbx-mod-quiet' });
+  private _by: Column = 'requested';
+  private _down = true;
+  private _told = new Set<Column>();
+}

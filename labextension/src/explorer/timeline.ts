@@ -1,0 +1,491 @@
+/** The timeline: what was held when, under the strips of cells, steps and phases. */
+
+import { formatBytes } from '../format.js';
+import { OTHER_TINT, PHASE_TINTS, TINT_INK } from '../palette.js';
+import type { Choice } from './choice.js';
+import { textOf, type IData } from './data.js';
+import { h, swatch } from './dom.js';
+import { phaseIn, Picture, type IBokeh } from './figures.js';
+import {
+  ACTIVE,
+  allocatedAt,
+  inWords,
+  peakBetween,
+  PROCESS,
+  RESERVED,
+  rowOf,
+  sumAt
+} from './moments.js';
+import { colourOf, paintOf, type ITheme } from './theme.js';
+import { byteTicks, countTicks, timeTicks } from './ticks.js';
+
+const STRIP = 0.075;
+/** The card's limit is part of the picture once the reserved bytes reach this part of it. */
+const NEAR = 0.6;
+/** So much of the reserved bytes may the process have beyond them and still be in the picture. */
+const CLOSE = 1.5;
+const CLICK = 4;
+
+export type Scale = 'fit' | 'card';
+
+interface IStrip {
+  left: number;
+  right: number;
+  row: number;
+  text: string;
+  tint: string;
+}
+
+export class Timeline {
+  private constructor(
+    private readonly _data: IData,
+    private readonly _choice: Choice,
+    private readonly _picture: Picture,
+    private readonly _host: HTMLElement
+  ) {
+    this._byEvent = _data.by_event;
+    this._tooltip = h('div', { class: 'nbx-Tooltip', 'aria-hidden': 'true' });
+    this._hair = h('div', { class: 'nbx-Hair', 'aria-hidden': 'true' });
+    this._tooltip.hidden = this._hair.hidden = true;
+    _host.append(this._hair, this._tooltip);
+    this._connect();
+    _picture.onResize(() => this._label());
+    this._all();
+  }
+
+  static async draw(
+    bokeh: IBokeh,
+    data: IData,
+    choice: Choice,
+    host: HTMLElement
+  ): Promise<Timeline> {
+    const text = data.figures.find(([name]) => name === 'timeline')?.[1] ?? '';
+    return new Timeline(data, choice, await Picture.draw(bokeh, text, host), host);
+  }
+
+  /** Count events or time from left to right. */
+  set byEvent(value: boolean) {
+    this._byEvent = value;
+    this._all();
+  }
+
+  set scale(value: Scale) {
+    this._scale = value;
+    this._zoom();
+  }
+
+  /** Dragging moves the picture and does not brush. */
+  panning = false;
+
+  zoomBy(factor: number): void {
+    const at = this._at[this._row];
+    const [low, high] = this._view;
+    const middle = at >= low && at <= high ? at : (low + high) / 2;
+    this._show(middle - (middle - low) / factor, middle + (high - middle) / factor);
+  }
+
+  showAll(): void {
+    this._show(0, this._end);
+  }
+
+  /** The chosen moment and stretch. */
+  follow(): void {
+    const { moment, span } = this._choice.now;
+    this._row = rowOf(this._data, moment);
+    const x = this._at[this._row];
+    this._picture.set('moment', { location: x, visible: true });
+    const edges = span === null ? null : span.map(event => this._at[rowOf(this._data, event)]);
+    this._picture.fill('brush', {
+      left: edges === null ? [] : [edges[0]],
+      right: edges === null ? [] : [edges[1]]
+    });
+    const [low, high] = this._view;
+    if (x < low || x > high) {
+      const half = (high - low) / 2;
+      this._show(x - half, x + half);
+    }
+    const said = inWords(this._data, this._row);
+    this._host.setAttribute('aria-valuenow', String(this._row));
+    const held = formatBytes(allocatedAt(this._data, this._row));
+    this._host.setAttribute('aria-valuetext', `${said}: ${held} allocated`);
+    this._host.dataset.event = String(this._data.moments.event[this._row]);
+  }
+
+  wear(theme: ITheme): void {
+    const picture = this._picture;
+    picture.wear(theme, ['below', 'left']);
+    picture.glyph('reserved', { line_color: theme.ink });
+    picture.glyph('process', { line_color: theme.quiet });
+    picture.glyph('peak', {
+      fill_color: theme.dark ? '#FFFFFF' : '#1B1F24',
+      line_color: theme.ground
+    });
+    picture.glyph('brush', { fill_color: theme.ink, line_color: theme.ink });
+    picture.glyph('strip labels', { text_color: TINT_INK });
+    picture.set('moment', { line_color: theme.ink });
+    picture.set('left grid', { grid_line_color: theme.line });
+  }
+
+  dispose(): void {
+    this._picture.dispose();
+  }
+
+  private _all(): void {
+    const { moments, events, duration, total } = this._data;
+    this._at = this._byEvent ? moments.event : moments.t;
+    this._end = this._byEvent ? Math.max(events, 1) : Math.max(duration, moments.t.at(-1) ?? 0, 1);
+    const x = [...this._at, this._end];
+    const last = (column: number[]): number[] => [...column, column[column.length - 1]];
+    const columns: Record<string, number[]> = { x, y0: x.map(() => 0) };
+    for (let category = 0; category < RESERVED; category++) {
+      const held = last(moments.held[category]);
+      columns[`y${category + 1}`] = columns[`y${category}`].map((sum, row) => sum + held[row]);
+      const name = `area ${this._data.categories[category].key}`;
+      this._picture.set(name, { visible: held.some(bytes => bytes > 0) });
+      const alpha = category < ACTIVE ? 0.94 : 0.5;
+      this._picture.glyph(name, {
+        fill_color: colourOf(this._data.categories[category].key),
+        fill_alpha: alpha
+      });
+    }
+    const reserved = columns[`y${RESERVED}`];
+    const context = last(moments.held[PROCESS - 1]);
+    const process = reserved.map((bytes, row) => bytes + context[row]);
+    this._reserved = Math.max(...reserved, 1);
+    this._process = Math.max(...process);
+    const others = moments.held[PROCESS];
+    this._limit = total - context[this._peakRow] - (others?.[this._peakRow] ?? 0);
+    this._picture.fill('areas', columns);
+    this._picture.fill('lines', { x, reserved, process });
+    this._picture.set('process', { visible: this._data.process_known });
+    const peak = this._peakRow;
+    this._picture.fill('peak', { x: [this._at[peak]], y: [allocatedAt(this._data, peak)] });
+    this._strips = this._makeStrips();
+    this._view = [0, this._end];
+    this._zoom();
+    this.follow();
+  }
+
+  private get _peakRow(): number {
+    return rowOf(this._data, this._data.peak.event);
+  }
+
+  private _makeStrips(): IStrip[] {
+    const { bands, cells } = this._data;
+    const made: IStrip[] = [];
+    const x = (t: number, event: number): number => (this._byEvent ? event : t);
+    if (cells.length > 1) {
+      for (const [name, t0, t1, first, last] of cells) {
+        const text = textOf(this._data, name);
+        made.push({ left: x(t0, first), right: x(t1, last), row: 0, text, tint: OTHER_TINT });
+      }
+    }
+    let row = cells.length > 1 ? 1 : 0;
+    const steps: IStrip[] = [];
+    for (const [t0, took, first, count, , step] of bands) {
+      const right = x(t0 + took, first + count);
+      const before = steps.at(-1);
+      if (step >= 0 && before?.text === `step ${step}`) {
+        before.right = right;
+      } else if (step >= 0) {
+        steps.push({ left: x(t0, first), right, row, text: `step ${step}`, tint: OTHER_TINT });
+      }
+    }
+    made.push(...steps);
+    row += steps.length > 0 ? 1 : 0;
+    for (const [t0, took, first, count, name] of bands) {
+      if (name >= 0) {
+        const text = textOf(this._data, name);
+        const tint = PHASE_TINTS.get(text) ?? OTHER_TINT;
+        made.push({ left: x(t0, first), right: x(t0 + took, first + count), row, text, tint });
+      }
+    }
+    this._rows = row + (bands.some(band => band[4] >= 0) ? 1 : 0);
+    return made;
+  }
+
+  private _show(low: number, high: number): void {
+    const width = Math.min(Math.max(high - low, this._end / 20000), this._end);
+    const start = Math.min(Math.max(low, 0), this._end - width);
+    this._view = [start, start + width];
+    this._zoom();
+  }
+
+  private _zoom(): void {
+    const [low, high] = this._view;
+    this._picture.x(low, high);
+    this._picture.axis('below', this._byEvent ? countTicks(low, high) : timeTicks(low, high));
+    const near = this._reserved >= NEAR * this._limit;
+    this._picture.y(0, this._top);
+    this._picture.axis('left', byteTicks(0, this._highest));
+    const limit = near || this._scale === 'card';
+    this._picture.set('limit', { location: this._limit, visible: limit });
+    this._label();
+  }
+
+  /** Bytes that the picture must show. */
+  private get _highest(): number {
+    if (this._scale === 'card') {
+      return this._data.total;
+    }
+    if (this._reserved >= NEAR * this._limit) {
+      return this._limit;
+    }
+    const close = this._data.process_known && this._process <= CLOSE * this._reserved;
+    return close ? this._process : this._reserved;
+  }
+
+  /** Bytes at its upper edge, with room for the strips. */
+  private get _top(): number {
+    return (this._highest * 1.04) / (1 - STRIP * this._rows - (this._rows ? 0.02 : 0));
+  }
+
+  /** The strips that are wide enough to be seen, with names where they fit. */
+  private _label(): void {
+    const [low, high] = this._view;
+    const pixel = (high - low) / Math.max(this._picture.frame.width, 1);
+    const seen = this._strips.filter(strip => strip.right >= low && strip.left <= high);
+    const crowded = new Set<number>();
+    for (let row = 0; row < this._rows; row++) {
+      const widths = seen.filter(strip => strip.row === row).map(strip => strip.right - strip.left);
+      widths.sort((a, b) => a - b);
+      if (widths.length > 8 && widths[widths.length >> 1] < 2.5 * pixel) {
+        crowded.add(row);
+      }
+    }
+    const drawn = seen.filter(strip => !crowded.has(strip.row));
+    for (const row of crowded) {
+      const mine = seen.filter(strip => strip.row === row);
+      const text = `${mine[0].text} to ${mine[mine.length - 1].text}`;
+      const [left, right] = [mine[0].left, mine[mine.length - 1].right];
+      drawn.push({
+        left,
+        right,
+        row,
+        text: row === this._rows - 1 ? 'phases: zoom in' : text,
+        tint: OTHER_TINT
+      });
+    }
+    const top = (strip: IStrip): number => 1 - STRIP * strip.row;
+    this._picture.fill('bands', {
+      left: drawn.map(strip => strip.left),
+      right: drawn.map(strip => Math.max(strip.right - pixel, strip.left)),
+      bottom: drawn.map(strip => top(strip) - STRIP * 0.9),
+      top: drawn.map(top),
+      colour: drawn.map(strip => strip.tint),
+      alpha: drawn.map(() => 1)
+    });
+    const inside = drawn.map(strip => [Math.max(strip.left, low), Math.min(strip.right, high)]);
+    this._picture.fill('labels', {
+      x: inside.map(([left, right]) => (left + right) / 2),
+      y: drawn.map(strip => top(strip) - STRIP * 0.45),
+      text: drawn.map((strip, i) => phaseIn(strip.text, (inside[i][1] - inside[i][0]) / pixel))
+    });
+  }
+
+  // --- pointer and keys
+
+  private _connect(): void {
+    const host = this._host;
+    const most = String(this._data.moments.event.length - 1);
+    const role = { tabindex: '0', role: 'slider', 'aria-valuemin': '0', 'aria-valuemax': most };
+    Object.entries(role).forEach(([name, value]) => host.setAttribute(name, value));
+    host.setAttribute(
+      'aria-label',
+      'Memory over time. Left and right choose a moment, Home and End the first and last, P the peak, + and - zoom.'
+    );
+    host.addEventListener('pointermove', event => this._move(event));
+    host.addEventListener('pointerleave', () => this._leave());
+    host.addEventListener('pointerdown', event => this._down(event));
+    host.addEventListener('pointerup', event => this._up(event));
+    host.addEventListener('pointercancel', () => (this._drag = null));
+    host.addEventListener('dblclick', () => this.showAll());
+    host.addEventListener('keydown', event => this._key(event));
+    host.addEventListener('wheel', event => this._wheel(event), { passive: false });
+  }
+
+  private _xOf(event: MouseEvent): number | null {
+    const { left, width } = this._picture.frame;
+    const part = (event.clientX - left) / width;
+    const [low, high] = this._view;
+    return part < -0.02 || part > 1.02 ? null : low + Math.min(Math.max(part, 0), 1) * (high - low);
+  }
+
+  /** The moment that holds at x: the last one before it. */
+  private _rowAt(x: number): number {
+    const after = this._at.findIndex(at => at > x);
+    const row = after < 0 ? this._at.length - 1 : Math.max(after - 1, 0);
+    // Several moments on one pixel: a person points at the highest of them.
+    const [low, high] = this._view;
+    const near = (1.5 * (high - low)) / Math.max(this._picture.frame.width, 1);
+    let best = row;
+    for (let i = row; i >= 0 && x - this._at[i] <= near; i--) {
+      best = allocatedAt(this._data, i) > allocatedAt(this._data, best) ? i : best;
+    }
+    for (let i = row + 1; i < this._at.length && this._at[i] - x <= near; i++) {
+      best = allocatedAt(this._data, i) > allocatedAt(this._data, best) ? i : best;
+    }
+    return best;
+  }
+
+  private _down(event: PointerEvent): void {
+    const x = this._xOf(event);
+    if (event.button === 0 && x !== null) {
+      this._drag = { x, client: event.clientX, view: this._view };
+      this._host.setPointerCapture(event.pointerId);
+    }
+  }
+
+  private _move(event: PointerEvent): void {
+    const x = this._xOf(event);
+    if (x === null) {
+      this._leave();
+      return;
+    }
+    const drag = this._drag;
+    if (drag !== null && Math.abs(event.clientX - drag.client) > CLICK) {
+      if (this.panning || event.shiftKey) {
+        const [low, high] = drag.view;
+        const moved = ((event.clientX - drag.client) / this._picture.frame.width) * (high - low);
+        this._show(low - moved, high - moved);
+      } else {
+        this._picture.fill('brush', { left: [Math.min(drag.x, x)], right: [Math.max(drag.x, x)] });
+      }
+    }
+    this._hover(event, x);
+  }
+
+  private _up(event: PointerEvent): void {
+    const drag = this._drag;
+    this._drag = null;
+    const x = this._xOf(event);
+    if (drag === null || x === null) {
+      this.follow();
+      return;
+    }
+    const events = this._data.moments.event;
+    if (Math.abs(event.clientX - drag.client) <= CLICK) {
+      this._choice.set({ moment: events[this._rowAt(x)], span: null });
+    } else if (!this.panning && !event.shiftKey) {
+      const [first, last] = [Math.min(drag.x, x), Math.max(drag.x, x)].map(
+        edge => events[rowOfX(this._at, edge)]
+      );
+      const peak = events[peakBetween(this._data, first, last)];
+      this._choice.set({ span: [first, last], moment: peak });
+    }
+    this.follow();
+  }
+
+  private _wheel(event: WheelEvent): void {
+    if (!event.ctrlKey && !event.metaKey) {
+      return; // the page scrolls
+    }
+    const x = this._xOf(event);
+    if (x !== null) {
+      event.preventDefault();
+      const factor = Math.exp(-event.deltaY / 300);
+      const [low, high] = this._view;
+      this._show(x - (x - low) / factor, x + (high - x) / factor);
+    }
+  }
+
+  private _key(event: KeyboardEvent): void {
+    const events = this._data.moments.event;
+    const go = (row: number): void =>
+      this._choice.set({ moment: events[Math.min(Math.max(row, 0), events.length - 1)] });
+    const keys: Record<string, () => void> = {
+      ArrowLeft: () => go(this._row - (event.shiftKey ? 10 : 1)),
+      ArrowRight: () => go(this._row + (event.shiftKey ? 10 : 1)),
+      Home: () => go(0),
+      End: () => go(events.length - 1),
+      p: () => go(this._peakRow),
+      '+': () => this.zoomBy(1.6),
+      '-': () => this.zoomBy(1 / 1.6),
+      '0': () => this.showAll(),
+      Escape: () => this._choice.set({ span: null })
+    };
+    const action = keys[event.key];
+    if (action !== undefined && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      event.preventDefault();
+      event.stopPropagation(); // JupyterLab has commands on single keys
+      action();
+    }
+  }
+
+  private _leave(): void {
+    this._tooltip.hidden = this._hair.hidden = true;
+  }
+
+  private _hover(event: PointerEvent, x: number): void {
+    const row = this._rowAt(x);
+    const { frame } = this._picture;
+    const box = this._host.getBoundingClientRect();
+    const [low, high] = this._view;
+    const left = frame.left - box.left + ((this._at[row] - low) / (high - low)) * frame.width;
+    this._hair.style.left = `${left}px`;
+    this._hair.style.top = `${frame.top - box.top}px`;
+    this._hair.style.height = `${frame.height}px`;
+    const bytes = ((frame.bottom - event.clientY) / frame.height) * this._top;
+    this._tooltip.replaceChildren(...this._said(row, bytes));
+    this._tooltip.hidden = this._hair.hidden = false;
+    const room = box.width - this._tooltip.offsetWidth - 4;
+    const beside = left + 14 > room ? left - this._tooltip.offsetWidth - 14 : left + 14;
+    this._tooltip.style.left = `${Math.max(beside, 0)}px`;
+    this._tooltip.style.top = `${frame.top - box.top + 8}px`;
+  }
+
+  private _said(row: number, bytes: number): HTMLElement[] {
+    const { held } = this._data.moments;
+    const order = held
+      .map((column, category) => ({ category, size: column[row] }))
+      .filter(({ category, size }) => category < RESERVED && size > 0);
+    let sum = 0;
+    const under = order.find(({ size }) => (sum += size) >= bytes)?.category;
+    const largest = [...order].sort((a, b) => b.size - a.size).slice(0, 6);
+    if (under !== undefined && !largest.some(({ category }) => category === under)) {
+      largest[largest.length - 1] = { category: under, size: held[under][row] };
+    }
+    const reserved = sumAt(this._data, row, RESERVED);
+    return [
+      h('div', { class: 'nbx-Tooltip-head' }, inWords(this._data, row)),
+      h(
+        'div',
+        {},
+        `allocated ${formatBytes(allocatedAt(this._data, row))}, reserved ${formatBytes(reserved)}`
+      ),
+      ...largest.map(({ category, size }) => {
+        const { key, label } = this._data.categories[category];
+        const attributes = {
+          class: category === under ? 'nbx-Tooltip-row nbx-mod-under' : 'nbx-Tooltip-row'
+        };
+        return h(
+          'div',
+          attributes,
+          swatch(paintOf(key)),
+          h('span', {}, label),
+          h('b', {}, formatBytes(size))
+        );
+      })
+    ];
+  }
+
+  private readonly _tooltip: HTMLElement;
+  private readonly _hair: HTMLElement;
+  private _byEvent: boolean;
+  private _scale: Scale = 'fit';
+  private _at: number[] = [];
+  private _end = 1;
+  private _row = 0;
+  private _rows = 0;
+  private _reserved = 1;
+  private _process = 1;
+  private _limit = 1;
+  private _strips: IStrip[] = [];
+  private _view: [number, number] = [0, 1];
+  private _drag: { x: number; client: number; view: [number, number] } | null = null;
+}
+
+function rowOfX(at: number[], x: number): number {
+  const after = at.findIndex(value => value > x);
+  return after < 0 ? at.length - 1 : Math.max(after - 1, 0);
+}

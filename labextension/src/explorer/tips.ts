@@ -1,0 +1,134 @@
+/** The tips with their buttons, and the history of the cells. */
+
+import { isAllowed } from '../actions.js';
+import { formatBytes, formatMs } from '../format.js';
+import type { ICellRow, IData, ITip } from './data.js';
+import { button, h } from './dom.js';
+
+/** What a front end can do for a tip; null where it cannot. */
+export interface IActions {
+  /** Put code below the active cell. It is not run. */
+  insert: ((code: string) => void) | null;
+  /** Run a subcommand of `%nbmem` that is on the list. */
+  run: ((name: string, words: string[]) => void) | null;
+}
+
+const GROUNDS = new Map([
+  ['exact', 'counted in this recording'],
+  ['simulated', 'simulated on the recorded events'],
+  ['estimated', 'estimated']
+]);
+
+export function tipsOf(data: IData, actions: IActions): HTMLElement {
+  const list = h('ul', { class: 'nbx-Tips', 'data-testid': 'nbx-tips' });
+  list.append(...data.tips.map(tip => tipOf(tip, actions)));
+  return list;
+}
+
+function tipOf(tip: ITip, actions: IActions): HTMLElement {
+  const buttons = h('div', { class: 'nbx-Tip-buttons' });
+  const { code } = tip;
+  const said = h('span', { class: 'nbx-mod-quiet', role: 'status' });
+  if (code !== null) {
+    if (actions.insert !== null) {
+      const insert = actions.insert;
+      buttons.append(
+        button('Insert the code below', () => {
+          insert(code);
+          said.textContent = 'in a new cell below; look at it, then run it';
+        })
+      );
+    }
+    buttons.append(
+      button('Copy', () => {
+        navigator.clipboard.writeText(code).then(
+          () => (said.textContent = 'copied'),
+          () => (said.textContent = 'the browser did not allow it: select the code')
+        );
+      })
+    );
+  }
+  if (tip.command !== null) {
+    const [name, ...words] = tip.command;
+    const run = actions.run;
+    if (run !== null && isAllowed({ name, arguments: words })) {
+      buttons.append(button(`Run %nbmem ${tip.command.join(' ')}`, () => run(name, words)));
+    }
+  }
+  buttons.append(said);
+  const brought =
+    tip.measured === null
+      ? null
+      : h('div', { class: 'nbx-Tip-brought' }, `Applied: it brought ${tip.measured}.`);
+  return h(
+    'li',
+    { 'data-rule': tip.rule },
+    h('div', { class: 'nbx-Tip-title' }, h('b', {}, tip.title)),
+    h(
+      'div',
+      { class: 'nbx-Tip-saves' },
+      `saves ${tip.saves}, ${GROUNDS.get(tip.ground) ?? tip.ground}`
+    ),
+    h('div', {}, tip.evidence),
+    brought,
+    code === null ? null : h('pre', { class: 'nbx-Code' }, code),
+    buttons
+  );
+}
+
+export function historyOf(rows: ICellRow[]): HTMLElement {
+  const head = [
+    'cell',
+    'its first line',
+    'change',
+    'peak',
+    'kept',
+    'reserved',
+    'time',
+    'peak and kept'
+  ];
+  const most = Math.max(...rows.map(row => row.peak ?? row.kept), 1);
+  return h(
+    'table',
+    { class: 'nbx-Table', 'data-testid': 'nbx-history' },
+    h('caption', {}, 'Cells and what they left on the card'),
+    h(
+      'thead',
+      {},
+      h(
+        'tr',
+        {},
+        ...head.map((name, i) =>
+          h('th', { scope: 'col', class: i === 1 || i === 7 ? 'nbx-mod-text' : null }, name)
+        )
+      )
+    ),
+    h('tbody', {}, ...rows.map(row => cellOf(row, most)))
+  );
+}
+
+function cellOf(row: ICellRow, most: number): HTMLElement {
+  const width = (bytes: number): string => `width: ${Math.round((100 * bytes) / most)}%`;
+  const bar = h(
+    'div',
+    { class: 'nbx-Peakbar', 'aria-hidden': 'true' },
+    h('span', { class: 'nbx-mod-peak', style: width(row.peak ?? row.kept) }),
+    h('span', { class: 'nbx-mod-kept', style: width(row.kept) })
+  );
+  return h(
+    'tr',
+    {},
+    h('td', {}, row.number === null ? '' : `[${row.number}]`),
+    h('th', { scope: 'row', title: row.label }, row.label),
+    h('td', {}, formatBytes(row.delta, true)),
+    h('td', {}, row.peak === null ? '–' : formatBytes(row.peak)),
+    h('td', {}, formatBytes(row.kept)),
+    h('td', {}, formatBytes(row.reserved)),
+    h('td', {}, formatMs(row.duration / 1e6)),
+    h(
+      'td',
+      { class: 'nbx-mod-text' },
+      row.error === null ? bar : h('span', { class: 'nbx-Error' }, row.error)
+    )
+  );
+}
