@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 GAIN = 0.05
 """Part of the recorded reserved peak that a remedy must save."""
 GROWTH = 0.05
-"""Part of the reserved peak by which it must grow after the second step, to be growth."""
+"""Part of the reserved peak by which what lies unused must grow after the second step."""
 SPLIT_SIZES = (64, 256)
 """max_split_size_mb values that are tried."""
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
@@ -104,11 +104,14 @@ def _reason(e: Evidence) -> str | None:
             )
     ends = e.step_ends
     if len(ends) > 2:
-        grown = int(f.reserved.max()) - int(f.reserved[: ends[1] + 1].max())
-        if e.worth(grown) and grown >= GROWTH * f.reserved.max():
+        until = ends[1] + 1
+        before = int(f.reserved[:until].max()) - int(f.active[:until].max())
+        more = int(f.reserved.max()) - int(f.active.max()) - before
+        grown = int(f.reserved.max()) - int(f.reserved[:until].max())
+        if e.worth(more) and more >= GROWTH * f.reserved.max():
             return (
-                f"Reserved still grew by {say(grown)} after the second of {len(ends)} steps: the "
-                "sizes change from step to step."
+                f"Reserved still grew by {say(grown)} after the second of {len(ends)} steps, "
+                f"{say(more)} more than what was in use: the sizes change from step to step."
             )
     return None if e.short is None and not e.everything else f"{e.short or 'Asked for'}."
 

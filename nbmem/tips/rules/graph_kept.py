@@ -45,16 +45,17 @@ def check(e: Evidence) -> Iterator[Finding]:
     named = _named(e, {int(row) for row in rows})
     if not named:
         if e.worth(size):
-            yield _finding(None, size, passes, size)
+            yield _finding(None, size, passes, size, "total += loss.detach()   # in place of loss")
         return
-    for root, freed in named:
+    for root, listed, freed in named:
         if e.worth(freed):
-            yield _finding(root, freed, passes, size)
+            name = root if root.isidentifier() else "total"
+            better = f"{name}.append(loss.detach())" if listed else f"{name} += loss.detach()"
+            yield _finding(root, freed, passes, size, f"{better}   # in place of loss")
 
 
-def _finding(root: str | None, freed: int, passes: int, size: int) -> Finding:
+def _finding(root: str | None, freed: int, passes: int, size: int, code: str) -> Finding:
     name = f"`{root}`" if root else "Something"
-    known = root is not None and root.isidentifier()
     each = f"about {say(size // passes)} a pass"
     return Finding(
         rule="graph_kept",
@@ -65,10 +66,13 @@ def _finding(root: str | None, freed: int, passes: int, size: int) -> Finding:
         low=freed,
         high=freed,
         ground="exact",
-        code=f"{root} = {root} + loss.detach()   # or {root}.append(loss.detach()) for a list"
-        if known
-        else "total += loss.detach()   # in the place of loss",
+        code=code,
     )
+
+
+def passes_kept(e: Evidence) -> int:
+    """Of how many forward passes activations live at the end."""
+    return _kept(e)[1]
 
 
 def _kept(e: Evidence) -> tuple[Ints, int]:
@@ -84,18 +88,18 @@ def _kept(e: Evidence) -> tuple[Ints, int]:
     return rows, sum(e.worth(FEWEST * size) for size in sizes.values())
 
 
-def _named(e: Evidence, rows: set[int]) -> list[tuple[str, int]]:
-    """Names whose graphs keep these rows, and what each alone would free."""
-    roots: dict[str, None] = {}
+def _named(e: Evidence, rows: set[int]) -> list[tuple[str, bool, int]]:
+    """Names whose graphs keep these rows, whether they are lists, and what detaching them frees."""
+    roots: dict[str, bool] = {}
     for held in e.held:
         if e.row_of(held) in rows:
-            roots.update((h.root, None) for h in held.holders if h.kind is HolderKind.GRAPH)
-    found = []
-    for root in roots:
-        kinds = (HolderKind.GRAPH, HolderKind.NAME)
-        mine = [s for s in e.only_in(*kinds, root=root) if e.row_of(s) in rows]
-        found.append((root, e.freed_with(mine)))
-    return found
+            for way in held.holders:
+                if way.kind is HolderKind.GRAPH:
+                    roots[way.root] = roots.get(way.root, False) or way.path.endswith("]")
+    return [
+        (root, listed, e.freed_with(e.only_in(HolderKind.GRAPH, root=root)))
+        for root, listed in roots.items()
+    ]
 
 
 RULE = Rule(name="graph_kept", text=__doc__, check=check)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import Category
+from nbmem.core.holders import HolderKind
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say
 
@@ -37,7 +38,9 @@ def check(e: Evidence) -> Iterator[Finding]:
         if found.account.category not in OTHERS:
             by_name.setdefault(_root(found.account.holder), []).append(found)
     for root, lines in by_name.items():
-        slope, held = sum(g.slope for g in lines), sum(g.last for g in lines)
+        slope = sum(g.slope for g in lines)
+        kept = e.only_in(HolderKind.NAME, root=root) if root else []
+        held = e.freed_with(kept) or sum(g.last for g in lines)
         if not e.worth(sum(g.last - g.first for g in lines)):
             continue
         line = next((g.account.line for g in lines if g.account.line), None)

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.core.categories import Category
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say, saying
+from nbmem.tips.rules import graph_kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +39,9 @@ def check(e: Evidence) -> Iterator[Finding]:
     trains = bool(e.phases("backward"))
     if not passes or not (evaluated or (len(passes) >= FEWEST and not trains)):
         return
-    low, high, phase = max(_kept(e, index) for index in passes)
+    if not evaluated and graph_kept.passes_kept(e) >= graph_kept.FEWEST:
+        return  # its tip says more
+    low, high, phase = max(_kept(e, index, passes) for index in passes)
     if not e.worth(high):
         return
     model = e.model_name()
@@ -68,19 +72,20 @@ def _passes(e: Evidence) -> list[int]:
     ]
 
 
-def _kept(e: Evidence, phase: int) -> tuple[int, int, int]:
-    """(at least, at most, phase): what was born in a pass and lived at its highest moment.
+def _kept(e: Evidence, phase: int, passes: list[int]) -> tuple[int, int, int]:
+    """(at least, at most, phase): what such passes made and that lived at the highest moment of one.
 
-    Without a graph the operator that runs there still has its input and its output, so the two
-    largest of them may stay.
+    Without a graph the operator that runs there still has its input and its output, and the result
+    of the pass before may still have a name: the three largest of them may stay.
     """
     a, span = e.books.followed.allocations, e.books.phases.spans[phase][1]
     device = e.session.devices.index(e.trace)
     top = e.books.peak(span.first[device], span.last[device])
-    mine = np.flatnonzero((e.books.born_in == phase) & (a.born < top) & (a.freed >= top))
+    made = np.isin(e.books.born_in, passes) & (e.books.category != Category.WORKSPACE)
+    mine = np.flatnonzero(made & (a.born < top) & (a.freed >= top))
     blocks = np.sort(a.block[mine])[::-1]
     whole = int(blocks.sum())
-    return max(0, whole - int(blocks[:2].sum())), max(0, whole - int(blocks[:1].sum())), phase
+    return max(0, whole - int(blocks[:3].sum())), max(0, whole - int(blocks[:1].sum())), phase
 
 
 RULE = Rule(name="no_grad_missing", text=__doc__, check=check)
