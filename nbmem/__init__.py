@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from nbmem import virtual
     from nbmem.api import open, phase, trace  # noqa: A004 - nbmem.open() reads well
     from nbmem.ipython.extension import load_ipython_extension, unload_ipython_extension
+    from nbmem.regression import assert_peak, diff
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "assert_peak",
+    "diff",
     "load_ipython_extension",
     "open",
     "phase",
@@ -26,6 +29,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "assert_peak": "nbmem.regression",
+    "diff": "nbmem.regression",
     "load_ipython_extension": "nbmem.ipython.extension",
     "open": "nbmem.api",
     "phase": "nbmem.api",

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import nbmem
-from nbmem.cli import demo, gpus, replay, report, run
+from nbmem.cli import demo, diff, gpus, replay, report, run
 from nbmem.cli.base import EXIT_INTERRUPTED, EXIT_USAGE, say
 from nbmem.core.errors import NbmemError
 
@@ -25,6 +25,7 @@ COMMANDS: tuple[Command, ...] = (
     run.COMMAND,
     report.COMMAND,
     replay.COMMAND,
+    diff.COMMAND,
     gpus.COMMAND,
     demo.COMMAND,
 )

@@ -31,6 +31,7 @@ class Extension:
         self.hooks = CellHooks(shell, self.tracer)
         if before is not None:
             self.tracer.last = before.tracer.last
+            self.tracer.kept = before.tracer.kept
             self.tracer.activated = before.tracer.activated
             self.hooks.rows.extend(before.hooks.rows)
         notebook = Notebook(shell=shell, tracer=self.tracer, hooks=self.hooks)

@@ -6,15 +6,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbmem.core.units import format_bytes
 from nbmem.ipython.guest import guest, say
+from nbmem.ipython.kept import KeptTraces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.api import Trace
     from nbmem.ipython.options import CellOptions
-    from nbmem.report import Report
 
 
 class MemoryPeakExceededError(Exception):
@@ -39,12 +38,14 @@ class Tracer:
 
     Attributes:
         last: The last finished (or opened) recording, or None.
+        kept: The last traced cells, as many as a bound allows, for `%nbmem diff`.
         activated: Whether a virtual card was put in through this extension.
         watcher: Who follows the traces, if anybody.
     """
 
     def __init__(self, shell: Any) -> None:
         self.last: Trace | None = None
+        self.kept = KeptTraces()
         self.activated = False
         self.watcher: Watcher | None = None
         self._shell = shell
@@ -105,18 +106,19 @@ class Tracer:
         """
         line = self._stop(trace, error)
         self.last = trace
+        self.kept.add(trace)
         if options.save is not None:
             with guest("save the session"):
                 say(f"the session is in {trace.save(options.save)}.")
         with guest("show the report"):
-            report = trace.report(options.device)
+            trace.report(options.device)
             show(trace, widget=options.widget, display_id=line)
             line = None
             if self.watcher is not None:
                 with guest("tell the sidebar"):
                     self.watcher.reported(trace, options.device)
-            if options.max_peak is not None and report.peak.allocated > options.max_peak:
-                return _exceeded(report, options.max_peak)
+            if options.max_peak is not None:
+                return _exceeded(trace, options.max_peak, options.device)
         if line is not None:
             show_bundle(_no_report(trace), display_id=line, update=True)
         return None
@@ -192,13 +194,10 @@ def _no_report(trace: Trace) -> dict[str, str]:
     return {"text/plain": f"{trace.name}: no report; the message beside it says why."}
 
 
-def _exceeded(report: Report, limit: int) -> MemoryPeakExceededError:
-    at = report.peak.at
-    step = "" if at.step is None else f", step {at.step}"
-    where = f" (in {at.phase}{step})" if at.phase else ""
-    over = format_bytes(report.peak.allocated - limit)
-    return MemoryPeakExceededError(
-        f"{report.title} peaked at {format_bytes(report.peak.allocated)} allocated{where}, "
-        f"{over} above its --max-peak of {format_bytes(limit)}. "
-        "The report above names what was held; lower it or raise the limit."
-    )
+def _exceeded(trace: Trace, limit: int, device: int | None) -> MemoryPeakExceededError | None:
+    from nbmem.analysis.limit import over_limit
+
+    if trace.session is None:
+        return None
+    sentences = over_limit(trace.session, limit, what=trace.name, device=device)
+    return None if sentences is None else MemoryPeakExceededError(sentences)

@@ -123,6 +123,14 @@ class Recorder:
             self.sampler.stop()
         return freeze(self, name, at_end, error)
 
+    def so_far(self) -> Session:
+        """What has been recorded up to now, while it goes on; never raises."""
+        at_end = None
+        with self.guard("the memory history"):
+            self.marks.take()
+            at_end = self.history.take() if self.history.recording else None
+        return freeze(self, "so far", at_end, None)
+
     def begin_block(self, name: str) -> None:
         """Open a block of the user's own."""
         with self.guard("a block"):

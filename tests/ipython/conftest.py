@@ -11,6 +11,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import nbmem
+from nbmem.analysis import limit
 from nbmem.core.errors import FileFormatError, UsageError
 from nbmem.core.history import CellDelta
 from nbmem.core.units import GIB
@@ -24,6 +25,7 @@ class FakeTrace:
         self.name = name
         self.options = options
         self.error = None
+        self.session = recorder
         self.stopped = 0
 
     def start(self):
@@ -81,6 +83,11 @@ class FakeRecorder:
         return FakeTrace(self, Path(path).read_text())
 
 
+def over_limit(session, limit, *, what, device):
+    """Stands in for nbmem.analysis.limit.over_limit; the recorder stands for a session."""
+    return f"{what} peaked at {session.peak} B" if session.peak > limit else None
+
+
 class FakeReader:
     """Stands in for nbmem.record.deltas.DeltaReader."""
 
@@ -113,6 +120,7 @@ def recorder(monkeypatch):
     deltas.DeltaReader = FakeReader
     monkeypatch.setitem(sys.modules, "nbmem.record.deltas", deltas)
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    monkeypatch.setattr(limit, "over_limit", over_limit)
     return fake
 
 

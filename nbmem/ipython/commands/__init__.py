@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import (
+    diff,
     explain,
     gpu,
     help,  # noqa: A004 - named after what the user types
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 COMMANDS: tuple[Command, ...] = (
     report.COMMAND,
     history.COMMAND,
+    diff.COMMAND,
     tips.COMMAND,
     explain.COMMAND,
     mute.MUTE,

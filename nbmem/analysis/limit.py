@@ -1,0 +1,113 @@
+"""What went above a limit: by how much, where, and what was held at that moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from nbmem.analysis.accounts import sums
+from nbmem.analysis.lines import users_line
+from nbmem.core.categories import LIVE, RESERVED, Category
+from nbmem.core.errors import UsageError
+from nbmem.core.units import format_bytes
+from nbmem.ledger.books import Books
+
+if TYPE_CHECKING:
+    from nbmem.analysis.accounts import Account
+    from nbmem.core.session import Session
+    from nbmem.core.spans import Span
+
+Figure = Literal["allocated", "reserved", "active", "requested", "process"]
+FIGURES: tuple[Figure, ...] = get_args(Figure)
+LARGEST = 3
+
+
+def over_limit(  # noqa: PLR0913 - each is an option of assert_peak's
+    session: Session,
+    limit: int,
+    *,
+    what: str,
+    which: Figure = "allocated",
+    device: int | None = None,
+    within: Span | None = None,
+) -> str | None:
+    """The sentences to fail with if a figure went above a limit on any card; None if none did.
+
+    Args:
+        session: What was recorded.
+        limit: Bytes.
+        what: What is said to have peaked: `In [3]`, `test_forward`.
+        which: The figure.
+        device: CUDA ordinal of the one card to look at; None for all.
+        within: The block to look at; None for everything.
+
+    Raises:
+        UsageError: Nobody knows the figure.
+    """
+    for index, trace in enumerate(session.devices):
+        if device is None or trace.info.index == device:
+            books = Books(session, index)
+            position = _highest(books, which, index, within)
+            peak = _at(books, which, position)
+            if peak > limit:
+                return _sentences(books, position, what, which, peak, limit)
+    return None
+
+
+def _highest(books: Books, which: Figure, index: int, within: Span | None) -> int:
+    """The position of the peak."""
+    # What this process holds beyond the reserved bytes changes little, so reserved leads to it.
+    curve = getattr(books.followed, "reserved" if which == "process" else which)
+    first, last = (0, books.events) if within is None else (within.first[index], within.last[index])
+    highest = first + np.flatnonzero(curve[first : last + 1] == curve[first : last + 1].max())
+    # Of several such moments the one that says most: that in which most lived.
+    return int(highest[np.argmax(books.followed.allocated[highest])])
+
+
+def _at(books: Books, which: Figure, position: int) -> int:
+    if which != "process":
+        return int(getattr(books.followed, which)[position])
+    process = books.ledger(position).process
+    if process is None:
+        raise UsageError(
+            "The driver does not say what this process holds (common in containers), so its peak "
+            'cannot be held to a limit. Assert which="reserved".'
+        )
+    return process
+
+
+def _sentences(  # noqa: PLR0913, PLR0917 - what the sentences name
+    books: Books, position: int, what: str, which: Figure, peak: int, limit: int
+) -> str:
+    ledger = books.ledger(position)
+    shown = LIVE if which in ("allocated", "active", "requested") else (*RESERVED, Category.CONTEXT)
+    held = sorted(((ledger[c], c) for c in shown if ledger[c]), reverse=True)
+    accounts = sorted(sums(books, position).items(), key=lambda item: -item[1])
+    categories = ", ".join(f"{format_bytes(size)} {c.label}" for size, c in held[: 2 * LARGEST])
+    largest = "; ".join(f"{format_bytes(size)} {_name(one)}" for one, size in accounts[:LARGEST])
+    return (
+        f"{what} peaked at {format_bytes(peak)} {which}{_where(books, position)}, "
+        f"{format_bytes(peak - limit)} above the limit of {format_bytes(limit)}.\n"
+        f"Held at that moment: {categories}." + (f"\nLargest: {largest}." if largest else "")
+    )
+
+
+def _where(books: Books, position: int) -> str:
+    index = int(books.phases.of(np.array([position - 1], np.int64))[0])
+    span = books.phases.spans[index][1] if index >= 0 else None
+    stack = int(books.trace.events.stack[position - 1]) if position else -1
+    line = users_line(books.session.stacks[stack]) if stack >= 0 else None
+    parts = [
+        f"in {span.name}" if span else None,
+        f"step {span.step}" if span and span.step is not None else None,
+        f"at {line}" if line else None,
+    ]
+    known = ", ".join(part for part in parts if part)
+    return f" ({known})" if known else ""
+
+
+def _name(account: Account) -> str:
+    born = f" born in {account.born_in}" if account.born_in and not account.holder else ""
+    name = account.holder or account.line
+    return f"{account.category.label}{born}" + (f" ({name})" if name else "")

@@ -1,0 +1,174 @@
+"""Two recordings side by side, to the byte; and a limit that names what exceeded it."""
+
+import asyncio
+
+import pytest
+
+import nbmem
+from nbmem import virtual
+from nbmem.core.errors import UsageError
+from nbmem.ipython.kept import MOST_BYTES, KeptTraces, session_bytes
+from nbmem.views.compare import comparison_json
+
+pytestmark = pytest.mark.torch
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _card():
+    with virtual.activated("T4"):
+        yield
+
+
+def block(mib):
+    import torch
+
+    return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
+
+
+def traced(name, **tensors):
+    """A trace in which each name of a notebook gets so many MiB."""
+    names = {}
+    with nbmem.trace(name, stacks=True, namespace=names) as trace:
+        for key, mib in tensors.items():
+            names[key] = block(mib)
+    return trace
+
+
+def test_what_changed_is_named_and_sorted_by_bytes():
+    a, b = traced("a", kept=30, small=2), traced("b", kept=30, small=12, new=100)
+    found = nbmem.diff(a, b)
+    changes = {(c.kind, c.name): c.change for c in found.comparison.changes}
+    assert changes["holder", "new"] == 100 * MIB
+    assert changes["holder", "small"] == 10 * MIB
+    assert ("holder", "kept") not in changes
+    assert changes["category", "user tensors"] == 110 * MIB
+    assert [abs(c.change) for c in found.comparison.changes] == sorted(
+        (abs(c.change) for c in found.comparison.changes), reverse=True
+    )
+    assert "  new" in str(found)
+    assert "+100.0 MiB" in str(found)
+    assert "<table" in found._repr_mimebundle_()["text/html"]
+
+
+def test_lines_are_compared_where_both_sides_have_them():
+    a, b = traced("a", x=10), traced("b", x=30)
+    (line,) = [c for c in nbmem.diff(a, b).comparison.changes if c.kind == "line"]
+    assert line.change == 20 * MIB
+    with nbmem.trace("no stacks") as c:
+        held = block(10)
+    found = nbmem.diff(a, c).comparison
+    assert not [one for one in found.changes if one.kind == "line"]
+    assert "where stacks were taken on both sides" in found.notes[0]
+    del held
+
+
+def test_equal_recordings_say_so():
+    a = traced("a", x=10)
+    assert "Both sides hold the same" in str(nbmem.diff(a, a))
+
+
+def test_files_and_steps(tmp_path):
+    import torch
+
+    model = torch.nn.Linear(512, 512).cuda()
+    kept = []
+    names = {"model": model, "kept": kept}
+    with nbmem.trace("loop", stacks=True, namespace=names) as trace:
+        for _ in range(4):
+            model(block(1).float()[: 512 * 512].view(512, 512)).sum().backward()
+            kept.append(block(8))
+    path = trace.save(tmp_path / "loop.nbmem")
+    found = nbmem.diff(path, path, steps=(1, 3))
+    changes = {(c.kind, c.name): c.change for c in found.comparison.changes}
+    assert changes["holder", "kept[...]"] == 16 * MIB
+    assert comparison_json(found.comparison)["a"]["label"] == "loop, step 1"
+    with pytest.raises(UsageError, match=r"has no step 9\. It has the steps 0 to 3"):
+        nbmem.diff(path, path, steps=(1, 9))
+
+
+def test_a_limit_names_what_exceeded_it():
+    with pytest.raises(AssertionError) as failed, nbmem.assert_peak("100MiB"):
+        held = [block(40), block(70)]
+    line = failed.value.args[0].splitlines()
+    assert line[0].startswith("the block peaked at 110.0 MiB allocated (")
+    assert line[0].endswith("10.0 MiB above the limit of 100.0 MiB.")
+    assert line[1] == "Held at that moment: 110.0 MiB unknown."
+    assert "test_compare.py:" in line[2]
+    del held
+
+
+def test_a_limit_that_holds_is_silent_and_what_is_raised_goes_through():
+    with nbmem.assert_peak(110 * MIB):
+        held = block(110)
+    del held
+    with pytest.raises(ZeroDivisionError), nbmem.assert_peak(1):
+        block(110).size(0) / 0
+
+
+def test_a_decorated_function_is_named_and_held_to_it_at_every_call():
+    @nbmem.assert_peak("50MiB", which="reserved")
+    def load(mib):
+        return block(mib).numel()
+
+    assert load(30) == 30 * MIB
+    with pytest.raises(AssertionError, match=r"^load peaked at 110\.0 MiB reserved"):
+        load(80)  # beside the 30 that are cached
+
+
+def test_a_coroutine_is_watched_while_it_runs():
+    @nbmem.assert_peak("50MiB")
+    async def load():
+        await asyncio.sleep(0)
+        return block(60).numel()
+
+    with pytest.raises(AssertionError, match=r"load peaked at 60\.0 MiB allocated"):
+        asyncio.run(load())
+
+
+def test_assertions_nest_in_a_trace_each_with_its_own_peak():
+    with nbmem.trace("outer") as outer:
+        before = block(200)
+        del before
+        with nbmem.assert_peak("60MiB"):
+            held = block(60)
+        too_much = pytest.raises(AssertionError, match=r"peaked at 70\.0 MiB allocated")
+        with too_much, nbmem.assert_peak("65MiB"):
+            more = block(10)
+    assert outer.report().peak.allocated == 200 * MIB
+    del held, more
+
+
+def test_an_unknown_figure_and_an_unknown_limit_are_sentences():
+    with pytest.raises(UsageError, match="'swap' is no figure with a peak"):
+        nbmem.assert_peak(1, which="swap")
+    with pytest.raises(UsageError, match="'lots' is not an amount of memory"):
+        nbmem.assert_peak("lots")
+
+
+def test_without_a_card_an_assertion_does_not_pass_in_silence():
+    virtual.deactivate()
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a card here")
+    no_card = pytest.raises(UsageError, match="assert_peak found no card")
+    with no_card, nbmem.assert_peak("1GiB"):
+        pass
+
+
+def test_kept_traces_are_bounded_and_found_by_number_and_name(monkeypatch):
+    kept = KeptTraces()
+    traces = [traced(f"In [{n}]", x=n) for n in (1, 2, 3)]
+    assert 0 < session_bytes(traces[0].session) < MOST_BYTES
+    monkeypatch.setattr("nbmem.ipython.kept.MOST_BYTES", 2 * session_bytes(traces[2].session) + 99)
+    for trace in traces:
+        kept.add(trace)
+    assert kept.find("1") is None
+    assert kept.get("2") is traces[1]
+    named = traced("mine", x=4)
+    kept.add(named)
+    kept.number(named, 7)
+    assert kept.get("7") is kept.get("mine") is named
+    with pytest.raises(UsageError, match=r"No traced cell '1' is kept.*Kept are: In \[3\], mine"):
+        kept.get("1")
