@@ -1,7 +1,6 @@
 """Chromium against a real JupyterLab: run as a process of its own, `pytest tests/browser`.
 
-NBMEM_CHROMIUM names the browser where it is not on the path; NBMEM_PICTURES names a folder that gets the
-screenshots.
+NBMEM_CHROMIUM names a browser that is not on the path, NBMEM_PICTURES a folder for screenshots.
 """
 
 from __future__ import annotations

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from tests.browser.server import Server
 
 LOAD = "%load_ext nbmem\n%nbmem gpu L4\nimport torch"
-PANEL = "nbmem-sidebar"
+_ID = "nbmem-sidebar"
+PANEL = f"[...window.jupyterapp.shell.widgets('right')].find(panel => panel.id === '{_ID}')"
+"""The panel's own object, in the page."""
 GOLDEN = Path(__file__).parents[1] / "live" / "golden"
 _PUSH = """\
 import comm
@@ -128,14 +130,14 @@ class Notebook:
 
     def show_sidebar(self) -> Locator:
         """Open the panel."""
-        self.page.evaluate("id => window.jupyterapp.shell.activateById(id)", PANEL)
-        panel = self.page.get_by_test_id(PANEL)
+        self.page.evaluate("id => window.jupyterapp.shell.activateById(id)", _ID)
+        panel = self.page.get_by_test_id(_ID)
         panel.wait_for(state="visible")
         return panel
 
     def wait_link(self, kind: str) -> None:
         """Wait until the panel has come as far as this with the kernel."""
-        self.page.wait_for_selector(f"[data-testid={PANEL}][data-link={kind}]")
+        self.page.wait_for_selector(f"[data-testid={_ID}][data-link={kind}]")
 
     def bytes_of(self, figure: str) -> int:
         """One of the card's figures, as the page has it."""

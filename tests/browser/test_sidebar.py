@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.pages import LOAD, Notebook, golden, picture
+from tests.browser.pages import LOAD, PANEL, golden, picture
 
 TRAIN = """\
 %%memtrace
@@ -125,14 +125,13 @@ def test_a_tip_inserts_its_code_and_runs_its_command(notebook, page):
 
 @pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")
 def test_a_hidden_panel_draws_nothing(notebook, page):
-    drawn = "() => [...window.jupyterapp.shell.widgets('right')].find(w => w.id === 'nbmem-sidebar').drawn"
     notebook.run(0)
     notebook.wait_link("live")
     notebook.command("application:toggle-right-area")
-    before = page.evaluate(drawn)
+    before = page.evaluate(f"() => {PANEL}.drawn")
     notebook.run(1)
     notebook.wait_idle()
-    assert page.evaluate(drawn) == before
+    assert page.evaluate(f"() => {PANEL}.drawn") == before
     notebook.show_sidebar()
     page.get_by_test_id("nbmem-card-0").wait_for()
 

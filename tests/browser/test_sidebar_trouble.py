@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.pages import LOAD, Notebook, golden, hostile
+from tests.browser.pages import LOAD, PANEL, Notebook, golden, hostile
 
 UNTIL_STOPPED = """\
 from pathlib import Path
@@ -13,9 +13,7 @@ while not Path("{name}.stop").exists():
     n += 1
     x = torch.zeros(n % 50 << 18, device="cuda")
     time.sleep(0.02)"""
-BUSY = """() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'busy'"""
-FOLLOWED = """() => [...window.jupyterapp.shell.widgets('right')]
-    .find(widget => widget.id === 'nbmem-sidebar')._front.all.length"""
+FOLLOWED = f"{PANEL}._front.all.length"
 
 
 @pytest.mark.cells(LOAD + ", time", UNTIL_STOPPED)
@@ -74,10 +72,9 @@ def test_hostile_messages_and_other_versions_are_a_sentence_and_no_crash(noteboo
     notebook.wait_link("live")
     page.get_by_test_id("nbmem-report").get_by_text(marked).first.wait_for()
     assert page.evaluate("() => window.broken") is None
-    width = page.evaluate(
-        "() => { const n = document.getElementById('nbmem-sidebar'); return n.scrollWidth - n.clientWidth }"
-    )
-    assert width <= 0, "a long text makes the panel no wider"
+    node = f"{PANEL}.node"
+    fits = page.evaluate(f"() => {node}.scrollWidth <= {node}.clientWidth")
+    assert fits, "a long text makes the panel wider"
 
 
 @pytest.mark.cells("import sys, types\nsys.modules['nbmem'] = types.ModuleType('nbmem')")
@@ -101,13 +98,13 @@ def test_it_follows_what_is_in_front_and_lets_go_of_what_is_closed(notebook, pag
     notebook.wait_link("not-loaded")
     python = {"name": "python3"}
     notebook.command("console:create", activate=True, kernelPreference=python)
-    page.wait_for_function(f"() => ({FOLLOWED})() === 3")
+    page.wait_for_function(f"() => {FOLLOWED} === 3")
     notebook.command("docmanager:open", path=notebook.name)
     notebook.wait_link("live")
     page.evaluate("""() => [...window.jupyterapp.shell.widgets('main')]
         .filter(widget => widget.title.label !== window.jupyterapp.shell.currentWidget.title.label)
         .forEach(widget => widget.dispose())""")
-    assert page.evaluate(FOLLOWED) == 1
+    assert page.evaluate(f"() => {FOLLOWED}") == 1
 
 
 @pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")

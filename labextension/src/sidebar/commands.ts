@@ -20,6 +20,9 @@ export namespace CommandIDs {
   export const toggleBadges = 'nbmem:toggle-badges';
 }
 
+/** Without it, a notification waits unseen in the notification centre. */
+const SHOWN_MS = 8000;
+
 /** Something that is shown or not. */
 export interface ISwitch {
   isOn: () => boolean;
@@ -86,7 +89,7 @@ export function addCommands(
     execute: async () => {
       const sentence = await front.current?.model.run({ name: 'free', arguments: ['cache'] });
       if (sentence) {
-        Notification.info(sentence);
+        Notification.info(sentence, { autoClose: SHOWN_MS });
       }
     }
   });
@@ -124,7 +127,7 @@ async function loaded(front: Front, trans: TranslationBundle): Promise<boolean> 
   }
   const reason = whyNothing(model.state, trans);
   if (reason) {
-    Notification.warning(reason.sentence);
+    Notification.warning(reason.sentence, { autoClose: SHOWN_MS });
   }
   return false;
 }
