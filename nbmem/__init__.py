@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nbmem import virtual
     from nbmem.api import open, phase, trace  # noqa: A004 - nbmem.open() reads well
+    from nbmem.estimates import estimate, fit, layers, plan
     from nbmem.ipython.extension import load_ipython_extension, unload_ipython_extension
     from nbmem.regression import assert_peak, diff
 
@@ -20,9 +21,13 @@ __version__ = "0.1.0"
 __all__ = [
     "assert_peak",
     "diff",
+    "estimate",
+    "fit",
+    "layers",
     "load_ipython_extension",
     "open",
     "phase",
+    "plan",
     "trace",
     "unload_ipython_extension",
     "virtual",
@@ -31,9 +36,13 @@ __all__ = [
 _HOMES = {
     "assert_peak": "nbmem.regression",
     "diff": "nbmem.regression",
+    "estimate": "nbmem.estimates",
+    "fit": "nbmem.estimates",
+    "layers": "nbmem.estimates",
     "load_ipython_extension": "nbmem.ipython.extension",
     "open": "nbmem.api",
     "phase": "nbmem.api",
+    "plan": "nbmem.estimates",
     "trace": "nbmem.api",
     "unload_ipython_extension": "nbmem.ipython.extension",
 }

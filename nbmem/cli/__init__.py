@@ -1,4 +1,4 @@
-"""The command line: `nbmem run`, `report`, `replay`, `gpus` and `demo`.
+"""The command line: `nbmem run`, `report`, `fit`, `plan`, `layers` and others.
 
 Exit codes: 0 all is well; 1 the script raised, a file that was asked for could not be written, or
 a replay is not exact; 2 a wrong option, an unknown card, a missing or unreadable file; 130
@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import nbmem
-from nbmem.cli import demo, diff, gpus, replay, report, run
+from nbmem.cli import demo, diff, fit, gpus, layers, plan, replay, report, run
 from nbmem.cli.base import EXIT_INTERRUPTED, EXIT_USAGE, say
 from nbmem.core.errors import NbmemError
 
@@ -26,6 +26,9 @@ COMMANDS: tuple[Command, ...] = (
     report.COMMAND,
     replay.COMMAND,
     diff.COMMAND,
+    fit.COMMAND,
+    plan.COMMAND,
+    layers.COMMAND,
     gpus.COMMAND,
     demo.COMMAND,
 )

@@ -33,7 +33,7 @@ class Magics:
     def install(self) -> None:
         """Register the magics, remembering the user's own of the same names."""
         self._register(_memtrace(self._notebook), "line_cell", "memtrace")
-        self._register(_nbmem(self._notebook), "line", "nbmem")
+        self._register(_nbmem(self._notebook), "line_cell", "nbmem")
 
     def remove(self) -> None:
         """Put everything back as it was."""
@@ -93,10 +93,10 @@ def _memtrace_help() -> str:
 """
 
 
-def _nbmem(notebook: Notebook) -> Callable[[str], None]:
-    def nbmem(line: str) -> None:
+def _nbmem(notebook: Notebook) -> Callable[..., None]:
+    def nbmem(line: str, cell: str | None = None) -> None:
         with guest(f"run %nbmem {line}".rstrip()):
-            dispatch(notebook, line)
+            dispatch(notebook, line, cell)
 
     nbmem.__doc__ = "Show and steer nbmem's memory reports; `%nbmem help` lists the subcommands."
     return nbmem

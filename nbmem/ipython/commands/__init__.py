@@ -9,11 +9,14 @@ from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import (
     diff,
     explain,
+    fit,
     gpu,
-    help,  # noqa: A004 - named after what the user types
+    help,  # noqa: A004
     history,
+    layers,
     mute,
-    open,  # noqa: A004 - named after what the user types
+    open,  # noqa: A004
+    plan,
     report,
     save,
     switch,
@@ -32,6 +35,9 @@ COMMANDS: tuple[Command, ...] = (
     mute.MUTE,
     mute.UNMUTE,
     gpu.COMMAND,
+    fit.COMMAND,
+    plan.COMMAND,
+    layers.COMMAND,
     save.COMMAND,
     open.COMMAND,
     switch.ON,
@@ -40,8 +46,8 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 
-def dispatch(notebook: Notebook, line: str) -> None:
-    """Run `%nbmem LINE`.
+def dispatch(notebook: Notebook, line: str, cell: str | None = None) -> None:
+    """Run `%nbmem LINE`, or `%%nbmem LINE` with the cell below it.
 
     Raises:
         NbmemError: The line cannot be carried out; the text says why and what to do.
@@ -51,7 +57,14 @@ def dispatch(notebook: Notebook, line: str) -> None:
     argument = argument.strip()
     if argument and not command.argument:
         raise UsageError(f"%nbmem {name} takes nothing after it; {argument!r} was not understood.")
-    command.run(notebook, argument)
+    if cell is None:
+        command.run(notebook, argument)
+    elif command.run_cell is None:
+        raise UsageError(
+            f"`%nbmem {name}` takes no cell; write it with one percent sign. The cell was not run."
+        )
+    else:
+        command.run_cell(notebook, argument, cell)
 
 
 def _find(name: str) -> Command:

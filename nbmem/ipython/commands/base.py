@@ -46,12 +46,14 @@ class Command(NamedTuple):
         argument: What may follow it, for the help; empty if nothing may.
         help: What it does.
         run: Does it; raises NbmemError with a sentence for the user.
+        run_cell: The same with the cell below `%%nbmem`; None where none may be.
     """
 
     name: str
     argument: str
     help: str
     run: Callable[[Notebook, str], None]
+    run_cell: Callable[[Notebook, str, str], None] | None = None
 
 
 _STYLE = "line-height:1.35;margin:0;white-space:pre-wrap;word-break:normal"

@@ -1,0 +1,42 @@
+"""`nbmem layers SCRIPT MODEL`: a script's model, layer by layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.cli.base import Command
+from nbmem.cli.fit import files, finish
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    from nbmem.estimates import options
+
+    parser.add_argument("script", metavar="SCRIPT", help="the Python file that makes the model")
+    parser.add_argument("model", metavar="MODEL", help="the model's name in it")
+    options.add_layers(parser)
+    parser.add_argument("--gpu", metavar="NAME", help="on which card (an H100 80GB)")
+    options.add_files(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the script on the virtual card, and print its model's table."""
+    from nbmem import estimates
+    from nbmem.estimates import programs
+    from nbmem.estimates.options import shape
+
+    targets = files(options)
+    program = programs.script(options.script, tuple(options.script_arguments))
+    answer = estimates.layers_of(
+        program,
+        options.model,
+        shape(options.input, options.batch),
+        gpu=options.gpu,
+    )
+    return finish(answer.sorted(options.sort), targets)
+
+
+COMMAND = Command("layers", "list a model layer by layer with its bytes and FLOPs", configure, run)

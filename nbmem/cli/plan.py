@@ -1,0 +1,41 @@
+"""`nbmem plan SCRIPT`: the script under every known remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nbmem.cli.base import Command
+from nbmem.cli.fit import files, finish, progress
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    from nbmem.estimates import options
+
+    parser.add_argument("script", metavar="SCRIPT", help="the Python file to run, many times")
+    options.add_plan(parser)
+    options.add_card(parser)
+    options.add_files(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run it under each remedy, and print the table."""
+    from nbmem import estimates
+    from nbmem.estimates import programs
+    from nbmem.estimates.options import batch_of, planned
+
+    targets = files(options)
+    asked = planned(options)
+    plain = programs.script(options.script, tuple(options.script_arguments))
+    batch = batch_of(plain.source, None, options.batch)
+    program = programs.script(options.script, plain.arguments, vary=batch)
+    with progress(f"plan {Path(options.script).name}") as tell:
+        answer = estimates.plan(program, **asked, tell=tell)
+    return finish(answer, targets)
+
+
+COMMAND = Command("plan", "run a script under every known remedy for memory", configure, run)

@@ -1,0 +1,181 @@
+"""Estimates on the virtual card: what a program would take, what fits, what would make it fit.
+
+The package is not called `estimate` because `nbmem.estimate` is a function.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.estimates import by_layer, fitting, planning, programs
+from nbmem.estimates.answered import FitAnswer, LayersAnswer, PlanAnswer, shown
+from nbmem.estimates.apart import Apart
+from nbmem.estimates.cards import card_for
+from nbmem.estimates.probing import Request, record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.api import Trace
+    from nbmem.estimates.programs import Program
+    from nbmem.virtual.cards import Card
+
+
+def silent(_text: str) -> None:
+    """Hears about every run and says nothing."""
+
+
+def estimate(function: Callable[[], Any], gpu: str | Card | None = None) -> Trace:
+    """Run a function on a virtual card, in a process of its own, and return the recording.
+
+    Args:
+        function: Called with nothing. It and what it uses are copied: nothing here changes. What
+            it does outside of this process (files, network) it does.
+        gpu: Name of a card; None for the one in use, else a virtual H100.
+
+    Raises:
+        NbmemError: The function cannot be copied, or there is no such card.
+    """
+    from nbmem import api
+
+    program = programs.call(function)
+    trace = api.trace(program.title)
+    with Apart(program) as apart:
+        trace.session = apart.ask(record, Request(card=card_for(gpu)))
+    return trace
+
+
+def fit(  # noqa: PLR0913 - the question's parts
+    program: Callable[[int], Any] | Program,
+    gpu: str | Card | None = None,
+    *,
+    start: int = 1,
+    between: tuple[int, int] | None = None,
+    step: int = 1,
+    margin: float = fitting.MARGIN,
+    tell: Callable[[str], None] = silent,
+) -> FitAnswer:
+    """The largest value that fits: of a function's argument, or of a program's variable.
+
+    Args:
+        program: A function that is called with the value (`lambda batch: train(batch)`), or what
+            `nbmem.estimates.programs` makes.
+        gpu: Name of a card; None for the one in use, else a virtual H100.
+        start: A value of a function that runs; the search begins there.
+        between: Smallest and largest value; None for 1 and no bound.
+        step: Distance of values that are told apart.
+        margin: Part of the card to keep free.
+        tell: Hears a line about every run.
+
+    Raises:
+        NbmemError: The program cannot be copied or does not run, or there is no such card.
+    """
+    card = card_for(gpu)
+    variable = None
+    if not isinstance(program, programs.Program):
+        first = between[0] if between else start
+        variable = _parameter(program)
+        program = programs.call(program, start=max(start, first))
+    with Apart(program) as apart:
+        answer = fitting.fit(
+            program,
+            fitting.asker(apart.ask),
+            card,
+            margin=margin,
+            between=between,
+            step=step,
+            variable=variable,
+            tell=tell,
+        )
+    return shown(FitAnswer, answer)
+
+
+def _parameter(function: Callable[..., Any]) -> str:
+    """What the function calls its argument."""
+    import inspect
+
+    try:
+        return next(iter(inspect.signature(function).parameters), "value")
+    except (TypeError, ValueError):
+        return "value"
+
+
+def plan(  # noqa: PLR0913 - the question's parts
+    program: Callable[..., Any] | Program,
+    gpu: str | Card | None = None,
+    *,
+    batch: int | None = None,
+    target: int | None = None,
+    margin: float = fitting.MARGIN,
+    tell: Callable[[str], None] = silent,
+) -> PlanAnswer:
+    """A program under every known remedy, each really run on the virtual card.
+
+    Args:
+        program: A function (called with the batch size if one is given, else with nothing), or
+            what `nbmem.estimates.programs` makes.
+        gpu: Name of a card; None for the one in use, else a virtual H100.
+        batch: The batch size of a function; None if it takes none.
+        target: Bytes of the process that are wanted; None for the card less the margin.
+        margin: Part of the card to keep free.
+        tell: Hears a line about every run.
+
+    Raises:
+        NbmemError: The program cannot be copied or does not run, or there is no such card.
+    """
+    card = card_for(gpu)
+    if not isinstance(program, programs.Program):
+        program = programs.call(program, start=batch)
+    with Apart(program) as apart:
+        ask = fitting.asker(apart.ask)
+        answer = planning.plan(program, ask, card, margin=margin, target=target, tell=tell)
+    return shown(PlanAnswer, answer)
+
+
+def layers(  # noqa: PLR0913 - the question's parts
+    model: Any,
+    shape: tuple[int, ...] | None = None,
+    *,
+    batch: Any = None,
+    optimizer: Any = None,
+    gpu: str | Card | None = None,
+    title: str = "",
+) -> LayersAnswer:
+    """A model layer by layer: weights, gradients, optimizer state, activations, FLOPs.
+
+    Args:
+        model: A torch.nn.Module; it is copied without its values and stays as it is.
+        shape: Of an input to make up; None for none.
+        batch: An input instead: a tensor, a tuple of them or a dict of them.
+        optimizer: The model's; None for AdamW.
+        gpu: Name of a card; None for the one in use, else a virtual H100.
+        title: What the model is called; empty for its class.
+
+    Raises:
+        NbmemError: It cannot be copied, or does not run on the input.
+    """
+    kind = type(model).__name__
+    title = f"{title}: {kind}" if title else kind
+    program = programs.objects(
+        {by_layer.MODEL: model, by_layer.INPUT: batch, by_layer.OPTIMIZER: optimizer}, title
+    )
+    with Apart(program) as apart:
+        answer = apart.ask(by_layer.measure, card_for(gpu), title, shape)
+    return shown(LayersAnswer, answer)
+
+
+def layers_of(
+    program: Program,
+    name: str,
+    shape: tuple[int, ...] | None = None,
+    *,
+    gpu: str | Card | None = None,
+) -> LayersAnswer:
+    """A script's model layer by layer, as `layers`; the script is run first.
+
+    Raises:
+        NbmemError: The script does not run, or makes no such model.
+    """
+    with Apart(program) as apart:
+        answer = apart.ask(by_layer.measure_script, card_for(gpu), name, shape)
+    return shown(LayersAnswer, answer)

@@ -1,0 +1,32 @@
+"""Which card an estimate is about."""
+
+from __future__ import annotations
+
+from nbmem import devices, virtual
+from nbmem.core.errors import UsageError
+from nbmem.virtual.cards import Card, find_card
+
+
+def card_for(gpu: str | Card | None) -> Card:
+    """A card by its name; None for the one in use here, virtual or real, else an H100.
+
+    Raises:
+        UsageError: There is no such card.
+    """
+    if isinstance(gpu, Card):
+        return gpu
+    if gpu is not None and gpu.lower() != devices.AUTO:
+        return find_card(gpu)
+    standing = virtual.active()
+    if standing is not None:
+        return standing.card
+    real = devices.real_card()
+    if real is not None:
+        try:
+            return find_card(real)
+        except UsageError as err:
+            raise UsageError(
+                f"This machine has a {real}, which nbmem has no figures of, so it cannot be "
+                f"estimated. Name one that it knows with --gpu. {err}"
+            ) from None
+    return find_card(devices.DEFAULT)

@@ -1,0 +1,132 @@
+"""The options of fit, plan and layers, the same on the command line and in a notebook."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.errors import UsageError
+from nbmem.core.units import parse_bytes
+from nbmem.estimates import binding
+from nbmem.estimates.fitting import MARGIN
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+BATCHES = ("batch", "batch_size", "bs", "BATCH", "BATCH_SIZE", "B", "per_device_train_batch_size")
+"""What people call the batch: one of these is taken for it where nobody says."""
+
+
+def add_card(parser: argparse.ArgumentParser) -> None:
+    """The card, and how much of it stays free."""
+    parser.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help="on which card (`nbmem gpus` lists them); the default is the one in use, else an "
+        "H100 80GB",
+    )
+    parser.add_argument(
+        "--margin",
+        metavar="PERCENT",
+        default=f"{MARGIN:.0%}".rstrip("%"),
+        help=f"percent of the card kept free for the error of the estimate ({MARGIN:.0%})",
+    )
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """The forms in which an answer can be written to a file."""
+    parser.add_argument("--json", metavar="FILE", help="write the answer as JSON (a stable form)")
+    parser.add_argument("--html", metavar="FILE", help="write the answer as a page of its own")
+
+
+def add_range(parser: argparse.ArgumentParser) -> None:
+    """Where to search."""
+    parser.add_argument(
+        "--between", nargs=2, type=int, metavar=("A", "B"), help="search between these values"
+    )
+    parser.add_argument("--step", type=int, default=1, metavar="N", help="in steps of N (1)")
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """What a plan aims at."""
+    parser.add_argument(
+        "--target", metavar="BYTES", help="bytes of the process to stay below, such as 12GiB"
+    )
+    parser.add_argument(
+        "--batch", metavar="NAME", help="the variable that is the batch; the default is one of "
+        + ", ".join(BATCHES[:3])
+    )  # fmt: skip
+
+
+def add_layers(parser: argparse.ArgumentParser) -> None:
+    """What a model is given, and the order of its layers."""
+    parser.add_argument(
+        "--input", metavar="SHAPE", help="shape of an input to make up: 32,3,224,224"
+    )
+    parser.add_argument("--batch", type=int, metavar="N", help="put in front of --input's shape")
+    parser.add_argument(
+        "--sort", metavar="COLUMN", default="name", help="largest first: saved, weights, output ..."
+    )
+
+
+def search(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of a search as `nbmem.fit` takes them."""
+    return {
+        "gpu": options.gpu,
+        "margin": margin(options),
+        "between": None if options.between is None else tuple(options.between),
+        "step": options.step,
+    }
+
+
+def planned(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of a plan as `nbmem.plan` takes them."""
+    target = None if options.target is None else parse_bytes(options.target)
+    return {"gpu": options.gpu, "margin": margin(options), "target": target}
+
+
+def margin(options: argparse.Namespace) -> float:
+    """The part of the card that is kept free.
+
+    Raises:
+        UsageError: It is no percentage below 100.
+    """
+    try:
+        part = float(str(options.margin).rstrip("%")) / 100
+    except ValueError:
+        part = -1.0
+    if not 0 <= part < 1:
+        raise UsageError(f"--margin {options.margin} is not a percentage; write 2 for 2%.")
+    return part
+
+
+def batch_of(source: str, namespace: Mapping[str, Any] | None, named: str | None) -> str | None:
+    """The batch variable: the one that was named, else the one usual name that can be varied.
+
+    Raises:
+        UsageError: The named one cannot be varied.
+    """
+    if named is not None:
+        return binding.find(named, source, namespace).name
+    found = []
+    for name in BATCHES:
+        try:
+            found.append(binding.find(name, source, namespace).name)
+        except (UsageError, SyntaxError):
+            continue
+    return found[0] if len(found) == 1 else None
+
+
+def shape(text: str | None, batch: int | None) -> tuple[int, ...] | None:
+    """`32,3,224,224` as a shape; with a batch, what stands in front of it.
+
+    Raises:
+        UsageError: It is no list of whole numbers.
+    """
+    if text is None:
+        return None
+    words = [word for word in text.replace("x", ",").split(",") if word.strip()]
+    if not words or not all(word.strip().isdecimal() for word in words):
+        raise UsageError(f"--input {text} is not a shape; write 32,3,224,224.")
+    sizes = tuple(int(word) for word in words)
+    return sizes if batch is None else (batch, *sizes)

@@ -1,0 +1,164 @@
+"""One run of a program on a virtual card, and what it took."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import time
+import warnings
+from typing import TYPE_CHECKING
+
+from nbmem.answers import Failure, Probe
+from nbmem.core.categories import ACTIVE
+from nbmem.core.errors import NbmemError
+
+if TYPE_CHECKING:
+    from nbmem.api import Trace
+    from nbmem.core.session import Session
+    from nbmem.estimates.programs import Program
+    from nbmem.virtual.cards import Card
+
+ENDLESS = 1 << 50
+"""Bytes of the card on which a program may take what it wants: a pebibyte."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to run.
+
+    Attributes:
+        card: On which card.
+        margin: Bytes of it that are kept free.
+        value: Of the program's variable.
+        remedies: Keys of remedies to run it under.
+    """
+
+    card: Card
+    margin: int = 0
+    value: int | None = None
+    remedies: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came of a request.
+
+    Attributes:
+        probe: The run.
+        refused: Why a remedy did nothing, or None.
+        price: What the remedies cost, with this run's figures.
+    """
+
+    probe: Probe
+    refused: str | None = None
+    price: str = ""
+
+
+@dataclasses.dataclass(slots=True)
+class _Ran:
+    trace: Trace
+    failure: Failure | None
+    refused: str | None
+    price: str
+
+
+def probe(program: Program, request: Request) -> Reply:
+    """Run a program with all the memory that it wants, and again on the card if that is more.
+
+    Without pressure the card's size changes nothing, so what stays below it fits without a second
+    run; above it, torch may still make room by giving cached segments back.
+    """
+    begun = time.perf_counter()
+    card = request.card
+    endless = dataclasses.replace(card, total_bytes=ENDLESS, nvml_total=ENDLESS)
+    ran = _run(program, dataclasses.replace(request, card=endless, margin=0))
+    found = _read(ran, request)
+    room = card.total_bytes - request.margin
+    if found.failure is None and found.wanted > room:
+        pressed = _read(_run(program, request), request)
+        figures = pressed if pressed.fits else found
+        found = dataclasses.replace(
+            found,
+            fits=pressed.fits,
+            failure=pressed.failure,
+            reserved=figures.reserved,
+            process=figures.process,
+        )
+    found = dataclasses.replace(found, seconds=time.perf_counter() - begun)
+    return Reply(probe=found, refused=ran.refused, price=ran.price)
+
+
+def record(program: Program, request: Request) -> Session:
+    """Run a program once on the card as it is, and return the recording."""
+    session = _run(program, request).trace.session
+    assert session is not None  # noqa: S101 - no trace runs around ours
+    return session
+
+
+def _run(program: Program, request: Request) -> _Ran:
+    """Run a program once, traced, on the card of the request."""
+    from nbmem import api, virtual
+    from nbmem.estimates.remedies import applied, conf_of
+
+    gc.collect()  # what the run before left in cycles is on a card that is no more
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        warnings.simplefilter("ignore")
+        conf = conf_of(request.remedies)
+        others = request.margin
+        stack.enter_context(virtual.activated(request.card, conf=conf, other_processes=others))
+        module = program.prepare()
+        watch = stack.enter_context(applied(request.remedies))
+        trace = api.trace(program.title, namespace=vars(module))
+        failure, error = None, None
+        trace.start()
+        try:
+            watch.begin()
+            program.run(module, request.value)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as err:  # noqa: BLE001 - whatever the user's program raises
+            failure, error = _failure(program, err), err.with_traceback(None)
+        finally:
+            trace.stop(error)
+        steps = max(watch.backwards, 1)
+        refused = next((r.unapplied for r in watch.remedies if r.unapplied), None)
+        price = "; ".join(r.price_of(request.card, steps) for r in watch.remedies)
+    return _Ran(trace, failure, refused, price)
+
+
+def _failure(program: Program, error: BaseException) -> Failure:
+    import torch
+
+    first = next(iter(str(error).splitlines()), "")
+    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    memory = isinstance(error, torch.cuda.OutOfMemoryError)
+    if memory:
+        text = text.partition(". GPU")[0]
+    return Failure(kind="memory" if memory else "other", text=text, line=program.line_of(error))
+
+
+def _read(ran: _Ran, request: Request) -> Probe:
+    try:
+        report = ran.trace.report()
+    except NbmemError as err:
+        failure = ran.failure or Failure(kind="other", text=str(err))
+        return Probe(
+            value=request.value, fits=False, allocated=0, reserved=0, process=0, wanted=0,
+            phase=None, failure=failure,
+        )  # fmt: skip
+    peak = report.peak
+    ledger = report.ledger_at_peak
+    held = {category.label: ledger[category] for category in ACTIVE}
+    return Probe(
+        value=request.value,
+        fits=ran.failure is None,
+        allocated=peak.allocated,
+        reserved=peak.reserved,
+        process=peak.process or peak.reserved,  # the virtual card always says
+        wanted=peak.process or peak.reserved,
+        phase=peak.at.phase,
+        held={name: count for name, count in held.items() if count},
+        failure=ran.failure,
+        notes=report.notes,
+    )

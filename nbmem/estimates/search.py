@@ -1,0 +1,149 @@
+"""The largest value that fits, with as few runs as the curve of its memory allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Verdict = Literal["fits", "full", "fails"]
+"""`full`: out of memory. `fails`: for a reason that is not memory."""
+
+CEILING = 1 << 24
+"""Where a search without an upper bound ends: beyond it, nothing depends on the variable."""
+FLAT = 5
+"""So many values with the very same bytes, each at least twice the one before, end a search."""
+FARTHEST = 8
+"""A value is never more than this many times the largest that fitted: a guess must not cost the
+host's memory, where a batch is made on the CPU."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """What is asked, and what was found.
+
+    Attributes:
+        test: Runs a value; its verdict and the bytes that it asks for (0 where unknown).
+        room: Bytes that there are.
+        low: Smallest value.
+        high: Largest value, or None.
+        step: Distance of values that are told apart; grows where only multiples of it run.
+        best: The largest value that fits, or None.
+        limit: The value one step above it that does not, or None.
+        widened: Whether values between the steps failed for a reason that is not memory.
+        flat: Whether the search ended because the variable changes nothing.
+    """
+
+    test: Callable[[int], tuple[Verdict, int]]
+    room: int
+    low: int = 1
+    high: int | None = None
+    step: int = 1
+    best: int | None = None
+    limit: int | None = None
+    widened: bool = False
+    flat: bool = False
+    _seen: dict[int, tuple[Verdict, int]] = field(default_factory=dict)
+
+    def run(self, start: int) -> None:
+        """Search from `start`: outwards by guesses, then between what fits and what does not."""
+        start = self._within(start)
+        if self._try(start) == "fits":
+            self.best = start
+            self._upwards()
+        else:
+            self.limit = start
+            self._downwards()
+        self._between()
+
+    def _upwards(self) -> None:
+        top = self.high if self.high is not None else CEILING
+        stride = self.step
+        while self.best is not None and self.best < top and not self.flat:
+            guess = self._guess()
+            if guess < self.best + stride:  # the line was too steep: on in growing strides
+                guess, stride = self.best + stride, stride * 2
+            value, verdict = self._running(self._within(min(guess, top)))
+            if value <= self.best:
+                return
+            if verdict == "fits":
+                self.best = value
+            else:
+                self.limit = value
+                return
+
+        if self.best == CEILING:
+            self.flat = True
+
+    def _downwards(self) -> None:
+        """Until something fits; halving is cheap, for smaller runs are."""
+        value = self.limit or self.low
+        while value > self.low:
+            value = self._within(max(self.low, value // 2))
+            if self._try(value) == "fits":
+                self.best = value
+                return
+            self.limit = value
+
+    def _between(self) -> None:
+        """The line's guess first, from both sides; where that brings little, the middle."""
+        guesses = 2
+        while self.best is not None and self.limit is not None:
+            if self.limit - self.best <= self.step:
+                return
+            value = (self.best + self.limit) // 2
+            guess = self._guess()
+            if guesses and self.best < guess < self.limit:
+                value, guesses = guess, guesses - 1
+            inside = min(max(value, self.best + self.step), self.limit - self.step)
+            value, verdict = self._running(self._within(inside))
+            if not self.best < value < self.limit:
+                return
+            if verdict == "fits":
+                self.best = value
+            else:
+                self.limit = value
+
+    def _guess(self) -> int:
+        """Where the line through the two largest values that ran meets the room."""
+        best = self.best or self.low
+        points = sorted((v, b) for v, (verdict, b) in self._seen.items() if verdict != "fails")
+        if len(points) < 2:
+            return best * 2
+        (v0, b0), (v1, b1) = points[-2:]
+        if b1 <= b0:
+            return best * 2
+        guess = v1 + (self.room - b1) * (v1 - v0) / (b1 - b0)
+        return int(min(max(guess, 0), best * FARTHEST))
+
+    def _running(self, value: int) -> tuple[int, Verdict]:
+        """Try a value; where only memory may fail, round it until it runs."""
+        verdict = self._try(value)
+        if verdict != "fails" or not self.best:
+            return value, verdict
+        known = [v for v, (said, _) in self._seen.items() if said != "fails"]
+        step = self.step * 2
+        while step <= self.best and all(v % step == 0 for v in known):
+            rounded = value // step * step
+            if rounded > self.best and rounded not in self._seen and self._try(rounded) != "fails":
+                self.step, self.widened = step, True
+                return rounded, self._try(rounded)
+            step *= 2
+        return value, verdict
+
+    def _try(self, value: int) -> Verdict:
+        if value not in self._seen:
+            self._seen[value] = self.test(value)
+            known = [b for said, b in self._seen.values() if said == "fits"]
+            self.flat = self.high is None and len(known) >= FLAT and len(set(known)) == 1
+        return self._seen[value][0]
+
+    def _within(self, value: int) -> int:
+        """The value on the grid of steps, inside the range."""
+        value = max(value, self.low)
+        if self.high is not None:
+            value = min(value, self.high)
+        offset = 0 if self.widened else self.low % self.step
+        return max(self.low, (value - offset) // self.step * self.step + offset)

@@ -1,0 +1,60 @@
+"""`%%nbmem fit VARIABLE`: the largest value with which the cell below it fits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import UsageError
+from nbmem.ipython.commands import asking
+from nbmem.ipython.commands.base import Command
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nbmem.ipython.commands.base import Notebook
+
+_USAGE = "%%nbmem fit"
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    from nbmem.estimates import options
+
+    parser.add_argument("variable", metavar="VARIABLE")
+    options.add_card(parser)
+    options.add_range(parser)
+    options.add_files(parser)
+
+
+def _run(_notebook: Notebook, _argument: str) -> None:
+    raise UsageError(
+        "`%%nbmem fit VARIABLE` stands on the first line of a cell, with two percent signs: it "
+        "looks for the largest VARIABLE with which the cell below it fits."
+    )
+
+
+def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
+    options = asking.read(_USAGE, argument, _add)
+    from nbmem import estimates
+    from nbmem.estimates import programs
+    from nbmem.estimates.options import search
+
+    shell = notebook.shell
+    program = programs.cell(
+        shell.transform_cell(cell),
+        shell.user_ns,
+        title=notebook.hooks.title(),
+        vary=options.variable,
+    )
+    progress = asking.Progress(shell, f"fit {options.variable}")
+    answer = estimates.fit(program, **search(options), tell=progress.tell)
+    progress.show(answer)
+    asking.write(answer, json=options.json, html=options.html)
+
+
+COMMAND = Command(
+    "fit",
+    "VARIABLE [--gpu NAME] [--between A B] [--step N]",
+    "with %%: the largest VARIABLE with which the cell fits; run on a copy, files are yours",
+    _run,
+    _run_cell,
+)

@@ -1,0 +1,57 @@
+"""`%nbmem layers MODEL`: a model layer by layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import UsageError
+from nbmem.ipython.commands import asking
+from nbmem.ipython.commands.base import Command
+from nbmem.ipython.tracer import show_bundle
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nbmem.ipython.commands.base import Notebook
+
+_USAGE = "%nbmem layers"
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    from nbmem.estimates import options
+
+    parser.add_argument("model", metavar="MODEL")
+    options.add_layers(parser)
+    parser.add_argument("--gpu", metavar="NAME")
+    options.add_files(parser)
+
+
+def _run(notebook: Notebook, argument: str) -> None:
+    options = asking.read(_USAGE, argument, _add)
+    from nbmem import estimates
+    from nbmem.estimates.by_layer import optimizer_of
+    from nbmem.estimates.options import shape
+
+    names = notebook.shell.user_ns
+    model = names.get(options.model)
+    if not hasattr(model, "named_modules"):
+        raise UsageError(f"{options.model} is not a torch.nn.Module of this notebook.")
+    given = names.get(options.input) if options.input else None
+    answer = estimates.layers(
+        model,
+        None if given is not None else shape(options.input, options.batch),
+        batch=given,
+        optimizer=optimizer_of(dict(names), model),
+        gpu=options.gpu,
+        title=options.model,
+    ).sorted(options.sort)
+    show_bundle(answer._repr_mimebundle_())
+    asking.write(answer, json=options.json, html=options.html)
+
+
+COMMAND = Command(
+    "layers",
+    "MODEL [--input SHAPE|NAME] [--batch N] [--sort COLUMN]",
+    "list a model layer by layer: parameters by formula, bytes, FLOPs",
+    _run,
+)

@@ -1,0 +1,57 @@
+"""`%%nbmem plan`: the cell below it under every known remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import UsageError
+from nbmem.ipython.commands import asking
+from nbmem.ipython.commands.base import Command
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nbmem.ipython.commands.base import Notebook
+
+_USAGE = "%%nbmem plan"
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    from nbmem.estimates import options
+
+    options.add_plan(parser)
+    options.add_card(parser)
+    options.add_files(parser)
+
+
+def _run(_notebook: Notebook, _argument: str) -> None:
+    raise UsageError(
+        "`%%nbmem plan` stands on the first line of a cell, with two percent signs: it runs the "
+        "cell below it under every known remedy for memory."
+    )
+
+
+def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
+    options = asking.read(_USAGE, argument, _add)
+    from nbmem import estimates
+    from nbmem.estimates import programs
+    from nbmem.estimates.options import batch_of, planned
+
+    shell = notebook.shell
+    source = shell.transform_cell(cell)
+    asked = planned(options)
+    batch = batch_of(source, shell.user_ns, options.batch)
+    program = programs.cell(source, shell.user_ns, title=notebook.hooks.title(), vary=batch)
+    progress = asking.Progress(shell, "plan")
+    answer = estimates.plan(program, **asked, tell=progress.tell)
+    progress.show(answer)
+    asking.write(answer, json=options.json, html=options.html)
+
+
+COMMAND = Command(
+    "plan",
+    "[--gpu NAME] [--target BYTES] [--batch NAME]",
+    "with %%: the cell under every known remedy for memory; run on a copy, files are yours",
+    _run,
+    _run_cell,
+)

@@ -1,0 +1,96 @@
+"""The curve of a search: what each value takes, the line through it, and where the card ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.units import format_bytes
+from nbmem.views.charts import axes
+from nbmem.views.charts.picture import Picture, label, picture, rule
+from nbmem.views.markup import Markup, element
+from nbmem.views.palette import COLOURS, INK
+
+if TYPE_CHECKING:
+    from nbmem.answers import Fit, Probe
+
+from nbmem.core.categories import Category
+
+LEFT, RIGHT, TOP, BOTTOM = 80, 700, 34, 270
+FITS = COLOURS[Category.ACTIVATIONS]
+FULL = COLOURS[Category.GRADIENTS]
+LINE = COLOURS[Category.WEIGHTS]
+_BEYOND = 1.35
+"""The axis ends at so many times the first value that does not fit."""
+
+
+def growth(fit: Fit) -> Picture | None:
+    """Draw the search; None if fewer than two values ran."""
+    ran = [p for p in fit.probes if p.ran and p.value is not None]
+    if len(ran) < 2:
+        return None
+    edge = fit.limit or fit.best or fit.probes[-1].value or 1
+    right = max(min(edge * _BEYOND, max(p.value or 0 for p in ran) * 1.05), 1)
+    shown = [p for p in ran if (p.value or 0) <= right]
+    top = max(fit.card.total, *(p.need for p in shown)) * 1.08
+
+    def x(value: float) -> float:
+        return LEFT + (RIGHT - LEFT) * value / right
+
+    def y(count: float) -> float:
+        return BOTTOM - (BOTTOM - TOP) * max(count, 0) / top
+
+    parts: list[Markup] = []
+    for tick in axes.byte_ticks(int(top)):
+        parts.append(rule(LEFT, y(tick.at), RIGHT, y(tick.at), stroke=INK, stroke_opacity="0.3"))
+        parts.append(label(LEFT - 8, y(tick.at) + 5, tick.text, anchor="end"))
+    parts += [
+        label(x(tick.at), BOTTOM + 20, tick.text, anchor="middle")
+        for tick in axes.count_ticks(int(right))
+    ]
+    parts.append(label((LEFT + RIGHT) / 2, BOTTOM + 40, fit.variable, anchor="middle"))
+    room = fit.card.total - fit.card.margin
+    parts.append(rule(LEFT, y(room), RIGHT, y(room), stroke=FULL, stroke_dasharray="6 4"))
+    parts.append(
+        label(LEFT + 6, y(room) - 7, f"{fit.card.name} less the margin: {format_bytes(room)}")
+    )
+    if fit.total is not None:
+        points = [(x(right * i / 60), y(fit.total.at(right * i / 60))) for i in range(61)]
+        path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
+        parts.append(element("path", d=path, fill="none", stroke=LINE, stroke_width="2"))
+    parts += [_point(p, x, y, fit) for p in shown]
+    parts += _legend(fit)
+    return picture(parts, bottom=BOTTOM + 78, alt=_alt(fit))
+
+
+def _point(probe: Probe, x: object, y: object, fit: Fit) -> Markup:
+    del fit
+    at = float(x(probe.value))  # type: ignore[operator]
+    high = float(y(probe.need))  # type: ignore[operator]
+    return element(
+        "circle",
+        cx=f"{at:.1f}",
+        cy=f"{high:.1f}",
+        r=5,
+        fill=FITS if probe.fits else FULL,
+    )
+
+
+def _legend(fit: Fit) -> list[Markup]:
+    at, base = LEFT, BOTTOM + 64
+    marks = [
+        (element("circle", cx=at + 5, cy=base - 5, r=5, fill=FITS), "process, fits", 130),
+        (element("circle", cx=at + 135, cy=base - 5, r=5, fill=FULL), "does not fit", 120),
+    ]
+    parts: list[Markup] = []
+    for mark, text, width in marks:
+        parts += [mark, label(at + 16, base, text)]
+        at += width
+    if fit.total is not None:
+        parts.append(rule(at, base - 5, at + 18, base - 5, stroke=LINE, stroke_width="2"))
+        parts.append(label(at + 26, base, "allocated: the line below"))
+    return parts
+
+
+def _alt(fit: Fit) -> str:
+    ends = "nothing fits" if fit.best is None else f"{fit.best} fits"
+    return f"Peak memory against {fit.variable} on a {fit.card.name}: {ends}."

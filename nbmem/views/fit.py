@@ -1,0 +1,151 @@
+"""The answer to "will it fit": text, HTML and JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.units import format_bytes
+from nbmem.views import style
+from nbmem.views.charts.growth import growth
+from nbmem.views.grid import Cell, Grid, cells
+from nbmem.views.html import page
+from nbmem.views.markup import Markup, element
+
+if TYPE_CHECKING:
+    from nbmem.answers import Fit, Part, Probe
+
+_BAR = 24
+
+
+def render_text(fit: Fit) -> str:
+    """For a terminal."""
+    blocks = ["\n".join(fit.sentences)]
+    if fit.total is not None:
+        blocks += [formula(fit), _parts(fit).text()]
+    blocks.append(_probes(fit, bars=True).text())
+    return "\n\n".join(blocks)
+
+
+def render_html(fit: Fit) -> str:
+    """For a notebook's output."""
+    picture = growth(fit)
+    verdict, *rest = fit.sentences
+    left = [picture.image(style.PICTURE)] if picture else []
+    right: list[Markup] = []
+    if fit.total is not None:
+        left.append(element("div", formula(fit), style=style.VERDICT))
+        right.append(_parts(fit).html())
+    right.append(_probes(fit, bars=False).html())
+    return element(
+        "div",
+        element("div", verdict, style=style.VERDICT),
+        element("div", f"{fit.title}, estimated on a virtual card", style=style.ABOUT),
+        element("ul", *(element("li", text) for text in rest), style=style.NOTES),
+        element(
+            "div",
+            element("div", *left, style=style.PICTURES),
+            element("div", *right, style=style.TABLES),
+            style=style.COLUMNS,
+        ),
+        style=style.BOX,
+    )
+
+
+def render_page(fit: Fit) -> str:
+    """A whole document that needs nothing else."""
+    return page(f"fit {fit.variable} of {fit.title}", render_html(fit))
+
+
+def mimebundle(fit: Fit) -> dict[str, str]:
+    """What a notebook's output holds."""
+    return {"text/plain": render_text(fit), "text/html": render_html(fit)}
+
+
+def formula(fit: Fit) -> str:
+    """Model + batch x sample, with this program's figures."""
+    total = fit.total
+    if total is None:
+        return ""
+    square = ""
+    if total.square:
+        square = f" + {fit.variable}^2 x {_bytes(total.square)}"
+    return (
+        f"peak allocated = {_bytes(total.fixed)} + {fit.variable} x {_bytes(total.each)}{square}"
+        f"  (off by at most {_bytes(total.residual)})"
+    )
+
+
+def fit_json(fit: Fit) -> dict[str, Any]:
+    """A documented, stable form: keys are added in later versions, never renamed or removed.
+
+    `card` {name, total, margin}; `best` and `limit`, null where there is none; `total` and `parts`
+    {name, fixed, each, square, residual} in bytes and bytes for each unit; `probes` by value
+    {value, fits, allocated, reserved, process, wanted, phase, held, failure {kind, text, line}}.
+    """
+    raw = dataclasses.asdict(fit)
+    for probe in raw["probes"]:
+        del probe["seconds"]
+    return raw
+
+
+def _bytes(count: float) -> str:
+    return format_bytes(round(count))
+
+
+def _parts(fit: Fit) -> Grid:
+    at = fit.best if fit.best is not None else fit.low
+    total = fit.total
+    assert total is not None  # noqa: S101 - asked by the callers
+    rows = sorted((p for p in fit.parts if round(p.at(at))), key=lambda p: -p.at(at))
+    scale = max(total.at(at), 1)
+    return Grid(
+        title="What does not depend on it, and what each one adds",
+        head=("", "anyway", f"each {fit.variable}", f"at {at}"),
+        rows=tuple(_part(part, at, scale) for part in (*rows, total)),
+    )
+
+
+def _part(part: Part, at: int, scale: float) -> tuple[Cell, ...]:
+    last = part.name == "allocated"
+    each = _bytes(part.each) + (f" + {_bytes(part.square)} x it" if part.square else "")
+    return (
+        Cell(text="= allocated" if last else part.name, strong=last),
+        Cell(text=_bytes(part.fixed), exact=f"{part.fixed:,.0f} B", strong=last),
+        Cell(text=each, exact=f"{part.each:,.1f} B", strong=last),
+        Cell(
+            text=_bytes(part.at(at)),
+            exact=f"{part.at(at):,.0f} B, off by at most {part.residual:,.0f} B",
+            share=0 if last else part.at(at) / scale,
+            strong=last,
+        ),
+    )
+
+
+def _probes(fit: Fit, *, bars: bool) -> Grid:
+    head = (fit.variable, "allocated", "reserved", "process", "peak in", "")
+    rows = [_probe(p, fit, bars=bars) for p in fit.probes]
+    return Grid(
+        title=f"The {len(rows)} runs on a virtual {fit.card.name}",
+        head=head,
+        rows=tuple(rows),
+        left=frozenset({4, 5}),
+    )
+
+
+def _probe(probe: Probe, fit: Fit, *, bars: bool) -> tuple[Cell, ...]:
+    strong = probe.value == fit.best
+    if not probe.ran:
+        return cells(str(probe.value), "", "", "", "", f"fails: {probe.failure}")
+    share = min(probe.need / max(fit.card.total, 1), 1.0)
+    end = "fits" if probe.fits else "out of memory"
+    if bars:
+        end = f"{end:<13}  {'#' * max(1, round(share * _BAR))}"
+    return (
+        Cell(text=str(probe.value), strong=strong),
+        Cell(text=format_bytes(probe.allocated), exact=f"{probe.allocated:,} B", strong=strong),
+        Cell(text=format_bytes(probe.reserved), exact=f"{probe.reserved:,} B", strong=strong),
+        Cell(text=format_bytes(probe.need), exact=f"{probe.need:,} B", share=share, strong=strong),
+        Cell(text=probe.phase or "", strong=strong),
+        Cell(text=end, strong=strong),
+    )

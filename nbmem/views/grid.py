@@ -1,0 +1,94 @@
+"""Plain tables, once as text and once as HTML, from the same cells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nbmem.views import style
+from nbmem.views.markup import Markup, element, one_line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One cell.
+
+    Attributes:
+        text: What it shows.
+        exact: What its tooltip says, in HTML.
+        share: Of its width that is filled, in HTML; 0 for none.
+        strong: Whether it stands out, in HTML.
+    """
+
+    text: str
+    exact: str | None = None
+    share: float = 0.0
+    strong: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A table.
+
+    Attributes:
+        title: Its caption.
+        head: Names of the columns.
+        rows: Cells, as many as names in each row.
+        left: Numbers of the columns that hold text and not figures.
+    """
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    left: frozenset[int] = frozenset({0})
+
+    def text(self) -> str:
+        """For a terminal."""
+        table = [self.head, *([one_line(cell.text) for cell in row] for row in self.rows)]
+        widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(
+                f"{cell:<{width}}" if i in self.left else f"{cell:>{width}}"
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in table
+        ]
+        return "\n".join([*([self.title] if self.title else []), *lines])
+
+    def html(self) -> Markup:
+        """For a notebook's output; it scrolls by itself where it is too wide."""
+        head = element(
+            "tr",
+            *(
+                element("th", name, scope="col", style=self._style(i, style.HEAD))
+                for i, name in enumerate(self.head)
+            ),
+        )
+        body = [element("tr", *(self._cell(i, c) for i, c in enumerate(row))) for row in self.rows]
+        caption = [element("caption", self.title, style=style.CAPTION)] if self.title else []
+        table = element(
+            "table",
+            *caption,
+            element("thead", head),
+            element("tbody", *body),
+            style=style.TABLE,
+        )
+        return element("div", table, style=style.SCROLL)
+
+    def _style(self, column: int, figure: str) -> str:
+        if column not in self.left:
+            return figure
+        return figure.replace("text-align:right", "text-align:left")
+
+    def _cell(self, column: int, cell: Cell) -> Markup:
+        figure = style.STRONG_FIGURE if cell.strong else style.FIGURE
+        look = self._style(column, figure)
+        if column in self.left:
+            look = look.replace("white-space:nowrap", "white-space:pre-wrap")
+        if cell.share:
+            look += style.filled(cell.share)
+        return element("td", cell.text, title=cell.exact, style=look)
+
+
+def cells(*texts: str, strong: bool = False) -> tuple[Cell, ...]:
+    """A row without anything special."""
+    return tuple(Cell(text=text, strong=strong) for text in texts)
