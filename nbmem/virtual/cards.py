@@ -18,6 +18,9 @@ H100_CUBLAS = 66 * MIB
 recordings, once in the forward thread and once in the engine's."""
 H100_CUDNN = 10 * MIB
 """The same for the first cuDNN handle of a thread: 10 to 12 MiB (deeplabv3, unet, squeezenet)."""
+H100_NCCL = 564 * MIB
+"""The same for NCCL's first communicator (ddp_resnet50_b32_sgdm, world size 1). With more ranks it
+grows by the channels to each peer: 0.5 to 1.6 GiB are reported (NVIDIA/nccl#964, #1685)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class Card:
         context_bytes: Process memory of a bare context.
         cublas_bytes: Process memory of one cuBLAS handle, outside of torch's allocator.
         cudnn_bytes: The same for cuDNN.
+        nccl_bytes: The same for NCCL's communicator.
         aliases: Other names, in lower case.
         source: Where `total_bytes` is from; "estimate" says by which rule.
     """
@@ -53,6 +57,7 @@ class Card:
     context_bytes: int
     cublas_bytes: int = H100_CUBLAS
     cudnn_bytes: int = H100_CUDNN
+    nccl_bytes: int = H100_NCCL
     aliases: tuple[str, ...] = ()
     source: str = field(default="", repr=False)
 

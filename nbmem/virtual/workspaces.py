@@ -56,6 +56,12 @@ class Workspaces:
         """A cuDNN kernel is launched: make its handle if it is the first."""
         self._handle("cudnn", self._gpu.card.cudnn_bytes)
 
+    def nccl(self) -> None:
+        """A communicator is made: its channels are the driver's memory, one for the process."""
+        if "nccl" not in {library for library, *_ in self._handles}:
+            self._handles.add(("nccl", "process", 0))
+            self.handle_bytes += self._gpu.card.nccl_bytes
+
     def clear(self) -> None:
         """Free every workspace, as torch._C._cuda_clearCublasWorkspaces does."""
         held, self._held = self._held, {}

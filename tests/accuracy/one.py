@@ -77,6 +77,9 @@ class Run:
         model.train(not infer)
         if opts.get("compile"):
             model = torch.compile(model)
+        if opts.get("ddp"):
+            torch.distributed.init_process_group("nccl", rank=0, world_size=1)
+            model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])
         self.bound("load", -1)
         optimizer = optimizer_of(model, opts)
         scaler = torch.amp.GradScaler("cuda") if opts.get("amp") == "fp16" else None

@@ -18,6 +18,7 @@ from nbmem.virtual.install.autocast import Autocast
 from nbmem.virtual.install.choices import Choices
 from nbmem.virtual.install.cudart import cuda_patches
 from nbmem.virtual.install.disguise import printing_patches, tensor_patches
+from nbmem.virtual.install.distributed import ddp_patches
 from nbmem.virtual.install.factories import factory_patches
 from nbmem.virtual.install.patches import Patch, Patches, wanted
 from nbmem.virtual.install.storage import storage_patches
@@ -74,6 +75,7 @@ class Activation:
             *tensor_patches(self.mode),
             *storage_patches(self.mode),
             *factory_patches(),
+            *ddp_patches(self.gpu),
             *printing_patches(self.mode),
             *engine_patches(),
             *thread_patches(self.mode),

@@ -34,10 +34,12 @@ COPYING_PAYS_FORWARD = 550
 COPYING_PAYS_HALF = 270
 COPYING_PAYS_UNALIGNED = 105
 """The same for forward where rows are not aligned (inception_v3, 17x17; densenet121, 7x7)."""
-# Times that the results of single images may be as large as the copies: 2.8 (mobilenet_v3) is
-# taken and 4.0 (inception_v3) not; for half types 0.4 and 2.1 (resnet50_b64_sgdm_ampbf16).
-SINGLE_IMAGES = 3.3
-SINGLE_IMAGES_HALF = 1.0
+# Times that the results of single images may be as large as the copies. Up to once they are taken
+# (deeplabv3), from four times on they are not (inception_v3); in between they are unless the
+# product of the copies fills the card (resnet50_b32 against resnet152_b16: 1024 to 512, 14x14).
+SINGLE_IMAGES = 1.0
+SINGLE_IMAGES_MOST = 3.3
+FILLED = 0.6
 TILE = 128
 """Rows and columns of one tile of a weight gradient."""
 MOST_PARTS = 18
@@ -105,6 +107,16 @@ class Shape:
         return self.window == 1 and not self.strided and self.groups == 1
 
     @property
+    def terms(self) -> int:
+        """Products that are added up for one element of the weight's gradient."""
+        return self.images * self.positions
+
+    @property
+    def aligned(self) -> bool:
+        """Whether the rows of the contiguous format can be loaded in vectors."""
+        return self.positions * self.item % VECTOR == 0
+
+    @property
     def copies(self) -> int:
         """Channels-last copies of all three; a 1x1 weight has the same layout either way."""
         weight = self.weight if self.window > 1 else 0
@@ -137,8 +149,7 @@ def _copied(shape: Shape, kind: str) -> bool:
         return reuse > COPYING_PAYS_HALF
     if kind != FORWARD:
         return reuse > COPYING_PAYS
-    aligned = shape.positions * shape.item % VECTOR == 0
-    return reuse > (COPYING_PAYS_FORWARD if aligned else COPYING_PAYS_UNALIGNED)
+    return reuse > (COPYING_PAYS_FORWARD if shape.aligned else COPYING_PAYS_UNALIGNED)
 
 
 def _for_weight(shape: Shape, answer: Answer | None, card: Card) -> int:
@@ -147,12 +158,28 @@ def _for_weight(shape: Shape, answer: Answer | None, card: Card) -> int:
     if shape.plain:
         # A product for each image, and then their sum.
         single = shape.images * shape.inputs * shape.outputs * 4
-        limit = SINGLE_IMAGES_HALF if shape.item == 2 else SINGLE_IMAGES
-        if single <= limit * shape.copies:
+        if single <= _most_single(shape, card) * shape.copies:
             return single + DIRECT
     elif answer is None and _few_channels(shape):
         return 0
     return shape.copies + partial_sums(shape, card)
+
+
+def _most_single(shape: Shape, card: Card) -> float:
+    """How many times the copies' bytes the results of single images may take."""
+    if shape.item == 2:
+        return SINGLE_IMAGES
+    tiles, _ = _tiles(shape)
+    parts = _parts(card.processors // tiles, shape.terms, LEAST_TERMS) if tiles else 0
+    filled = tiles * max(1, parts) >= FILLED * card.processors
+    return SINGLE_IMAGES if filled and shape.aligned else SINGLE_IMAGES_MOST
+
+
+def _tiles(shape: Shape) -> tuple[int, int]:
+    """Tiles of a weight gradient, and the rows and columns of one."""
+    columns = shape.inputs * shape.window
+    side = TILE if min(shape.outputs, columns) > TILE // 2 else TILE // 2
+    return ceil(shape.outputs / side) * ceil(columns / side), side
 
 
 def partial_sums(shape: Shape, card: Card) -> int:
@@ -161,10 +188,8 @@ def partial_sums(shape: Shape, card: Card) -> int:
     The product is split along the pixels until its tiles fill the card; of more tiles than
     multiprocessors, those of the last round are.
     """
-    columns = shape.inputs * shape.window
-    side = TILE if min(shape.outputs, columns) > TILE // 2 else TILE // 2
-    tiles = ceil(shape.outputs / side) * ceil(columns / side)
-    terms = shape.images * shape.positions
+    tiles, side = _tiles(shape)
+    terms = shape.terms
     least = LEAST_TERMS_HALF if shape.item == 2 else LEAST_TERMS
     if tiles <= card.processors // 2:
         count = tiles * _parts(card.processors // tiles, terms, least)
