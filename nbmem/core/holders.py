@@ -96,6 +96,10 @@ class HeldStorage:
         """The best of its paths."""
         return self.holders[0].path
 
+    def name_in(self, root: str) -> str:
+        """Its path from one root."""
+        return next((way.path for way in self.holders if way.root == root), self.name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:

@@ -33,6 +33,7 @@ class Extension:
             self.tracer.last = before.tracer.last
             self.tracer.kept = before.tracer.kept
             self.tracer.activated = before.tracer.activated
+            self.tracer.freed.extend(before.tracer.freed)
             self.hooks.rows.extend(before.hooks.rows)
         notebook = Notebook(shell=shell, tracer=self.tracer, hooks=self.hooks)
         self._magics = Magics(notebook)

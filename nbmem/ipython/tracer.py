@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.api import Trace
+    from nbmem.core.freed import Freed
     from nbmem.ipython.options import CellOptions
+
+MAX_FREED = 1_000
+"""Actions that are remembered."""
 
 
 class MemoryPeakExceededError(Exception):
@@ -40,6 +45,7 @@ class Tracer:
         last: The last finished (or opened) recording, or None.
         kept: The last traced cells, as many as a bound allows, for `%nbmem diff`.
         activated: Whether a virtual card was put in through this extension.
+        freed: What `%nbmem free` did, the latest.
         watcher: Who follows the traces, if anybody.
     """
 
@@ -47,6 +53,7 @@ class Tracer:
         self.last: Trace | None = None
         self.kept = KeptTraces()
         self.activated = False
+        self.freed: deque[Freed] = deque(maxlen=MAX_FREED)
         self.watcher: Watcher | None = None
         self._shell = shell
         self._running: str | None = None

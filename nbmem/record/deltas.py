@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from nbmem.core.errors import NbmemError
+from nbmem.core.freed import Reading
 from nbmem.core.history import CellDelta
 from nbmem.probes.cuda import Counters, device_count, read_counters
 from nbmem.probes.nvml import NvmlProbe
@@ -21,6 +22,11 @@ class DeltaReader:
         """A cell is about to run (cells may nest)."""
         allocated, reserved = _sums()
         self._before.append((time.monotonic_ns(), allocated, reserved))
+
+    def now(self) -> Reading:
+        """The counters at this moment."""
+        allocated, reserved = _sums()
+        return Reading(allocated, reserved, self._process())
 
     def after(
         self, label: str, error: str | None, execution_count: int | None = None

@@ -10,6 +10,7 @@ from nbmem.ipython.commands import (
     diff,
     explain,
     fit,
+    free,
     gpu,
     help,  # noqa: A004
     history,
@@ -34,6 +35,7 @@ COMMANDS: tuple[Command, ...] = (
     explain.COMMAND,
     mute.MUTE,
     mute.UNMUTE,
+    free.COMMAND,
     gpu.COMMAND,
     fit.COMMAND,
     plan.COMMAND,

@@ -10,6 +10,6 @@ It collects nothing and holds nothing after it returns. It knows an object by `t
 reads no saved tensor through the hooks that would compute it again.
 """
 
-from nbmem.probes.holders.walk import Walk, walk
+from nbmem.probes.holders.walk import Cut, Walk, reached, reached_from, walk
 
-__all__ = ["Walk", "walk"]
+__all__ = ["Cut", "Walk", "reached", "reached_from", "walk"]

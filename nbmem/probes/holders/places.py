@@ -136,12 +136,11 @@ def _results(shell: Any) -> Iterator[Place]:
     kept = shell.user_ns.get("Out")
     for number, value in list(kept.items()) if issubclass(type(kept), dict) else ():
         yield Place(HolderKind.OUT, OUT, f"{OUT}[{number}]", "", value)
-        alias = shell.user_ns.get(f"_{number}")
-        if alias is not value:
-            yield Place(HolderKind.OUT, OUT, f"_{number}", "", alias)
+        for store in (shell.user_ns, shell.user_ns_hidden):
+            yield Place(HolderKind.OUT, OUT, f"_{number}", "", store.get(f"_{number}"))
     display = attributes_of(shell.displayhook) or {}
     for name in _RESULTS:
-        for store in (shell.user_ns, display):
+        for store in (shell.user_ns, shell.user_ns_hidden, display):
             yield Place(HolderKind.UNDERSCORE, OUT, name, "", store.get(name))
     result = attributes_of(getattr(shell, "last_execution_result", None)) or {}
     yield Place(HolderKind.UNDERSCORE, OUT, "the last cell's result", "", result.get("result"))

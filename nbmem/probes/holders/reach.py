@@ -19,7 +19,7 @@ from nbmem.probes.holders.objects import mro_of, namespace_of
 from nbmem.probes.holders.storages import dispatches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 PIECE = 1024
 """Objects that are asked together."""
@@ -39,9 +39,12 @@ class Reach:
     Args:
         torch: The user's torch.
         barred: Objects that are not entered: the notebook's and the modules' dictionaries.
+        cut: References that are passed over, as the ids of their two ends.
     """
 
-    def __init__(self, torch: Any, barred: Iterable[object]) -> None:
+    def __init__(
+        self, torch: Any, barred: Iterable[object], cut: Collection[tuple[int, int]] = ()
+    ) -> None:
         self.tensors: dict[int, Any] = {}
         self._torch = torch
         self._graphs = Graphs(torch)
@@ -50,6 +53,9 @@ class Reach:
         self._seen_again: dict[int, list[int]] = {}
         self._links: dict[int, list[Any]] = {}
         self._kinds: dict[type, str] = {}
+        self._cut: dict[int, set[int]] = {}
+        for source, target in cut:
+            self._cut.setdefault(source, set()).add(target)
 
     def noted(self, things: Sequence[Any]) -> set[int]:
         """Ids of those among some objects that were reached and may lead on."""
@@ -73,7 +79,8 @@ class Reach:
         """What an object refers to, its graph included."""
         found = gc.get_referents(thing)
         found.extend(self._links.get(id(thing), ()))
-        return found
+        cut = self._cut.get(id(thing))
+        return [inner for inner in found if id(inner) not in cut] if cut else found
 
     def is_barred(self, kind: type) -> bool:
         """Whether objects of a class are never entered."""
@@ -89,6 +96,9 @@ class Reach:
         return self._pieces[index]
 
     def _referents(self, piece: list[Any]) -> list[Any]:
+        if self._cut and not self._cut.keys().isdisjoint(map(id, piece)):
+            inner = chain.from_iterable(map(self.referents, piece))
+            return [thing for thing in inner if gc.is_tracked(thing)]
         found = list(filter(gc.is_tracked, gc.get_referents(*piece)))
         if self._links:
             links = self._links

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from nbmem.probes.holders.ways import Ways
 from nbmem.probes.holders.wording import KEY_OF, Wording
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from nbmem.probes.holders.places import Place
     from nbmem.probes.holders.storages import Storage
@@ -37,35 +38,49 @@ class Walk:
     by_device: dict[int, tuple[HeldStorage, ...]] = field(default_factory=dict)
 
 
-def walk(namespace: Mapping[str, Any], without: Sequence[Place] = ()) -> Walk:
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a look shall pass over, to learn what letting go of it would free.
+
+    Attributes:
+        place: Says which places to leave out.
+        edges: References to pass over, as the ids of their two ends.
+    """
+
+    place: Callable[[Place], bool] = lambda _: False
+    edges: frozenset[tuple[int, int]] = frozenset()
+
+
+def walk(namespace: Mapping[str, Any], cut: Cut | None = None) -> Walk:
     """Look at everything that holds memory on a card now.
 
     Args:
         namespace: The notebook's names.
-        without: Places that are left out: what would nothing but the rest still hold?
+        cut: What to pass over, or None.
     """
     torch: Any = initialized_torch()
     if torch is None:
         return Walk()
-    # The walk makes some million short-lived objects, which must not set off a collection.
+    with _quiet(torch):
+        return _walk(torch, namespace, cut or Cut())
+
+
+@contextmanager
+def _quiet(torch: Any) -> Iterator[None]:
+    """No collection, though a walk makes some million short-lived objects; no subclass's code."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with torch._C.DisableTorchFunction():  # noqa: SLF001 - subclasses and modes keep silent
-            return _walk(torch, namespace, without)
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - for subclasses and modes
+            yield
     finally:
         if collecting:
             gc.enable()
 
 
-def _walk(torch: Any, namespace: Mapping[str, Any], without: Sequence[Place]) -> Walk:
-    left_out = {(place.root, place.label, id(place.thing)) for place in without}
-    begun = [
-        place
-        for place in places(namespace)
-        if (place.root, place.label, id(place.thing)) not in left_out
-    ]
-    reach = Reach(torch, barred(namespace))
+def _walk(torch: Any, namespace: Mapping[str, Any], cut: Cut) -> Walk:
+    begun = [place for place in places(namespace) if not cut.place(place)]
+    reach = Reach(torch, barred(namespace), cut.edges)
     reach.walk([place.thing for place in begun])
     seen = _Seen(torch, reach.tensors)
     ways = Ways(reach, seen.targets())
@@ -76,6 +91,31 @@ def _walk(torch: Any, namespace: Mapping[str, Any], without: Sequence[Place]) ->
         for key, holder in holders_of_lost(reach, lost).items():
             holders[seen.storage[key]].append(holder)
     return Walk(seen.by_device(holders))
+
+
+def reached(namespace: Mapping[str, Any], cut: Cut | None = None) -> set[tuple[int, int]]:
+    """The storages that any place reaches, as (CUDA ordinal, address); no holder is named."""
+    torch: Any = initialized_torch()
+    if torch is None:
+        return set()
+    cut = cut or Cut()
+    begun = [place.thing for place in places(namespace) if not cut.place(place)]
+    return _storages_from(torch, begun, namespace, cut)
+
+
+def reached_from(thing: object, namespace: Mapping[str, Any]) -> set[tuple[int, int]]:
+    """The storages that one object reaches, as (CUDA ordinal, address)."""
+    torch: Any = initialized_torch()
+    return set() if torch is None else _storages_from(torch, [thing], namespace, Cut())
+
+
+def _storages_from(
+    torch: Any, things: list[object], namespace: Mapping[str, Any], cut: Cut
+) -> set[tuple[int, int]]:
+    with _quiet(torch):
+        reach = Reach(torch, barred(namespace), cut.edges)
+        reach.walk(things)
+        return set(_Seen(torch, reach.tensors).storage.values())
 
 
 class _Seen:

@@ -1,0 +1,71 @@
+"""What an action of nbmem's freed, as it was measured, beside what had been predicted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from nbmem.core.holders import Root
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The counters of all cards that torch uses, added up.
+
+    Attributes:
+        allocated: Bytes in live blocks.
+        reserved: Bytes held from the driver.
+        process: What the driver counts for this process; None where it does not say.
+    """
+
+    allocated: int
+    reserved: int
+    process: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freed:
+    """One action, done.
+
+    Attributes:
+        what: What was let go of: `the cache`, `checkpoint['model']`.
+        measure: The counter that was to fall: memory that is let go of goes into torch's cache, and
+            the cache goes back to the driver.
+        predicted: Bytes by which it was to fall, worked out before.
+        before: The counters before.
+        after: The counters after.
+        left: What still holds what was let go of, the largest first.
+        notes: What was done beyond that, or could not be; one sentence each.
+    """
+
+    what: str
+    measure: Literal["allocated", "reserved"]
+    predicted: int
+    before: Reading
+    after: Reading
+    left: tuple[Root, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def measured(self) -> int:
+        """Bytes by which the counter fell."""
+        before: int = getattr(self.before, self.measure)
+        after: int = getattr(self.after, self.measure)
+        return before - after
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for a page or a file."""
+        return {
+            "what": self.what,
+            "measure": self.measure,
+            "predicted": self.predicted,
+            "measured": self.measured,
+            "before": asdict(self.before),
+            "after": asdict(self.after),
+            "left": [
+                {"holder": root.name, "kind": root.kind.name.lower(), "bytes": root.reached}
+                for root in self.left
+            ],
+            "notes": list(self.notes),
+        }

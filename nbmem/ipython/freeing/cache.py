@@ -1,0 +1,39 @@
+"""`%nbmem free cache`: what torch has cached and the driver could have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbmem.allocator.follow import follow
+from nbmem.allocator.settings import AllocatorSettings
+from nbmem.core.events import Events
+from nbmem.core.torch_snapshot import DeviceHistory, device_history
+from nbmem.probes.cuda import device_count, initialized_torch
+
+
+def histories() -> list[DeviceHistory]:
+    """The layout of every card that torch uses; none before CUDA."""
+    torch: Any = initialized_torch()
+    if torch is None:
+        return []
+    snapshot = {**torch.cuda.memory._snapshot(), "device_traces": ()}  # noqa: SLF001
+    return [device_history(snapshot, index) for index in range(device_count())]
+
+
+def releasable() -> int:
+    """Bytes that empty_cache() will give back: whole free segments, and free pages."""
+    torch: Any = initialized_torch()
+    total = 0
+    for history in histories():
+        release = str(torch.__version__).split("+")[0]
+        settings = AllocatorSettings.from_torch(history.settings, release)
+        followed = follow(history.layout_at_end, Events.empty(), settings, release)
+        total += int(followed.releasable[0])
+    return total
+
+
+def empty() -> None:
+    """Give it back."""
+    torch: Any = initialized_torch()
+    if torch is not None:
+        torch.cuda.empty_cache()
