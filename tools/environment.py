@@ -105,7 +105,9 @@ def pip(folder: Path, *arguments: str, labextension: bool = False) -> None:
     front = [python, "-m", "pip"]
     if own.returncode:
         front = [sys.executable, "-m", "pip", "--python", python]
-    quiet = ["-qq", "--disable-pip-version-check", "--no-warn-script-location"]
+    quiet = ["-qq", "--disable-pip-version-check"]
+    if arguments[0] == "install":
+        quiet += ["--no-warn-script-location"]
     environment = dict(os.environ)
     if not labextension:
         environment["NBMEM_SKIP_LABEXTENSION"] = "1"
