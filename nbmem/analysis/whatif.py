@@ -105,6 +105,19 @@ def try_longest_first(books: Books, first: int, last: int) -> Outcome:
     return run.go(min(len(trace.events), MOST_EVENTS), frozenset(), {})
 
 
+def try_again(books: Books, first: int, last: int) -> Outcome:
+    """Replay the recording, and its stretch `first` to `last` (an iteration) once more behind it.
+
+    What was made there and lived on to the end (a workspace) is not made again.
+    """
+    trace, a = books.trace, books.followed.allocations
+    run = _Run(trace, _settings(trace, None), None)
+    run.begin(_old(books))
+    run.go(len(trace.events), frozenset(), {})
+    run.rehearse(first, last, frozenset(a.born[a.freed >= books.events].tolist()))
+    return run.outcome(len(trace.events), None)
+
+
 def with_conf(trace: DeviceTrace, conf: str) -> str:
     """The whole text of PYTORCH_CUDA_ALLOC_CONF: what is in force, with `conf` added."""
     now = str(trace.settings.get("PYTORCH_CUDA_ALLOC_CONF") or "")
@@ -202,11 +215,11 @@ class _Run:
         for addr, size in old:
             self.at[addr] = self.allocator.malloc(size, 0)
 
-    def rehearse(self, first: int, last: int) -> None:
+    def rehearse(self, first: int, last: int, without: Collection[int] = ()) -> None:
         """Run a stretch's own requests once; what it does not free itself is freed at its end."""
         mine: dict[int, int] = {}
-        for action, addr, size, stream in self._rows(first, last):
-            if action == _ALLOC:
+        for index, (action, addr, size, stream) in enumerate(self._rows(first, last), first):
+            if action == _ALLOC and index not in without:
                 mine[addr] = self.allocator.malloc(size, stream)
             elif action in (_FREE, _COMPLETED) and addr in mine:
                 self.allocator.free(mine.pop(addr))
@@ -232,7 +245,7 @@ class _Run:
                 self._free(index, addr)
             elif action == _COMPLETED:
                 self._complete(addr, freed=requested)
-        return self._outcome(index, refused)
+        return self.outcome(index, refused)
 
     def _malloc(self, index: int, size: int, stream: int) -> int:
         pool = self.pools.get(index)
@@ -275,7 +288,8 @@ class _Run:
             strict=True,
         )
 
-    def _outcome(self, index: int, refused: int | None) -> Outcome:
+    def outcome(self, index: int, refused: int | None) -> Outcome:
+        """What it came to so far."""
         stats = self.allocator.memory_stats()
         return Outcome(
             peak_allocated=stats["allocated_bytes"]["all"]["peak"],

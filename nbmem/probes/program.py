@@ -91,8 +91,8 @@ def machine_facts() -> dict[str, Any]:
 def _autocast(torch: Any) -> str | None:
     if not torch.is_autocast_enabled():
         return None
-    read = getattr(torch, "get_autocast_gpu_dtype", None)
-    return "on" if read is None else str(read()).removeprefix("torch.")
+    read = getattr(torch, "get_autocast_dtype", None)  # since torch 2.4
+    return "on" if read is None else str(read("cuda")).removeprefix("torch.")
 
 
 def _rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:

@@ -157,6 +157,14 @@ class Evidence:
         such = np.array([wanted(stack) for stack in self.session.stacks] + [False])
         return np.flatnonzero(such[self.books.followed.allocations.stack])
 
+    def peak_without(self, rows: Ints) -> int:
+        """The highest allocated bytes, had these allocations not been."""
+        a, books = self.books.followed.allocations, self.books
+        change = np.zeros(books.events + 2, np.int64)
+        np.add.at(change, np.maximum(a.born[rows], -1) + 1, a.block[rows])
+        np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
+        return int((books.followed.allocated - np.cumsum(change)[: books.events + 1]).max())
+
     def sum_at(self, position: int, *categories: Category) -> int:
         """Bytes of some categories at a position."""
         row = self.books.held(np.array([position], np.int64))[0]

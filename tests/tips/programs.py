@@ -181,4 +181,139 @@ with torch.no_grad():
         old="pass",
         new="optimizer.zero_grad()",
     ),
+    Rewriting(
+        rule="fragmentation",
+        code="""
+model, optimizer = net(1024, 8), None
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+for rows in (2000, 3100, 4700, 6100, 7900, 9300, 11100, 12700):
+    model(batch(rows)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        conf="expandable_segments:True",
+        measure="reserved",
+    ),
+    Rewriting(
+        rule="autocast",
+        code="""
+model = net(1024, 12)
+optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+for _ in range(2):
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled={old}):
+        loss = model(batch(8192)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        old="False",
+        new="True",
+        everything=True,
+        first=False,
+    ),
+    Rewriting(
+        rule="checkpointing",
+        code="""
+import functools
+from torch.utils.checkpoint import checkpoint
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(512)
+        self.up, self.down = nn.Linear(512, 2048), nn.Linear(2048, 512)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(8))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+model = Net().cuda()
+{old}
+optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+for _ in range(2):
+    model(batch(4096, 512)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        old="pass",
+        new="""
+for block in model.blocks:
+    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+""",
+        everything=True,
+        first=False,
+    ),
+    Rewriting(
+        rule="inplace_activations",
+        code="""
+model = nn.Sequential(nn.Linear(64, 4096), nn.ReLU({old}), nn.Linear(4096, 8)).cuda()
+with torch.no_grad():
+    for _ in range(2):
+        model(batch(8192, 64))
+""",
+        old="inplace=False",
+        new="inplace=True",
+        everything=True,
+        first=False,
+        stacks=True,
+    ),
+    Rewriting(
+        rule="optimizer_state",
+        code="""
+model = net(2048, 8)
+optimizer = torch.optim.AdamW(model.parameters(), {old})
+for _ in range(3):
+    model(batch(16, 2048)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        old="fused=False",
+        new="fused=True",
+        everything=True,
+        first=False,
+    ),
+    Rewriting(
+        rule="offload",
+        code="""
+import contextlib
+model = net(1024, 12)
+optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+for _ in range(2):
+    with {old}:
+        loss = model(batch(8192)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        old="contextlib.nullcontext()",
+        new="torch.autograd.graph.save_on_cpu(pin_memory=True)",
+        everything=True,
+        first=False,
+    ),
+    Rewriting(
+        rule="checkpoint_on_gpu",
+        code="""
+import io
+file = io.BytesIO()
+torch.save({f"{i}.weight": torch.zeros(2048, 2048) for i in range(8)}, file)
+file.seek(0)
+model = net(2048, 8)
+state = torch.load(file, map_location={old})
+del state
+with torch.no_grad():
+    model(batch(16, 2048))
+""",
+        old="'cuda'",
+        new="'cpu'",
+        stacks=True,
+    ),
 )

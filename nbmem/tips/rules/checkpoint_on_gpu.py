@@ -40,16 +40,16 @@ def check(e: Evidence) -> Iterator[Finding]:
     at = int(a.born[loaded].max()) + 1
     there = loaded[(a.born[loaded] < at) & (a.freed[loaded] >= at)]
     size = int(a.block[there].sum())
-    top = e.books.peak(0, e.books.events)
-    made_the_peak = bool(((a.born[there] < top) & (a.freed[there] >= top)).all())
-    if not e.worth(size) or not (made_the_peak or e.short or e.everything):
+    at_peak = e.report.peak.allocated - e.peak_without(there)
+    if not e.worth(size) or not (e.worth(at_peak) or e.short or e.everything):
         return
     yield Finding(
         rule=RULE.name,
-        title=f'Load the checkpoint with map_location="cpu": {say(size)} less on the card',
+        title=f'Load the checkpoint with map_location="cpu": {say(size)} less while it loads',
         evidence=f"torch.load made {len(there)} tensors on the card{line_of_load(e, int(there[0]))}"
-        f"; they held {say(size)} beside the model's own weights and were freed later.",
-        low=size,
+        f"; they held {say(size)} beside the model's own weights and were freed later. "
+        f"At the peak that is {say(at_peak)}.",
+        low=at_peak,
         high=size,
         ground="exact",
         code='checkpoint = torch.load(path, map_location="cpu", mmap=True)',

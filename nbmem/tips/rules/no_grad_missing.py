@@ -73,7 +73,7 @@ def _passes(e: Evidence) -> list[int]:
 
 
 def _kept(e: Evidence, phase: int, passes: list[int]) -> tuple[int, int, int]:
-    """(at least, at most, phase): what such passes made and that lived at the highest moment of one.
+    """(at least, at most, phase): what such passes made and that lived at the peak of one.
 
     Without a graph the operator that runs there still has its input and its output, and the result
     of the pass before may still have a name: the three largest of them may stay.

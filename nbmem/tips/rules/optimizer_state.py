@@ -66,14 +66,9 @@ def _fused(e: Evidence, optimizer: dict[str, Any]) -> Iterator[Finding]:
         return
     if optimizer["class"] not in FUSED or optimizer["switches"].get("fused"):
         return
-    a = books.followed.allocations
     mine = np.isin(books.born_in, np.flatnonzero(books.phases.names == "optimizer"))
     rows = np.flatnonzero(mine & (books.category == Category.TEMPORARIES))
-    change = np.zeros(books.events + 2, np.int64)
-    np.add.at(change, a.born[rows] + 1, a.block[rows])
-    np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
-    without = books.followed.allocated - np.cumsum(change)[: books.events + 1]
-    saves = e.report.peak.allocated - int(without.max())
+    saves = e.report.peak.allocated - e.peak_without(rows)
     if e.worth(saves):
         name = e.optimizer_name()
         yield Finding(

@@ -46,6 +46,8 @@ def check(e: Evidence) -> Iterator[Finding]:
         if root in used or on_purpose(root) or not root.isidentifier():
             continue
         mine = e.only_in(HolderKind.NAME, root=root)
+        if kind == "optimizer":  # its state is its own; parameters that nothing else has are not
+            mine = [s for s in mine if ".param_groups" in s.name]
         alike = Counter(s.form for s in mine) & forms
         freed = e.freed_with(mine)
         if not forms or alike.total() < ALIKE * forms.total() or not e.worth(freed):

@@ -1,0 +1,197 @@
+"""Every tip on the virtual card: it appears, its remedy is applied, the bytes are those said."""
+
+import pytest
+
+from tests.tips.programs import FREEING, MODEL, REWRITING
+
+torch = pytest.importorskip("torch", reason="the programs are torch programs")
+
+
+def found(findings, rule):
+    return [finding for finding in findings if finding.rule == rule]
+
+
+@pytest.mark.parametrize("program", FREEING, ids=lambda p: f"{p.rule}-{p.name or 'unnamed'}")
+def test_what_a_remedy_frees_is_what_was_said_to_the_byte(run, program):
+    trace, names = run(program.code, before=program.before)
+    first = trace.report().findings[0]
+    assert first.rule == program.rule
+    assert program.name in first.title
+    assert first.ground == "exact"
+    before = torch.cuda.memory_allocated()
+    exec(program.action, names)
+    assert before - torch.cuda.memory_allocated() == first.low == first.high
+
+
+@pytest.mark.parametrize("program", REWRITING, ids=lambda p: p.rule)
+def test_the_peak_falls_by_what_was_said(run, program):
+    peaks = []
+    for what in (program.old, program.new):
+        conf = program.conf if peaks else None
+        trace, _ = run(
+            program.code.replace("{old}", what),
+            before=program.before,
+            card=program.card,
+            conf=conf,
+            stacks=program.stacks,
+        )
+        peaks.append(getattr(trace.report().peak, program.measure))
+        findings = trace.all_tips() if program.everything else trace.report().findings
+        if len(peaks) == 1:
+            mine = found(findings, program.rule)
+            assert mine, [f.title for f in findings]
+            assert not program.first or findings[0].rule == program.rule
+    saved = peaks[0] - peaks[1]
+    slack = 0.02 * saved if any(f.ground == "simulated" for f in mine) else 0
+    assert any(f.low - slack <= saved <= f.high + slack for f in mine), (saved, mine)
+
+
+OPTIMIZERS = [
+    "SGD(model.parameters(), lr=0.1, momentum=0.9)",
+    "Adam(model.parameters())",
+    "AdamW(model.parameters(), amsgrad=True)",
+    "AdamW(model.parameters(), fused=True)",
+    "RMSprop(model.parameters(), momentum=0.9)",
+    "Adafactor(model.parameters())",
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_first_step_adds_what_was_foreseen(run, optimizer):
+    trace, names = run(
+        f"model = net(1500, 3)\noptimizer = torch.optim.{optimizer}\n"
+        "model(batch(64, 1500)).sum().backward()",
+        before=MODEL,
+    )
+    mine = found(trace.report().findings, "first_step")
+    before = torch.cuda.memory_allocated()
+    names["optimizer"].step()
+    added = torch.cuda.memory_allocated() - before
+    if "Adafactor" in optimizer:
+        assert not mine, "next to nothing is not worth a tip"
+    else:
+        assert [f.low for f in mine] == pytest.approx([added], rel=0.0005)
+
+
+def test_an_optimizer_without_state_is_not_foreseen(run):
+    trace, _ = run(
+        "model = net()\noptimizer = torch.optim.SGD(model.parameters())\n"
+        "model(batch()).sum().backward()",
+        before=MODEL,
+    )
+    assert not trace.report().findings
+
+
+STEP = """
+model = net(1024, 4)
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range({steps}):
+    model(batch(6000)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_second_iteration_peaks_where_it_was_foreseen(run):
+    one, _ = run(STEP.format(steps=1), before=MODEL)
+    mine = found(one.report().findings, "second_step_peak")
+    two, _ = run(STEP.format(steps=2), before=MODEL)
+    more = two.report().peak.allocated - one.report().peak.allocated
+    assert [f.low for f in mine] == pytest.approx([more], rel=0.02)
+    assert not two.report().findings
+
+
+IDLE = """
+few = [torch.empty(30 << 20, dtype=torch.uint8, device="cuda") for _ in range(40)]
+del few
+large = torch.empty(900 << 20, dtype=torch.uint8, device="cuda")
+"""
+
+
+def test_empty_cache_gives_back_what_was_said(run):
+    trace, _ = run(IDLE, before="import torch")
+    (finding,) = trace.report().findings
+    assert finding.rule == "cached_memory"
+    before = torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()
+    assert before - torch.cuda.memory_reserved() == finding.low == finding.high == 1200 << 20
+
+
+STUCK = """
+pairs = [
+    [torch.empty(3 << 20, dtype=torch.uint8, device="cuda") for _ in range(6)] for _ in range(30)
+]
+for pair in pairs:
+    del pair[1:]
+"""
+
+
+def test_pieces_of_segments_in_use_do_not_count_as_cache(run):
+    trace, _ = run(STUCK, before="import torch")
+    stuck = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    said = sum(f.high for f in found(trace.all_tips(), "cached_memory"))
+    before = torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()
+    assert before - torch.cuda.memory_reserved() == said < stuck
+
+
+TOO_LARGE = """
+model = net(1024, 24)
+try:
+    model(batch({rows})).sum().backward()
+except torch.cuda.OutOfMemoryError:
+    pass
+"""
+OTHERS = 13 << 30
+
+
+def test_a_batch_that_is_too_large_is_said_to_shrink(run):
+    trace, _ = run(TOO_LARGE.format(rows=40000), before=MODEL, card="T4", other_processes=OTHERS)
+    findings = trace.report().findings
+    (mine,) = found(findings, "batch_size")
+    assert "from 40000 to at most" in mine.title
+    most = int(mine.code.split("=")[1])
+    again, _ = run(
+        TOO_LARGE.format(rows=most + 4000), before=MODEL, card="T4", other_processes=OTHERS
+    )
+    assert found(again.report().findings, "batch_size"), "more than the bound must fail, too"
+
+
+def test_another_process_on_a_full_card_is_named_with_its_bytes(run):
+    trace, _ = run(TOO_LARGE.format(rows=40000), before=MODEL, card="T4", other_processes=OTHERS)
+    (mine,) = found(trace.report().findings, "other_process")
+    free, total = torch.cuda.mem_get_info()
+    assert (
+        mine.low
+        == mine.high
+        == trace.report().ledger_at_end.total_bytes
+        - (trace.report().ledger_at_end.process + trace.report().ledger_at_end.held[-1])
+    )
+    assert OTHERS <= mine.low < OTHERS + (1 << 30)
+    assert free < total
+
+
+def test_a_batch_that_can_grow_grows_to_what_fits(run):
+    loop = (
+        "model = net(1024, 12)\noptimizer = torch.optim.SGD(model.parameters())\n"
+        "for _ in range(2):\n    model(batch({rows})).sum().backward()\n    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+    )
+    trace, _ = run(loop.format(rows=2048), before=MODEL, card="T4")
+    (mine,) = found(trace.all_tips(), "card_empty")
+    rows = int(mine.code.split("=")[1])
+    largest, _ = run(loop.format(rows=rows), before=MODEL, card="T4")
+    report = largest.report()
+    assert report.error is None
+    assert report.peak.process > 0.6 * report.device.total_bytes
+
+
+def test_a_smaller_workspace_gives_back_what_was_said(run, monkeypatch):
+    loop = "model = net()\nmodel(batch()).sum().backward()"
+    trace, _ = run(loop, before=MODEL)
+    (mine,) = found(trace.all_tips(), "workspace")
+    left = trace.report().ledger_at_end.allocated
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    smaller, _ = run(loop, before=MODEL)
+    assert left - smaller.report().ledger_at_end.allocated == mine.low == mine.high
+    assert not found(smaller.all_tips(), "workspace")
