@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.core.categories import Category
+    from nbmem.core.holders import Holder
     from nbmem.core.session import DeviceInfo
     from nbmem.details import Details
     from nbmem.ledger.balance import Ledger
@@ -95,6 +96,9 @@ class Holding:
         block: Bytes taken for it.
         born_in: Phase and step of its birth (`forward, step 0`), or None before the recording.
         line: `file.py:12 in function` that made it, if a stack was taken.
+        form: Shape and dtype, where Python showed it: `(64, 3, 7, 7) float32`.
+        holders: What kept it alive at the end, the best first; empty where nobody looked, or where
+            it was gone by then.
     """
 
     name: str | None
@@ -103,6 +107,8 @@ class Holding:
     block: int
     born_in: str | None
     line: str | None
+    form: str | None = None
+    holders: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from nbmem.analysis.details import born_in, details, stack_line
 from nbmem.analysis.oom import autopsies
 from nbmem.core.categories import Category
 from nbmem.core.errors import UsageError
+from nbmem.core.holders import held_storages
 from nbmem.ledger.balance import Ledger
 from nbmem.ledger.books import Books
 from nbmem.report import Holding, Moment, Peak, PhaseRow, Report
@@ -18,6 +19,7 @@ from nbmem.report import Holding, Moment, Peak, PhaseRow, Report
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nbmem.core.holders import HeldStorage
     from nbmem.core.session import Session
     from nbmem.core.spans import Span
 
@@ -167,17 +169,26 @@ def _holdings(books: Books, position: int) -> tuple[Holding, ...]:
     a = books.followed.allocations
     rows = books.live(position)
     rows = rows[np.argsort(-a.requested[rows], kind="stable")][:LARGEST]
+    held = {h.addr: h for h in held_storages(books.session, books.trace) or ()}
+    lasting = {row: held.get(int(a.addr[row])) for row in rows if a.freed[row] >= books.events}
     return tuple(
         Holding(
-            name=books.name(row),
+            name=books.name(row) or _named_by(lasting.get(row)),
             category=Category(int(books.category[row])),
             requested=int(a.requested[row]),
             block=int(a.block[row]),
             born_in=born_in(books, row),
             line=stack_line(books, int(a.stack[row])),
+            form=found.form if (found := lasting.get(row)) else None,
+            holders=found.holders if found else (),
         )
         for row in map(int, rows)
     )
+
+
+def _named_by(held: HeldStorage | None) -> str | None:
+    """What a holder calls an allocation that nothing else has named."""
+    return f"{held.name} {held.form}".rstrip() if held else None
 
 
 def _notes(session: Session, books: Books, at_peak: Ledger) -> tuple[str, ...]:

@@ -73,6 +73,15 @@ def of_module(module: Any) -> Iterator[Seen]:
                 yield seen
 
 
+def gradients_of_module(module: Any) -> Iterator[Seen]:
+    """The gradients of a module's parameters."""
+    for member, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            seen = see(parameter.grad, Category.GRADIENTS, f".{member}.grad")
+            if seen is not None:
+                yield seen
+
+
 def of_optimizer(optimizer: Any) -> Iterator[Seen]:
     """What an optimizer's state holds, and parameters that belong to no module."""
     for index, (parameter, state) in enumerate(optimizer.state.items()):

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import nbmem
+from nbmem.ipython.commands import COMMANDS
 
 HEAVY = ("torch", "numpy", "IPython", "bokeh", "ipywidgets", "pynvml", "pandas", "psutil")
 
@@ -193,14 +194,14 @@ def test_a_place_that_cannot_be_written_is_one_sentence(run, tmp_path):
             "histroy",
             (
                 "'histroy' is not a subcommand of %nbmem. Did you mean `%nbmem history`? "
-                "There are: report, history, gpu, save, open, on, off, help."
+                f"There are: {', '.join(command.name for command in COMMANDS)}."
             ),
         ),
         (
             "zzz",
             (
                 "'zzz' is not a subcommand of %nbmem. "
-                "There are: report, history, gpu, save, open, on, off, help."
+                f"There are: {', '.join(command.name for command in COMMANDS)}."
             ),
         ),
         ("on please", "%nbmem on takes nothing after it; 'please' was not understood."),

@@ -22,6 +22,7 @@ from nbmem.ipython.commands import (
     save,
     switch,
     tips,
+    top,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ COMMANDS: tuple[Command, ...] = (
     explain.COMMAND,
     mute.MUTE,
     mute.UNMUTE,
+    top.COMMAND,
     free.COMMAND,
     gpu.COMMAND,
     fit.COMMAND,

@@ -1,0 +1,92 @@
+"""`%nbmem top`: every live byte of the card, largest first, with all that holds it."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="there is nothing to list without torch")
+
+from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
+
+import nbmem  # noqa: E402
+from nbmem import virtual  # noqa: E402
+from nbmem.core.categories import Category  # noqa: E402
+from nbmem.ipython.live_storages import live_now  # noqa: E402
+from nbmem.views.top import render_top_html  # noqa: E402
+
+C = Category
+
+
+@pytest.fixture
+def top(capsys):
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    with virtual.activated("H100 80GB"):
+        nbmem.load_ipython_extension(shell)
+        shell.run_cell("import torch")
+
+        def do(code, argument=""):
+            shell.run_cell(code, store_history=True)
+            capsys.readouterr()
+            shell.run_cell(f"%nbmem top {argument}", store_history=True)
+            said = capsys.readouterr()
+            return shell, said.out + said.err
+
+        yield do
+        shell.reset(new_session=False)
+        nbmem.unload_ipython_extension(shell)
+        InteractiveShell.clear_instance()
+
+
+TRAINING = """
+model = torch.nn.Linear(512, 256, bias=False).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+x = torch.zeros(3, 512, device='cuda')
+model(x).sum().backward(); optimizer.step()
+losses = [torch.relu(model(x)).sum()]
+state = model.state_dict()
+"""
+
+
+def test_each_storage_is_one_row_with_its_category_and_holders(top):
+    shell, _ = top(TRAINING)
+    rows = live_now(shell.user_ns)[0]
+    assert sum(row.block for row in rows) == torch.cuda.memory_allocated()
+    named = {row.name: row for row in rows}
+    size = 512 * 256 * 4
+    for name, category in (
+        ("model.weight", C.WEIGHTS),
+        ("model.weight.grad", C.GRADIENTS),
+        ("optimizer.state[...]['exp_avg']", C.OPTIMIZER_STATE),
+    ):
+        assert (named[name].category, named[name].requested) == (category, size)
+    assert named["model.weight"].form == "(256, 512) float32"
+    roots = {way.root for way in named["model.weight"].holders}
+    assert roots == {"model", "optimizer", "losses", "state"}
+    assert named["x"].category is C.USER_TENSORS
+    assert named["the graph of losses[0]"].category is C.ACTIVATIONS
+    assert named[None].category is C.UNKNOWN  # cuBLAS's workspace: no Python object has it
+
+
+def test_the_table(top):
+    _, said = top("x = torch.zeros(3 << 18, device='cuda'); y = {'view': x[1:]}; small = x[:9] + 1")
+    assert said == (
+        "Card 0: 3.0 MiB of 3.0 MiB allocated now\n"
+        "  3.0 MiB  user tensors  x (786432,) float32\n"
+        "                         also held by y['view']\n"
+        "    512 B  user tensors  small (9,) float32\n"
+    )
+    _, said = top("", "1")
+    assert "small" not in said
+    _, said = top("", "many")
+    assert "write how many, as in `%nbmem top 20`." in said
+
+
+def test_an_empty_card(top):
+    _, said = top("1")
+    assert said == "Nothing lives on a card: torch has no memory allocated there.\n"
+
+
+def test_markup_in_a_name_stays_text(top):
+    shell, _ = top("names = {'<img src=x>': torch.zeros(9, device='cuda')}")
+    html = render_top_html(live_now(shell.user_ns)[0], 5, "Card 0")
+    assert "<img" not in html
+    assert "names[&#x27;&lt;img src=x&gt;&#x27;]" in html
