@@ -103,7 +103,7 @@ class Trace:
         Raises:
             NbmemError: The trace still runs, lies inside another, or saw no GPU memory.
         """
-        from nbmem.tips.mutes import muted
+        from nbmem.core.mutes import muted
 
         if device not in self._reports:
             self._reports[device] = self._read(device)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nbmem.core.errors import UsageError
 from nbmem.tips.evidence import Evidence
 from nbmem.tips.rules import RULES
 
@@ -18,6 +20,20 @@ if TYPE_CHECKING:
     from nbmem.tips.rule import Rule
 
 logger = logging.getLogger("nbmem")
+
+
+def rule_named(name: str) -> Rule:
+    """The rule of a name.
+
+    Raises:
+        UsageError: There is none; the text has the nearest name.
+    """
+    by_name = {rule.name: rule for rule in RULES}
+    if name not in by_name:
+        near = difflib.get_close_matches(name, by_name, n=1)
+        meant = f"Did you mean `{near[0]}`? " if near else ""
+        raise UsageError(f"{name!r} is not a tip. {meant}There are: {', '.join(by_name)}.")
+    return by_name[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,10 @@ import pytest
 
 import nbmem.api as nbmem
 from nbmem.analysis import books_of, report_of
+from nbmem.core import mutes
 from nbmem.core.errors import UsageError
 from nbmem.report import Finding
-from nbmem.tips import RULES, advise, find, mutes
+from nbmem.tips import RULES, advise, find, rule_named
 from nbmem.tips.rule import HEADINGS, Rule
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
@@ -88,14 +89,14 @@ def test_a_rule_is_muted_for_good_in_a_file_or_for_the_session():
 
 def test_a_name_that_is_no_rule_gets_the_nearest():
     with pytest.raises(UsageError, match="Did you mean `cached_memory`"):
-        mutes.mute("cache_memory")
+        rule_named("cache_memory")
 
 
 def test_a_file_that_cannot_be_read_mutes_nothing():
     mutes.path().parent.mkdir(parents=True)
-    mutes.path().write_bytes(b"\xff\xfecached_memory\nno_such_rule\n")
+    mutes.path().write_bytes(b"\xff\xfecached_memory\n")
     assert mutes.muted() == frozenset()
-    mutes.path().write_text("no_such_rule\ncard_empty\n")
+    mutes.path().write_text("\ncard_empty\n")
     assert mutes.muted() == {"card_empty"}
 
 

@@ -12,16 +12,15 @@ if TYPE_CHECKING:
 
 
 def _run(_notebook: Notebook, argument: str) -> None:
-    from nbmem.tips import RULES
-    from nbmem.tips.mutes import check_name, muted
+    from nbmem.core.mutes import muted
+    from nbmem.tips import RULES, rule_named
     from nbmem.views.catalogue import render_rule, render_rules
 
     silent = muted()
     if not argument:
         show_bundle(text_bundle(render_rules(RULES, silent)))
         return
-    check_name(argument)
-    rule = next(rule for rule in RULES if rule.name == argument)
+    rule = rule_named(argument)
     show_bundle(text_bundle(render_rule(rule, muted=rule.name in silent)))
 
 

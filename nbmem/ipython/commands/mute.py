@@ -15,13 +15,14 @@ _SESSION = "--session"
 
 
 def _mute(_notebook: Notebook, argument: str) -> None:
-    from nbmem.tips import mutes
+    from nbmem.core import mutes
+    from nbmem.tips import rule_named
 
     words = argument.split()
     names = [word for word in words if word != _SESSION]
     if len(names) != 1:
         raise UsageError("%nbmem mute needs one tip: `%nbmem mute card_empty`.")
-    mutes.mute(names[0], for_good=_SESSION not in words)
+    mutes.mute(rule_named(names[0]).name, for_good=_SESSION not in words)
     until = "until the kernel ends" if _SESSION in words else f"for you ({mutes.path()})"
     show_bundle(
         text_bundle(f"{names[0]} is muted {until}. `%nbmem unmute {names[0]}` brings it back.")
@@ -29,11 +30,12 @@ def _mute(_notebook: Notebook, argument: str) -> None:
 
 
 def _unmute(_notebook: Notebook, argument: str) -> None:
-    from nbmem.tips import mutes
+    from nbmem.core import mutes
+    from nbmem.tips import rule_named
 
     if not argument:
         raise UsageError("%nbmem unmute needs one tip: `%nbmem unmute card_empty`.")
-    mutes.unmute(argument)
+    mutes.unmute(rule_named(argument).name)
     show_bundle(text_bundle(f"{argument} is told again, from the next report on."))
 
 

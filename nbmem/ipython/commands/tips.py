@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
@@ -9,10 +10,16 @@ from nbmem.ipython.commands.base import Command, text_bundle
 from nbmem.ipython.tracer import show_bundle
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbmem.core.freed import Freed
     from nbmem.ipython.commands.base import Notebook
+    from nbmem.report import Finding
 
 NOTHING = "No tips: nothing in this recording would bring memory back."
 _FLAGS = {"--all", "--record"}
+_WHAT = {"cache": "the cache", "traceback": "the traceback", "out": "Out"}
+"""What the record calls the words of `%nbmem free`."""
 
 
 def _run(notebook: Notebook, argument: str) -> None:
@@ -30,6 +37,7 @@ def _run(notebook: Notebook, argument: str) -> None:
         return
     trace = notebook.last()
     findings = trace.all_tips() if "--all" in words else trace.report().findings
+    findings = tuple(_measured(finding, notebook.tracer.freed) for finding in findings)
     if not findings:
         more = "" if "--all" in words else " `%nbmem tips --all` asks also what a full card needs."
         show_bundle(text_bundle(NOTHING + more))
@@ -42,10 +50,19 @@ def _run(notebook: Notebook, argument: str) -> None:
     )
 
 
+def _measured(finding: Finding, freed: Iterable[Freed]) -> Finding:
+    """The finding, with what it brought where it has been applied since."""
+    if finding.command is None:
+        return finding
+    what = " ".join(finding.command.arguments)
+    brought = [entry.measured for entry in freed if entry.what == _WHAT.get(what, what)]
+    return replace(finding, measured=brought[-1]) if brought else finding
+
+
 def _record(notebook: Notebook) -> str:
     from nbmem.views.tips import render_record
 
-    return render_record(tuple(getattr(notebook.tracer, "freed", ())))
+    return render_record(tuple(notebook.tracer.freed))
 
 
 COMMAND = Command(

@@ -1,14 +1,12 @@
-"""Rules that a user does not want to hear: for one session, or for good in a small file."""
+"""Tips that a user does not want to hear: for one session, or for good in a small file."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from pathlib import Path
 
 from nbmem.core.errors import UsageError
-from nbmem.tips.rules import RULES
 
 _session: set[str] = set()
 """Muted until the process ends."""
@@ -27,9 +25,8 @@ def mute(name: str, *, for_good: bool = True) -> None:
         for_good: Write it into the user's file; else until the process ends.
 
     Raises:
-        UsageError: There is no such rule, or the file cannot be written.
+        UsageError: The file cannot be written.
     """
-    check_name(name)
     if for_good:
         _write(_on_file() | {name})
     else:
@@ -40,22 +37,12 @@ def unmute(name: str) -> None:
     """Hear a rule again.
 
     Raises:
-        UsageError: There is no such rule, or the file cannot be written.
+        UsageError: The file cannot be written.
     """
-    check_name(name)
     _session.discard(name)
     kept = _on_file()
     if name in kept:
         _write(kept - {name})
-
-
-def check_name(name: str) -> None:
-    """Raise UsageError, with the nearest name, unless there is such a rule."""
-    names = [rule.name for rule in RULES]
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        meant = f"Did you mean `{near[0]}`? " if near else ""
-        raise UsageError(f"{name!r} is not a tip. {meant}There are: {', '.join(names)}.")
 
 
 def path() -> Path:
@@ -73,7 +60,7 @@ def _on_file() -> set[str]:
         text = path().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, RuntimeError):  # RuntimeError: no home folder
         return set()
-    return {line.strip() for line in text.splitlines()} & {rule.name for rule in RULES}
+    return {line.strip() for line in text.splitlines()} - {""}
 
 
 def _write(names: set[str]) -> None:

@@ -1,0 +1,109 @@
+"""`%nbmem tips`, `explain` and `mute` in a real shell on a virtual card."""
+
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="there is no memory to speak of without torch")
+
+from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
+
+import nbmem  # noqa: E402
+from nbmem import virtual  # noqa: E402
+from nbmem.ipython.extension import _LOADED  # noqa: E402
+
+
+@pytest.fixture
+def shell(monkeypatch):
+    for name in ("last_exc", "last_value", "last_traceback", "last_type"):
+        monkeypatch.delattr(sys, name, raising=False)
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    with virtual.activated("H100 80GB"):
+        nbmem.load_ipython_extension(shell)
+        shell.run_cell("import torch", store_history=True)
+        yield shell
+        shell.reset(new_session=False)
+        nbmem.unload_ipython_extension(shell)
+        InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def say(shell, capsys):
+    """Run a cell; returns what it printed."""
+
+    def do(code):
+        capsys.readouterr()
+        shell.run_cell(code, store_history=True)
+        said = capsys.readouterr()
+        return said.out + said.err
+
+    return do
+
+
+def findings(shell):
+    return _LOADED[shell].tracer.last.report().findings
+
+
+def test_out_is_found_freed_and_recorded(shell, say):
+    say("torch.zeros(8 << 20, device='cuda')")
+    said = say("%%memtrace\nx = torch.zeros(1 << 20, device='cuda')")
+    (finding,) = findings(shell)
+    assert finding.rule == "out_history"
+    assert "IPython's `Out` keeps 32.0 MiB" in said
+    before = torch.cuda.memory_allocated()
+    say("%nbmem free out")
+    assert before - torch.cuda.memory_allocated() == finding.low == finding.high
+    record = say("%nbmem tips --record")
+    assert "1 of 1 predictions were exact" in record
+    assert "it brought 32.0 MiB" in say("%nbmem tips")
+
+
+FAILS = """
+def train():
+    activations = torch.zeros(8 << 20, device="cuda")
+    raise ValueError("a shape is wrong")
+train()
+"""
+
+
+def test_the_traceback_of_a_failed_cell_is_found_and_freed(shell, say):
+    say(FAILS)
+    said = say("%%memtrace\nx = torch.zeros(1 << 20, device='cuda')")
+    (finding,) = findings(shell)
+    assert finding.rule == "traceback_kept"
+    assert "gives back 32.0 MiB of the cell that failed" in said
+    assert "activations" in finding.evidence
+    before = torch.cuda.memory_allocated()
+    say("%nbmem free traceback")
+    assert before - torch.cuda.memory_allocated() == finding.low == finding.high
+
+
+def test_a_muted_tip_is_not_shown_until_it_is_heard_again(say):
+    cell = "%%memtrace\nx = torch.zeros(1 << 20, device='cuda')"
+    say("torch.zeros(8 << 20, device='cuda')")
+    assert "muted until the kernel ends" in say("%nbmem mute out_history --session")
+    assert "Tips" not in say(cell)
+    assert "You have muted it" in say("%nbmem explain out_history")
+    say("%nbmem unmute out_history")
+    assert "Tips" in say("%nbmem report")
+    assert "(muted)" not in say("%nbmem explain")
+
+
+def test_explain_says_the_page_and_helps_with_a_wrong_name(say):
+    page = say("%nbmem explain checkpoint_kept")
+    for heading in ("What it sees", "What it costs", "Do instead", "When to ignore it"):
+        assert heading in page
+    assert "Did you mean `checkpoint_kept`?" in say("%nbmem explain checkpoint_keep")
+
+
+def test_without_a_report_or_with_a_wrong_option_a_sentence_says_so(say):
+    assert "There is no report yet" in say("%nbmem tips")
+    assert "takes --all or --record" in say("%nbmem tips --most")
+    assert "Nothing has been freed through nbmem yet" in say("%nbmem tips --record")
+    assert "needs one tip" in say("%nbmem mute")
+
+
+def test_nothing_to_say_is_said(say):
+    say("%%memtrace\nx = torch.zeros(1 << 20, device='cuda')")
+    assert "No tips: nothing in this recording would bring memory back." in say("%nbmem tips")
