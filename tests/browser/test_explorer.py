@@ -1,16 +1,16 @@
-"""The explorer under a traced cell, as a person uses it; every figure is compared with Python's."""
+"""The explorer under a traced cell, as a person uses it; figures are compared with Python's."""
 
 from __future__ import annotations
 
 import json
 
-import nbformat
 import pytest
 
+import nbmem
 from tests.browser.pages import LOAD, picture
 
 TRAIN = """\
-%%memtrace --stacks
+%%memtrace --stacks --save run.nbmem
 class Block(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -27,162 +27,207 @@ for step in range(4):
     losses.append(loss)
     optimizer.step()
     optimizer.zero_grad()"""
-LEDGER = """\
-import json
-from nbmem.ledger.books import Books
-_trace = get_ipython().extension_manager and get_ipython().magics_manager.registry
-_trace = _last()
-_books = Books(_trace.session)
-print(json.dumps([_books.ledger(e).to_json() for e in json.loads('{events}')]))"""
-LAST = """\
-import gc
-from nbmem.api import Trace
-def _last():
-    return [t for t in gc.get_objects() if isinstance(t, Trace) and t.session is not None][-1]"""
+WIDGET = """\
+import ipywidgets, nbmem
+w = nbmem.open("run.nbmem").widget()
+said = ipywidgets.Label("nothing yet")
+w.observe(lambda change: setattr(said, "value", f"{change.name} is {change.new}"))
+ipywidgets.VBox([said, w])"""
 EXPLORER = "[data-testid=nbx-explorer]"
 DRAWN = f"{EXPLORER}[data-drawn=true]"
+LARGEST = "[data-testid=nbx-largest] tbody tr"
+MOST = 160 * 1024
+"""Characters of JSON that a report may add to a notebook."""
+
+
+def books_of(server):
+    """What Python reads in the recording that the cell saved."""
+    from nbmem.ledger.books import Books
+
+    trace = nbmem.open(server._notebooks / "run.nbmem")
+    return Books(trace.session), trace.report()
 
 
 def ledger_of(page):
-    """The ledger as the page shows it: bytes by category."""
-    return page.locator("[data-testid=nbx-ledger] [data-category]").evaluate_all(
-        "rows => Object.fromEntries(rows.map(r => [r.dataset.category, Number(r.dataset.bytes)]))"
+    """The ledger as the page shows it: bytes by category, the empty ones left out."""
+    shown = page.locator("[data-testid=nbx-ledger] [data-category]").evaluate_all(
+        "rows => rows.map(row => [row.dataset.category, Number(row.dataset.bytes)])"
     )
+    return dict(shown)
 
 
-def python_ledger(notebook, event, cell):
-    """The same from the kernel, without the empty ones."""
-    code = (
-        "import json; from nbmem.ledger.books import Books\n"
-        f"print(json.dumps(Books(_last().session).ledger({event}).to_json()))"
-    )
-    found = json.loads(notebook.ask(code))
-    assert sum(found.values()) > 0, cell
-    return {key: count for key, count in found.items() if count}
+def held_at(books, event):
+    return {key: count for key, count in books.ledger(event).to_json().items() if count}
+
+
+def event_of(page):
+    return int(page.get_by_test_id("nbx-timeline").get_attribute("data-event"))
 
 
 @pytest.fixture
 def traced(notebook, page):
-    """A notebook whose training cell has its explorer."""
+    """A notebook whose training cell has its explorer, without the panel beside it."""
+    notebook.command("application:toggle-right-area")
     notebook.run(0)
-    notebook.execute(LAST)
     notebook.run(1)
     page.locator(DRAWN).wait_for()
-    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-right-area')")
     return notebook
 
 
-def click_timeline(page, part):
+@pytest.mark.cells(LOAD, TRAIN)
+def test_every_part_follows_and_says_what_python_says(traced, page, lab, pictures):
+    books, report = books_of(lab)
+    peak = report.peak.at.event
+    assert event_of(page) == peak
+    assert ledger_of(page) == held_at(books, peak)
+    active = page.locator("[data-testid=nbx-ledger] [data-sum=active]")
+    assert int(active.get_attribute("data-bytes")) == report.peak.allocated
+    picture(page, pictures, "explorer-light", page.locator(EXPLORER))
+
     box = page.get_by_test_id("nbx-timeline").bounding_box()
-    page.mouse.click(box["x"] + 72 + part * (box["width"] - 90), box["y"] + 200)
+    page.mouse.click(box["x"] + 240, box["y"] + 220)
+    moved = event_of(page)
+    assert moved != peak
+    assert ledger_of(page) == held_at(books, moved)
+    assert page.locator(LARGEST).count() <= len(books.live(moved))
 
-
-@pytest.mark.cells(LOAD, TRAIN, "1 + 1")
-def test_every_part_follows_a_click_and_says_what_python_says(traced, page, pictures):
-    explorer = page.locator(EXPLORER)
-    timeline = page.get_by_test_id("nbx-timeline")
-    top = json.loads(
-        traced.ask(
-            "import json; r = _last().report()\n"
-            "print(json.dumps([r.peak.at.event, r.peak.allocated]))"
-        )
-    )
-    event = int(timeline.get_attribute("data-event"))
-    assert event == top[0]
-    shown = ledger_of(page)
-    assert shown == python_ledger(traced, event, 1)
-    active = page.locator("[data-testid=nbx-ledger] [data-sum=active]").get_attribute("data-bytes")
-    assert int(active) == top[1]
-    picture(page, pictures, "explorer-light", explorer)
-
-    click_timeline(page, 0.12)
-    page.wait_for_function(
-        "([e]) => document.querySelector('[data-testid=nbx-timeline]').dataset.event !== e",
-        arg=[str(event)],
-    )
-    chosen = int(timeline.get_attribute("data-event"))
-    assert chosen != event
-    assert ledger_of(page) == python_ledger(traced, chosen, 1)
-
-    page.get_by_test_id("nbx-peak").click()
-    first = page.locator("[data-testid=nbx-largest] tbody tr").first
-    first.locator("button").click()
-    assert first.get_attribute("aria-selected") == "true"
-    page.get_by_label("Filter the largest tensors").fill("weight")
-    rows = page.locator("[data-testid=nbx-largest] tbody tr")
-    assert rows.count() > 0
-    assert all("weight" in text for text in rows.all_inner_texts())
-
-    box = timeline.bounding_box()
     page.mouse.move(box["x"] + 300, box["y"] + 200)
     page.mouse.down()
-    page.mouse.move(box["x"] + 600, box["y"] + 200, steps=4)
+    page.mouse.move(box["x"] + 620, box["y"] + 200, steps=5)
     page.mouse.up()
     page.get_by_test_id("nbx-where").get_by_text("The selection, events").wait_for()
+    inside = event_of(page)
+    assert ledger_of(page).keys() >= held_at(books, inside).keys()
     page.get_by_role("button", name="clear selection").click()
 
-    timeline.focus()
+    page.get_by_test_id("nbx-timeline").focus()
     page.keyboard.press("Home")
-    assert timeline.get_attribute("data-event") == "0"
+    assert event_of(page) == 0
     page.keyboard.press("p")
-    assert timeline.get_attribute("data-event") == str(event)
-    assert "allocated" in timeline.get_attribute("aria-valuetext")
+    assert event_of(page) == peak
+    spoken = page.get_by_test_id("nbx-timeline").get_attribute("aria-valuetext")
+    assert "allocated" in spoken
 
 
-@pytest.mark.cells(LOAD, TRAIN, "1 + 1")
-def test_a_saved_report_opens_without_a_kernel_and_follows_the_theme(
-    traced, page, lab, pictures, context
-):
-    for tab in ("phases", "pool", "tips", "cells"):
-        button = page.locator(f"{EXPLORER} [data-tab={tab}]")
-        if button.count():
-            button.click()
-            panel = f"{EXPLORER} [role=tabpanel][data-drawn=true]:not([hidden])"
-            page.locator(panel).wait_for()
-            picture(page, pictures, f"explorer-{tab}", page.locator(EXPLORER))
+@pytest.mark.cells(LOAD, TRAIN)
+def test_a_tensor_is_found_in_the_boxes_and_in_the_table(traced, page, lab):
+    _, report = books_of(lab)
+    largest = max(
+        (x for x in report.details.lives if x.born < report.peak.at.event <= x.freed),
+        key=lambda life: life.requested,
+    )
+    first = page.locator(LARGEST).first
+    assert f"{largest.requested:,} bytes" in first.locator("td").first.get_attribute("title")
+    boxes = page.locator(".nbx-mod-holders")
+    box = boxes.bounding_box()
+    boxes.scroll_into_view_if_needed()
+    boxes.click(position={"x": 40, "y": box["height"] * 5 / 6})
+    page.locator(f"{LARGEST}[aria-selected=true]").wait_for()
+    boxes.click(position={"x": 40, "y": box["height"] / 6})
+    page.get_by_label("Holders: where the picture is").get_by_role(
+        "button", name="weights"
+    ).wait_for()
+    page.get_by_label("Filter the largest tensors").fill("up.weight")
+    found = page.locator(LARGEST).all_inner_texts()
+    assert found
+    assert all("up.weight" in text for text in found)
+
+
+@pytest.mark.cells(LOAD, TRAIN)
+def test_a_tip_puts_its_code_below_the_cell(traced, page):
+    page.locator(f"{EXPLORER} [data-tab=tips]").click()
+    tip = page.locator("[data-testid=nbx-tips] li").filter(has_text="Insert the code below").first
+    code = tip.locator("pre").inner_text()
+    tip.get_by_role("button", name="Insert the code below").click()
+    assert traced.sources()[2] == code
+
+
+@pytest.mark.cells(LOAD, TRAIN)
+def test_it_is_small_and_opens_again_without_a_kernel(traced, page, lab, context, pictures):
+    for tab in ("phases", "pool", "cells"):
+        page.locator(f"{EXPLORER} [data-tab={tab}]").click()
+        page.locator(f"{EXPLORER} [role=tabpanel][data-drawn=true]:not([hidden])").wait_for()
+        picture(page, pictures, f"explorer-{tab}", page.locator(EXPLORER))
+    books, report = books_of(lab)
+    page.locator(f"{EXPLORER} [data-tab=pool]").click()
     releasable = page.locator("[data-pool=releasable]").get_attribute("data-bytes")
-    held = traced.ask("print(int(Books(_last().session).followed.releasable[-1]))", LEDGER_IMPORT)
-    assert releasable == held
+    assert int(releasable) == books.followed.releasable[-1]
     traced.save()
-    path = lab.path(traced.name)
-    saved = nbformat.read(path, 4)
-    (output,) = [o for o in saved.cells[1].outputs if "data" in o]
-    assert len(json.dumps(output)) < 160 * 1024
-    assert "text/html" in output.data
+    outputs = lab.saved(traced.name).cells[1].outputs
+    (data,) = [output.data for output in outputs if "data" in output]
+    assert {"text/plain", "text/html"} < set(data)
+    assert len(json.dumps(data)) < MOST
 
-    traced.execute("import os; os._exit(0)") if False else None
     fresh = context.new_page()
-    fresh.goto(f"{lab.url}lab/workspaces/fresh/tree/{traced.name}?reset")
-    fresh.evaluate("() => undefined")
-    fresh.locator(DRAWN).wait_for()
-    assert fresh.get_by_test_id("nbx-timeline").get_attribute("data-event")
+    asked = []
+    fresh.on("request", lambda request: asked.append(request.url))
+    fresh.route("**/api/kernels**", lambda route: route.abort())
+    fresh.route("**/api/sessions**", lambda route: route.abort())
     traced.page = fresh
+    traced.open(wait=False)
+    fresh.locator(DRAWN).wait_for()
+    assert event_of(fresh) == report.peak.at.event
+    assert ledger_of(fresh) == held_at(books, report.peak.at.event)
     traced.theme("JupyterLab Dark")
     fresh.locator(f"{EXPLORER}.nbx-mod-dark").wait_for()
     picture(fresh, pictures, "explorer-dark", fresh.locator(EXPLORER))
+    assert all(url.startswith((lab.url, "data:", "blob:")) for url in asked)
 
 
-LEDGER_IMPORT = "from nbmem.ledger.books import Books"
+@pytest.mark.cells(LOAD, TRAIN)
+def test_a_converted_page_shows_the_picture_and_asks_nobody(traced, page, lab, context):
+    nbconvert = pytest.importorskip("nbconvert")
+    traced.save()
+    exporter = nbconvert.HTMLExporter(mathjax_url="", require_js_url="")
+    html, _ = exporter.from_notebook_node(lab.saved(traced.name))
+    path = lab._notebooks / "page.html"
+    path.write_text(html)
+    alone = context.new_page()
+    asked = []
+    alone.on("request", lambda request: asked.append(request.url))
+    alone.goto(path.as_uri())
+    assert alone.locator("img[alt^='Memory over']").evaluate("image => image.naturalWidth") > 0
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
 
 
-@pytest.mark.cells(
-    LOAD,
-    TRAIN,
-    "w = _last().widget()\nseen = []\nw.observe(lambda c: seen.append((c.name, c.new)), ['moment', 'tensor'])\nw",
-)
-def test_the_widgets_traits_follow_the_page_and_the_page_the_traits(traced, page):
+@pytest.mark.cells(LOAD, TRAIN, WIDGET)
+def test_the_widgets_traits_follow_the_page_and_the_page_follows_them(traced, page, lab):
+    pytest.importorskip("anywidget")
+    _, report = books_of(lab)
     traced.run(2)
-    widget = page.locator(f".jp-OutputArea-output .widget-subarea {EXPLORER}, .jupyter-widgets {EXPLORER}").first
-    widget.wait_for()
-    page.wait_for_selector(f".jupyter-widgets {DRAWN}, .widget-subarea {DRAWN}")
+    label = page.locator(".widget-label")
+    label.wait_for()
+    widget = page.locator(EXPLORER).nth(1)
+    page.locator(DRAWN).nth(1).wait_for()
     timeline = widget.get_by_test_id("nbx-timeline")
     timeline.focus()
     page.keyboard.press("Home")
-    assert traced.until("print(w.moment)", "0")
-    widget.locator("[data-testid=nbx-largest] tbody button").first.wait_for(state="detached")
-    traced.execute("w.moment = w._source.peak.at.event")
+    label.get_by_text("moment is 0", exact=True).wait_for()
+    traced.execute(f"w.moment = {report.peak.at.event}")
     page.wait_for_function(
-        "() => [...document.querySelectorAll('[data-testid=nbx-timeline]')].at(-1).dataset.event !== '0'"
+        "([all, event]) => document.querySelectorAll(all)[1].dataset.event === event",
+        arg=["[data-testid=nbx-timeline]", str(report.peak.at.event)],
     )
-    widget.locator("[data-testid=nbx-largest] tbody button").first.click()
-    assert traced.until("print(w.life is not None)", "True")
+    widget.locator(LARGEST).first.locator("button").click()
+    label.get_by_text("tensor is ").wait_for()
+    chosen = int(label.inner_text().split()[-1])
+    name = widget.locator(f"{LARGEST}[aria-selected=true]").get_attribute("data-life")
+    assert int(name) == chosen
+
+
+HOSTILE = """\
+import nbmem
+evil = "<img src=x onerror=\\"window.pwned=1\\"><script>window.pwned=1</script>$$x$$"
+with nbmem.trace(evil) as t:
+    with nbmem.phase(evil):
+        globals()[evil] = torch.ones(1 << 20, device="cuda")
+t"""
+
+
+@pytest.mark.cells(LOAD, HOSTILE)
+def test_markup_in_a_name_is_text(traced, page):
+    page.locator(f"{EXPLORER} [data-tab=phases]").click()
+    page.locator("[data-testid=nbx-phases]").wait_for()
+    assert "<script>" in page.locator("[data-testid=nbx-phases]").inner_text()
+    assert page.locator(f"{EXPLORER} :is(script, img)").count() == 0
+    assert page.evaluate("() => window.pwned") is None

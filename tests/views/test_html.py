@@ -11,6 +11,7 @@ import pytest
 
 from nbmem.core.categories import LABELS, MEANINGS, Category
 from nbmem.views.bundle import mimebundle
+from nbmem.views.explorer.output import MISSING
 from nbmem.views.html import render_html, render_page
 from nbmem.views.text import render_text
 from tests.views import sample
@@ -169,9 +170,11 @@ def test_a_page_stands_alone():
     assert render_html(sample.cnn()) in page
 
 
-def test_the_bundle_carries_both_readings():
+def test_the_bundle_carries_every_reading(monkeypatch):
     report = sample.small()
+    monkeypatch.setattr("nbmem.views.explorer.output.bokeh_is_there", lambda: False)
     assert mimebundle(report) == {
         "text/plain": render_text(report),
-        "text/html": render_html(report),
+        "text/html": render_html(report, MISSING),
     }
+    assert "pip install" in mimebundle(report)["text/html"]

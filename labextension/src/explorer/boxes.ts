@@ -81,13 +81,17 @@ export class Boxes<T> {
     const named = this._boxes
       .map(box => ({ box, text: fitting(box.text, (box.right - box.left) / pixel) }))
       .filter(({ text }) => text !== '');
+    // BokehJS reads the new colours for the old texts: there must never be fewer than before.
+    const blank = new Array<string>(Math.max(this._labels - named.length, 0)).fill('');
+    this._labels = named.length + blank.length;
+    const zeros = blank.map(() => 0);
+    const ink = ({ box }: { box: IBox<T> }): string =>
+      box.paint === '' || box.alpha < 0.5 ? this._ink : inkOn(colourOf(box.paint));
     this._picture.fill('labels', {
-      x: named.map(({ box }) => box.left + 5 * pixel),
-      y: named.map(({ box }) => (box.top + box.bottom) / 2),
-      text: named.map(({ text }) => text),
-      colour: named.map(({ box }) =>
-        box.paint === '' || box.alpha < 0.5 ? this._ink : inkOn(colourOf(box.paint))
-      )
+      x: [...named.map(({ box }) => box.left + 5 * pixel), ...zeros],
+      y: [...named.map(({ box }) => (box.top + box.bottom) / 2), ...zeros],
+      text: [...named.map(({ text }) => text), ...blank],
+      colour: [...named.map(ink), ...blank.map(() => this._ink)]
     });
   }
 
@@ -118,4 +122,5 @@ export class Boxes<T> {
   private _boxes: IBox<T>[] = [];
   private _size: [number, number] = [1, 1];
   private _ink = '#000000';
+  private _labels = 0;
 }

@@ -86,7 +86,8 @@ export class Phases {
     this._bars.wear(theme, ['below', 'left']);
     this._bars.set('left grid', { grid_line_color: theme.line });
     this._bars.glyph('left', { line_color: theme.ink });
-    this._bars.glyph('names', { text_color: theme.quiet });
+    this._ink = theme.quiet;
+    this._name();
     if (this._growth !== null) {
       this._growth.wear(theme, ['below', 'left']);
       this._growth.set('left grid', { grid_line_color: theme.line });
@@ -185,7 +186,8 @@ export class Phases {
     this._bars.fill('names', {
       x: this._names.map(({ at }) => at),
       y: this._names.map(() => this._low),
-      text: this._names.map(({ text }) => phaseIn(text, room))
+      text: this._names.map(({ text }) => phaseIn(text, room)),
+      colour: this._names.map(() => this._ink)
     });
   }
 
@@ -211,6 +213,7 @@ export class Phases {
   private _names: { at: number; text: string }[] = [];
   private _width = 1;
   private _low = 0;
+  private _ink = '#808080';
 }
 
 /** What grew from step to step, in a sentence; empty for fewer than three steps. */

@@ -1,7 +1,7 @@
 /** The timeline: what was held when, under the strips of cells, steps and phases. */
 
 import { formatBytes } from '../format.js';
-import { OTHER_TINT, PHASE_TINTS, TINT_INK } from '../palette.js';
+import { OTHER_TINT, PHASE_TINTS } from '../palette.js';
 import type { Choice } from './choice.js';
 import { textOf, type IData } from './data.js';
 import { h, swatch } from './dom.js';
@@ -121,7 +121,6 @@ export class Timeline {
       line_color: theme.ground
     });
     picture.glyph('brush', { fill_color: theme.ink, line_color: theme.ink });
-    picture.glyph('strip labels', { text_color: TINT_INK });
     picture.set('moment', { line_color: theme.ink });
     picture.set('left grid', { grid_line_color: theme.line });
   }

@@ -30,6 +30,7 @@ from bokeh.models import (
 )
 
 from nbmem.core.categories import ACTIVE, RESERVED
+from nbmem.views.palette import TINT_INK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,6 +103,7 @@ def timeline() -> Plot:
         x="x",
         y="y",
         text="text",
+        text_color=TINT_INK,
         text_align="center",
         text_baseline="middle",
         text_font_size="11px",
@@ -154,9 +156,16 @@ def phases() -> Plot:
         _draw(plot, bar, bars, name=f"bar {category.key}")
     marks = Segment(x0="x0", x1="x1", y0="y", y1="y", line_width=2.5)
     _draw(plot, marks, _source("left", "x0", "x1", "y"), name="left")
-    names = Text(x="x", y="y", text="text", text_align="center", text_baseline="middle")
-    names.text_font_size = "11px"
-    _draw(plot, names, _source("names", "x", "y", "text"), name="names")
+    names = Text(
+        x="x",
+        y="y",
+        text="text",
+        text_color="colour",
+        text_align="center",
+        text_baseline="middle",
+        text_font_size="11px",
+    )
+    _draw(plot, names, _source("names", "x", "y", "text", "colour"), name="names")
     return plot
 
 

@@ -50,6 +50,8 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
         tensor: Index of the chosen allocation in the report's `details.lives`; None for none.
     """
 
+    _esm = traitlets.Unicode().tag(sync=True)
+    _css = traitlets.Unicode().tag(sync=True)
     moment = traitlets.Int().tag(sync=True)
     span = traitlets.Tuple(
         traitlets.Int(), traitlets.Int(), allow_none=True, default_value=None
