@@ -35,7 +35,7 @@ def sentences(freed: Freed) -> list[str]:
     found = [_headline(freed)]
     if freed.measured > 0 and freed.measured != freed.predicted:
         found.append(f"{format_bytes(freed.predicted)} had been predicted.")
-    if freed.measured > 0 and freed.left:
+    if 0 < freed.measured < freed.predicted and freed.left:
         found.append(f"Not all of it went, because {_holders(freed.left)}.")
     if freed.measured > 0 and freed.measure == "allocated":
         found.append("It is in torch's cache now; `%nbmem free cache` gives it to the driver.")

@@ -137,7 +137,7 @@ def _results(shell: Any) -> Iterator[Place]:
     for number, value in list(kept.items()) if issubclass(type(kept), dict) else ():
         yield Place(HolderKind.OUT, OUT, f"{OUT}[{number}]", "", value)
         for store in (shell.user_ns, shell.user_ns_hidden):
-            yield Place(HolderKind.OUT, OUT, f"_{number}", "", store.get(f"_{number}"))
+            yield Place(HolderKind.UNDERSCORE, OUT, f"_{number}", "", store.get(f"_{number}"))
     display = attributes_of(shell.displayhook) or {}
     for name in _RESULTS:
         for store in (shell.user_ns, shell.user_ns_hidden, display):
