@@ -295,7 +295,7 @@ export interface IChooseCard {
   card: string;
 }
 
-/** Carry out the command of a finding of the last report. Not while a cell runs. */
+/** Carry out the command of a finding of the last report, and measure it. Not beside a cell. */
 export interface IRunCommand {
   nbmem: typeof VERSION;
   kind: 'run_command';

@@ -94,11 +94,11 @@ class Tracer:
                 device=options.device,
                 namespace=self._shell.user_ns,
             )
+            trace.start()
+            self._running = title
             if self.watcher is not None:
                 with guest("show the progress line"):
                     self.watcher.trace_begun(title, options)
-            trace.start()
-            self._running = title
             return trace
         say("this cell runs untraced.")
         return None

@@ -23,6 +23,7 @@ from nbmem.live.requests import (
     TraceNext,
 )
 from nbmem.live.wire import decode_request, encode
+from nbmem.report import Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nbmem")
 
-FREE_CACHE = ("free", ("cache",))
+FREE_CACHE = Command(name="free", arguments=("cache",))
 """The one command that a page may ask for without a finding that names it."""
 
 
@@ -44,8 +45,8 @@ class Actions(Protocol):
     def choose_card(self, card: str) -> str:
         """Put a virtual card in; `off` leaves it."""
 
-    def run(self, name: str, arguments: tuple[str, ...]) -> str:
-        """Run a command of `%nbmem`."""
+    def free(self, command: Command) -> tuple[str, int]:
+        """Free what a command names; returns what to say, and the bytes that it brought."""
 
     def mute(self, rule: str, *, muted: bool) -> str:
         """Show no more (or again) what a rule finds."""
@@ -106,7 +107,8 @@ class Answers:
                 sentence = self._do(lambda: self._actions.choose_card(request.card))
                 return Done(id=request.id, sentence=sentence)
             case RunCommand():
-                return Done(id=request.id, sentence=self._run(request.name, request.arguments))
+                command = Command(name=request.name, arguments=request.arguments)
+                return Done(id=request.id, sentence=self._run(command))
 
     def state(self, name: str) -> State:
         """All that a page needs that has just come.
@@ -145,16 +147,21 @@ class Answers:
         self._hub.hz = hz
         return f"{hz:g} readings a second from now on."
 
-    def _run(self, name: str, arguments: tuple[str, ...]) -> str:
+    def _run(self, command: Command) -> str:
         report = self._hub.memory().report
-        commands = [f.command for f in report.findings if f.command] if report else []
-        allowed = {FREE_CACHE, *((c.name, c.arguments) for c in commands)}
-        if (name, arguments) not in allowed:
+        offered = [finding.command for finding in report.findings] if report else []
+        if command not in (FREE_CACHE, *offered):
             raise UsageError(
-                f"`{' '.join((name, *arguments))}` is not what a finding of the last report "
-                "offers, so it is not done from here. Type it as %nbmem in a cell."
+                f"`{' '.join((command.name, *command.arguments))}` is not what a finding of the "
+                "last report offers, so it is not done from here. Type it as %nbmem in a cell."
             )
-        return self._do(lambda: self._actions.run(name, arguments))
+
+        def free() -> str:
+            sentence, size = self._actions.free(command)
+            self._hub.brought(command, size)
+            return sentence
+
+        return self._do(free)
 
     def _do(self, action: Callable[[], str]) -> str:
         """Do something that touches the card or the notebook's names, between two cells."""

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import nbmem
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from nbmem.live.cards import CardReader
     from nbmem.live.messages import CardSample, Cell, LastReport, Process, Push
     from nbmem.record.recorder import Recorder
+    from nbmem.report import Command
 
 logger = logging.getLogger("nbmem")
 
@@ -123,6 +125,16 @@ class Hub:
     def show(self, report: LastReport) -> None:
         """A trace has a report."""
         self._talk(self._show, report)
+
+    def brought(self, command: Command, size: int) -> None:
+        """A command of a finding was carried out, and brought so many bytes."""
+        with self._lock:
+            if self._report is not None:
+                findings = tuple(
+                    replace(finding, measured=size) if finding.command == command else finding
+                    for finding in self._report.findings
+                )
+                self._report = replace(self._report, findings=findings)
 
     def close(self) -> None:
         """Say that nbmem goes, and end the thread."""

@@ -35,7 +35,7 @@ class ChooseCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCommand:
-    """Carry out the command of a finding of the last report. Not while a cell runs.
+    """Carry out the command of a finding of the last report, and measure it. Not beside a cell.
 
     Attributes:
         id: The request's.

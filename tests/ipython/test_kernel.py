@@ -39,6 +39,7 @@ def _reports(outputs):
 def test_a_report_is_saved_as_text_and_as_html_of_its_own(notebook):
     outputs, failed = notebook(LOAD, "%%memtrace\nkept = torch.zeros(1 << 20, device='cuda')")
     assert failed is None
+    assert len(outputs[1]) == 1, "it has taken the progress line's place"
     (report,) = _reports(outputs[1])
     assert "NVIDIA L4" in report["text/plain"]
     assert "NVIDIA L4" in report["text/html"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -27,6 +28,7 @@ from nbmem.live.messages import (
 )
 from nbmem.live.requests import Done, GetState, MuteRule, Refused, RunCommand, TraceNext
 from nbmem.live.wire import decode_push, decode_reply, encode
+from nbmem.report import Command
 from tests.live import examples
 
 CELL = Cell(number=1, cell_id=None, label="train()", traced=False, begun_ms=0.0)
@@ -232,12 +234,12 @@ class Actions:
     def __init__(self):
         self.did = []
 
-    def run(self, name, arguments):
-        self.did.append((name, *arguments))
-        return "done"
+    def free(self, command):
+        self.did.append((command.name, *command.arguments))
+        return "done", 7
 
     def choose_card(self, card):
-        return self.run("gpu", (card,))
+        return card
 
     def mute(self, rule, *, muted):
         raise ZeroDivisionError(rule, muted)
@@ -268,17 +270,15 @@ def ask(hub):
     ],
 )
 def test_only_what_a_finding_offers_is_run(hub, ask, command, offered):
-    finding = examples.REPORT.findings[0]
-    finding = type(finding)(
-        **{f: getattr(finding, f) for f in finding.__dataclass_fields__}
-        | {"command": type(finding.command)(name="free", arguments=("out",))}
-    )
-    report = {f: getattr(examples.REPORT, f) for f in examples.REPORT.__dataclass_fields__}
-    hub.show(type(examples.REPORT)(**report | {"findings": (finding,)}))
+    out = Command(name="free", arguments=("out",))
+    finding = replace(examples.REPORT.findings[0], command=out)
+    hub.show(replace(examples.REPORT, findings=(finding,)))
     name, arguments = command
     answer = ask.ask(RunCommand(id="1", name=name, arguments=arguments))
     assert isinstance(answer, Done if offered else Refused)
     assert ask.actions.did == ([(name, *arguments)] if offered else [])
+    brought = ask.ask(GetState(id="2")).report.findings[0].measured
+    assert brought == (7 if arguments == ("out",) else None)
 
 
 def test_nothing_is_run_beside_a_cell(hub, ask):
@@ -322,9 +322,9 @@ def test_whatever_comes_is_answered(ask, data):
 
 
 def test_a_refused_action_says_its_sentence(ask, monkeypatch):
-    def refuse(_name, _arguments):
+    def refuse(_command):
         raise UsageError("There is nothing to free.")
 
-    monkeypatch.setattr(ask.actions, "run", refuse)
+    monkeypatch.setattr(ask.actions, "free", refuse)
     answer = ask.ask(RunCommand(id="1", name="free", arguments=("cache",)))
     assert answer.sentence == "There is nothing to free."

@@ -14,6 +14,7 @@ from nbmem.live.requests import (
     ChooseCard,
     Done,
     GetState,
+    MuteRule,
     Refused,
     RunCommand,
     SetRate,
@@ -272,3 +273,25 @@ def test_unloading_undoes_it_and_loading_again_remembers_nothing(kernel):
     del page
     kernel.run(LOAD)
     assert kernel.page().ask(GetState(id="s")).cells == ()
+
+
+def test_a_tips_button_frees_and_the_tip_says_what_it_brought(kernel):
+    kernel.run("kept = [torch.zeros(1 << 24, device='cuda') for _ in range(8)]; kept = None")
+    page = kernel.page(kernel.subshell())
+    done = page.ask(RunCommand(id="f", name="free", arguments=("cache",)))
+    assert isinstance(done, Done)
+    assert done.sentence.startswith("the cache: ")
+    assert " freed." in done.sentence
+    ran = kernel.run("print(torch.cuda.memory_reserved())")
+    assert ran.outputs("display_data") == [], "nothing was shown in the notebook"
+    assert int(ran.text()) < 8 << 26
+
+
+def test_a_rule_is_muted_for_every_report_from_now_on(kernel):
+    kernel.run("import os, tempfile; os.environ['XDG_CONFIG_HOME'] = tempfile.mkdtemp()")
+    page = kernel.page()
+    assert isinstance(page.ask(MuteRule(id="m", rule="no such", muted=True)), Refused)
+    done = page.ask(MuteRule(id="m", rule="card_empty", muted=True))
+    assert page.ask(GetState(id="s")).muted == ("card_empty",), done
+    page.ask(MuteRule(id="m", rule="card_empty", muted=False))
+    assert page.ask(GetState(id="s")).muted == ()

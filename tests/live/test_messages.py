@@ -31,7 +31,7 @@ def _golden(message):
 @pytest.mark.parametrize(("message", "decode"), MESSAGES, ids=lambda v: type(v).__name__)
 def test_a_message_is_written_as_its_golden_file_and_read_back(message, decode):
     assert json.loads(json.dumps(encode(message), allow_nan=False)) == _golden(message), (
-        "if this is meant: python tests/live/examples.py writes the golden files anew"
+        "if this is meant: python -m tests.live.examples writes the golden files anew"
     )
     assert decode(_golden(message)) == message
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nbmem.ipython.options import CellOptions
     from nbmem.live.hub import Memory
     from nbmem.record.recorder import Recorder
+    from nbmem.report import Command
 
 
 class Sidebar:
@@ -116,21 +117,32 @@ class Actions:
 
     def choose_card(self, card: str) -> str:
         """Put a virtual card in; `off` leaves it."""
-        return self.run("gpu", (card,))
+        return self._type(f"gpu {card}")
 
-    def run(self, name: str, arguments: tuple[str, ...]) -> str:
-        """Run a command of `%nbmem`; returns what it showed, as text."""
-        with collected() as bundles:
-            dispatch(self._notebook, " ".join((name, *arguments)))
-        return "\n".join(bundle["text/plain"] for bundle in bundles) or "Done."
+    def free(self, command: Command) -> tuple[str, int]:
+        """Free what a command names; returns what to say, and the bytes that it brought."""
+        from nbmem.ipython.freeing import perform
+        from nbmem.views.freed import sentences
+
+        done = perform(self._notebook, command)
+        told = " ".join(sentence for freed in done for sentence in sentences(freed))
+        return told, sum(freed.measured for freed in done)
 
     def mute(self, rule: str, *, muted: bool) -> str:
         """Show no more (or again) what a rule finds."""
-        return self.run("mute" if muted else "unmute", (rule,))
+        return self._type(f"{'mute' if muted else 'unmute'} {rule}")
 
     def muted(self) -> tuple[str, ...]:
         """The rules that are muted."""
-        return ()
+        from nbmem.core.mutes import muted
+
+        return tuple(sorted(muted()))
+
+    def _type(self, line: str) -> str:
+        """What `%nbmem LINE` says."""
+        with collected() as bundles:
+            dispatch(self._notebook, line)
+        return "\n".join(bundle["text/plain"] for bundle in bundles)
 
 
 def _recorder() -> Recorder | None:
