@@ -165,9 +165,9 @@ def _sentences(  # noqa: PLR0913, PLR0917 - what a verdict is made of
     line: Sequence[Probe],
 ) -> list[str]:
     found = [_verdict(name, search, probes, card)]
+    kept = f"{format_bytes(card.margin)} ({card.margin / card.total:.0%} of the card) are"
     found.append(
-        f"{format_bytes(card.margin)} ({card.margin / card.total:.0%} of the card) are kept free "
-        "for the error of the estimate."
+        f"{kept if card.margin else 'Nothing is'} kept free for the error of the estimate."
     )
     failed = [p for p in probes if p.failure is not None and p.failure.kind == "other"]
     if failed:

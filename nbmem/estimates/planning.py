@@ -29,8 +29,8 @@ WORTH = 0.01
 """A remedy is worth a pair, and a search of its largest batch, from this part of the peak on."""
 
 
-GRAIN = 32
-"""The largest batch of a remedy is found to within the program's batch divided by this."""
+LOOSE = 0.02
+"""The largest batch of a remedy may be too small by this part: a plan compares, fit is exact."""
 
 
 class Planner:
@@ -101,7 +101,8 @@ class Planner:
             test=lambda value: prober.verdict(value, parts),
             room=self.card.total_bytes - self.margin,
             low=parts,
-            step=max(parts, self.value // GRAIN // parts * parts),
+            step=parts,
+            loose=LOOSE,
         )
         search.run(self.value // parts * parts or parts)
         self._tell(f"{option.title}: up to {search.best}")

@@ -30,6 +30,7 @@ class Search:
         low: Smallest value.
         high: Largest value, or None.
         step: Distance of values that are told apart; grows where only multiples of it run.
+        loose: Part of the answer by which it may be too small; 0 for none.
         best: The largest value that fits, or None.
         limit: The value one step above it that does not, or None.
         widened: Whether values between the steps failed for a reason that is not memory.
@@ -41,6 +42,7 @@ class Search:
     low: int = 1
     high: int | None = None
     step: int = 1
+    loose: float = 0.0
     best: int | None = None
     limit: int | None = None
     widened: bool = False
@@ -62,7 +64,7 @@ class Search:
         top = self.high if self.high is not None else CEILING
         stride = self.step
         while self.best is not None and self.best < top and not self.flat:
-            guess = self._guess()
+            guess, stride = self._guess(), max(stride, self.step)
             if guess < self.best + stride:  # the line was too steep: on in growing strides
                 guess, stride = self.best + stride, stride * 2
             value, verdict = self._running(self._within(min(guess, top)))
@@ -91,7 +93,7 @@ class Search:
         """The line's guess first, from both sides; where that brings little, the middle."""
         guesses = 2
         while self.best is not None and self.limit is not None:
-            if self.limit - self.best <= self.step:
+            if self.limit - self.best <= max(self.step, self.best * self.loose):
                 return
             value = (self.best + self.limit) // 2
             guess = self._guess()

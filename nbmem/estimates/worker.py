@@ -6,6 +6,7 @@ nowhere; they see no real card, so that they cannot disturb one.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import sys
@@ -52,6 +53,7 @@ def main() -> None:
 
     if setting.dtype is not None:
         torch.set_default_dtype(getattr(torch, setting.dtype))
+    gc.freeze()  # each run collects what the one before left: only that, not all of torch
     while True:
         try:
             job: Job = pickle.load(requests)  # noqa: S301 - the same

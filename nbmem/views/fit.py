@@ -101,7 +101,7 @@ def _parts(fit: Fit) -> Grid:
     scale = max(total.at(at), 1)
     return Grid(
         title="What does not depend on it, and what each one adds",
-        head=("", "anyway", f"each {fit.variable}", f"at {at}"),
+        head=("", "anyway", f"each {fit.variable}", f"at {at:,}"),
         rows=tuple(_part(part, at, scale) for part in (*rows, total)),
     )
 
@@ -136,13 +136,13 @@ def _probes(fit: Fit, *, bars: bool) -> Grid:
 def _probe(probe: Probe, fit: Fit, *, bars: bool) -> tuple[Cell, ...]:
     strong = probe.value == fit.best
     if not probe.ran:
-        return cells(str(probe.value), "", "", "", "", f"fails: {probe.failure}")
+        return cells(f"{probe.value:,}", "", "", "", "", f"fails: {probe.failure}")
     share = min(probe.need / max(fit.card.total, 1), 1.0)
     end = "fits" if probe.fits else "out of memory"
     if bars:
         end = f"{end:<13}  {'#' * max(1, round(share * _BAR))}"
     return (
-        Cell(text=str(probe.value), strong=strong),
+        Cell(text=f"{probe.value:,}", strong=strong),
         Cell(text=format_bytes(probe.allocated), exact=f"{probe.allocated:,} B", strong=strong),
         Cell(text=format_bytes(probe.reserved), exact=f"{probe.reserved:,} B", strong=strong),
         Cell(text=format_bytes(probe.need), exact=f"{probe.need:,} B", share=share, strong=strong),

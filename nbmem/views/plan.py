@@ -22,8 +22,8 @@ _CODE = (
 
 def render_text(plan: Plan) -> str:
     """For a terminal."""
-    blocks = ["\n".join(plan.sentences), _table(plan).text()]
-    prices = [f"  {o.title}: {o.price}" for o in _ran(plan) if o.price]
+    blocks = ["\n".join(plan.sentences), _table(plan, prices=False).text()]
+    prices = [f"  {o.title}: {o.price}" for o in _ran(plan) if o.price and "+" not in o.key]
     if prices:
         blocks.append("What it costs\n" + "\n".join(prices))
     refused = [f"  {o.title}: {o.why_not}" for o in plan.options if o.why_not]
@@ -42,8 +42,12 @@ def render_html(plan: Plan) -> str:
     """For a notebook's output."""
     verdict, *rest = plan.sentences
     refused = [o for o in plan.options if o.why_not]
-    parts: list[Markup] = [_table(plan).html(), _prices(plan)]
-    parts += [_code(option) for option in _single(plan)]
+    parts: list[Markup] = [_table(plan, prices=True).html()]
+    single = _single(plan)
+    if single:
+        summary = element("summary", "The lines to paste", style=style.SUMMARY)
+        codes = (element("div", o.title, _code(o)) for o in single)
+        parts.append(element("details", summary, *codes, style=style.DETAILS))
     if refused:
         items = (element("li", f"{o.title}: {o.why_not}") for o in refused)
         parts.append(element("div", "Not applied", style=style.CAPTION))
@@ -95,17 +99,25 @@ def _single(plan: Plan) -> list[Option]:
     return [o for o in _ran(plan) if o.code and "+" not in o.key and o.saved > 0]
 
 
-def _table(plan: Plan) -> Grid:
+def _table(plan: Plan, *, prices: bool) -> Grid:
     with_batch = plan.variable is not None
     head = ["", "allocated", "reserved", "process", "saved"]
     if with_batch:
         head.append(f"largest {plan.variable}")
     return Grid(
         title="",
-        head=(*head, ""),
-        rows=tuple(_row(option, plan, with_batch=with_batch) for option in _ran(plan)),
-        left=frozenset({0, len(head)}),
+        head=(*head, "", *(("what it costs",) if prices else ())),
+        rows=tuple(
+            (*_row(o, plan, with_batch=with_batch), *(cells(_price(o)) if prices else ()))
+            for o in _ran(plan)
+        ),
+        left=frozenset({0, len(head), len(head) + 1}),
     )
+
+
+def _price(option: Option) -> str:
+    """A pair costs what its two cost, which stand in rows of their own."""
+    return "both" if "+" in option.key else option.price
 
 
 def _row(option: Option, plan: Plan, *, with_batch: bool) -> tuple[Cell, ...]:
@@ -130,23 +142,7 @@ def _row(option: Option, plan: Plan, *, with_batch: bool) -> tuple[Cell, ...]:
     return (*row, *cells("fits" if probe.fits else "does not fit"))
 
 
-def _prices(plan: Plan) -> Markup:
-    items = [element("li", f"{o.title}: {o.price}") for o in _ran(plan) if o.price]
-    if not items:
-        return Markup("")
-    return element(
-        "div",
-        element("div", "What it costs", style=style.CAPTION),
-        element("ul", *items, style=style.NOTES),
-    )
-
-
 def _code(option: Option) -> Markup:
     lines = option.code.splitlines()
     shown = [line for text in lines for line in (element("span", text), element("br"))][:-1]
-    return element(
-        "details",
-        element("summary", f"{option.title}: the lines to paste", style=style.SUMMARY),
-        element("pre", *shown, style=_CODE),
-        style=style.DETAILS,
-    )
+    return element("pre", *shown, style=_CODE)

@@ -51,7 +51,7 @@ def growth(fit: Fit) -> Picture | None:
     room = fit.card.total - fit.card.margin
     parts.append(rule(LEFT, y(room), RIGHT, y(room), stroke=FULL, stroke_dasharray="6 4"))
     parts.append(
-        label(LEFT + 6, y(room) - 7, f"{fit.card.name} less the margin: {format_bytes(room)}")
+        label(LEFT + 6, y(room) + 17, f"{fit.card.name} less the margin: {format_bytes(room)}")
     )
     if fit.total is not None:
         points = [(x(right * i / 60), y(fit.total.at(right * i / 60))) for i in range(61)]
@@ -87,7 +87,7 @@ def _legend(fit: Fit) -> list[Markup]:
         at += width
     if fit.total is not None:
         parts.append(rule(at, base - 5, at + 18, base - 5, stroke=LINE, stroke_width="2"))
-        parts.append(label(at + 26, base, "allocated: the line below"))
+        parts.append(label(at + 26, base, "allocated, fitted"))
     return parts
 
 

@@ -1,0 +1,40 @@
+"""Estimates asked in this process where the process does not matter: a child costs seconds."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+
+import pytest
+
+from nbmem import virtual
+
+
+@pytest.fixture(scope="module")
+def here():
+    """Answer in this process what a process of its own would answer."""
+    apart = importlib.import_module("nbmem.estimates.apart")
+    estimates = importlib.import_module("nbmem.estimates")
+
+    class Here(apart.Apart):
+        def __enter__(self):
+            self._main = sys.modules["__main__"]
+            return self
+
+        def __exit__(self, *_exc):
+            sys.modules["__main__"] = self._main
+
+        def ask(self, question, *arguments):
+            program = pickle.loads(pickle.dumps(self._program))
+            return question(program, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimates, "Apart", Here)
+        yield estimates
+
+
+@pytest.fixture(autouse=True)
+def _no_card_left_behind():
+    yield
+    virtual.deactivate()

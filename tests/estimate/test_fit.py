@@ -1,0 +1,147 @@
+"""The largest value that fits: against brute force on the virtual card, its parts by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from nbmem import virtual  # noqa: E402
+from nbmem.core.errors import UsageError  # noqa: E402
+from nbmem.core.units import MIB  # noqa: E402
+from nbmem.estimates import programs  # noqa: E402
+from nbmem.estimates.probing import Request, probe  # noqa: E402
+from nbmem.views.fit import fit_json, formula, render_html, render_text  # noqa: E402
+
+WIDE = 4096
+TRAIN = """
+import torch
+from torch import nn
+batch = 256
+model = nn.Sequential(nn.Linear(4096, 4096, bias=False), nn.ReLU(), nn.Linear(4096, 4096)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(2):
+    x = torch.randn(batch, 4096, device="cuda")
+    loss = model(x).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def small_card(mib):
+    """A T4 with so little memory that a search is a few runs."""
+    import dataclasses
+
+    card = virtual.find_card("T4")
+    return dataclasses.replace(card, total_bytes=mib * MIB, nvml_total=mib * MIB)
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fit") / "train.py"
+    path.write_text(TRAIN)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def found(here, script):
+    return here.fit(
+        programs.script(script, vary="batch"), small_card(1500), margin=0.0, step=16,
+        between=(16, 16384),
+    )  # fmt: skip
+
+
+def test_it_is_what_brute_force_finds(found, script):
+    program = programs.script(script, vary="batch")
+    verdicts = {
+        value: probe(program, Request(card=small_card(1500), value=value)).probe.fits
+        for value in range(found.best - 48, found.best + 64, 16)
+    }
+    assert [value for value, fits in verdicts.items() if fits] == [
+        value for value in verdicts if value <= found.best
+    ]
+    assert found.limit == found.best + 16
+
+
+def test_the_parts_are_those_by_hand(found):
+    parts = {part.name: part for part in found.parts}
+    weights = 2 * WIDE * WIDE * 4 + WIDE * 4
+    sample = WIDE * 4
+    assert round(parts["weights"].fixed) == weights
+    assert parts["weights"].each == pytest.approx(0, abs=1e-3)
+    # Adam: two states for each weight, and its step counts stay on the CPU.
+    assert round(parts["optimizer state"].fixed) == 2 * weights
+    assert parts["inputs"].each == pytest.approx(sample)
+    # The ReLU's result, kept for itself and for the layer after it.
+    assert parts["activations"].each == pytest.approx(sample)
+    assert found.total.residual < 0.02 * found.total.at(found.best)
+    at = found.best
+    assert sum(part.at(at) for part in found.parts) == pytest.approx(found.total.at(at), rel=1e-6)
+
+
+def test_the_margin_is_kept_free(here, script):
+    kept = here.fit(
+        programs.script(script, vary="batch"), small_card(1500), margin=0.1, step=16,
+        between=(16, 16384),
+    )  # fmt: skip
+    top = next(p for p in kept.probes if p.value == kept.best)
+    assert kept.card.margin == 150 * MIB
+    assert top.process <= 1350 * MIB
+    assert "150.0 MiB (10% of the card) are kept free" in " ".join(kept.sentences)
+
+
+def test_what_never_fits_and_what_always_fits_is_said(here, script):
+    program = programs.script(script, vary="batch")
+    never = here.fit(program, small_card(700), margin=0.0)
+    assert never.best is None
+    assert never.sentences[0].startswith("It never fits on a Tesla T4: with batch = 1 it lacks ")
+    always = here.fit(program, "H100", between=(1, 512))
+    assert (always.best, always.limit) == (512, None)
+    assert "for every batch up to 512" in always.sentences[0]
+
+
+def test_another_reason_than_memory_is_told_apart(here, tmp_path):
+    path = tmp_path / "split.py"
+    path.write_text(TRAIN.replace("step in range(2):", "step in range(2):\n    assert batch < 300"))
+    found = here.fit(programs.script(str(path), vary="batch"), small_card(3000))
+    assert found.best == 299
+    assert "300 fails for another reason than memory" in found.sentences[0]
+    assert "AssertionError (line 8)" in " ".join(found.sentences)
+
+
+def test_a_program_that_never_runs_is_an_error(here, tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("batch = 4\nimport torch\ntorch.zeros(batch, device='cuda').nothing()\n")
+    with pytest.raises(UsageError, match=r"does not run.*nothing.*line 3.*not for want of memory"):
+        here.fit(programs.script(str(path), vary="batch"), "T4")
+
+
+def test_a_curve_that_falls_is_said(here):
+    def step(batch):
+        import torch
+
+        rows = 1 << 20 if batch < 8 else 1 << 10
+        return torch.zeros(rows, batch, device="cuda")
+
+    found = here.fit(step, "T4", start=2, between=(1, 64))
+    assert any(text.startswith("It is not monotone:") for text in found.sentences)
+
+
+def test_a_variable_without_effect_is_said(here):
+    def step(batch):
+        import torch
+
+        return torch.zeros(1 << 20, device="cuda"), batch
+
+    found = here.fit(step, "T4", start=2)
+    assert found.sentences[0].startswith("batch changes nothing: ")
+
+
+def test_the_views_show_the_same_figures(found):
+    text, page = render_text(found), render_html(found)
+    assert f"batch = {found.best} fits on a Tesla T4" in text
+    assert formula(found) in text
+    assert "data:image/svg+xml" in page
+    assert fit_json(found)["best"] == found.best
+    assert fit_json(found)["probes"][0]["value"] == found.probes[0].value

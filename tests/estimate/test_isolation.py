@@ -1,0 +1,162 @@
+"""A cell that is estimated leaves the notebook as it is: in a process of its own, for real."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import numpy as np  # noqa: E402
+from torch import nn  # noqa: E402
+
+import nbmem  # noqa: E402
+from nbmem import virtual  # noqa: E402
+from nbmem.estimates import programs  # noqa: E402
+from nbmem.estimates.apart import Apart, EstimateError  # noqa: E402
+from nbmem.estimates.probing import Request, probe  # noqa: E402
+
+
+@pytest.fixture
+def notebook():
+    """Names of a notebook whose model trains on a virtual card."""
+    names = {"__name__": "__main__"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", virtual.NbmemWarning)
+        virtual.activate("A100 40GB")
+        exec(
+            """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(512, 512)
+        self.b = nn.Linear(512, 512)
+        self.b.weight = self.a.weight
+    def forward(self, x):
+        return half(self.b(self.a(x)))
+
+def half(x):
+    return x * scale
+
+scale = 0.5
+model = Net().cuda()
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.randn(4, 512, device="cuda")).sum().backward()
+optimizer.step()
+counts = [1, 2, 3]
+labels = torch.arange(5)
+stream = (n for n in range(3))
+""",
+            names,
+        )
+        yield names
+
+
+CELL = """
+torch.manual_seed(7)
+scale = 2.0
+counts.append(4)
+labels += 1
+batch = 8
+for step in range(2):
+    model(torch.randn(batch, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+model.a = nn.Linear(512, 512)
+del optimizer
+"""
+
+
+def test_nothing_of_the_notebook_changes(notebook):
+    model, optimizer = notebook["model"], notebook["optimizer"]
+    state = optimizer.state[model.a.weight]["exp_avg"]
+    card, held = virtual.active(), torch.cuda.memory_allocated()
+    before = {**notebook}
+    seeds = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
+    threads = threading.active_count()
+
+    found = nbmem.fit(programs.cell(CELL, notebook, vary="batch"), "T4", between=(8, 16))
+
+    assert found.best == 16
+    assert notebook == before
+    assert notebook["counts"] == [1, 2, 3]
+    assert notebook["labels"].tolist() == [0, 1, 2, 3, 4]
+    assert notebook["scale"] == 0.5
+    assert model.b.weight is model.a.weight
+    assert optimizer.state[model.a.weight]["exp_avg"] is state
+    assert virtual.active() is card
+    assert torch.cuda.memory_allocated() == held
+    assert torch.equal(torch.get_rng_state(), seeds[0])
+    assert random.getstate() == seeds[1]
+    assert (np.random.get_state()[1] == seeds[2]).all()  # noqa: NPY002
+    assert threading.active_count() == threads
+
+
+def test_the_copy_holds_the_same_bytes(notebook):
+    with Apart(programs.cell("model.train()\ntorch.zeros(1, device='cuda')", notebook)) as apart:
+        found = apart.ask(probe, Request(card=virtual.find_card("T4"))).probe
+    model = notebook["model"]
+    weights = sum(p.nbytes for p in model.parameters())  # tied ones once
+    assert found.held["weights"] == weights
+    assert found.held["gradients"] == weights
+
+
+def test_what_cannot_be_copied_is_said_by_name(notebook):
+    program = programs.cell("next(stream)\nbatch = 3", notebook, vary="batch")
+    assert program.names.left_out == (("stream", "a generator"),)
+    with pytest.raises(nbmem.core.errors.UsageError, match="stream is a generator"):
+        nbmem.fit(program, "T4", between=(3, 3))
+
+
+def test_a_function_is_estimated_with_what_its_closure_holds():
+    width = 256
+
+    def train():
+        layer = nn.Linear(width, width).cuda()
+        layer(torch.randn(8, width, device="cuda")).sum().backward()
+
+    trace = nbmem.estimate(train, gpu="T4")
+    assert trace.report().device.name == "Tesla T4"
+    assert not torch.cuda.is_initialized()
+    assert trace.report().peak.allocated > width * width * 4 * 2
+
+
+def test_a_process_that_dies_is_a_sentence(tmp_path):
+    path = tmp_path / "die.py"
+    path.write_text("import os\nos._exit(3)\n")
+    apart = Apart(programs.script(str(path)))
+    with pytest.raises(EstimateError, match=r"ended by itself \(exit code 3\)"), apart:
+        apart.ask(probe, Request(card=virtual.find_card("T4")))
+
+
+def test_an_interrupt_ends_the_process(notebook):
+    apart = Apart(programs.cell("batch = 1", notebook, vary="batch")).__enter__()
+    process = apart._process
+    apart.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert process.returncode == -9
+
+
+def test_the_command_line_writes_both_files(tmp_path):
+    import subprocess
+    import sys
+
+    (tmp_path / "train.py").write_text(
+        "import torch\nrows = 64\nx = torch.zeros(rows, 1 << 20, device='cuda')\n"
+    )
+    line = "fit train.py --vary rows --gpu T4 --between 64 8192 --margin 0"
+    command = [sys.executable, "-m", "nbmem", *line.split()]
+    command += ["--json", "o.json", "--html", "o.html"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "o.json").read_text())
+    card = virtual.find_card("T4")
+    room = card.total_bytes - card.context_bytes
+    assert found["best"] == room // (4 << 20)  # one tensor in one segment of its own
+    assert done.stdout.startswith(f"rows = {found['best']} fits on a Tesla T4")
+    assert (tmp_path / "o.html").read_text().startswith("<!DOCTYPE html>")
