@@ -17,6 +17,7 @@ from nbmem.allocator.driver import SimulatedDriver
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.core.events import Action
 from nbmem.virtual.cudnn.client import Client
+from nbmem.virtual.frames import level_of_user
 from nbmem.virtual.graphs import Pools
 from nbmem.virtual.history import History
 from nbmem.virtual.notes import NbmemWarning
@@ -217,7 +218,7 @@ class VirtualGPU:
         if text not in self.notes:
             self.notes.append(text)
             logger.info("%s", text)
-            warnings.warn(text, NbmemWarning, stacklevel=2)
+            warnings.warn(text, NbmemWarning, stacklevel=level_of_user())
 
     def mark_snapshot(self) -> None:
         """Leave the entry that torch leaves after it copied a snapshot."""

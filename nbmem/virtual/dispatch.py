@@ -79,6 +79,7 @@ class CardMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator; an error leaves without pinning the arguments in its traceback."""
         del types
+        __tracebackhide__ = True
         kwargs = kwargs or {}
         if self.gpu is None:
             return func(*args, **kwargs)

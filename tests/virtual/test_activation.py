@@ -35,7 +35,7 @@ def test_every_patch_is_undone():
         torch.accelerator, torch.autograd, torch.autograd.graph, torch._tensor_str,
         threading.Thread, pynvml, torch._C._nn, torch.utils._device,
         torch.autograd.profiler.record_function, torch.backends.cudnn.rnn,
-        torch.distributed, torch.distributed.distributed_c10d,
+        torch.distributed, torch.distributed.distributed_c10d, sys,
         torch.nn.parallel.DistributedDataParallel,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]

@@ -2,6 +2,8 @@
 
 import gc
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -84,3 +86,26 @@ def test_settings_come_from_the_environment(monkeypatch):
     with virtual.activated("H100"):
         torch.ones(1, device="cuda")
         assert torch.cuda.memory._snapshot()["segments"][0]["is_expandable"]
+
+
+SCRIPT = """
+import torch
+from nbmem import virtual
+
+virtual.activate("T4")
+x = torch.randn(4, device="cuda")
+print(x.sin().sum().item())
+torch.empty(1 << 40, device="cuda")
+"""
+
+
+def test_neither_the_traceback_nor_the_warning_shows_the_virtual_cards_own_frames(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "train.py:7: NbmemWarning" in done.stderr
+    assert 'train.py", line 8' in done.stderr
+    assert "CUDA out of memory" in done.stderr
+    assert "dispatch.py" not in done.stderr
+    assert "factories.py" not in done.stderr

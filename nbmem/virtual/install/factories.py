@@ -78,6 +78,7 @@ def _by_number() -> list[Patch]:
 
     def taught(true_factory: Any) -> Any:
         def factory(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
             if type(kwargs.get("device")) is int:
                 kwargs["device"] = card_device(kwargs["device"])
             return true_factory(*args, **kwargs)

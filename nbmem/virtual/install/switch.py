@@ -13,6 +13,7 @@ from nbmem.virtual import current
 from nbmem.virtual.device import VirtualGPU, conf_from_environment
 from nbmem.virtual.dispatch import CardMode
 from nbmem.virtual.engine import engine_patches
+from nbmem.virtual.frames import excepthook_patch
 from nbmem.virtual.install.accelerator import accelerator_patches
 from nbmem.virtual.install.autocast import Autocast
 from nbmem.virtual.install.choices import Choices
@@ -81,6 +82,7 @@ class Activation:
             *thread_patches(self.mode),
             *self._autocast.patches(),
             *self._nvml_patches(),
+            excepthook_patch(),
         ]
 
     def _nvml_patches(self) -> list[Patch]:

@@ -1,0 +1,57 @@
+"""Whose line it is: tracebacks without the virtual card's frames, warnings at the user's line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbmem.virtual.install.patches import Patch
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+_OWN = str(Path(__file__).parent)
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether a frame is the virtual card's, which a real card would not have."""
+    return frame.f_code.co_filename.startswith(_OWN)
+
+
+def without_own(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback as it would be on a real card: torch's operators are C++ there."""
+    while traceback is not None and is_own(traceback.tb_frame):
+        traceback = traceback.tb_next
+    kept = traceback
+    while kept is not None:
+        follows = kept.tb_next
+        while follows is not None and is_own(follows.tb_frame):
+            follows = follows.tb_next
+        kept.tb_next = follows
+        kept = follows
+    return traceback
+
+
+def excepthook_patch() -> Patch:
+    """What Python prints for an uncaught exception; IPython honours `__tracebackhide__` instead."""
+    true_hook = sys.excepthook
+
+    def excepthook(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
+        shown = without_own(traceback)
+        true_hook(kind, error.with_traceback(shown), shown)
+
+    return Patch(sys, "excepthook", excepthook)
+
+
+def level_of_user() -> int:
+    """`stacklevel` for a warning from the caller: the first line outside of nbmem and torch."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and frame.f_back is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not is_own(frame) and name.partition(".")[0] != "torch":
+            return level
+        frame = frame.f_back
+        level += 1
+    return 1
