@@ -9,23 +9,43 @@ export interface IPart {
   bytes: number;
 }
 
+/** Bytes by category: key, label, bytes. */
+export type Ledger = [string, string, number][];
+
 const MOST_PARTS = 32;
+
+/** The part of a ledger that is allocated: what lies in live blocks, and their rounding. */
+export function allocatedPart(ledger: Ledger): Ledger {
+  return ledger.filter(([key]) => !NOT_ALLOCATED.has(key));
+}
+
+const NOT_ALLOCATED: ReadonlySet<string> = new Set([
+  'pending',
+  'cached_releasable',
+  'cached_stuck',
+  'context',
+  'other_processes',
+  'free'
+]);
+
+function allocatedIn(named: Ledger): number {
+  return named.reduce((sum, [, , bytes]) => sum + bytes, 0);
+}
 
 /**
  * The whole card, from the bottom of the stack: what is allocated (by category where that is known),
  * then what the allocator keeps, the process's own rest, other processes, free. What the driver does not say is
- * not a part: `unsplit` holds what is neither ours for sure nor free.
+ * not a part. `named` are the categories of what is allocated, used if they add up to it.
  */
-export function partsOf(card: ICardSample): IPart[] {
+export function partsOf(card: ICardSample, named = card.by_category): IPart[] {
   const parts: IPart[] = [];
   const add = (key: string, label: string, bytes: number): void => {
     if (bytes > 0) {
       parts.push({ key, label, bytes });
     }
   };
-  const named = card.by_category.slice(0, MOST_PARTS);
-  if (named.reduce((sum, [, , bytes]) => sum + bytes, 0) === card.allocated) {
-    named.forEach(([key, label, bytes]) => add(key, label, bytes));
+  if (allocatedIn(named) === card.allocated) {
+    named.slice(0, MOST_PARTS).forEach(([key, label, bytes]) => add(key, label, bytes));
   } else {
     add('allocated', 'allocated', card.allocated);
   }

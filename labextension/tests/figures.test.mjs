@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 
 import { isAllowed } from '../lib/actions.js';
-import { partsOf, seriesOf } from '../lib/figures.js';
+import { allocatedPart, partsOf, seriesOf } from '../lib/figures.js';
 import { axisEnd, clipped, exactBytes, formatBytes, formatMs, percent } from '../lib/format.js';
 import { areaPath, stepPath, windowOf } from '../lib/line.js';
 import { golden } from './golden.mjs';
@@ -31,6 +31,22 @@ test('what the driver does not say is no part', () => {
 test('categories that do not add up are not shown as if they did', () => {
   const wrong = { ...full, by_category: [['weights', 'weights', full.allocated + 1]] };
   assert.deepEqual(bytesOf(partsOf(wrong))[0], ['allocated', full.allocated]);
+});
+
+test('a ledger names what is allocated, if it adds up to it', () => {
+  const ledger = [
+    ['weights', 'weights', full.allocated - 512],
+    ['rounding', 'rounding', 512],
+    ['pending', 'pending', 7],
+    ['free', 'free', 9]
+  ];
+  const bare = { ...full, by_category: [] };
+  const parts = partsOf(bare, allocatedPart(ledger));
+  assert.deepEqual(bytesOf(parts).slice(0, 2), [
+    ['weights', full.allocated - 512],
+    ['rounding', 512]
+  ]);
+  assert.equal(partsOf(bare, allocatedPart(ledger).slice(1))[0].key, 'allocated');
 });
 
 test('the stacked series add up to what was allocated at each reading', () => {

@@ -84,6 +84,14 @@ def browser():
         chromium.close()
 
 
+@pytest.fixture(autouse=True)
+def _kernels_of_its_own(request):
+    """End the kernels that a test has started."""
+    yield
+    for app in {"lab", "notebook7"} & set(request.fixturenames):
+        request.getfixturevalue(app).end_kernels()
+
+
 @pytest.fixture
 def context(browser):
     """A window of 1344 pixels; an error of the extension's own fails the test."""

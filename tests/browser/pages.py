@@ -135,6 +135,17 @@ class Notebook:
         panel.wait_for(state="visible")
         return panel
 
+    def drag_sidebar(self, width: int) -> None:
+        """Make the panel this wide, in pixels, by its edge."""
+        edge = self.page.locator("#jp-main-split-panel > .lm-SplitPanel-handle:visible").last
+        box = edge.bounding_box()
+        self.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 300)
+        self.page.mouse.down()
+        self.page.mouse.move(box["x"] + 10, box["y"] + 300)
+        shown = self.page.locator("#nbmem-sidebar").bounding_box()
+        self.page.mouse.move(shown["x"] + shown["width"] - width - 2, box["y"] + 300)
+        self.page.mouse.up()
+
     def wait_link(self, kind: str) -> None:
         """Wait until the panel has come as far as this with the kernel."""
         self.page.wait_for_selector(f"[data-testid={_ID}][data-link={kind}]")

@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import nbformat
 
@@ -89,10 +90,16 @@ class Server:
         """A notebook as it lies on the disk."""
         return nbformat.read(self._notebooks / name, as_version=4)
 
-    def get(self, path: str) -> object:
+    def get(self, path: str) -> Any:
         """What its REST interface answers."""
         with urllib.request.urlopen(self.url + path, timeout=10) as answer:
             return json.load(answer)
+
+    def end_kernels(self) -> None:
+        """End every kernel, so that the next test has the machine to itself."""
+        for kernel in self.get("api/kernels"):
+            end = urllib.request.Request(f"{self.url}api/kernels/{kernel['id']}", method="DELETE")
+            urllib.request.urlopen(end, timeout=30).close()
 
     def stop(self) -> None:
         """End it with its kernels."""

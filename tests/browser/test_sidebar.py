@@ -8,17 +8,17 @@ from tests.browser.pages import LOAD, PANEL, golden, picture
 
 TRAIN = """\
 %%memtrace
-from pathlib import Path
-model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(4)]).cuda()
+layers = [torch.nn.TransformerEncoderLayer(1024, 16, batch_first=True) for _ in range(12)]
+model = torch.nn.Sequential(*layers).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 step = 0
-while step < 6 or not Path("{name}.stop").exists():
-    x = torch.randn(1024 * (1 + step % 3), 2048, device="cuda")
-    model(x).square().mean().backward()
+while step < 4 or not Path("{name}.stop").exists():
+    batch = torch.randn(4 + 2 * (step % 3), 512, 1024, device="cuda")
+    loss = model(batch).square().mean()
+    loss.backward()
     optimizer.step()
     optimizer.zero_grad()
     step += 1
-    time.sleep(0.05)
 print(torch.cuda.max_memory_allocated())"""
 WATCH = """() => {
     window.seen = new Set();
@@ -28,16 +28,19 @@ WATCH = """() => {
 }"""
 
 
-@pytest.mark.cells(LOAD + ", time", TRAIN, "1 + 1")
+@pytest.mark.cells(LOAD + "\nfrom pathlib import Path", TRAIN)
 def test_the_numbers_move_while_a_training_cell_runs(notebook, page, lab, pictures):
     notebook.run(0)
     notebook.wait_link("live")
     notebook.run(1, wait=False)
     page.get_by_test_id("nbmem-card-0").wait_for()
     page.evaluate(WATCH)
-    page.wait_for_function("() => window.seen.size > 5")
+    page.wait_for_function("() => window.seen.size > 12")
     page.get_by_test_id("nbmem-running").get_by_text("step").wait_for()
     assert page.locator("[data-part=weights]").first.is_visible()
+    if pictures is not None:
+        notebook.command("application:toggle-left-area")
+        notebook.drag_sidebar(360)
     picture(page, pictures, "sidebar-light")
     lab.touch(f"{notebook.name}.stop")
     notebook.wait_run()
@@ -50,6 +53,21 @@ def test_the_numbers_move_while_a_training_cell_runs(notebook, page, lab, pictur
     assert notebook.bytes_of("peak") == python
     notebook.theme("JupyterLab Dark")
     picture(page, pictures, "sidebar-dark")
+    notebook.theme("JupyterLab Light")
+
+
+@pytest.mark.cells(LOAD, "x = torch.zeros(2**22, device='cuda')")
+def test_a_narrow_panel_shows_all_of_it(notebook, page, pictures):
+    notebook.run(0)
+    notebook.run(1)
+    notebook.push(golden("sample"), golden("last_report"), golden("processes"))
+    page.get_by_test_id("nbmem-others").wait_for()
+    notebook.drag_sidebar(200)
+    panel = page.locator("#nbmem-sidebar")
+    node = f"{PANEL}.node"
+    assert page.evaluate(f"() => {node}.scrollWidth <= {node}.clientWidth")
+    page.set_viewport_size({"width": 1344, "height": 1500})
+    picture(page, pictures, "sidebar-narrow", panel)
 
 
 @pytest.mark.cells("1 + 1")

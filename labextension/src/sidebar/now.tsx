@@ -2,8 +2,9 @@
 
 import * as React from 'react';
 
-import { partsOf } from '../figures.js';
+import { allocatedPart, partsOf, type Ledger } from '../figures.js';
 import { clipped, exactBytes, formatBytes } from '../format.js';
+import type { ICardSample } from '../messages.js';
 import { newest, type IKernelState } from '../state.js';
 import { CardBar, PartsTable } from './bar.js';
 import { LineChart, type IReading } from './chart.js';
@@ -33,7 +34,7 @@ function OneCard(props: { state: IKernelState; index: number }): React.JSX.Eleme
     return null;
   }
   const { card } = last;
-  const parts = partsOf(card);
+  const parts = partsOf(card, categoriesOf(props.state, card));
   const total = card.total ?? parts.reduce((sum, part) => sum + part.bytes, 0);
   const known = props.state.cards.find(one => one.index === props.index);
   const name = known ? clipped(known.name, 60) : trans.__('GPU %1', props.index);
@@ -71,6 +72,16 @@ function Figure(props: { name: string; id: string; count: number | null }): Reac
       </dd>
     </div>
   );
+}
+
+/** What is known of the allocated bytes: after a traced cell its report knows more than a reading. */
+function categoriesOf(state: IKernelState, card: ICardSample): Ledger {
+  const { report } = state;
+  const isTraced = report !== null && report.cell?.begun_ms === newest(state)?.cell.begun_ms;
+  if (card.by_category.length === 0 && isTraced && report.device.index === card.index) {
+    return allocatedPart(report.at_end);
+  }
+  return card.by_category;
 }
 
 function readingsOf(state: IKernelState, index: number): IReading[] {
