@@ -133,7 +133,8 @@ def _ipython7(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     if not (ROOT / "tests" / "ipython").exists():
         return 0, "left out: there is no tests/ipython"
     small = _beside(python, "ipython7", fresh=fresh)
-    return _stream(str(small), "-m", "pytest", *_XDIST, "-m", "not slow", "tests/ipython")
+    tests = ("tests/ipython", "tests/live")  # its ipykernel has no subshells
+    return _stream(str(small), "-m", "pytest", *_XDIST, "-m", "not slow", *tests)
 
 
 def _beside(python: Path, group: str, *, fresh: bool) -> Path:
