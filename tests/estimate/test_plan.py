@@ -1,0 +1,142 @@
+"""The remedies: exact bytes where they can be counted by hand, and why one does nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from nbmem import virtual  # noqa: E402
+from nbmem.core.units import MIB  # noqa: E402
+from nbmem.estimates import planning, programs  # noqa: E402
+from nbmem.estimates.probing import Request, probe  # noqa: E402
+from nbmem.estimates.remedies import BY_KEY, REMEDIES, exclude_each_other  # noqa: E402
+from nbmem.estimates.remedies.activations import repeated_blocks  # noqa: E402
+from nbmem.views.plan import plan_json, render_html, render_text  # noqa: E402
+
+PLAIN = """
+import torch
+weights = [torch.nn.Parameter(torch.zeros(1024, 4096, device="cuda")) for _ in range(6)]
+optimizer = torch.optim.Adam(weights)
+for step in range(2):
+    sum(w.sum() for w in weights).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+WEIGHTS = 6 * 1024 * 4096 * 4
+LOSS = 2 * 512
+"""A scalar and its gradient, in the backward where the peak then is."""
+TRAIN = """
+import torch
+from torch import nn
+batch = 6000
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Linear(1024, 4096, bias=False)
+        self.relu = nn.ReLU()
+        self.thin = nn.Linear(4096, 1024, bias=False)
+    def forward(self, x):
+        return x + self.thin(self.relu(self.wide(x)))
+
+model = nn.Sequential(Block(), Block(), Block()).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(2):
+    x = torch.randn(batch, 1024, device="cuda")
+    loss = model(x).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def peak(tmp_path):
+    """Peak allocated of the plain program under remedies."""
+    (tmp_path / "plain.py").write_text(PLAIN)
+    program = programs.script(str(tmp_path / "plain.py"))
+
+    def run(*remedies):
+        reply = probe(program, Request(card=virtual.find_card("T4"), remedies=remedies))
+        assert reply.refused is None
+        return reply.probe.allocated
+
+    return run
+
+
+def test_sgd_saves_both_of_adams_states_and_the_temporaries(peak):
+    assert peak() - peak("sgd") == 3 * WEIGHTS - LOSS
+
+
+def test_fused_and_foreach_off_save_the_temporaries(peak):
+    steps = 6 * 512  # fused keeps the step counts on the card
+    assert peak() - peak("fused") == WEIGHTS - LOSS - steps
+    # One by one: the square root, its quotient, and the quotient of the weight before.
+    assert peak() - peak("no_foreach") == WEIGHTS - WEIGHTS // 2
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plan") / "train.py"
+    path.write_text(TRAIN)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def plan(here, path):
+    return here.plan(programs.script(path), "T4")
+
+
+@pytest.fixture(scope="module")
+def options(plan):
+    return {option.key: option for option in plan.options}
+
+
+def test_each_remedy_was_run_or_says_why_not(options):
+    assert {kind.key for kind in REMEDIES} <= set(options)
+    assert options["channels_last"].why_not == "The model has no two-dimensional convolution."
+    assert options["adam8bit"].why_not == ("bitsandbytes is not installed in this environment.")
+    assert all(o.probe is not None or o.why_not for o in options.values())
+
+
+def test_the_largest_batch_grows_with_what_is_saved(here, path, monkeypatch):
+    kinds = [BY_KEY[key] for key in ("micro2", "checkpoint")]
+    monkeypatch.setattr(planning, "REMEDIES", tuple(kinds))
+    found = here.plan(programs.script(path, vary="batch"), "T4", target=3000 * MIB, batch=None)
+    largest = {option.key: option.largest for option in found.options}
+    assert found.target == 3000 * MIB
+    assert largest["micro2"] > 1.5 * largest["as it is"]
+    assert largest["checkpoint"] > 1.2 * largest["as it is"]
+
+
+def test_remedies_of_one_group_are_no_pair(plan):
+    pairs = [option.key.split("+") for option in plan.options if "+" in option.key]
+    assert pairs
+    assert not any(exclude_each_other(pair) for pair in pairs)
+
+
+def test_the_views_show_the_same_rows(plan):
+    text, page = render_text(plan), render_html(plan)
+    for option in plan.options:
+        if "+" not in option.key:
+            assert option.title in text
+            assert option.title in page
+    assert plan_json(plan)["options"][0]["key"] == "as it is"
+
+
+def test_a_batch_that_nobody_knows_is_no_micro_batch(options):
+    assert "name it with --batch" in options["micro2"].why_not
+
+
+def test_blocks_are_found_by_structure():
+    from torch import nn
+
+    block = lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU())  # noqa: E731
+    deep = nn.Module()
+    deep.stem = nn.Linear(4, 4)
+    deep.blocks = nn.ModuleList(block() for _ in range(3))
+    assert repeated_blocks(deep) == list(deep.blocks)
+    assert repeated_blocks(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))) == []
+    twice = nn.Sequential(nn.Sequential(block(), block()), nn.Linear(4, 4))
+    assert repeated_blocks(twice) == list(twice[0])
