@@ -48,9 +48,9 @@ def level_of_user() -> int:
     """`stacklevel` for a warning from the caller: the first line outside of nbmem and torch."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
-    while frame is not None and frame.f_back is not None:
-        name = frame.f_globals.get("__name__", "")
-        if not is_own(frame) and name.partition(".")[0] != "torch":
+    while frame is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package != "torch" and not is_own(frame):
             return level
         frame = frame.f_back
         level += 1

@@ -1,0 +1,51 @@
+"""What a step on a virtual card costs: it grows with the operators, not with their size."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+
+import torch
+from torch import nn
+
+from nbmem import virtual
+
+STEPS = 3
+
+
+def measure(layers: int, width: int, rows: int) -> tuple[float, int]:
+    """Seconds of CPU for three steps after the model is built, and bytes at the card's peak."""
+    with virtual.activated("H200"):
+        with torch.device("cuda"):
+            blocks = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.GELU())]
+            model = nn.Sequential(*blocks)
+        optimizer = torch.optim.AdamW(model.parameters())
+        begin = time.process_time()
+        for _ in range(STEPS):
+            model(torch.randn(rows, width, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return time.process_time() - begin, torch.cuda.max_memory_allocated()
+
+
+def main() -> None:
+    """Print a line for each case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.parse_args()
+    measure(4, 64, 64)  # torch's own first-time imports
+    for layers, width, rows in (
+        (50, 64, 64), (50, 512, 512), (50, 4096, 4096), (50, 8192, 16384),
+        (100, 4096, 64), (200, 4096, 64),
+    ):  # fmt: skip
+        seconds, peak = measure(layers, width, rows)
+        print(
+            f"{layers:>4} layers of {width:>5}, {rows:>6} rows: {seconds:6.2f} s, {STEPS} steps, "
+            f"{peak / 2**20:>10,.0f} MiB on the card"
+        )
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    print(f"host memory of the process at its highest: {host:,} MiB")
+
+
+if __name__ == "__main__":
+    main()
