@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator.adopt import adopt
-from nbmem.allocator.assume import emptied_by_user, pools_of
+from nbmem.allocator.assume import pools_of
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.heap import AllocatorOOM
-from nbmem.allocator.recording import Recording
 from nbmem.allocator.settings import AllocatorSettings
+from nbmem.analysis.releases import recording_of, releases
 from nbmem.core.events import Action
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _OTHER_STREAM = -1
 """Stands for whichever other stream used a block."""
 
 _ALLOC, _FREE, _COMPLETED = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
-_GIVEN_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,16 +130,6 @@ def in_force(trace: DeviceTrace) -> AllocatorSettings:
     return AllocatorSettings.from_torch(trace.settings, trace.release)
 
 
-def released_by_need(trace: DeviceTrace) -> tuple[int, ...]:
-    """Where cached memory went back because a request found no room (not by empty_cache())."""
-    return tuple(at for at, by_user in _releases(_recording(trace)).items() if not by_user)
-
-
-def emptied(trace: DeviceTrace) -> tuple[int, ...]:
-    """Where the user called torch.cuda.empty_cache() and it gave something back."""
-    return tuple(at for at, by_user in _releases(_recording(trace)).items() if by_user)
-
-
 def _settings(trace: DeviceTrace, conf: str | None) -> AllocatorSettings:
     now = in_force(trace)
     now = replace(now, per_process_memory_fraction=None, garbage_collection_threshold=0.0)
@@ -154,54 +143,14 @@ def _old(books: Books) -> list[tuple[int, int]]:
     return list(zip(a.addr[rows].tolist(), a.requested[rows].tolist(), strict=True))
 
 
-def _recording(trace: DeviceTrace) -> Recording:
-    return Recording(
-        name="",
-        device=trace.info.index,
-        events=trace.events,
-        start=trace.start,
-        end=trace.end,
-        settings=trace.settings,
-    )
-
-
-def _releases(recording: Recording) -> dict[int, bool]:
-    """Where each run of releases begins, and whether the user called for it.
-
-    It was for a request if the next event takes memory and there was never room for both: else
-    only empty_cache() explains it (see Prediction._may_be_for).
-    """
-    events = recording.events
-    gives = np.isin(events.action, _GIVEN_BACK)
-    if not gives.any():
-        return {}
-    takes = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
-    change = np.where(takes, events.size, 0) - np.where(gives, events.size, 0)
-    held = np.concatenate([[0], np.cumsum(change)])
-    highest = held.max()
-    starts = np.flatnonzero(gives & ~np.concatenate([[False], gives[:-1]]))
-    called = emptied_by_user(recording) if recording.stacks else frozenset()
-    found = {}
-    for start in starts.tolist():
-        end = start
-        while end < len(events) and gives[end]:
-            end += 1
-        follows = int(events.action[end]) if end < len(events) else -1
-        for_request = follows == Action.OOM or (
-            end < len(events) and bool(takes[end]) and held[start] + events.size[end] > highest
-        )
-        found[start] = start in called or not for_request
-    return found
-
-
 class _Run:
     """One replay."""
 
     def __init__(self, trace: DeviceTrace, settings: AllocatorSettings, limit: int | None) -> None:
         self.events = trace.events
-        recording = _recording(trace)
+        recording = recording_of(trace)
         self.pools: Mapping[int, int] = pools_of(recording)
-        self.emptied = {at for at, by_user in _releases(recording).items() if by_user}
+        self.emptied = {at for at, by_user in releases(recording).items() if by_user}
         self.retries = 0
         self.allocator = CachingAllocator(
             total_bytes=_NO_LIMIT if limit is None else limit,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.analysis.growth import growth, step_ends
-from nbmem.analysis.whatif import emptied, released_by_need
+from nbmem.analysis.releases import emptied, released_by_need
 from nbmem.core.events import Action
 from nbmem.core.holders import HolderKind, held_storages
 from nbmem.core.units import MIB

@@ -1,8 +1,8 @@
-"""Runs a program on the virtual card under a trace, in a namespace of its own."""
-
-import gc
+"""A virtual card for programs, and settings that are nobody's."""
 
 import pytest
+
+from tests.tips.measure import running
 
 
 @pytest.fixture(autouse=True)
@@ -15,29 +15,6 @@ def own_settings(tmp_path, monkeypatch):
 @pytest.fixture
 def run():
     """`run(code, before=..., card=..., conf=..., stacks=...)` gives (trace, namespace)."""
-    torch = pytest.importorskip("torch", reason="the programs are torch programs")
-    import nbmem.api as nbmem
-    from nbmem import virtual
-
-    spaces = []
-
-    def go(code, *, before="", card="H100 80GB", stacks=False, **options):
-        leave()
-        virtual.activate(card, **options)
-        names = {"__name__": "__main__"}
-        spaces.append(names)
-        exec(compile(before, "before.py", "exec"), names)
-        with nbmem.trace("cell", namespace=names, stacks=stacks) as trace:
-            exec(compile(code, "train.py", "exec"), names)
-        return trace, names
-
-    def leave():
-        for names in spaces:
-            names.clear()
-        spaces.clear()
-        torch.set_grad_enabled(True)
-        gc.collect()
-        virtual.deactivate()
-
-    yield go
-    leave()
+    pytest.importorskip("torch", reason="the programs are torch programs")
+    with running() as go:
+        yield go

@@ -50,6 +50,7 @@ class Rewriting:
         conf: Allocator settings of the second run.
         everything: Whether all tips are asked for.
         first: Whether it must be the first of them.
+        remedy: The remedy in words; "" where `new` says it.
         stacks: Whether stacks are taken.
     """
 
@@ -63,6 +64,7 @@ class Rewriting:
     everything: bool = False
     first: bool = True
     stacks: bool = False
+    remedy: str = ""
     before: str = MODEL
 
 
@@ -208,6 +210,7 @@ for _ in range(2):
 """,
         old="False",
         new="True",
+        remedy="autocast to bfloat16",
         everything=True,
         first=False,
     ),
@@ -249,6 +252,7 @@ for _ in range(2):
 for block in model.blocks:
     block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 """,
+        remedy="checkpoint around each block",
         everything=True,
         first=False,
     ),
@@ -314,6 +318,7 @@ with torch.no_grad():
 """,
         old="'cuda'",
         new="'cpu'",
+        remedy='map_location="cpu"',
         stacks=True,
     ),
 )

@@ -1,7 +1,13 @@
 """Every tip on the virtual card: it appears, its remedy is applied, the bytes are those said."""
 
+from dataclasses import replace
+
 import pytest
 
+from nbmem.analysis import books_of, report_of
+from nbmem.core.categories import Category
+from nbmem.tips import find
+from tests.tips.measure import freed, saved
 from tests.tips.programs import FREEING, MODEL, REWRITING
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")
@@ -13,37 +19,21 @@ def found(findings, rule):
 
 @pytest.mark.parametrize("program", FREEING, ids=lambda p: f"{p.rule}-{p.name or 'unnamed'}")
 def test_what_a_remedy_frees_is_what_was_said_to_the_byte(run, program):
-    trace, names = run(program.code, before=program.before)
-    first = trace.report().findings[0]
-    assert first.rule == program.rule
-    assert program.name in first.title
-    assert first.ground == "exact"
-    before = torch.cuda.memory_allocated()
-    exec(program.action, names)
-    assert before - torch.cuda.memory_allocated() == first.low == first.high
+    findings, measured = freed(run, program)
+    assert findings[0].rule == program.rule
+    assert program.name in findings[0].title
+    assert findings[0].ground == "exact"
+    assert findings[0].low == findings[0].high == measured
 
 
 @pytest.mark.parametrize("program", REWRITING, ids=lambda p: p.rule)
 def test_the_peak_falls_by_what_was_said(run, program):
-    peaks = []
-    for what in (program.old, program.new):
-        conf = program.conf if peaks else None
-        trace, _ = run(
-            program.code.replace("{old}", what),
-            before=program.before,
-            card=program.card,
-            conf=conf,
-            stacks=program.stacks,
-        )
-        peaks.append(getattr(trace.report().peak, program.measure))
-        findings = trace.all_tips() if program.everything else trace.report().findings
-        if len(peaks) == 1:
-            mine = found(findings, program.rule)
-            assert mine, [f.title for f in findings]
-            assert not program.first or findings[0].rule == program.rule
-    saved = peaks[0] - peaks[1]
-    slack = 0.02 * saved if any(f.ground == "simulated" for f in mine) else 0
-    assert any(f.low - slack <= saved <= f.high + slack for f in mine), (saved, mine)
+    findings, measured = saved(run, program)
+    mine = found(findings, program.rule)
+    assert mine, [f.title for f in findings]
+    assert not program.first or findings[0].rule == program.rule
+    slack = 0.02 * measured if any(f.ground == "simulated" for f in mine) else 0
+    assert any(f.low - slack <= measured <= f.high + slack for f in mine), (measured, mine)
 
 
 OPTIMIZERS = [
@@ -195,3 +185,40 @@ def test_a_smaller_workspace_gives_back_what_was_said(run, monkeypatch):
     smaller, _ = run(loop, before=MODEL)
     assert left - smaller.report().ledger_at_end.allocated == mine.low == mine.high
     assert not found(smaller.all_tips(), "workspace")
+
+
+DISTRIBUTED = {
+    "name": "model",
+    "class": "DistributedDataParallel",
+    "bytes": 25_190_400,
+    "called": True,
+    "gradient_as_bucket_view": False,
+}
+
+
+def advice_with(trace, **facts):
+    """What would be said of a recording with other facts."""
+    session = replace(trace.session, facts={**trace.session.facts, **facts})
+    books = books_of(session)
+    return find(session, books, report_of(books))
+
+
+def test_buckets_of_ddp_are_as_large_as_the_gradients(run):
+    trace, _ = run(
+        "model = net()\noptimizer = torch.optim.SGD(model.parameters())\nfor _ in range(2):\n"
+        "    model(batch(16)).sum().backward()\n    optimizer.step()\n    optimizer.zero_grad()",
+        before=MODEL,
+    )
+    (mine,) = found(advice_with(trace, modules=[DISTRIBUTED]), "ddp_buckets")
+    backward = next(row for row in trace.report().phases if row.name == "backward")
+    assert mine.low == mine.high == backward.ledger_at_end[Category.GRADIENTS]
+    viewed = {**DISTRIBUTED, "gradient_as_bucket_view": True}
+    assert not found(advice_with(trace, modules=[viewed]), "ddp_buckets")
+
+
+def test_idle_pinned_memory_is_told_from_one_gibibyte_on(run):
+    trace, _ = run("x = torch.zeros(1 << 20, device='cuda')", before="import torch")
+    gib = 1 << 30
+    (mine,) = advice_with(trace, pinned={"held": 3 * gib, "used": gib})
+    assert (mine.rule, mine.low) == ("pinned_memory", 2 * gib)
+    assert not advice_with(trace, pinned={"held": 3 * gib, "used": 5 * gib // 2})

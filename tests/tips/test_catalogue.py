@@ -1,0 +1,42 @@
+"""docs/tips.md is what tools/tips.py writes."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from nbmem.tips import RULES
+from tests.tips.programs import FREEING, REWRITING
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def writer():
+    spec = importlib.util.spec_from_file_location("write_tips", ROOT / "tools" / "tips.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def written(writer):
+    return writer.TARGET.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("part", ["catalogue", "scenarios"])
+def test_the_page_is_fresh(writer, written, part):
+    assert getattr(writer, part)() in written, "write it again: python tools/tips.py"
+
+
+def test_every_program_has_its_measured_line(writer, written):
+    _, _, table = written.partition(writer.MEASURED)
+    rules = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")]
+    assert rules == [program.rule for program in (*FREEING, *REWRITING)]
+
+
+def test_every_rule_has_a_program_or_a_test_of_its_own():
+    here = Path(__file__).parent
+    told = (here / "test_predictions.py").read_text() + (here / "test_commands.py").read_text()
+    shown = {program.rule for program in (*FREEING, *REWRITING)}
+    assert [r.name for r in RULES if r.name not in shown and r.name not in told] == []
