@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, say, writable, write_out
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbmem.api import Trace
+    from nbmem.report import Report
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +78,7 @@ def write_report(trace: Trace, targets: dict[str, Path], *, quiet: bool) -> bool
     try:
         if "save" in targets:
             trace.save(targets["save"])
-        report = trace.report()
+        report = _without_commands(trace.report())
         if "json" in targets:
             from nbmem.views.export import report_json
 
@@ -103,6 +105,11 @@ def write_report(trace: Trace, targets: dict[str, Path], *, quiet: bool) -> bool
         )
         return False
     return True
+
+
+def _without_commands(report: Report) -> Report:
+    """The process that failed is gone, or not a notebook: there is nothing left to free in it."""
+    return replace(report, ooms=tuple(replace(oom, command=None) for oom in report.ooms))
 
 
 def _targets(options: argparse.Namespace) -> dict[str, Path]:

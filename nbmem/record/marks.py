@@ -42,12 +42,10 @@ class MarkLog:
 
     def devices(self) -> tuple[int, ...]:
         """Cards from which torch held memory or took some while the log was kept."""
-        first: dict[int, Counters] = {}
         used = set()
         for readings in self._readings:
             for index, counters in readings.items():
-                before = first.setdefault(index, counters)
-                if counters.reserved or counters.actions != before.actions:
+                if counters.reserved or counters.actions != self.before_first(index):
                     used.add(index)
         return tuple(sorted(used))
 

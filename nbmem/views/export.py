@@ -4,7 +4,9 @@
 process}; `ledger_at_peak` and `ledger_at_end` {category: bytes}; `phases`, a list in order of
 {name, step, allocated, reserved, peak_allocated, peak_reserved, ledger_at_peak, ledger_at_end};
 `unknown`; `dropped_events`; `notes`; `findings`, a list of {rule, title, evidence, low, high,
-ground, code, command}.
+ground, code, command}; `out_of_memory`, a list of {caught, line, layer, operator, phase, step,
+asked, wanted, free, limit, allocated, reserved, given_back, largest_free, reason, ledger, holders,
+remedies}, the one that ended the recording (or the last) first and alone in full.
 
 All figures are bytes. `process` is null where the driver does not say what this process holds.
 Steps count from 0; `step` is null outside of a training step. Every ledger has all categories, and
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.categories import Category
 
 if TYPE_CHECKING:
-    from nbmem.report import Finding, PhaseRow, Report
+    from nbmem.report import Autopsy, Finding, PhaseRow, Report
 
 
 def report_json(report: Report) -> dict[str, Any]:
@@ -46,6 +48,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "dropped_events": report.dropped_events,
         "notes": list(report.notes),
         "findings": [finding_json(finding) for finding in report.findings],
+        "out_of_memory": [_oom(autopsy) for autopsy in report.ooms],
     }
 
 
@@ -61,6 +64,38 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "ground": finding.ground,
         "code": finding.code,
         "command": None if command is None else [command.name, *command.arguments],
+    }
+
+
+def _oom(autopsy: Autopsy) -> dict[str, Any]:
+    """One out-of-memory error; null where nobody knows."""
+    return {
+        "caught": autopsy.caught,
+        "line": autopsy.at.line,
+        "layer": autopsy.layer,
+        "operator": autopsy.operator,
+        "phase": autopsy.at.phase,
+        "step": autopsy.at.step,
+        "asked": autopsy.asked,
+        "wanted": autopsy.wanted,
+        "free": autopsy.free,
+        "limit": autopsy.limit,
+        "allocated": autopsy.allocated,
+        "reserved": autopsy.reserved,
+        "given_back": autopsy.given_back,
+        "largest_free": autopsy.largest,
+        "reason": autopsy.reason,
+        "ledger": None if autopsy.ledger is None else autopsy.ledger.to_json(),
+        "holders": [
+            {
+                "name": held.name or held.line,
+                "category": None if held.category is None else held.category.key,
+                "bytes": held.block,
+                "tensors": held.count,
+            }
+            for held in autopsy.holders
+        ],
+        "remedies": [finding_json(remedy) for remedy in autopsy.remedies],
     }
 
 

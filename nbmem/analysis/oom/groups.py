@@ -57,6 +57,8 @@ def groups(case: Case) -> list[Group]:
         root = None if name is None else _root(name)
         if a.freed[row] == books.events and (holder := late.get(int(a.addr[row]))):
             root, free = root or holder[0], holder[1]
+            if free == TRACEBACK and a.born[row] >= 0:
+                free = None  # of this very failure, whose line came before it
         elif category is Category.USER_TENSORS:
             free = root
         stack = int(a.stack[row])

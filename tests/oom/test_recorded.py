@@ -1,0 +1,79 @@
+"""The out-of-memory errors of a real H100 (tests/recordings/snapshots), taken apart to the byte."""
+
+import dataclasses
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+import nbmem
+from nbmem.analysis import build_report
+from nbmem.core.units import GIB
+
+SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Sessions by name, and the JSON with the counters at labelled moments."""
+    folder = tmp_path_factory.mktemp("snapshots")
+
+    def read(name):
+        path = folder / f"{name}.pickle"
+        path.write_bytes(lzma.decompress((SNAPSHOTS / f"{name}.pickle.xz").read_bytes()))
+        raw = json.loads((SNAPSHOTS / f"{name}.json").read_text())
+        return nbmem.open(path).session, {mark["label"]: mark for mark in raw["marks"]}
+
+    return read
+
+
+def test_the_error_of_a_limited_process(recorded):
+    session, marks = recorded("oom")
+    after = marks["after oom"]
+    (autopsy,) = build_report(session).ooms
+    assert (autopsy.asked, autopsy.wanted) == (308281344, 308281344)
+    assert autopsy.free == 81183440896
+    assert (autopsy.allocated, autopsy.reserved) == (after["allocated"], after["reserved"])
+    assert (autopsy.given_back, autopsy.largest, autopsy.pieces) == (0, 78118912, 157483008)
+    assert autopsy.at.line == "train.py:28 in train_img"
+    assert autopsy.caught
+    assert autopsy.reason.startswith(
+        "A memory limit for this process: 1.38 GiB were reserved, 294.0 MiB more were needed, and "
+        "the card itself had 75.61 GiB free."
+    )
+    first = autopsy.remedies[0]
+    assert first.rule == "memory_limit"
+    assert first.ground == "simulated"
+
+
+def test_what_lives_only_for_the_failure_is_gone_when_its_frames_are(recorded):
+    session, marks = recorded("oom")
+    (autopsy,) = build_report(session).ooms
+    held = sum(group.block for group in autopsy.holders)
+    assert held <= autopsy.allocated
+    assert autopsy.allocated - marks["frames gone"]["allocated"] == 1217925120
+    assert marks["frames gone"]["allocated"] == marks["load"]["allocated"]
+
+
+def test_torchs_message_names_the_limit(recorded):
+    session, marks = recorded("oom")
+    error = f"OutOfMemoryError: {marks['oom']['message']}"
+    (autopsy,) = build_report(dataclasses.replace(session, error=error)).ooms
+    assert not autopsy.caught
+    assert autopsy.limit == round(1.58 * GIB)
+    assert autopsy.command.arguments == ("traceback",)
+
+
+def test_what_torch_gave_back_before_it_gave_up(recorded):
+    session, _ = recorded("gc")
+    (autopsy,) = build_report(session).ooms
+    assert (autopsy.asked, autopsy.wanted) == (562878464, 564133888)
+    assert autopsy.given_back == 50331648
+    assert autopsy.reserved == 2336227328
+
+
+@pytest.mark.parametrize("name", ["retry", "fragmentation", "train_resnet50"])
+def test_where_a_retry_served_it_nothing_is_said(recorded, name):
+    session, _ = recorded(name)
+    assert build_report(session).ooms == ()
