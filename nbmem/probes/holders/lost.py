@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nbmem.probes.holders.reach import Reach
 
 BUDGET_S = 0.25
-"""After so many seconds the search ends where it is: what is not known by then is `unseen`."""
+"""After so many seconds of this thread's own the search ends where it is: what is not known by then is `unseen`."""
 FEW = 32
 """Up to so many objects `gc.get_referrers` beats a search of ours."""
 MAX_LEVELS = 12
@@ -80,13 +80,13 @@ class _Backwards:
 
     def _search(self) -> bool:
         """Go back level by level; False if time or room ended first."""
-        until = time.perf_counter() + BUDGET_S
+        until = time.thread_time() + BUDGET_S
         level = set(self._place)
         for _ in range(MAX_LEVELS):
             level = self._one_level_back(level)
             if not level:
                 return True
-            if time.perf_counter() > until or len(self._members) > MAX_MEMBERS:
+            if time.thread_time() > until or len(self._members) > MAX_MEMBERS:
                 break
         return False
 

@@ -9,7 +9,7 @@ from types import FrameType, GetSetDescriptorType, MemberDescriptorType, ModuleT
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _MRO: Any = type.__dict__["__mro__"]
 _NAMESPACE: Any = type.__dict__["__dict__"]
@@ -26,9 +26,10 @@ def mro_of(kind: type) -> tuple[type, ...]:
     return found
 
 
-def namespace_of(kind: type) -> dict[str, Any]:
+def namespace_of(kind: type) -> Mapping[str, Any]:
     """A class's own attributes, whatever its metaclass says."""
-    return dict(_NAMESPACE.__get__(kind))
+    found: Mapping[str, Any] = _NAMESPACE.__get__(kind)
+    return found
 
 
 def module_namespace(module: ModuleType) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def module_namespace(module: ModuleType) -> dict[str, Any]:
 def attributes_of(thing: object) -> dict[str, Any] | None:
     """The object's own `__dict__`; None if it has none."""
     for kind in mro_of(type(thing)):
-        slot = _NAMESPACE.__get__(kind).get("__dict__")
+        slot = namespace_of(kind).get("__dict__")
         if type(slot) is GetSetDescriptorType:
             try:
                 found = slot.__get__(thing)
@@ -53,7 +54,7 @@ def attributes_of(thing: object) -> dict[str, Any] | None:
 def slots_of(thing: object) -> Iterator[tuple[str, Any]]:
     """Names and values in `__slots__`."""
     for kind in mro_of(type(thing)):
-        for name, slot in _NAMESPACE.__get__(kind).items():
+        for name, slot in namespace_of(kind).items():
             if type(slot) is MemberDescriptorType:
                 try:
                     yield name, slot.__get__(thing)

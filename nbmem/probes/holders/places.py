@@ -107,7 +107,7 @@ def _named(kind: HolderKind, root: str, label: str, value: Any) -> Iterator[Plac
     """A name's value; of a class that the user wrote, its attributes."""
     if issubclass(type(value), type):
         if _is_users_class(value):
-            for attribute, inner in namespace_of(value).items():
+            for attribute, inner in list(namespace_of(value).items()):
                 yield Place(kind, root, f"{label}.{attribute}", "", inner)
     else:
         yield Place(kind, root, label, "", value)

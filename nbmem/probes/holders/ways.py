@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.probes.holders.reach import PIECE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from nbmem.probes.holders.reach import Reach
 
@@ -25,7 +25,7 @@ class Ways:
         self._targets = targets
         self._objects: dict[int, Any] = {key: reach.tensors[key] for key in targets}
         self._onward: dict[int, list[int]] = defaultdict(list)
-        self._large: dict[int, set[int]] = {}
+        self._refers: dict[int, set[int]] = {}
         level = targets
         while level:
             level = self._one_level_back(reach, level)
@@ -48,16 +48,14 @@ class Ways:
                         new.add(source)
         return new
 
-    def _referents(self, reach: Reach, thing: Any) -> Iterable[int]:
-        """Ids of what an object refers to; of a large one only those worth noting, kept."""
-        large = self._large.get(id(thing))
-        if large is not None:
-            return large
-        found = reach.referents(thing)
-        if len(found) <= PIECE:
-            return map(id, found)
-        large = self._large[id(thing)] = reach.noted(found)
-        return large
+    def _referents(self, reach: Reach, thing: Any) -> set[int]:
+        """Ids of what an object refers to, asked once; of a large one those worth noting."""
+        known = self._refers.get(id(thing))
+        if known is None:
+            found = reach.referents(thing)
+            known = set(map(id, found)) if len(found) <= PIECE else reach.noted(found)
+            self._refers[id(thing)] = known
+        return known
 
     def from_start(self, start: object) -> Iterator[tuple[int, list[Any]]]:
         """The shortest way from one object to each tensor that it leads to.

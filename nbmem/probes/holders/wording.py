@@ -22,7 +22,7 @@ from nbmem.probes.holders.graphs import is_node
 from nbmem.probes.holders.objects import attributes_of, locals_of, mro_of, namespace_of, slots_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nbmem.probes.holders.places import Place
 
@@ -47,6 +47,8 @@ class Wording:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._labels: dict[int, dict[int, str]] = {}
+        self._is_node: dict[type, bool] = {}
+        self._is_loader: dict[type, bool] = {}
 
     def holder(self, place: Place, way: Sequence[Any]) -> Holder:
         """The way from a place to a tensor.
@@ -62,7 +64,7 @@ class Wording:
             if self._enters_graph(parent, child):
                 text, inner = f"the graph of {text}", HolderKind.GRAPH
                 break
-            if _is_loader(type(parent)):
+            if _once(self._is_loader, type(parent), _is_loader):
                 inner = HolderKind.DATALOADER
             name = _captured(parent, child, way[i + 2 : i + 3])
             if name is not None:
@@ -78,9 +80,10 @@ class Wording:
         return Holder(kind, place.root, f"{text} {end}".rstrip())
 
     def _enters_graph(self, parent: Any, child: Any) -> bool:
-        if is_node(type(parent)):
+        if _once(self._is_node, type(parent), is_node):
             return True
-        return self._torch.Tensor in mro_of(type(parent)) and is_node(type(child))
+        is_tensor = self._torch.Tensor in mro_of(type(parent))
+        return is_tensor and _once(self._is_node, type(child), is_node)
 
     def _holds_attributes(self, parent: Any, child: Any, label: str) -> bool:
         """Whether a dictionary's keys are written as attributes: `model.conv1`."""
@@ -106,6 +109,14 @@ class Wording:
             return None
         both = mro_of(type(parent)), mro_of(type(child))
         return ".grad" if all(self._torch.Tensor in bases for bases in both) else ""
+
+
+def _once(known: dict[type, bool], kind: type, ask: Callable[[type], bool]) -> bool:
+    """An answer about a class, asked once in a walk (longer, and the class would be held)."""
+    found = known.get(kind)
+    if found is None:
+        found = known[kind] = ask(kind)
+    return found
 
 
 def _is_loader(kind: type) -> bool:
