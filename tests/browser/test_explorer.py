@@ -31,7 +31,10 @@ WIDGET = """\
 import ipywidgets, nbmem
 w = nbmem.open("run.nbmem").widget()
 said = ipywidgets.Label("nothing yet")
-w.observe(lambda change: setattr(said, "value", f"{change.name} is {change.new}"))
+w.observe(
+    lambda change: setattr(said, "value", f"{change.name} is {change.new}"),
+    ["moment", "span", "tensor"],
+)
 ipywidgets.VBox([said, w])"""
 EXPLORER = "[data-testid=nbx-explorer]"
 DRAWN = f"{EXPLORER}[data-drawn=true]"
@@ -64,6 +67,18 @@ def event_of(page):
     return int(page.get_by_test_id("nbx-timeline").get_attribute("data-event"))
 
 
+def shown_whole(page, folder, name):
+    """A picture of the explorer in a window that is high enough for it, and in a narrow one."""
+    if folder is None:
+        return
+    usual = page.viewport_size
+    for width, suffix in ((620, "-narrow"), (1344, "")):
+        page.set_viewport_size({"width": width, "height": 2200})
+        page.locator(EXPLORER).scroll_into_view_if_needed()
+        picture(page, folder, name + suffix, page.locator(EXPLORER))
+    page.set_viewport_size(usual)
+
+
 @pytest.fixture
 def traced(notebook, page):
     """A notebook whose training cell has its explorer, without the panel beside it."""
@@ -82,7 +97,11 @@ def test_every_part_follows_and_says_what_python_says(traced, page, lab, picture
     assert ledger_of(page) == held_at(books, peak)
     active = page.locator("[data-testid=nbx-ledger] [data-sum=active]")
     assert int(active.get_attribute("data-bytes")) == report.peak.allocated
-    picture(page, pictures, "explorer-light", page.locator(EXPLORER))
+    shown_whole(page, pictures, "explorer-light")
+    traced.theme("JupyterLab Dark")
+    page.locator(f"{EXPLORER}.nbx-mod-dark").wait_for()
+    shown_whole(page, pictures, "explorer-dark")
+    traced.theme("JupyterLab Light")
 
     box = page.get_by_test_id("nbx-timeline").bounding_box()
     page.mouse.click(box["x"] + 240, box["y"] + 220)
@@ -107,11 +126,12 @@ def test_every_part_follows_and_says_what_python_says(traced, page, lab, picture
     assert event_of(page) == peak
     spoken = page.get_by_test_id("nbx-timeline").get_attribute("aria-valuetext")
     assert "allocated" in spoken
+    find_a_tensor(page, report)
+    insert_a_tip(traced, page)
 
 
-@pytest.mark.cells(LOAD, TRAIN)
-def test_a_tensor_is_found_in_the_boxes_and_in_the_table(traced, page, lab):
-    _, report = books_of(lab)
+def find_a_tensor(page, report):
+    """In the boxes and in the table."""
     largest = max(
         (x for x in report.details.lives if x.born < report.peak.at.event <= x.freed),
         key=lambda life: life.requested,
@@ -133,8 +153,8 @@ def test_a_tensor_is_found_in_the_boxes_and_in_the_table(traced, page, lab):
     assert all("up.weight" in text for text in found)
 
 
-@pytest.mark.cells(LOAD, TRAIN)
-def test_a_tip_puts_its_code_below_the_cell(traced, page):
+def insert_a_tip(traced, page):
+    """Its code comes into a cell below, and is not run."""
     page.locator(f"{EXPLORER} [data-tab=tips]").click()
     tip = page.locator("[data-testid=nbx-tips] li").filter(has_text="Insert the code below").first
     code = tip.locator("pre").inner_text()
@@ -147,7 +167,7 @@ def test_it_is_small_and_opens_again_without_a_kernel(traced, page, lab, context
     for tab in ("phases", "pool", "cells"):
         page.locator(f"{EXPLORER} [data-tab={tab}]").click()
         page.locator(f"{EXPLORER} [role=tabpanel][data-drawn=true]:not([hidden])").wait_for()
-        picture(page, pictures, f"explorer-{tab}", page.locator(EXPLORER))
+        shown_whole(page, pictures, f"explorer-{tab}")
     books, report = books_of(lab)
     page.locator(f"{EXPLORER} [data-tab=pool]").click()
     releasable = page.locator("[data-pool=releasable]").get_attribute("data-bytes")
@@ -168,18 +188,14 @@ def test_it_is_small_and_opens_again_without_a_kernel(traced, page, lab, context
     fresh.locator(DRAWN).wait_for()
     assert event_of(fresh) == report.peak.at.event
     assert ledger_of(fresh) == held_at(books, report.peak.at.event)
-    traced.theme("JupyterLab Dark")
-    fresh.locator(f"{EXPLORER}.nbx-mod-dark").wait_for()
-    picture(fresh, pictures, "explorer-dark", fresh.locator(EXPLORER))
     assert all(url.startswith((lab.url, "data:", "blob:")) for url in asked)
+    convert(lab.saved(traced.name), lab, context)
 
 
-@pytest.mark.cells(LOAD, TRAIN)
-def test_a_converted_page_shows_the_picture_and_asks_nobody(traced, page, lab, context):
-    nbconvert = pytest.importorskip("nbconvert")
-    traced.save()
-    exporter = nbconvert.HTMLExporter(mathjax_url="", require_js_url="")
-    html, _ = exporter.from_notebook_node(lab.saved(traced.name))
+def convert(saved, lab, context):
+    """A page made by nbconvert shows the static picture and asks nobody for anything."""
+    exporter = pytest.importorskip("nbconvert").HTMLExporter(mathjax_url="", require_js_url="")
+    html, _ = exporter.from_notebook_node(saved)
     path = lab._notebooks / "page.html"
     path.write_text(html)
     alone = context.new_page()

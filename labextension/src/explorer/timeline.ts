@@ -156,7 +156,6 @@ export class Timeline {
     this._limit = total - context[this._peakRow] - (others?.[this._peakRow] ?? 0);
     this._picture.fill('areas', columns);
     this._picture.fill('lines', { x, reserved, process });
-    this._picture.set('process', { visible: this._data.process_known });
     const peak = this._peakRow;
     this._picture.fill('peak', { x: [this._at[peak]], y: [allocatedAt(this._data, peak)] });
     this._strips = this._makeStrips();
@@ -218,6 +217,8 @@ export class Timeline {
     this._picture.y(0, this._top);
     this._picture.axis('left', byteTicks(0, this._highest));
     const limit = near || this._scale === 'card';
+    const fits = this._data.process_known && this._process <= 1.02 * this._highest;
+    this._picture.set('process', { visible: fits }); // else it would run through the strips
     this._picture.set('limit', { location: this._limit, visible: limit });
     this._label();
   }

@@ -1,0 +1,132 @@
+"""How long the explorer takes for 1,000 to 1,000,000 events, and what it adds to a notebook.
+
+    python -m tests.benchmarks.explorer_speed [CHROMIUM]
+
+Reading the session, the data, and its size in Python; with a Chromium, also the redraw in a page
+(a zoom of the timeline, to the next frame), which shall take at most 0.3 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.server
+import json
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import bokeh
+import numpy as np
+
+from nbmem.analysis import build_report
+from nbmem.views.explorer import explorer_output
+from tests.benchmarks.load_to_report import LAYERS, Training
+
+if TYPE_CHECKING:
+    from nbmem.core.session import Session
+
+SIZES = (1_000, 100_000, 1_000_000)
+STATIC = Path(__file__).parents[2] / "nbmem" / "views" / "widget" / "static"
+BOKEHJS = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
+PAGE = """<!DOCTYPE html><body><div id="root"></div><script type="module">
+import explorer from './explorer.js';
+const [values, on] = [await (await fetch('values.json')).json(), {}];
+const script = await (await fetch('bokeh.js')).arrayBuffer();
+const model = {
+  get: name => values[name], set: (name, value) => { values[name] = value; }, save_changes() {},
+  on: (name, callback) => { on[name] = callback; }, off() {},
+  send() { on['msg:custom']({kind: 'bokehjs'}, [new DataView(script)]); },
+};
+explorer.render({model, el: document.getElementById('root')});
+</script>"""
+REDRAW = """async () => {
+    const times = [];
+    for (const label of ['Zoom in', 'Zoom in', 'Zoom out', 'Zoom out', 'Show all']) {
+        const button = document.querySelector(`[aria-label^="${label}"]`);
+        const began = performance.now();
+        button.click();
+        await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+        times.push(performance.now() - began);
+    }
+    return times;
+}"""
+
+
+def session(events: int) -> Session:
+    """A training loop of at least so many events."""
+    training = Training()
+    if events < 10 * LAYERS:
+        training.sizes = training.sizes[: LAYERS // 10]
+    training.load()
+    step = 0
+    while len(training.rows) < events:
+        training.step(step)
+        step += 1
+    return training.session()
+
+
+@contextlib.contextmanager
+def served(folder: Path):
+    """A folder over HTTP on this machine."""
+    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    handler = functools.partial(quiet, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+
+
+def in_a_page(browser, values: dict) -> tuple[float, list[float]]:
+    """Milliseconds to the first picture (BokehJS included), and of each redraw."""
+    with tempfile.TemporaryDirectory() as name, served(Path(name)) as url:
+        folder = Path(name)
+        (folder / "index.html").write_text(PAGE)
+        (folder / "values.json").write_text(json.dumps(values))
+        (folder / "bokeh.js").write_bytes(BOKEHJS.read_bytes())
+        (folder / "explorer.js").write_bytes((STATIC / "explorer.js").read_bytes())
+        page = browser.new_page(viewport={"width": 1344, "height": 1200})
+        page.goto(url)
+        page.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]", timeout=60_000)
+        first = page.locator("[data-testid=nbx-explorer]").get_attribute("data-drawn-ms")
+        redraws = page.evaluate(REDRAW)
+        page.close()
+    return float(first), redraws
+
+
+def measure(chromium: str | None) -> None:
+    """Print a line for each size."""
+    print("events      report     data    output     first picture   redraw median, worst")
+    with contextlib.ExitStack() as stack:
+        browser = None
+        if chromium:
+            from playwright.sync_api import sync_playwright
+
+            playwright = stack.enter_context(sync_playwright())
+            flags = ["--no-sandbox", "--disable-gpu"]
+            browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        for events in SIZES:
+            recorded = session(events)
+            began = time.perf_counter()
+            report = build_report(recorded)
+            read = time.perf_counter()
+            output = explorer_output(report)
+            written = time.perf_counter()
+            line = (
+                f"{report.events:9,}  {read - began:6.2f} s {written - read:6.3f} s "
+                f"{len(json.dumps(output)) / 1024:6.1f} kB"
+            )
+            if browser is not None:
+                values = {"report": output, "moment": report.peak.at.event, "bokeh": "3"}
+                first, redraws = in_a_page(browser, values | {"span": None, "tensor": None})
+                line += (
+                    f"   {first:7.0f} ms     {np.median(redraws):5.0f} ms {max(redraws):5.0f} ms"
+                )
+            print(line)
+
+
+if __name__ == "__main__":
+    measure(sys.argv[1] if len(sys.argv) > 1 else None)
