@@ -30,7 +30,7 @@ def session_of_snapshot(path: str | Path) -> Session:
     """Read a file written by torch.cuda.memory._dump_snapshot().
 
     A snapshot knows neither the card nor identities: the total is the highest reserved figure, and
-    what the allocator cannot know is unknown. Phases are told from its stacks, if one card is in it.
+    what the allocator cannot know is unknown. Phases are told from its stacks, if it has one card.
 
     Raises:
         UsageError: There is no such file.

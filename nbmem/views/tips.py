@@ -76,8 +76,8 @@ def render_record(freed: Sequence[Freed]) -> str:
     """What was predicted and what came of it, for every action that nbmem has carried out."""
     if not freed:
         return (
-            "Nothing has been freed through nbmem yet. `%nbmem free` does what a tip says, and this "
-            "record keeps what was predicted and what it brought."
+            "Nothing has been freed through nbmem yet. `%nbmem free` does what a tip says, and "
+            "this record keeps what was predicted and what it brought."
         )
     rows = [("freed", "predicted", "measured", "difference")]
     rows += [
