@@ -11,6 +11,7 @@ from nbmem.core.errors import NbmemError, UsageError
 from nbmem.live.hub import now_ms
 from nbmem.live.messages import LEAST_HZ, MOST_HZ, CardInfo
 from nbmem.live.requests import (
+    MOST_TEXT,
     CardChoice,
     ChooseCard,
     Done,
@@ -75,7 +76,7 @@ class Answers:
     def to(self, data: Any) -> dict[str, Any]:
         """The answer to what a page sent, whatever that is."""
         name = data.get("id") if isinstance(data, dict) else None
-        name = name if isinstance(name, str) else ""
+        name = name[:MOST_TEXT] if isinstance(name, str) else ""
         try:
             return encode(self._answer(decode_request(data)))
         except NbmemError as err:
