@@ -1,6 +1,7 @@
 /** Which bytes of a card belong to what: the parts of its bar and the figures beside it. */
 
 import type { ICardSample } from './messages.js';
+import { LABELS } from './palette.js';
 
 /** A part of a whole card; `key` chooses its colour. */
 export interface IPart {
@@ -70,15 +71,25 @@ export interface ISeries {
   values: number[];
 }
 
-/** The stacked series of a card's samples, in the order of the newest sample that knows them. */
+const ORDER = [...LABELS.keys()];
+
+/** Where a category is stacked; what has no name yet lies on top. */
+function rank(key: string): number {
+  const at = ORDER.indexOf(key);
+  return at < 0 ? ORDER.length : at;
+}
+
+/** The stacked series of a card's samples. */
 export function seriesOf(cards: ICardSample[]): ISeries[] {
   const labels = new Map<string, string>();
-  for (const card of [...cards].reverse()) {
+  for (const card of cards) {
     for (const [key, label] of card.by_category.slice(0, MOST_PARTS)) {
       labels.set(key, labels.get(key) ?? label);
     }
   }
-  const series = [...labels].map(([key, label]) => ({ key, label, values: [] as number[] }));
+  const series = [...labels]
+    .sort(([a], [b]) => rank(a) - rank(b))
+    .map(([key, label]) => ({ key, label, values: [] as number[] }));
   const rest: ISeries = { key: 'allocated', label: 'allocated', values: [] };
   for (const card of cards) {
     const known = new Map(card.by_category.map(([key, , bytes]) => [key, bytes]));

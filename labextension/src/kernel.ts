@@ -12,6 +12,7 @@ import { NoAnswerError, Requests, type Asked } from './requests.js';
 import { afterPush, afterState, emptyState, type IKernelState, type Link } from './state.js';
 
 const LOAD = '%load_ext nbmem';
+const QUIET_MS = 300;
 
 /**
  * The model of one session context. Pushes are taken without a handshake, so that a page reloaded
@@ -45,6 +46,7 @@ export class KernelModel implements IDisposable {
       return;
     }
     this._isDisposed = true;
+    clearTimeout(this._timer);
     this._requests?.dispose();
     Signal.clearData(this); // both ends of every connection
   }
@@ -142,14 +144,9 @@ export class KernelModel implements IDisposable {
   private _onIOPub(_: ISessionContext, message: KernelMessage.IMessage): void {
     if (message.header.msg_type === 'comm_msg') {
       this._onPush((message as KernelMessage.ICommMsgMsg).content.data);
-    } else if (isEndOfCell(message)) {
-      // The cell may have loaded nbmem, taken it out, or ended before a page that came during it.
-      const link = this.state.link.kind;
-      if (ABSENT.has(link) || UNKNOWN.has(link)) {
-        void this._ask('not-loaded');
-      } else if (link === 'live' && !this.state.complete) {
-        void this._reply({ kind: 'get_state' });
-      }
+    } else if (isEndOfCell(message) && !this.state.complete) {
+      // The cell may have loaded nbmem, or have run when this page came.
+      this._askSoon();
     }
   }
 
@@ -158,11 +155,27 @@ export class KernelModel implements IDisposable {
     if (read.ok) {
       this._set(afterPush(this.state, read.message));
       if (this.state.cards.length === 0 && read.message.kind === 'cell_ended') {
-        void this._reply({ kind: 'get_state' });
+        this._askSoon();
       }
     } else if (read.why === 'version' && this.state.link.kind !== 'live') {
       this._set(emptyState({ kind: 'other-version', version: read.version }));
     }
+  }
+
+  /** Ask once the kernel has been idle for a moment: with "Run All", the next cell begins at once. */
+  private _askSoon(): void {
+    clearTimeout(this._timer);
+    this._timer = setTimeout(() => {
+      const link = this.state.link.kind;
+      if (this._kernel?.status !== 'idle' || this._isDisposed) {
+        return; // the end of the cell that runs now asks again
+      }
+      if (link === 'live') {
+        void this._reply({ kind: 'get_state' });
+      } else if (link !== 'loading') {
+        void this._ask('not-loaded');
+      }
+    }, QUIET_MS);
   }
 
   /** Ask an idle kernel whether nbmem is there and what it knows; `otherwise` is said if not. */
@@ -235,6 +248,7 @@ export class KernelModel implements IDisposable {
     }
   }
 
+  private _timer = 0;
   private _asking = false;
   private _isDisposed = false;
   private _rate: number | null = null;
@@ -247,13 +261,6 @@ const UNKNOWN: ReadonlySet<Link['kind']> = new Set<Link['kind']>([
   'restarting',
   'dead',
   'asking'
-]);
-
-const ABSENT: ReadonlySet<Link['kind']> = new Set<Link['kind']>([
-  'not-loaded',
-  'not-installed',
-  'failed',
-  'too-old'
 ]);
 
 function isEndOfCell(message: KernelMessage.IMessage): boolean {

@@ -130,8 +130,8 @@ def opened(page, server, request):
     """An open notebook on this server."""
     from tests.browser.pages import Notebook
 
-    name = f"{request.node.name}.ipynb"
     (marker,) = request.node.iter_markers("cells")
+    name = marker.kwargs.get("name") or f"{request.node.name}.ipynb"
     server.notebook(name, *[cell.replace("{name}", name) for cell in marker.args])
     notebook = Notebook(page, server, name)
     notebook.open()

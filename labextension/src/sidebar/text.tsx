@@ -37,9 +37,12 @@ export function Section(props: {
   );
 }
 
-/** Colour of a category. What a live reading cannot name is unknown so far. */
+/** What a reading cannot tell apart, which is mostly activations: their colour, fainter. */
+const REST = `color-mix(in srgb, ${COLOURS.get('activations')} 60%, var(--jp-layout-color1))`;
+
+/** Colour of a category. */
 export function colourOf(key: string): string {
-  return COLOURS.get(key === 'rest' ? 'unknown' : key) ?? 'var(--jp-brand-color1)';
+  return COLOURS.get(key) ?? REST;
 }
 
 /** Colour and hatch of a category, for a box. */
