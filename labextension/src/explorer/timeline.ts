@@ -49,7 +49,7 @@ export class Timeline {
     this._tooltip.hidden = this._hair.hidden = true;
     _host.append(this._hair, this._tooltip);
     this._connect();
-    _picture.onResize(() => this._label());
+    _picture.onResize(() => this._zoom());
     this._all();
   }
 
@@ -133,30 +133,24 @@ export class Timeline {
     const { moments, events, duration, total } = this._data;
     this._at = this._byEvent ? moments.event : moments.t;
     this._end = this._byEvent ? Math.max(events, 1) : Math.max(duration, moments.t.at(-1) ?? 0, 1);
-    const x = [...this._at, this._end];
-    const last = (column: number[]): number[] => [...column, column[column.length - 1]];
-    const columns: Record<string, number[]> = { x, y0: x.map(() => 0) };
+    this._tops = [this._at.map(() => 0)];
     for (let category = 0; category < RESERVED; category++) {
-      const held = last(moments.held[category]);
-      columns[`y${category + 1}`] = columns[`y${category}`].map((sum, row) => sum + held[row]);
+      const held = moments.held[category];
+      const before = this._tops[category];
+      this._tops.push(before.map((sum, row) => sum + held[row]));
       const name = `area ${this._data.categories[category].key}`;
       this._picture.set(name, { visible: held.some(bytes => bytes > 0) });
-      const alpha = category < ACTIVE ? 0.94 : 0.5;
       this._picture.glyph(name, {
         fill_color: colourOf(this._data.categories[category].key),
-        fill_alpha: alpha
+        fill_alpha: category < ACTIVE ? 0.94 : 0.5
       });
     }
-    const reserved = columns[`y${RESERVED}`];
-    const context = last(moments.held[PROCESS - 1]);
-    const process = reserved.map((bytes, row) => bytes + context[row]);
-    this._reserved = Math.max(...reserved, 1);
-    this._process = Math.max(...process);
+    const context = moments.held[PROCESS - 1];
     const others = moments.held[PROCESS];
-    this._limit = total - context[this._peakRow] - (others?.[this._peakRow] ?? 0);
-    this._picture.fill('areas', columns);
-    this._picture.fill('lines', { x, reserved, process });
     const peak = this._peakRow;
+    this._reserved = Math.max(...this._tops[RESERVED], 1);
+    this._process = Math.max(...this._tops[RESERVED].map((bytes, row) => bytes + context[row]));
+    this._limit = total - context[peak] - others[peak];
     this._picture.fill('peak', { x: [this._at[peak]], y: [allocatedAt(this._data, peak)] });
     this._strips = this._makeStrips();
     this._view = [0, this._end];
@@ -220,7 +214,43 @@ export class Timeline {
     const fits = this._data.process_known && this._process <= 1.02 * this._highest;
     this._picture.set('process', { visible: fits }); // else it would run through the strips
     this._picture.set('limit', { location: this._limit, visible: limit });
+    this._areas();
     this._label();
+  }
+
+  /**
+   * The areas, with the highest moment of each column of pixels: a peak of a microsecond has a pixel
+   * of its own.
+   */
+  private _areas(): void {
+    const [low, high] = this._view;
+    const width = Math.max(Math.round(this._picture.frame.width), 1);
+    const pixel = (high - low) / width;
+    const active = this._tops[ACTIVE];
+    const x: number[] = [];
+    const rows: number[] = [];
+    let row = rowOfX(this._at, low);
+    row = this._at[row] > low ? -1 : row;
+    for (let column = 0; column < width; column++) {
+      let highest = row;
+      while (row + 1 < this._at.length && this._at[row + 1] < low + (column + 1) * pixel) {
+        row += 1;
+        highest = highest < 0 || active[row] > active[highest] ? row : highest;
+      }
+      if (highest >= 0 && highest !== rows[rows.length - 1]) {
+        x.push(low + column * pixel);
+        rows.push(highest);
+      }
+    }
+    x.push(high);
+    rows.push(Math.max(row, 0));
+    const columns: Record<string, number[]> = { x };
+    this._tops.forEach((top, i) => (columns[`y${i}`] = rows.map(one => top[one])));
+    const context = this._data.moments.held[PROCESS - 1];
+    const reserved = columns[`y${RESERVED}`];
+    const process = reserved.map((bytes, i) => bytes + context[rows[i]]);
+    this._picture.fill('areas', columns);
+    this._picture.fill('lines', { x, reserved, process });
   }
 
   /** Bytes that the picture must show. */
@@ -474,6 +504,8 @@ export class Timeline {
   private _byEvent: boolean;
   private _scale: Scale = 'fit';
   private _at: number[] = [];
+  /** Bytes below each category at each moment, then below all of them. */
+  private _tops: number[][] = [];
   private _end = 1;
   private _row = 0;
   private _rows = 0;
