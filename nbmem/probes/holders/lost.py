@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nbmem.probes.holders.reach import Reach
 
 BUDGET_S = 0.25
-"""After so many seconds of this thread's own the search ends where it is: what is not known by then is `unseen`."""
+"""After so many seconds of this thread's own the search ends; what it has not found is `unseen`."""
 FEW = 32
 """Up to so many objects `gc.get_referrers` beats a search of ours."""
 MAX_LEVELS = 12

@@ -181,7 +181,7 @@ def _frames() -> Iterator[Place]:
     """Locals of functions that run now, in this thread and in others."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     mine = threading.get_ident()
-    for ident, frame in sys._current_frames().items():  # noqa: SLF001 - the documented way
+    for ident, frame in _innermost(mine):
         where = "" if ident == mine else f"in thread {names.get(ident, ident)!r}"
         kind = HolderKind.FRAME if ident == mine else HolderKind.THREAD
         inner: FrameType | None = frame
@@ -192,6 +192,20 @@ def _frames() -> Iterator[Place]:
                 for name, value in locals_of(inner).items():
                     yield Place(kind, root, f"local {name}", f"of {root}", value)
             inner = inner.f_back
+
+
+def _innermost(mine: int) -> list[tuple[int, FrameType]]:
+    """The innermost frame of each thread; of this one the innermost that is not nbmem's.
+
+    No frame of ours may be in a variable when it ends, for that is a cycle, which would keep all
+    that the walk has in its hands.
+    """
+    frames = sys._current_frames()  # noqa: SLF001 - the documented way
+    frames.pop(mine, None)
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the documented way
+    while frame is not None and _module_of(frame) == "nbmem":
+        frame = frame.f_back
+    return [*([(mine, frame)] if frame is not None else []), *frames.items()]
 
 
 def _module_of(frame: FrameType) -> str:
