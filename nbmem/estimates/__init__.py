@@ -53,6 +53,7 @@ def fit(  # noqa: PLR0913 - the question's parts
     between: tuple[int, int] | None = None,
     step: int = 1,
     margin: float = fitting.MARGIN,
+    remedies: tuple[str, ...] = (),
     tell: Callable[[str], None] = silent,
 ) -> FitAnswer:
     """The largest value that fits: of a function's argument, or of a program's variable.
@@ -65,6 +66,7 @@ def fit(  # noqa: PLR0913 - the question's parts
         between: Smallest and largest value; None for 1 and no bound.
         step: Distance of values that are told apart.
         margin: Part of the card to keep free.
+        remedies: Keys of remedies (`nbmem.estimates.remedies`) under which it runs.
         tell: Hears a line about every run.
 
     Raises:
@@ -85,6 +87,7 @@ def fit(  # noqa: PLR0913 - the question's parts
             between=between,
             step=step,
             variable=variable,
+            remedies=remedies,
             tell=tell,
         )
     return shown(FitAnswer, answer)

@@ -77,6 +77,7 @@ def fit(  # noqa: PLR0913 - the question's parts
     between: tuple[int, int] | None = None,
     step: int = 1,
     variable: str | None = None,
+    remedies: tuple[str, ...] = (),
     tell: Tell = lambda _text: None,
 ) -> Fit:
     """Search the largest value of the program's variable that fits.
@@ -89,6 +90,7 @@ def fit(  # noqa: PLR0913 - the question's parts
         between: Smallest and largest value; None for 1 and no bound.
         step: Distance of values that are told apart.
         variable: What the variable is called in the answer; None for its own name.
+        remedies: Keys of remedies under which it runs.
         tell: Hears about every run.
 
     Raises:
@@ -100,7 +102,7 @@ def fit(  # noqa: PLR0913 - the question's parts
     if low < 0 or step < 1 or (high is not None and high < low):
         raise UsageError(f"There is nothing between {low} and {high} in steps of {step}.")
     kept = int(card.total_bytes * margin)
-    prober = Prober(ask, card, kept, tell)
+    prober = Prober(ask, card, kept, tell, remedies)
     search = Search(
         test=prober.verdict, room=card.total_bytes - kept, low=low, high=high, step=step
     )
@@ -179,8 +181,8 @@ def _sentences(  # noqa: PLR0913, PLR0917 - what a verdict is made of
     if search.widened:
         found.append(f"Only multiples of {search.step} were found to run.")
     found += _oddities(name, probes)
-    if line and probes and len(line) < sum(p.ran for p in probes):
-        others = sorted({p.phase or "no phase" for p in probes if p.ran} - {line[0].phase})
+    others = sorted({p.phase or "none" for p in probes if p.ran} - {p.phase for p in line})
+    if line and others:
         found.append(
             f"The line goes through the {len(line)} runs whose peak is in {line[0].phase}; "
             f"in the others it is in {', '.join(others)}."

@@ -61,6 +61,7 @@ class _Ran:
     failure: Failure | None
     refused: str | None
     price: str
+    context: int
 
 
 def probe(program: Program, request: Request) -> Reply:
@@ -106,7 +107,9 @@ def _run(program: Program, request: Request) -> _Ran:
         warnings.simplefilter("ignore")
         conf = conf_of(request.remedies)
         others = request.margin
-        stack.enter_context(virtual.activated(request.card, conf=conf, other_processes=others))
+        gpu = stack.enter_context(
+            virtual.activated(request.card, conf=conf, other_processes=others)
+        )
         module = program.prepare()
         watch = stack.enter_context(applied(request.remedies))
         trace = api.trace(program.title, namespace=vars(module))
@@ -124,7 +127,8 @@ def _run(program: Program, request: Request) -> _Ran:
         steps = max(watch.backwards, 1)
         refused = next((r.unapplied for r in watch.remedies if r.unapplied), None)
         price = "; ".join(r.price_of(request.card, steps) for r in watch.remedies)
-    return _Ran(trace, failure, refused, price)
+        context = gpu.context_bytes
+    return _Ran(trace, failure, refused, price, context)
 
 
 def _failure(program: Program, error: BaseException) -> Failure:
@@ -149,14 +153,16 @@ def _read(ran: _Ran, request: Request) -> Probe:
         )  # fmt: skip
     peak = report.peak
     ledger = report.ledger_at_peak
+    # The libraries' handles only grow, so this is the highest figure that could be seen.
+    process = peak.reserved + ran.context
     held = {category.label: ledger[category] for category in ACTIVE}
     return Probe(
         value=request.value,
         fits=ran.failure is None,
         allocated=peak.allocated,
         reserved=peak.reserved,
-        process=peak.process or peak.reserved,  # the virtual card always says
-        wanted=peak.process or peak.reserved,
+        process=process,
+        wanted=process,
         phase=peak.at.phase,
         held={name: count for name, count in held.items() if count},
         failure=ran.failure,
