@@ -97,6 +97,11 @@ def _autocast(torch: Any) -> str | None:
 
 def _rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
     """The first dimension of the first tensor given: the rows of a batch, as a rule."""
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - a subclass's own code stays out
+        return _first_rows(torch, args, kwargs)
+
+
+def _first_rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
     for value in (*args, *kwargs.values()):
         if type(value) in (list, tuple):
             value = next(iter(value), None)  # noqa: PLW2901 - a list of inputs

@@ -36,7 +36,10 @@ LEAST_SHARE = 0.02
 """... and the share of the highest reserved bytes below which it is not, either."""
 NEARLY_FULL = 0.9
 """The share of the card in use from which on memory is short."""
-ON_PURPOSE = ("ema", "teacher", "target", "reference", "ref_", "frozen", "best")
+ON_PURPOSE = (
+    "average", "backup", "best", "ema", "frozen", "initial", "reference", "ref_", "shadow", "swa",
+    "target", "teacher",
+)  # fmt: skip
 """Parts of a name that say that a copy is meant to be there."""
 
 

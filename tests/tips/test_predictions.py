@@ -222,3 +222,13 @@ def test_idle_pinned_memory_is_told_from_one_gibibyte_on(run):
     (mine,) = advice_with(trace, pinned={"held": 3 * gib, "used": gib})
     assert (mine.rule, mine.low) == ("pinned_memory", 2 * gib)
     assert not advice_with(trace, pinned={"held": 3 * gib, "used": 5 * gib // 2})
+
+
+def test_an_oom_while_loading_is_not_the_batchs(run):
+    trace, _ = run(
+        "try:\n    tables = [torch.empty(1 << 28, device='cuda') for _ in range(40)]\n"
+        "except torch.cuda.OutOfMemoryError:\n    pass",
+        before=MODEL,
+        card="T4",
+    )
+    assert not found(trace.report().findings, "batch_size")

@@ -152,6 +152,18 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """,
+    "the best weights so far": """
+import copy
+model = net()
+best_state = copy.deepcopy(model.state_dict())
+"""
+    + ADAM
+    + """
+for _ in range(3):
+    model(batch()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
     "a state_dict is no copy": """
 model = net()
 state = model.state_dict()

@@ -36,6 +36,8 @@ FIXED = (
     Category.COMMUNICATION,
 )
 """What does not depend on the batch."""
+PASS = ("input", "forward", "backward", "inference")
+"""Phases whose memory depends on the batch."""
 EMPTY = 0.25
 """Below this part of the card in use, card_empty speaks of it."""
 SAFE = 0.95
@@ -113,20 +115,19 @@ def _shrink(e: Evidence) -> Iterator[Finding]:
 
 
 def _before_the_batch(e: Evidence, at: int) -> int | None:
-    """What was allocated when the pass began that ran out: its phase, with the input before it."""
+    """What was allocated when the pass began that ran out; None if it was not in one (a load)."""
     device = e.session.devices.index(e.trace)
-    spans = [span for _, span in e.books.phases.spans if span.first[device] <= at]
-    first = None
-    for span in reversed(spans):
-        if span.name in ("forward", "backward", "inference", "input"):
-            first = span.first[device]
-            if span.name == "input":
-                break
-        else:
+    begun = [span for _, span in e.books.phases.spans if span.first[device] <= at]
+    if not begun or begun[-1].name not in PASS:
+        return None
+    first = begun[-1].first[device]
+    for span in reversed(begun):
+        if span.name not in PASS:
             break
-    if first is None:
-        first = spans[-1].first[device] if spans else None
-    return None if first is None else int(e.books.followed.allocated[first])
+        first = span.first[device]
+        if span.name == "input":
+            break
+    return int(e.books.followed.allocated[first])
 
 
 RULE = Rule(name="batch_size", text=__doc__, check=check)

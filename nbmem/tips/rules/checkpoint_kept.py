@@ -2,7 +2,8 @@
 
 What it sees
     A dictionary of the notebook (or what torch.load made) that holds tensors of the same names,
-    shapes and types as the model's weights, in storages of its own.
+    shapes and types as the model's weights, in storages of its own. Names that tell of a purpose
+    (best, initial, backup, ...) are left alone.
 What it costs
     A second copy of the weights, and of the optimizer's state if that is in it, for as long as the
     name lives.
@@ -24,6 +25,7 @@ import numpy as np
 from nbmem.core.categories import Category
 from nbmem.core.holders import HolderKind
 from nbmem.report import Command, Finding
+from nbmem.tips.evidence import on_purpose
 from nbmem.tips.rule import Rule, say
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ def _named(e: Evidence) -> Iterator[Finding]:
     forms = set(weights.values())
     roots = dict.fromkeys(h.root for s in e.held for h in s.holders if h.kind is HolderKind.NAME)
     for root in roots if weights else ():
+        if on_purpose(root):
+            continue
         mine = e.only_in(HolderKind.NAME, root=root)
         keys = {s.addr: _key(s, root) for s in mine}
         alike = [s for s in mine if keys[s.addr] is not None and s.form in forms]
