@@ -126,12 +126,15 @@ class Trace:
 
     def _read(self, device: int | None, *, everything: bool = False) -> Report:
         from nbmem.analysis import books_of, report_of
+        from nbmem.analysis.oom import said_already
         from nbmem.tips import advise
 
         books = books_of(self._finished(), device)
         report = report_of(books)
         advice = advise(books.session, books, report, everything=everything)
-        return replace(report, findings=advice.findings, notes=(*report.notes, *advice.notes))
+        said = frozenset() if everything else said_already(report.ooms)
+        findings = tuple(found for found in advice.findings if found.rule not in said)
+        return replace(report, findings=findings, notes=(*report.notes, *advice.notes))
 
     def save(self, path: str | Path) -> Path:
         """Write the session to a file that `nbmem.open` and `nbmem report` read.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _FORM = re.compile(r" \([\d, ]*\) \w+$")
+_ROOT = re.compile(r"(?:input )?(?:Out\[\d+\]|[A-Za-z_]\w*)")
 _INDEX = re.compile(r"\[\d+\]")
 
 
@@ -76,6 +77,12 @@ def sums(books: Books, position: int) -> dict[Account, int]:
     held = np.zeros(len(found), np.int64)
     np.add.at(held, index, books.followed.allocations.block[rows])
     return dict(zip(found, held.tolist(), strict=True))
+
+
+def root_of(name: str) -> str:
+    """`model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`: what one would delete."""
+    match = _ROOT.match(name)
+    return match[0] if match else name
 
 
 def _texts(codes: Ints, text: Callable[[int], str | None]) -> tuple[list[str | None], Ints]:

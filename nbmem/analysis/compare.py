@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from nbmem.analysis.accounts import sums
+from nbmem.analysis.accounts import root_of, sums
 from nbmem.core.categories import RESERVED
 from nbmem.core.errors import UsageError
 from nbmem.ledger.books import Books
@@ -14,6 +14,7 @@ from nbmem.ledger.books import Books
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nbmem.analysis.accounts import Account
     from nbmem.core.session import Session
 
 Kind = Literal["category", "holder", "line"]
@@ -127,7 +128,7 @@ def side(session: Session, *, label: str | None = None, step: int | None = None)
     for category in RESERVED:
         held["category", category.label] = ledger[category]
     for account, size in sums(books, top).items():
-        held["holder", account.holder or f"unnamed {account.category.label}"] += size
+        held["holder", root_of(account.holder) if account.holder else _unnamed(account)] += size
         if account.line is not None:
             held["line", account.line] += size
     return Side(
@@ -139,6 +140,11 @@ def side(session: Session, *, label: str | None = None, step: int | None = None)
         held=held,
         lines=bool(session.stacks),
     )
+
+
+def _unnamed(account: Account) -> str:
+    born = f", born in {account.born_in}" if account.born_in else ""
+    return f"unnamed {account.category.label}{born}"
 
 
 def _bounds(books: Books, index: int, step: int) -> tuple[int, int]:

@@ -43,7 +43,7 @@ def render_comparison_html(comparison: Comparison) -> str:
         _html_table(f"{a} against {b}", [("", a, b, "change"), *_figures(comparison)]),
         *(
             _html_table(head, [("", a, b, "change"), *rows])
-            for head, rows in _tables(comparison, 80)
+            for head, rows in _tables(comparison, 120)
         ),
     ]
     said = [element("div", note, style=style.ABOUT) for note in comparison.notes]

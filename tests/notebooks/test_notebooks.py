@@ -35,6 +35,7 @@ def _outputs(book):
 def test_there_are_notebooks():
     stems = {path.stem for path in NOTEBOOKS}
     assert {"01_quickstart", "02_what_nvidia_smi_shows", "06_memory_that_never_comes_back"} <= stems
+    assert "03_reading_an_oom" in stems
 
 
 def test_what_never_came_back_is_named_and_freed(executed):
@@ -56,6 +57,23 @@ def test_what_never_came_back_is_named_and_freed(executed):
     )
     for words in (*named, *freed):
         assert any(words in text for text in said), words
+
+
+def test_an_out_of_memory_error_is_explained_freed_and_fixed(executed):
+    if executed.cells[0].source.splitlines()[0] != "# Reading an out-of-memory error":
+        pytest.skip("this notebook does not run out of memory")
+    said = [o.data["text/plain"] for _, o in _outputs(executed) if o.output_type == "display_data"]
+    for words in (
+        "Out of memory at line 31 of the cell in train, forward, step 0",
+        "1. Take a batch of about 21, not 32 (estimated, then tried in the simulator).",
+        "The failure keeps 12.42 GiB alive: %nbmem free traceback gives it back.",
+        "the traceback: 12.42 GiB freed.",
+        "A = too large\nB = smaller",
+        "An out-of-memory error was caught at line 19 of the cell in forward, in model.head",
+    ):
+        assert any(words in text for text in said), words
+    printed = [o.text for _, o in _outputs(executed) if o.output_type == "stream"]
+    assert any("peaked at 9.69 GiB allocated (in backward, step 0)" in text for text in printed)
 
 
 def test_every_traced_cell_shows_one_report(executed):

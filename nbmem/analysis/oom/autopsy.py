@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from nbmem.ledger.balance import Ledger
     from nbmem.ledger.books import Books
 
+ANSWERED = {"batch_size", "traceback_kept"}
+"""Rules of nbmem/tips whose advice an explained error gives with its own figures."""
 LARGEST = 5
 MOST = 20
 """Failed requests that a report keeps; only the chief one is explained in full."""
@@ -38,6 +40,13 @@ def autopsies(books: Books, t0_ns: int) -> tuple[Autopsy, ...]:
         return ()
     *others, chief = found
     return (_full(chief, t0_ns), *(_brief(case, t0_ns) for case in others[: MOST - 1]))
+
+
+def said_already(ooms: tuple[Autopsy, ...]) -> frozenset[str]:
+    """Keys of the tips that an error which ended the recording answers better itself."""
+    if not ooms or ooms[0].caught:
+        return frozenset()
+    return frozenset({"traceback_kept", *(r.rule for r in ooms[0].remedies)} & ANSWERED)
 
 
 def _brief(case: Case, t0_ns: int) -> Autopsy:

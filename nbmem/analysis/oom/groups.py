@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.accounts import root_of
 from nbmem.analysis.lines import users_line
 from nbmem.core.categories import Category
 from nbmem.core.holders import HolderKind, held_storages
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-_ROOT = re.compile(r"(?:input )?(?:Out\[\d+\]|[A-Za-z_]\w*)")
 TRACEBACK, OUT = "traceback", "out"
 """What `%nbmem free` calls the traceback of a failed cell, and IPython's results."""
 _FREE_AS = {
@@ -54,7 +53,7 @@ def groups(case: Case) -> list[Group]:
     for row, now in zip(live.tolist(), case.of_this_step(live).tolist(), strict=True):
         category = Category(int(books.category[row]))
         name, free = books.name(row), None
-        root = None if name is None else _root(name)
+        root = None if name is None else root_of(name)
         if a.freed[row] == books.events and (holder := late.get(int(a.addr[row]))):
             root, free = root or holder[0], holder[1]
             if free == TRACEBACK and a.born[row] >= 0:
@@ -96,9 +95,3 @@ def _held_at_the_end(case: Case) -> dict[int, tuple[str | None, str | None]]:
             free = _FREE_AS.get(best.kind, best.root if best.kind is HolderKind.NAME else None)
         found[held.addr] = (None if free == TRACEBACK else best.root, free)
     return found
-
-
-def _root(name: str) -> str:
-    """`model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`."""
-    match = _ROOT.match(name)
-    return match[0] if match else name

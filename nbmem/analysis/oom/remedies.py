@@ -234,9 +234,12 @@ def _share_that_fits(trial: _Trial) -> float:
     fixed = trial.bytes_of(live) - growing + case.size
     if trial.phase in ("input", "forward") and not len(trial.rows(Category.GRADIENTS)):
         fixed += trial.bytes_of(trial.rows(Category.WEIGHTS))
+    activations = trial.new_rows(Category.ACTIVATIONS)
+    if trial.phase == "forward":  # backward begins with two gradients of the largest result
+        blocks = books.followed.allocations.block[activations]
+        growing += 2 * max(case.size, int(blocks.max(initial=0)))
     if trial.phase == "forward" and case.refusal is not None and case.refusal.progress:
-        activations = trial.bytes_of(trial.new_rows(Category.ACTIVATIONS))
-        growing += int(activations * (1 / case.refusal.progress - 1))
+        growing += int(trial.bytes_of(activations) * (1 / case.refusal.progress - 1))
     room = (1 - _MARGIN) * (case.capacity - fixed)
     return min(max(room / growing, 0), 1 - 1 / _SHARES)
 
