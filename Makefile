@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo lab format bench notebooks accuracy accuracy-cuda clean
+.PHONY: help setup check test demo lab format bench notebooks accuracy accuracy-cpu torches clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,11 +33,14 @@ bench: setup ## time the import, a report of a million events, what tracing cost
 notebooks: setup ## execute every notebook and check its outputs
 	$(VENV) -m pytest tests/notebooks
 
-accuracy: setup ## compare the virtual GPU with the recorded runs of real cards
+accuracy: ## compare the virtual GPU and three baselines with recorded runs: downloads about 5 GB
+	$(PYTHON) tools/accuracy.py
+
+accuracy-cpu: setup ## the same with the CPU build of torch: the runs that need no torchvision
 	$(VENV) -m tests.accuracy
 
-accuracy-cuda: ## the same with the CUDA build of torch and real models: downloads about 5 GB
-	$(PYTHON) tools/accuracy.py
+torches: ## the virtual GPU's tests on torch 2.6, 2.9, 2.11, 2.13 and the newest
+	$(PYTHON) tools/torches.py
 
 clean: ## remove what the commands above made, environments and results included
 	rm -rf .venv .venv-* out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

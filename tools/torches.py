@@ -1,0 +1,43 @@
+"""Run the virtual card's tests on other releases of torch, one environment after the other."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+
+from environment import ROOT, pip, prepare, require_python, say
+
+RELEASES = ("2.6.0", "2.9.1", "2.11.0", "2.13.0", "newest")
+
+
+def check(release: str, *, keep: bool) -> int:
+    """Make the environment of one release, run tests/virtual in it, and remove it."""
+    name = f".venv-torch-{release}"
+    python = prepare(name, "test")
+    wanted = "torch" if release == "newest" else f"torch=={release}"
+    say(f"Installing {wanted} into {name}")
+    pip(ROOT / name, "install", wanted, "numpy")
+    try:
+        command = [str(python), "-m", "pytest", "-q", "tests/virtual"]
+        return subprocess.run(command, cwd=ROOT, check=False).returncode
+    finally:
+        if not keep:
+            shutil.rmtree(ROOT / name, ignore_errors=True)
+
+
+def main() -> int:
+    """Check each release; the exit code is 1 if one failed."""
+    require_python()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("releases", nargs="*", default=RELEASES, help="all if none is named")
+    parser.add_argument("--keep", action="store_true", help="keep the environments")
+    options = parser.parse_args()
+    results = {release: check(release, keep=options.keep) for release in options.releases}
+    for release, code in results.items():
+        say(f"torch {release}: {'all tests passed' if code == 0 else 'failed'}")
+    return 1 if any(results.values()) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
