@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.oom.batch import batch
 from nbmem.analysis.oom.groups import OUT, TRACEBACK
 from nbmem.analysis.oom.simulate import Rerun, served_now
+from nbmem.analysis.oom.trial import Trial
 from nbmem.analysis.whatif import with_conf
 from nbmem.core.categories import Category
 from nbmem.core.units import format_bytes
@@ -19,48 +19,12 @@ from nbmem.report import Command, Finding
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from nbmem.analysis.oom.case import Case
     from nbmem.analysis.oom.groups import Group
 
-    Ints = NDArray[np.int64]
-
 MOST = 3
 EXPANDABLE = "expandable_segments:True"
-_SHARES = 16
-"""Parts of the batch in which a smaller one is looked for."""
-_MARGIN = 0.05
-"""Part of the room that an estimated batch leaves: for gradients under way and free pieces."""
-_WITH_BATCH = (Category.INPUTS, Category.ACTIVATIONS, Category.OUTPUT_GRADIENTS)
 _FREE_WORDS = {TRACEBACK: "what an earlier failure left behind", OUT: "Out and _"}
-_STEP_PHASES = ("input", "forward", "backward", "inference")
-_FIRST_DIMENSION = re.compile(r" \((\d+)[,)]")
-
-
-@dataclass(slots=True)
-class _Trial:
-    """What the remedies look at."""
-
-    case: Case
-    held: Sequence[Group]
-    phase: str | None
-    rerun: Rerun
-
-    def rows(self, *categories: Category) -> Ints:
-        """Live allocations of some categories, in the order of birth."""
-        case = self.case
-        rows = case.books.live(case.index)
-        return rows[np.isin(case.books.category[rows], categories)]
-
-    def new_rows(self, *categories: Category) -> Ints:
-        """The same, only those of this step."""
-        rows = self.rows(*categories)
-        return rows[self.case.of_this_step(rows)]
-
-    def bytes_of(self, rows: Ints) -> int:
-        """Their block bytes."""
-        return int(self.case.books.followed.allocations.block[rows].sum())
 
 
 def remedies(case: Case, held: Sequence[Group], phase: str | None) -> tuple[Finding, ...]:
@@ -71,7 +35,7 @@ def remedies(case: Case, held: Sequence[Group], phase: str | None) -> tuple[Find
         held: What lived at that moment.
         phase: The phase of the request.
     """
-    trial = _Trial(case, held, phase, Rerun(case))
+    trial = Trial(case, held, phase, Rerun(case))
     found: list[Finding] = []
     for remedy in REMEDIES:
         found += remedy(trial)
@@ -80,7 +44,7 @@ def remedies(case: Case, held: Sequence[Group], phase: str | None) -> tuple[Find
     return tuple(found[:MOST])
 
 
-def _limit(trial: _Trial) -> Iterator[Finding]:
+def _limit(trial: Trial) -> Iterator[Finding]:
     case = trial.case
     room = case.reserved + case.free
     if not case.limited or not served_now(case, capacity=room):
@@ -99,7 +63,7 @@ def _limit(trial: _Trial) -> Iterator[Finding]:
     )
 
 
-def _expandable(trial: _Trial) -> Iterator[Finding]:
+def _expandable(trial: Trial) -> Iterator[Finding]:
     case = trial.case
     if case.settings.expandable_segments or not trial.rerun.served(conf=EXPANDABLE):
         return
@@ -115,7 +79,7 @@ def _expandable(trial: _Trial) -> Iterator[Finding]:
     )
 
 
-def _names(trial: _Trial) -> Iterator[Finding]:
+def _names(trial: Trial) -> Iterator[Finding]:
     named: dict[str, list[Group]] = {}
     for group in trial.held:
         needless = group.held.older or group.held.category in (
@@ -144,7 +108,7 @@ def _names(trial: _Trial) -> Iterator[Finding]:
             return
 
 
-def _gradients(trial: _Trial) -> Iterator[Finding]:
+def _gradients(trial: Trial) -> Iterator[Finding]:
     rows = trial.rows(Category.GRADIENTS)
     if trial.phase not in ("input", "forward") or not len(rows):
         return
@@ -162,7 +126,7 @@ def _gradients(trial: _Trial) -> Iterator[Finding]:
         )
 
 
-def _inference(trial: _Trial) -> Iterator[Finding]:
+def _inference(trial: Trial) -> Iterator[Finding]:
     seen = trial.case.refusal
     rows = trial.new_rows(Category.ACTIVATIONS)[:-2]  # a layer's input and output are needed
     if seen is None or not seen.evaluating or not len(rows):
@@ -181,7 +145,7 @@ def _inference(trial: _Trial) -> Iterator[Finding]:
         )
 
 
-def _others(trial: _Trial) -> Iterator[Finding]:
+def _others(trial: Trial) -> Iterator[Finding]:
     case = trial.case
     others = case.books.trace.other_processes
     size = sum(others.values())
@@ -198,76 +162,7 @@ def _others(trial: _Trial) -> Iterator[Finding]:
     )
 
 
-def _batch(trial: _Trial) -> Iterator[Finding]:
-    if trial.phase not in _STEP_PHASES or not trial.rerun.faithful:
-        return
-    share = _share_that_fits(trial)
-    grows = _grows_with_batch(trial)
-    while share > 0:
-        resized = {at: max(int(size * share), 1) for at, size in grows.items()}
-        if trial.rerun.served(resized=resized):
-            break
-        share -= 1 / _SHARES
-    batch = _batch_size(trial)
-    size = math.floor(share * (batch or _SHARES))
-    if size < 1:
-        return
-    smaller = f"a batch of about {size}, not {batch}" if batch else f"{size}/{_SHARES} of the batch"
-    saved = int(trial.bytes_of(trial.new_rows(*_WITH_BATCH)) * (1 - share))
-    yield Finding(
-        rule="batch_size",
-        title=f"Take {smaller}",
-        evidence="With inputs, activations and temporaries in proportion, the request is served; "
-        "of what would have come after it in the step, room was left for activations "
-        "(by the layers still to run) and gradients.",
-        low=saved,
-        high=saved,
-        ground="estimated",
-    )
-
-
-def _share_that_fits(trial: _Trial) -> float:
-    """Part of the batch with which the forward fits to its end, and the gradients behind it."""
-    case, books = trial.case, trial.case.books
-    live = books.live(case.index)
-    growing = trial.bytes_of(trial.new_rows(*_WITH_BATCH)) + case.size
-    fixed = trial.bytes_of(live) - growing + case.size
-    if trial.phase in ("input", "forward") and not len(trial.rows(Category.GRADIENTS)):
-        fixed += trial.bytes_of(trial.rows(Category.WEIGHTS))
-    activations = trial.new_rows(Category.ACTIVATIONS)
-    if trial.phase == "forward":  # backward begins with two gradients of the largest result
-        blocks = books.followed.allocations.block[activations]
-        growing += 2 * max(case.size, int(blocks.max(initial=0)))
-    if trial.phase == "forward" and case.refusal is not None and case.refusal.progress:
-        growing += int(trial.bytes_of(activations) * (1 / case.refusal.progress - 1))
-    room = (1 - _MARGIN) * (case.capacity - fixed)
-    return min(max(room / growing, 0), 1 - 1 / _SHARES)
-
-
-def _grows_with_batch(trial: _Trial) -> dict[int, int]:
-    """Bytes by event where they are in proportion to the batch, the failed request among them."""
-    books, case = trial.case.books, trial.case
-    a = books.followed.allocations
-    born = (a.born >= 0) & (a.born < case.index) & case.of_this_step(np.arange(len(a)))
-    of_step = books.phases.named(books.born_in, *_STEP_PHASES)
-    temporary = (books.category == Category.TEMPORARIES) & of_step
-    grows = born & (np.isin(books.category, _WITH_BATCH) | temporary)
-    events = [*a.born[grows].tolist(), case.index]
-    return {event: trial.rerun.requested(event) for event in events}
-
-
-def _batch_size(trial: _Trial) -> int | None:
-    """First dimension of the largest input; None if no input was seen."""
-    a = trial.case.books.followed.allocations
-    rows = trial.new_rows(Category.INPUTS)
-    for row in rows[np.argsort(-a.block[rows], kind="stable")].tolist():
-        match = _FIRST_DIMENSION.search(trial.case.books.name(row) or "")
-        if match:
-            return int(match[1])
-    return None
-
-
-def _checkpointing(trial: _Trial) -> Iterator[Finding]:
+def _checkpointing(trial: Trial) -> Iterator[Finding]:
     seen = trial.case.refusal
     rows = trial.new_rows(Category.ACTIVATIONS)
     if trial.phase != "forward" or (seen is not None and seen.evaluating) or len(rows) < 4:
@@ -291,13 +186,13 @@ def _checkpointing(trial: _Trial) -> Iterator[Finding]:
         )
 
 
-REMEDIES: tuple[Callable[[_Trial], Iterator[Finding]], ...] = (
+REMEDIES: tuple[Callable[[Trial], Iterator[Finding]], ...] = (
     _limit,
     _names,
     _gradients,
     _inference,
     _expandable,
     _others,
-    _batch,
+    batch,
     _checkpointing,
 )

@@ -1,0 +1,52 @@
+"""What the remedies for one failed request look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.analysis.oom.case import Case
+    from nbmem.analysis.oom.groups import Group
+    from nbmem.analysis.oom.simulate import Rerun
+    from nbmem.core.categories import Category
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Trial:
+    """One failed request, and ways to try it again.
+
+    Attributes:
+        case: Its figures.
+        held: What lived at that moment.
+        phase: The phase in which it was made.
+        rerun: The recording, replayed up to it.
+    """
+
+    case: Case
+    held: Sequence[Group]
+    phase: str | None
+    rerun: Rerun
+
+    def rows(self, *categories: Category) -> Ints:
+        """Live allocations of some categories, in the order of birth."""
+        case = self.case
+        rows = case.books.live(case.index)
+        return rows[np.isin(case.books.category[rows], categories)]
+
+    def new_rows(self, *categories: Category) -> Ints:
+        """The same, only those of this step."""
+        rows = self.rows(*categories)
+        return rows[self.case.of_this_step(rows)]
+
+    def bytes_of(self, rows: Ints) -> int:
+        """Their block bytes."""
+        return int(self.case.books.followed.allocations.block[rows].sum())
