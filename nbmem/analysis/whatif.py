@@ -6,6 +6,7 @@ much is taken from the driver for it, is the simulated allocator's answer.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import numpy as np
 from nbmem.allocator.adopt import adopt
 from nbmem.allocator.assume import pools_of
 from nbmem.allocator.caching import CachingAllocator
+from nbmem.allocator.driver import SimulatedDriver
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.analysis.releases import recording_of, releases
@@ -43,8 +45,9 @@ class Outcome:
         peak_reserved: Highest bytes held from the driver.
         reserved: Bytes held from the driver at the end.
         events: How many events were replayed.
-        refused: Index of the event that ran out of memory, a recorded OOM among them; None if
-            none did. What would have come behind a recorded OOM nobody knows.
+        refused: Index of the event that ran out of memory; None if none did. Under a limit the
+            requests that failed in the recording are tried, too; what would have come behind them
+            nobody knows.
         retries: How often cached memory was given back because the driver had no more.
     """
 
@@ -143,6 +146,39 @@ def _old(books: Books) -> list[tuple[int, int]]:
     return list(zip(a.addr[rows].tolist(), a.requested[rows].tolist(), strict=True))
 
 
+class _AsRecorded(SimulatedDriver):
+    """Hands out the recorded addresses where it can.
+
+    Up to torch 2.11 they decide between blocks of one size, and a real driver's do not just rise.
+    """
+
+    def __init__(self, trace: DeviceTrace, total_bytes: int) -> None:
+        super().__init__(total_bytes)
+        events = trace.events
+        self._recorded: dict[int, deque[int]] = {}
+        self._held: dict[int, int] = {}
+        for at in np.flatnonzero(events.action == Action.SEGMENT_ALLOC).tolist():
+            addrs = self._recorded.setdefault(int(events.size[at]), deque())
+            addrs.append(int(events.addr[at]))
+
+    def malloc(self, size: int) -> int | None:
+        """The next recorded address for this size, unless something else lies there here."""
+        addr = super().malloc(size)
+        recorded = self._recorded.get(size)
+        if addr is not None and recorded:
+            wish = recorded.popleft()
+            if all(wish + size <= a or a + s <= wish for a, s in self._held.items()):
+                addr = wish
+        if addr is not None:
+            self._held[addr] = size
+        return addr
+
+    def free(self, addr: int, size: int) -> None:
+        """Take back what malloc handed out."""
+        super().free(addr, size)
+        self._held.pop(addr, None)
+
+
 class _Run:
     """One replay."""
 
@@ -151,11 +187,12 @@ class _Run:
         recording = recording_of(trace)
         self.pools: Mapping[int, int] = pools_of(recording)
         self.emptied = {at for at, by_user in releases(recording).items() if by_user}
-        self.retries = 0
+        self.limited = limit is not None
         self.allocator = CachingAllocator(
             total_bytes=_NO_LIMIT if limit is None else limit,
             release=trace.release,
             settings=settings,
+            driver=_AsRecorded(trace, _NO_LIMIT if limit is None else limit),
         )
         self.at: dict[int, int] = {}
         self.deferred: set[int] = set()
@@ -185,7 +222,7 @@ class _Run:
             try:
                 if action == _ALLOC and (wanted := resized.get(index, size)):
                     self.at[addr] = self._malloc(index, wanted, stream)
-                elif action == Action.OOM:  # would it be served here?
+                elif action == Action.OOM and self.limited:  # would it be served here?
                     allocator.free(allocator.malloc(size, stream))
             except AllocatorOOM:
                 refused = index

@@ -1,0 +1,80 @@
+"""What-ifs: without any "if" the replay is the recording, so a difference is the remedy's."""
+
+from pathlib import Path
+
+import pytest
+
+import nbmem.api as nbmem
+from nbmem.analysis import books_of
+from nbmem.analysis.releases import emptied, released_by_need
+from nbmem.analysis.whatif import try_again, try_more, try_settings, with_conf
+from tests.recorded import load, session_of
+
+SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
+RUNS = ["vgg16_b32_sgdm", "gpt2_b4s512_adamw", "lstm_lm_b32s128_sgd", "dlrm_like_b2048_adagrad"]
+SCENARIOS = ["cache_then_empty", "variable_lengths", "fragmentation", "streams", "oom"]
+
+
+def recorded(name):
+    return books_of(nbmem.open(SNAPSHOTS / f"{name}.pickle.xz").session)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_replay_is_the_recording_to_the_byte(name):
+    books = books_of(session_of(load(name)))
+    outcome, f = try_settings(books), books.followed
+    assert outcome.peak_reserved == f.reserved.max()
+    assert outcome.peak_allocated == f.allocated.max()
+    assert outcome.reserved == f.reserved[-1]
+    assert (outcome.refused, outcome.retries) == (None, 0)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_so_is_that_of_a_snapshot_but_for_the_release_that_it_does_not_name(name):
+    books = recorded(name)
+    outcome, f = try_settings(books), books.followed
+    assert outcome.peak_reserved == f.reserved.max()
+    assert outcome.reserved == f.reserved[-1]
+    assert outcome.peak_allocated == pytest.approx(f.allocated.max(), rel=0.001)
+
+
+def test_a_limit_is_met_by_a_retry_as_in_the_recording():
+    books = recorded("retry")
+    outcome = try_settings(books, limit=2_000 << 20)
+    assert outcome.retries == 1
+    assert outcome.peak_reserved == books.followed.reserved.max()
+    assert released_by_need(books.trace)
+    assert not emptied(books.trace)
+
+
+def test_an_empty_cache_of_the_users_is_none_of_the_allocators():
+    books = recorded("cache_then_empty")
+    assert len(emptied(books.trace)) == 1
+    assert not released_by_need(books.trace)
+
+
+def test_a_request_that_failed_fails_again_under_its_limit_and_not_without():
+    books = recorded("oom")
+    limit = int(books.followed.reserved.max())
+    assert try_settings(books, limit=limit).refused is not None
+    assert try_settings(books).refused is None
+
+
+def test_requests_behind_the_end_take_what_the_cache_has():
+    books = recorded("reserved_unused")
+    assert try_more(books, [30 << 20]) == (30 << 20, 0)
+    assert try_more(books, [1000 << 20]) == (1000 << 20, 1000 << 20)
+
+
+def test_an_iteration_again_takes_no_more_than_the_same_one():
+    books = books_of(session_of(load("gpt2_b4s512_adamw")))
+    last = [span for _, span in books.phases.spans if span.step == 2]
+    again = try_again(books, last[0].first[0], last[-1].last[0])
+    assert again.peak_reserved == books.followed.reserved.max()
+
+
+def test_a_setting_replaces_its_own_old_value_and_keeps_the_others():
+    books = recorded("max_split")
+    assert with_conf(books.trace, "max_split_size_mb:64") == "max_split_size_mb:64"
+    both = with_conf(books.trace, "expandable_segments:True")
+    assert both == "max_split_size_mb:128,expandable_segments:True"
