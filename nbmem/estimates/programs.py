@@ -92,6 +92,7 @@ def cell(
         UsageError: It is no plain Python, or its variable cannot be varied.
     """
     try:
+        compile(source, CELL, "exec")
         names = binding.names_of(source)
     except SyntaxError as err:
         raise UsageError(

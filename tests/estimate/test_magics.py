@@ -1,0 +1,79 @@
+"""`%%nbmem fit`, `%%nbmem plan` and `%nbmem layers` in a shell."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+from IPython.core.interactiveshell import InteractiveShell
+
+import nbmem
+
+
+@pytest.fixture
+def run(here, capsys):
+    """Run a cell with the extension loaded; returns what it wrote to stdout and stderr."""
+    InteractiveShell.clear_instance()
+    main = sys.modules["__main__"]
+    shell = InteractiveShell.instance()
+    nbmem.load_ipython_extension(shell)
+
+    def run_cell(code):
+        capsys.readouterr()
+        shell.run_cell(code, store_history=True)
+        return capsys.readouterr()
+
+    run_cell.names = shell.user_ns
+    yield run_cell
+    nbmem.unload_ipython_extension(shell)
+    InteractiveShell.clear_instance()
+    sys.modules["__main__"] = main
+
+
+CELL = """rows = 4
+import torch
+x = torch.zeros(rows, 1 << 20, device="cuda")
+"""
+
+
+def test_fit_answers_under_the_cell_and_runs_nothing_here(run, tmp_path):
+    page = tmp_path / "fit.html"
+    said = run(f"%%nbmem fit rows --gpu T4 --between 4 16 --html '{page}'\n{CELL}")
+    assert "It fits on a Tesla T4 for every rows up to 16" in said.out
+    assert "nbmem: fit rows: 4: " in said.err  # a terminal's progress
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert "rows" not in run.names
+    assert "x" not in run.names
+
+
+@pytest.mark.parametrize(
+    ("cell", "sentence"),
+    [
+        ("%%nbmem fit rows\nrows = 1\nrows = 2", "assigned more than once (lines 1, 2)"),
+        ("%%nbmem fit rows\nrows = 2 * 3", "not assigned as a whole number at the top level"),
+        ("%%nbmem fit rows\nx = 3", "rows is not assigned in the cell and the notebook has no"),
+        ("%%nbmem fit depth\nx = 3", "depth is 3 in the notebook, but the cell does not mention"),
+        ("%%nbmem fit\nx = 3", "The following arguments are required: VARIABLE"),
+        ("%%nbmem fit x --gpu T5\nx = 3", "T5"),
+        ("%%nbmem fit x --margin 2x\nx = 3", "--margin 2x is not a percentage"),
+        ("%%nbmem fit x\nx = 3\nawait y", "cannot be read as Python"),
+        ("%nbmem fit x", "with two percent signs"),
+        ("%nbmem plan", "with two percent signs"),
+        ("%%nbmem history\nx = 3", "takes no cell"),
+        ("%nbmem layers x", "x is not a torch.nn.Module of this notebook"),
+    ],
+)
+def test_a_mistake_is_a_sentence(run, cell, sentence):
+    run("depth = 3")
+    said = run(cell)
+    assert sentence in said.err
+    assert "Traceback" not in said.err + said.out
+
+
+def test_layers_shows_a_model_of_the_notebook(run):
+    run("from torch import nn\nnet = nn.Sequential(nn.Linear(8, 4))")
+    said = run("%nbmem layers net --input 8 --batch 2")
+    assert "8 x 4 + 4" in said.out
+    assert "net: Sequential, for an input of (2, 8)" in said.out
