@@ -1,0 +1,59 @@
+"""The same on the command line: a script that runs out of memory, and two recordings compared."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.torch
+SCRIPT = """
+import sys, torch
+from torch import nn
+model = nn.Sequential(*[nn.Linear(4096, 4096, device="cuda") for _ in range(8)])
+
+def train(rows):
+    model(torch.randn(rows, 4096, device="cuda")).sum().backward()
+
+train(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def nbmem(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+
+    def run(*words):
+        return subprocess.run(
+            [sys.executable, "-m", "nbmem", *words],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def test_a_script_that_runs_out_of_memory_is_explained_and_still_fails(nbmem, tmp_path):
+    options = ("--gpu", "T4", "--stacks", "--json", "oom.json")
+    done = nbmem("run", "train.py", *options, "--", "120000")
+    assert done.returncode == 1
+    assert "OutOfMemoryError: CUDA out of memory." in done.stderr
+    assert "Out of memory at train.py:7 in train, in model." in done.stdout
+    assert "%nbmem free" not in done.stdout.split("Would have sufficed")[0]
+    (found,) = json.loads((tmp_path / "oom.json").read_text())["out_of_memory"]
+    assert (found["asked"], found["phase"], found["caught"]) == (120000 * 4096 * 4, "forward", False)
+    assert sum(found["ledger"].values()) == 15360 << 20
+
+
+def test_two_recordings_are_compared(nbmem, tmp_path):
+    for rows in ("1000", "3000"):
+        name = f"{rows}.nbmem"
+        done = nbmem("run", "train.py", "--gpu", "T4", "--quiet", "--save", name, "--", rows)
+        assert done.returncode == 0, done.stderr
+    done = nbmem("diff", "1000.nbmem", "3000.nbmem", "--json", "diff.json")
+    assert done.returncode == 0
+    assert done.stdout.startswith("A = train.py\nB = train.py\n")
+    changes = json.loads((tmp_path / "diff.json").read_text())["changes"]
+    inputs = next(c for c in changes if (c["kind"], c["name"]) == ("category", "inputs"))
+    assert inputs["change"] == 2000 * 4096 * 4
+    assert nbmem("diff", "1000.nbmem").returncode == 2
+    assert "--steps 1 are not two steps" in nbmem("diff", "1000.nbmem", "--steps", "1").stderr
