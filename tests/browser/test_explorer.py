@@ -83,6 +83,7 @@ def shown_whole(page, folder, name):
 def traced(notebook, page):
     """A notebook whose training cell has its explorer, without the panel beside it."""
     notebook.command("application:toggle-right-area")
+    notebook.command("application:toggle-left-area")
     notebook.run(0)
     notebook.run(1)
     page.locator(DRAWN).wait_for()
@@ -97,6 +98,7 @@ def test_every_part_follows_and_says_what_python_says(traced, page, lab, picture
     assert ledger_of(page) == held_at(books, peak)
     active = page.locator("[data-testid=nbx-ledger] [data-sum=active]")
     assert int(active.get_attribute("data-bytes")) == report.peak.allocated
+    page.get_by_role("button", name="events", exact=True).click()
     shown_whole(page, pictures, "explorer-light")
     traced.theme("JupyterLab Dark")
     page.locator(f"{EXPLORER}.nbx-mod-dark").wait_for()

@@ -10,12 +10,14 @@ interface IModel {
 }
 
 interface IRenderer extends IModel {
+  name: string | null;
   glyph: IModel;
 }
 
 interface IPlot extends IModel {
   x_range: IModel;
   y_range: IModel;
+  renderers: IRenderer[];
   document: { get_model_by_name(name: string): IModel | null };
   properties: { inner_width: { change: { connect(slot: () => void): boolean } } };
 }
@@ -114,8 +116,10 @@ export class Picture {
     (this._model(name) as IRenderer).glyph.setv(values);
   }
 
-  plot(values: Record<string, unknown>): void {
-    this._view.model.setv(values);
+  /** Take out the glyphs that have nothing to draw: each costs time at every change of the data. */
+  keep(wanted: (name: string) => boolean): void {
+    const { model } = this._view;
+    model.setv({ renderers: model.renderers.filter(({ name }) => wanted(name ?? '')) });
   }
 
   x(start: number, end: number): void {

@@ -48,6 +48,11 @@ export class Timeline {
     this._hair = h('div', { class: 'nbx-Hair', 'aria-hidden': 'true' });
     this._tooltip.hidden = this._hair.hidden = true;
     _host.append(this._hair, this._tooltip);
+    const { held } = _data.moments;
+    const unused = _data.categories
+      .filter((_, category) => !held[category].some(bytes => bytes > 0))
+      .map(({ key }) => `area ${key}`);
+    _picture.keep(name => !unused.includes(name));
     this._connect();
     _picture.onResize(() => this._zoom());
     this._all();
@@ -138,12 +143,11 @@ export class Timeline {
       const held = moments.held[category];
       const before = this._tops[category];
       this._tops.push(before.map((sum, row) => sum + held[row]));
-      const name = `area ${this._data.categories[category].key}`;
-      this._picture.set(name, { visible: held.some(bytes => bytes > 0) });
-      this._picture.glyph(name, {
-        fill_color: colourOf(this._data.categories[category].key),
-        fill_alpha: category < ACTIVE ? 0.94 : 0.5
-      });
+      const { key } = this._data.categories[category];
+      if (held.some(bytes => bytes > 0)) {
+        const alpha = category < ACTIVE ? 0.94 : 0.5;
+        this._picture.glyph(`area ${key}`, { fill_color: colourOf(key), fill_alpha: alpha });
+      }
     }
     const context = moments.held[PROCESS - 1];
     const others = moments.held[PROCESS];
@@ -154,6 +158,10 @@ export class Timeline {
     this._picture.fill('peak', { x: [this._at[peak]], y: [allocatedAt(this._data, peak)] });
     this._strips = this._makeStrips();
     this._view = [0, this._end];
+    if (this._byEvent) {
+      const rows = this._at.map((_, row) => row);
+      this._fill([...this._at, this._end], [...rows, rows.length - 1]);
+    }
     this._zoom();
     this.follow();
   }
@@ -214,15 +222,17 @@ export class Timeline {
     const fits = this._data.process_known && this._process <= 1.02 * this._highest;
     this._picture.set('process', { visible: fits }); // else it would run through the strips
     this._picture.set('limit', { location: this._limit, visible: limit });
-    this._areas();
+    if (!this._byEvent) {
+      this._fill(...this._columns());
+    }
     this._label();
   }
 
   /**
-   * The areas, with the highest moment of each column of pixels: a peak of a microsecond has a pixel
-   * of its own.
+   * The highest moment of each column of pixels: a peak of a microsecond has a pixel of its own. By
+   * events every moment lasts until the next one, and none can be lost.
    */
-  private _areas(): void {
+  private _columns(): [number[], number[]] {
     const [low, high] = this._view;
     const width = Math.max(Math.round(this._picture.frame.width), 1);
     const pixel = (high - low) / width;
@@ -244,6 +254,11 @@ export class Timeline {
     }
     x.push(high);
     rows.push(Math.max(row, 0));
+    return [x, rows];
+  }
+
+  /** Draw these moments from these places on. */
+  private _fill(x: number[], rows: number[]): void {
     const columns: Record<string, number[]> = { x };
     this._tops.forEach((top, i) => (columns[`y${i}`] = rows.map(one => top[one])));
     const context = this._data.moments.held[PROCESS - 1];
