@@ -1,7 +1,8 @@
 """How much larger a batch fits with saved activations on the host.
 
-`python -m tests.benchmarks.offload_batch [NETWORK]`: ResNet-50 and ResNet-152 (torchvision, so a
-CUDA build of torch; no driver and no card), SGD with momentum, two steps, on a virtual V100 with 16 GiB.
+`python -m tests.benchmarks.offload_batch [NETWORK]`: torchvision's ResNet-50 and ResNet-152 (so it
+needs a CUDA build of torch; no driver and no card), SGD with momentum, two steps, on a virtual V100
+with 16 GiB.
 """
 
 from __future__ import annotations
