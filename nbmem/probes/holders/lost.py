@@ -111,10 +111,11 @@ class _Backwards:
         """The objects that refer to some members. Python's own search is quick for a few."""
         if len(level) <= FEW:
             wanted = [self._members[self._place[key]] for key in level]
-            return [thing for thing in gc.get_referrers(*wanted) if thing is not wanted]
+            found = gc.get_referrers(*wanted)
+            return [thing for thing in found if not _is_call(thing, wanted)]
         others = self._reach.others(gc.get_objects())
         others += [module_namespace(m) for _, m in _modules()]
-        found: list[Any] = []
+        found = []
         for start in range(0, len(others), PIECE):
             piece = others[start : start + PIECE]
             if not level.isdisjoint(map(id, gc.get_referents(*piece))):
@@ -190,6 +191,14 @@ class _Backwards:
             known |= fresh
             queue.extend(fresh)
         return CYCLE
+
+
+def _is_call(thing: Any, wanted: list[Any]) -> bool:
+    """Whether it is our own list, or what Python 3.13 packs the arguments of that call into."""
+    if thing is wanted:
+        return True
+    same = type(thing) is tuple and len(thing) == len(wanted)
+    return same and all(a is b for a, b in zip(thing, wanted, strict=True))
 
 
 def _modules() -> list[tuple[str, Any]]:
