@@ -29,7 +29,7 @@ def add_card(parser: argparse.ArgumentParser) -> None:
         "--margin",
         metavar="PERCENT",
         default=f"{MARGIN:.0%}".rstrip("%"),
-        help=f"percent of the card kept free for the error of the estimate ({MARGIN:.0%})",
+        help="percent of the card kept free for the error of the estimate (%(default)s)",
     )
 
 
