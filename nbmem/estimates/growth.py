@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nbmem.answers import Probe
 
 CURVED = 0.01
-"""A straight line that misses a point by more than this part of the largest gets a square."""
+"""A line that misses a point by more than this part of the largest peak gets a square."""
 FEWEST = 3
 NEAR = 4
 """A run counts as near if its value is at least this part of the answer."""
@@ -60,7 +60,7 @@ def _line(name: str, probes: Sequence[Probe], counts: Sequence[int]) -> Part:
     x = np.array([p.value for p in probes], float)
     y = np.array(counts, float)
     part = _least_squares(name, x, y, 1)
-    if part.residual > CURVED * max(y.max(), 1) and len(x) > FEWEST:
+    if part.residual > CURVED * max(p.allocated for p in probes) and len(x) > FEWEST:
         curved = _least_squares(name, x, y, 2)
         if curved.residual < part.residual / 2:
             return curved
