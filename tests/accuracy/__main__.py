@@ -63,7 +63,9 @@ def compare(name: str, *, baselines: bool) -> dict[str, Any]:
     row["phase_right"] = row["phase"] == peak_phase(guess["bounds"])
     if baselines:
         was = max(b["peak_allocated"] for b in real)
-        for key, value in ask("baselines", name).items():
+        guesses = ask("baselines", name)
+        for key in BASELINES:
+            value = guesses.get(key)
             row[key] = 100 * (value - was) / was if isinstance(value, int) else None
     return row
 
@@ -100,7 +102,7 @@ def summary_line(label: str, errors: list[float], of: int) -> str:
     high = absolute[max(0, -(-95 * len(absolute) // 100) - 1)]
     # The estimate is (100 + error)% of the truth.
     under = sum((100 + error) * MARGIN < 100 for error in errors)
-    missing = "" if len(errors) == of else f" ({of - len(errors)} did not run)"
+    missing = "" if len(errors) == of else f" ({len(errors)} of the runs)"
     return (
         f"| {label}{missing} | {statistics.mean(absolute):.2f}% | "
         f"{statistics.median(absolute):.2f}% | {high:.2f}% | {absolute[-1]:.2f}% | "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 import sys
 from typing import Any
 
@@ -101,15 +102,24 @@ def x4(name: str) -> int:
     return int(weights * (1.2 if opts.get("infer") else 4))
 
 
+LIMIT = 120
+"""Seconds for one estimate: MemTracker takes minutes where modules are many (densenet121)."""
 BASELINES = {"shapes": shapes, "tracker": tracker, "x4": x4}
+
+
+def _too_long(number: int, frame: Any) -> None:
+    del number, frame
+    raise TimeoutError(f"not done after {LIMIT} s")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=sorted(CFG))
     options = parser.parse_args()
+    signal.signal(signal.SIGALRM, _too_long)
     found: dict[str, int | str] = {}
     for key, estimate in BASELINES.items():
+        signal.alarm(LIMIT)
         try:
             found[key] = estimate(options.name)
         except Exception as err:  # noqa: BLE001 - a baseline that cannot run this is a result, too
