@@ -79,7 +79,7 @@ def test_a_peak_above_the_limit_fails_the_notebook(notebook):
         LOAD, "%%memtrace --max-peak 1MiB\nkept = torch.zeros(1 << 20, device='cuda')", "print(1)"
     )
     assert failed.ename == "MemoryPeakExceededError"
-    assert "above its --max-peak of 1.0 MiB" in failed.evalue
+    assert "above the limit of 1.0 MiB" in failed.evalue
     assert len(_reports(outputs[1])) == 1
     assert outputs[2] == []
 
