@@ -104,10 +104,15 @@ def test_every_part_follows_and_says_what_python_says(traced, page, lab, picture
     page.locator(f"{EXPLORER}.nbx-mod-dark").wait_for()
     shown_whole(page, pictures, "explorer-dark")
     traced.theme("JupyterLab Light")
+    page.locator(f"{EXPLORER}:not(.nbx-mod-dark)").wait_for()
 
-    box = page.get_by_test_id("nbx-timeline").bounding_box()
-    page.mouse.click(box["x"] + 240, box["y"] + 220)
+    page.get_by_test_id("nbx-timeline").click(position={"x": 240, "y": 220})
+    page.wait_for_function(
+        "([one, event]) => document.querySelector(one).dataset.event !== event",
+        arg=["[data-testid=nbx-timeline]", str(peak)],
+    )
     moved = event_of(page)
+    box = page.get_by_test_id("nbx-timeline").bounding_box()
     assert moved != peak
     assert ledger_of(page) == held_at(books, moved)
     assert page.locator(LARGEST).count() <= len(books.live(moved))
