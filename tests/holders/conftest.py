@@ -7,10 +7,8 @@ import sys
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the heap is searched for torch's tensors")
-
-from nbmem import virtual  # noqa: E402
-from nbmem.probes.holders import walk  # noqa: E402
+from nbmem import virtual
+from nbmem.probes.holders import walk
 
 
 @pytest.fixture(autouse=True)
