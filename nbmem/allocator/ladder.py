@@ -54,10 +54,9 @@ def obtain(heap: Heap, pool: Pool, stream: int, size: int, requested: int) -> Bl
     if block is not None:
         return block
     statistics.num_ooms += 1
-    failure = _failure(heap, requested, size, wanted)
     if heap.emit is not None:
-        heap.emit(Action.OOM, failure.free_bytes, size, stream)
-    raise failure
+        heap.emit(Action.OOM, heap.driver.free_bytes, size, stream)
+    raise _failure(heap, requested, size, wanted)  # a variable would tie it to its own traceback
 
 
 def _failure(

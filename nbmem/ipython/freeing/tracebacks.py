@@ -1,8 +1,10 @@
 """`%nbmem free traceback`: what failed cells left behind, in Python's hands and in IPython's.
 
 `sys.last_*` and IPython's own copies are let go of, and the frames are emptied: a frame may still
-be held by a cycle with its own exception. Before Python 3.13 a frame may also keep a dictionary of
-its locals, which a debugger or IPython's formatter has asked for; that is emptied, too.
+be held by a cycle with its own exception, or by those that IPython's formatter leaves behind.
+Before Python 3.13 a frame may also keep a dictionary of its locals, which a debugger or that
+formatter has asked for; that is emptied, too. So is what an inner function sees of the one around
+it, if only its finished frame still knows it: torch runs a module with hooks in one.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import contextlib
 import gc
 import sys
 from functools import partial
-from types import TracebackType
+from types import CellType, FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.holders import HolderKind
@@ -92,3 +94,22 @@ def _empty(frame: FrameType) -> None:
         for held in gc.get_referents(frame):
             if type(held) is dict and held and held.keys() <= own:
                 held.clear()
+            elif type(held) is FunctionType and held.__code__ is code:
+                known_elsewhere = _references(held) > _OF_ONE_HOLDER + 1  # the list and the frame
+                if not known_elsewhere:
+                    _empty_cells(held.__closure__ or ())
+
+
+def _empty_cells(cells: tuple[CellType, ...]) -> None:
+    """Empty the cells that no other function shares."""
+    for cell in cells:
+        if _references(cell) <= _OF_ONE_HOLDER:
+            del cell.cell_contents
+
+
+def _references(thing: object) -> int:
+    return sys.getrefcount(thing)
+
+
+_OF_ONE_HOLDER = next(_references(cell) for cell in (CellType(),))
+"""What `_references` says in a loop over the only holder; Pythons count differently."""
