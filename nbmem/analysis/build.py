@@ -64,7 +64,7 @@ def report_of(books: Books) -> Report:
             reserved=int(followed.reserved.max()),
             active=int(followed.active.max()),
             requested=int(followed.requested.max()),
-            process=books.ledger(int(np.argmax(followed.reserved))).process,
+            process=books.peak_process(),
         ),
         ledger_at_start=books.ledger(0),
         ledger_at_peak=at_peak,

@@ -104,6 +104,14 @@ class Books:
         """The position between two (both included) at which most is allocated; the earliest."""
         return first + int(np.argmax(self.followed.allocated[first : last + 1]))
 
+    def peak_process(self) -> int | None:
+        """Highest process figure, read or at any event; None where the driver does not say."""
+        if not self.process_known:
+            return None
+        reserved = self.followed.reserved
+        context, _ = self._outside.at(self.times(np.arange(len(reserved))), reserved)
+        return max(self._outside.highest_read, int((reserved + context).max()))
+
     def times(self, positions: Ints) -> Ints:
         """When each position begins, nanoseconds since the epoch."""
         times = self.trace.events.t_ns

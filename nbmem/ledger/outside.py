@@ -23,6 +23,10 @@ class Outside:
     (the first reading stands for what came before it). Where the driver hides this process's bytes,
     `process_known` is False and the context stands for all that the card has in use besides the
     reserved bytes.
+
+    Attributes:
+        process_known: Whether the driver says what this process holds.
+        highest_read: Highest process figure that was read; of the whole card where it is not known.
     """
 
     def __init__(self, trace: DeviceTrace) -> None:
@@ -33,6 +37,7 @@ class Outside:
         self.process_known = bool(len(read) and np.all(read.process != NOT_KNOWN))
         process = read.process if self.process_known else read.used
         self._context = np.maximum(process - read.reserved, 0)
+        self.highest_read = int(process.max(initial=0))
         self._others = np.maximum(read.used - read.reserved - self._context, 0)
 
     def at(self, t_ns: Ints, reserved: Ints) -> tuple[Ints, Ints]:

@@ -40,6 +40,13 @@ def test_peaks_between_bounds_are_the_counters_peaks(run):
         begin = end
 
 
+def test_the_peak_of_the_process_is_never_below_what_was_read(run):
+    raw, _, books = run
+    readings = [bound["process"] for bound in raw["bounds"]]
+    reserved = books.followed.reserved.max() - raw["bounds"][-1]["reserved"]
+    assert max(readings) <= books.peak_process() <= max(readings) + reserved
+
+
 def test_identified_categories_are_the_recorded_ones(run):
     raw, _, books = run
     at = {
