@@ -205,6 +205,12 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
     best = max(fitting)
     top = next(p for p in probes if p.value == best)
     held = f"{format_bytes(top.process)} of {format_bytes(card.total)}"
+    after = next((p for p in probes if p.value == search.limit), None)
+    if after is not None and after.failure is not None and after.failure.kind == "other":
+        return (
+            f"{name} = {best} fits on a {card.name}: {held}. "
+            f"{search.limit} fails for another reason than memory."
+        )
     if search.flat:
         return (
             f"{name} changes nothing: from {min(fitting)} to {best} the program takes the same "
@@ -213,12 +219,6 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
         )
     if search.limit is None:
         return f"It fits on a {card.name} for every {name} up to {best}: {held}."
-    after = next((p for p in probes if p.value == search.limit), None)
-    if after is not None and after.failure is not None and after.failure.kind == "other":
-        return (
-            f"{name} = {best} fits on a {card.name}: {held}. "
-            f"{search.limit} fails for another reason than memory."
-        )
     lacks = (
         ""
         if after is None

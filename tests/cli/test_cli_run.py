@@ -51,6 +51,8 @@ def test_the_json_has_exactly_the_documented_keys_and_balances(nbmem, script, tr
         "unknown",
         "dropped_events",
         "notes",
+        "findings",
+        "out_of_memory",
     ]
     assert list(report["device"]) == ["name", "total_bytes", "virtual", "torch"]
     assert list(report["peak"]) == ["allocated", "reserved", "active", "requested", "process"]
@@ -198,6 +200,11 @@ def test_the_scripts_own_exit_is_honoured(nbmem, script, train, ending, exit_cod
     assert (done.returncode, done.stderr) == exit_code
 
 
+def _heed_ctrl_c():
+    """What a shell starts in the background ignores Ctrl-C, and so do its children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_ctrl_c_ends_with_130_and_a_report(script, train, tmp_path):
     name = script(f"{train}print('waiting', flush=True)\nimport time\ntime.sleep(60)\n")
     process = subprocess.Popen(
@@ -206,6 +213,7 @@ def test_ctrl_c_ends_with_130_and_a_report(script, train, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_heed_ctrl_c,  # noqa: PLW1509 - one thread
     )
     for line in process.stdout:
         if line == "waiting\n":
