@@ -16,6 +16,9 @@ OWN = "/nbmem/"
 KERNEL_CELL = re.compile(r"[\\/]ipykernel_\d+[\\/]\d+\.py$")
 TERMINAL_CELL = re.compile(r"<ipython-input-(\d+)-")
 
+TOP_LEVEL = ("<module>", "<cell line: ")
+"""What code outside of any function is called; the second by IPython 7 and 8."""
+
 
 def users_line(stack: Stack) -> str | None:
     """`train.py:12 in step`: the innermost frame outside of libraries.
@@ -36,4 +39,4 @@ def _text(frame: Frame) -> str:
         where = f"line {frame.line} of the cell"
     elif match := TERMINAL_CELL.match(frame.file):
         where = f"In [{match[1]}], line {frame.line}"
-    return where if frame.function == "<module>" else f"{where} in {frame.function}"
+    return where if frame.function.startswith(TOP_LEVEL) else f"{where} in {frame.function}"

@@ -20,6 +20,7 @@ OURS = Frame("/home/x/nbmem/virtual/history.py", 95, "on_event")
         ((Frame("/tmp/ipykernel_77/123.py", 4, "<module>"),), "line 4 of the cell"),
         ((Frame("/tmp/ipykernel_77/123.py", 4, "f"),), "line 4 of the cell in f"),
         ((Frame("<ipython-input-5-0a1b>", 2, "<module>"),), "In [5], line 2"),
+        ((Frame("<ipython-input-5-0a1b>", 2, "<cell line: 1>"),), "In [5], line 2"),
     ],
 )
 def test_the_innermost_line_of_the_users(stack, line):
