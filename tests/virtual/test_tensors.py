@@ -116,6 +116,14 @@ def test_parameters_keep_their_identity_and_ties(gpu):
     assert torch.cuda.memory_allocated() == 0
 
 
+def test_a_module_is_moved_again_with_its_integer_buffers(gpu):
+    norm = nn.BatchNorm1d(4).cuda()
+    counter = norm.num_batches_tracked
+    assert norm.to("cuda").to(torch.float16).num_batches_tracked is counter
+    assert norm.weight.dtype == torch.float16
+    assert counter.to("cuda", None, copy=True).data_ptr() != counter.data_ptr()
+
+
 def test_a_copy_has_memory_of_its_own(gpu):
     model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64)).cuda()
     before = torch.cuda.memory_allocated()

@@ -44,6 +44,8 @@ def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         # C++ compares with lazy:0, so a move to the card must not name the device.
         if args and args[0] == CUDA:
             args = args[1:]
+            if args and args[0] is None:  # no dtype: what a module says to its integer buffers
+                args = args[1:]
         if kwargs.get("device") == CUDA:
             del kwargs["device"]
         if not [a for a in args if not isinstance(a, bool)] and not (
