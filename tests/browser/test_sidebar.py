@@ -178,4 +178,4 @@ def test_a_keyboard_and_a_screen_reader_find_everything(notebook, page):
         assert chart.get_attribute("aria-label")
     page.get_by_text("The line as a table").focus()
     page.keyboard.press("Enter")
-    assert page.get_by_test_id("nbmem-readings").locator("tbody tr").count() >= 1
+    page.get_by_test_id("nbmem-readings").locator("tbody tr").first.wait_for()
