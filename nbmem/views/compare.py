@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
-from nbmem.views.markup import Markup, element, one_line
+from nbmem.views.markup import Markup, clipped, element, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,8 +97,12 @@ def _tables(comparison: Comparison, width: int) -> Iterator[tuple[str, list[tupl
 def _row(change: Change, width: int) -> tuple[str, ...]:
     name = one_line(change.name)
     most = max(20, width - 50)
-    shown = name if len(name) <= most else f"{name[: most - 3]}..."
-    return (f"  {shown}", format_bytes(change.a), format_bytes(change.b), _signed(change.change))
+    return (
+        f"  {clipped(name, most)}",
+        format_bytes(change.a),
+        format_bytes(change.b),
+        _signed(change.change),
+    )
 
 
 def _signed(count: int) -> str:

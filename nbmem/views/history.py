@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes, format_ms
 from nbmem.views import style
-from nbmem.views.markup import Markup, element, one_line
+from nbmem.views.markup import Markup, clipped, element, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,10 +65,9 @@ def _html_row(row: CellDelta) -> Markup:
 
 
 def _cells(row: CellDelta) -> tuple[str, ...]:
-    label = one_line(row.label)
     return (
         "" if row.execution_count is None else f"[{row.execution_count}]",
-        label if len(label) <= _LABEL else f"{label[: _LABEL - 3]}...",
+        clipped(one_line(row.label), _LABEL),
         format_bytes(row.allocated_delta, signed=True),
         format_bytes(row.allocated_after),
         format_bytes(row.reserved_delta, signed=True),

@@ -24,6 +24,11 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
+def clipped(text: str, width: int) -> str:
+    """A text that fits a column of so many characters; what was cut off leaves dots."""
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
 def escape(text: str) -> Markup:
     """Text as markup that shows it."""
     return text if isinstance(text, Markup) else Markup(html.escape(one_line(text)))

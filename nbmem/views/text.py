@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.categories import PROCESS
 from nbmem.core.units import format_ms
 from nbmem.views import wording
-from nbmem.views.markup import one_line
+from nbmem.views.markup import clipped, one_line
 from nbmem.views.oom import oom_ended, render_oom
 from nbmem.views.rows import Gap, alike, holdings_title, ledger_rows, peak_row, shorten
 from nbmem.views.tips import render_tips
@@ -136,7 +136,7 @@ def _phases(report: Report) -> str:
 
 def _phase(row: PhaseRow, digits: int) -> tuple[str, ...]:
     return (
-        "  " * row.depth + _shorten(one_line(row.name), _LONGEST_PHASE),
+        "  " * row.depth + clipped(one_line(row.name), _LONGEST_PHASE),
         "" if row.step is None else str(row.step),
         format_ms(row.t1_ns - row.t0_ns),
         wording.in_mib(row.allocated - row.allocated_before, digits, signed=True),
@@ -153,7 +153,7 @@ def _holdings(report: Report, width: int) -> str:
     lines = [holdings_title(shown, report)]
     lines += [
         f"  {row.size():>{size}}  {row.held.category.label:<{kind}}  "
-        f"{_shorten(_origin(row.held), max(24, width - size - kind - 6))}"
+        f"{clipped(_origin(row.held), max(24, width - size - kind - 6))}"
         for row in shown
     ]
     return "\n".join(lines)
@@ -166,7 +166,3 @@ def _origin(held: Holding) -> str:
     if held.line:
         parts.append(held.line)
     return ", ".join(one_line(part) for part in parts)
-
-
-def _shorten(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
-from nbmem.views.markup import Markup, element, one_line
+from nbmem.views.markup import Markup, clipped, element, one_line
 from nbmem.views.palette import swatch_style
 from nbmem.views.rows import alike
 
@@ -38,8 +38,8 @@ def render_top(holdings: Sequence[Holding], most: int, card: str) -> str:
     lines = [_title(shown, holdings, card)]
     for row in shown:
         head = f"  {row.size():>{size}}  {row.held.category.label:<{kind}}  "
-        lines.append(_cut(head + _what(row.held)))
-        lines += [_cut(" " * len(head) + also) for also in _also(row.held)]
+        lines.append(clipped(head + _what(row.held), _WIDTH))
+        lines += [clipped(" " * len(head) + also, _WIDTH) for also in _also(row.held)]
     return "\n".join(lines)
 
 
@@ -101,7 +101,3 @@ def _others(held: Holding) -> list[str]:
     rest = [one_line(way.path) for way in held.holders[1 : MOST_HOLDERS + 1]]
     more = len(held.holders) - 1 - MOST_HOLDERS
     return [*rest, f"{more} more"] if more > 0 else rest
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."

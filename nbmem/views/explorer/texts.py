@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nbmem.views.markup import one_line
+from nbmem.views.markup import clipped, one_line
 
 LONGEST = 240
 """Characters of a text that are kept: a name can be as long as its maker likes."""
@@ -23,9 +23,7 @@ class Texts:
         """Where a text stands; -1 for None."""
         if text is None:
             return -1
-        clean = one_line(text)
-        if len(clean) > LONGEST:
-            clean = clean[: LONGEST - 3] + "..."
+        clean = clipped(one_line(text), LONGEST)
         if clean not in self._index:
             self._index[clean] = len(self.all)
             self.all.append(clean)
