@@ -1,31 +1,18 @@
 """`%nbmem tips`, `explain` and `mute` in a real shell on a virtual card."""
 
-import sys
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="there is no memory to speak of without torch")
 
-from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
-
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
 from nbmem.ipython.extension import _LOADED  # noqa: E402
+from tests.shells import shell_on_a_card  # noqa: E402
 
 
 @pytest.fixture
 def shell(monkeypatch):
-    for name in ("last_exc", "last_value", "last_traceback", "last_type"):
-        monkeypatch.delattr(sys, name, raising=False)
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    with virtual.activated("H100 80GB"):
-        nbmem.load_ipython_extension(shell)
-        shell.run_cell("import torch", store_history=True)
+    with shell_on_a_card(monkeypatch) as shell:
         yield shell
-        shell.reset(new_session=False)
-        nbmem.unload_ipython_extension(shell)
-        InteractiveShell.clear_instance()
 
 
 @pytest.fixture
