@@ -48,27 +48,28 @@ def over_limit(  # noqa: PLR0913 - each is an option of assert_peak's
     for index, trace in enumerate(session.devices):
         if device is None or trace.info.index == device:
             books = Books(session, index)
-            position = _highest(books, which, index, within)
-            peak = _at(books, which, position)
+            first, last = (0, None) if within is None else (within.first[index], within.last[index])
+            position = _highest(books, which, first, books.events if last is None else last)
+            if which == "process":
+                peak = _process(books, first, last)
+            else:
+                peak = int(getattr(books.followed, which)[position])
             if peak > limit:
                 return _sentences(books, position, what, which, peak, limit)
     return None
 
 
-def _highest(books: Books, which: Figure, index: int, within: Span | None) -> int:
+def _highest(books: Books, which: Figure, first: int, last: int) -> int:
     """The position of the peak."""
     # What this process holds beyond the reserved bytes changes little, so reserved leads to it.
     curve = getattr(books.followed, "reserved" if which == "process" else which)
-    first, last = (0, books.events) if within is None else (within.first[index], within.last[index])
     highest = first + np.flatnonzero(curve[first : last + 1] == curve[first : last + 1].max())
     # Of several such moments the one that says most: that in which most lived.
     return int(highest[np.argmax(books.followed.allocated[highest])])
 
 
-def _at(books: Books, which: Figure, position: int) -> int:
-    if which != "process":
-        return int(getattr(books.followed, which)[position])
-    process = books.ledger(position).process
+def _process(books: Books, first: int, last: int | None) -> int:
+    process = books.peak_process(first, last)
     if process is None:
         raise UsageError(
             "The driver does not say what this process holds (common in containers), so its peak "

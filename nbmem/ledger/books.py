@@ -104,13 +104,24 @@ class Books:
         """The position between two (both included) at which most is allocated; the earliest."""
         return first + int(np.argmax(self.followed.allocated[first : last + 1]))
 
-    def peak_process(self) -> int | None:
-        """Highest process figure, read or at any event; None where the driver does not say."""
+    def peak_process(self, first: int = 0, last: int | None = None) -> int | None:
+        """Highest process figure between two positions, read or at any event.
+
+        Args:
+            first: Position; 0 takes in what was read before the first event.
+            last: Position; None takes in what was read after the last event.
+
+        Returns:
+            Bytes; None where the driver does not say.
+        """
         if not self.process_known:
             return None
-        reserved = self.followed.reserved
-        context, _ = self._outside.at(self.times(np.arange(len(reserved))), reserved)
-        return max(self._outside.highest_read, int((reserved + context).max()))
+        positions = np.arange(first, (self.events if last is None else last) + 1)
+        times, reserved = self.times(positions), self.followed.reserved[positions]
+        context, _ = self._outside.at(times, reserved)
+        begin = int(times[0]) if first else 0
+        end = int(times[-1]) if last is not None else np.iinfo(np.int64).max
+        return max(self._outside.highest_read(begin, end), int((reserved + context).max()))
 
     def times(self, positions: Ints) -> Ints:
         """When each position begins, nanoseconds since the epoch."""

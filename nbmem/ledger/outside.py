@@ -26,7 +26,6 @@ class Outside:
 
     Attributes:
         process_known: Whether the driver says what this process holds.
-        highest_read: Highest process figure that was read; of the whole card where it is not known.
     """
 
     def __init__(self, trace: DeviceTrace) -> None:
@@ -37,8 +36,13 @@ class Outside:
         self.process_known = bool(len(read) and np.all(read.process != NOT_KNOWN))
         process = read.process if self.process_known else read.used
         self._context = np.maximum(process - read.reserved, 0)
-        self.highest_read = int(process.max(initial=0))
+        self._process = process
         self._others = np.maximum(read.used - read.reserved - self._context, 0)
+
+    def highest_read(self, t0_ns: int, t1_ns: int) -> int:
+        """Highest process figure that was read between two times; 0 if none was."""
+        inside = (self._t_ns >= t0_ns) & (self._t_ns <= t1_ns)
+        return int(self._process[inside].max(initial=0))
 
     def at(self, t_ns: Ints, reserved: Ints) -> tuple[Ints, Ints]:
         """(context, other processes) in bytes at each time; never more than the card has left."""

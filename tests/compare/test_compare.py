@@ -6,9 +6,13 @@ import pytest
 
 import nbmem
 from nbmem import virtual
+from nbmem.analysis import build_report
+from nbmem.analysis.limit import over_limit
 from nbmem.core.errors import UsageError
+from nbmem.core.units import format_bytes
 from nbmem.ipython.kept import MOST_BYTES, KeptTraces, session_bytes
 from nbmem.views.compare import comparison_json
+from tests.recorded import load, session_of
 
 pytestmark = pytest.mark.torch
 MIB = 1 << 20
@@ -172,3 +176,11 @@ def test_kept_traces_are_bounded_and_found_by_number_and_name(monkeypatch):
     assert kept.get("7") is kept.get("mine") is named
     with pytest.raises(UsageError, match=r"No traced cell '1' is kept.*Kept are: In \[3\], mine"):
         kept.get("1")
+
+
+def test_a_limit_on_the_process_is_held_to_what_the_report_says():
+    session = session_of(load("lstm_lm_b32s128_sgd"))
+    peak = build_report(session).peak.process
+    assert over_limit(session, peak, what="the run", which="process") is None
+    said = over_limit(session, peak - 1, what="the run", which="process")
+    assert f"the run peaked at {format_bytes(peak)} process" in said

@@ -1,6 +1,5 @@
 """`%nbmem tips`, `explain` and `mute` in a real shell on a virtual card."""
 
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="there is no memory to speak of without torch")
