@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 LIBRARIES = ("site-packages", "dist-packages", "lib/python", "<frozen")
 """Parts of a path that is not the user's."""
-OWN = "/nbmem/"
-"""nbmem's own frames, which the virtual card leaves in a stack."""
+OWN = re.compile(r"[\\/]nbmem[\\/](?:cli|estimates|ipython|live|probes|record|virtual)[\\/]")
+"""Files of nbmem that can stand between a user's line and torch; not just any folder of that name,
+for a program may lie in one."""
 KERNEL_CELL = re.compile(r"[\\/]ipykernel_\d+[\\/]\d+\.py$")
 TERMINAL_CELL = re.compile(r"<ipython-input-(\d+)-")
 
@@ -26,7 +27,7 @@ def users_line(stack: Stack) -> str | None:
     Where there is none (the engine's thread has no Python frames of the user's), the innermost of a
     library; None for an empty stack.
     """
-    others = [frame for frame in stack if OWN not in frame.file]
+    others = [frame for frame in stack if not OWN.search(frame.file)]
     for frame in others:
         if not any(part in frame.file for part in LIBRARIES):
             return _text(frame)
