@@ -82,7 +82,9 @@ class Books:
         releasable = f.releasable[positions]
         table[:, Category.CACHED_RELEASABLE] = releasable
         table[:, Category.CACHED_STUCK] = f.reserved[positions] - f.active[positions] - releasable
-        context, others = self._outside.at(self.times(positions), f.reserved[positions])
+        # The last position lasts: what was read after the last event belongs to it.
+        times = np.where(positions < self.events, self.times(positions), np.iinfo(np.int64).max)
+        context, others = self._outside.at(times, f.reserved[positions])
         table[:, Category.CONTEXT] = context
         table[:, Category.OTHER_PROCESSES] = others
         table[:, Category.FREE] = self.trace.info.total_bytes - table.sum(axis=1)

@@ -1,5 +1,7 @@
 """The books of 35 runs of a real H100 are, byte for byte, what the card's counters said."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -45,6 +47,22 @@ def test_the_peak_of_the_process_is_never_below_what_was_read(run):
     readings = [bound["process"] for bound in raw["bounds"]]
     reserved = books.followed.reserved.max() - raw["bounds"][-1]["reserved"]
     assert max(readings) <= books.peak_process() <= max(readings) + reserved
+
+
+def test_the_end_is_what_was_read_last(run):
+    raw, session, _ = run
+    trace = session.devices[0]
+    last = raw["bounds"][-1]
+    more = last["process"] + (96 << 20)  # a library made a handle after the last allocation
+    late = dataclasses.replace(
+        trace.samples,
+        t_ns=np.append(trace.samples.t_ns[:-1], trace.events.t_ns[-1] + 1),
+        process=np.append(trace.samples.process[:-1], more),
+        used=np.append(trace.samples.used[:-1], more),
+    )
+    trace = dataclasses.replace(trace, samples=late)
+    books = Books(dataclasses.replace(session, devices=(trace,)))
+    assert books.ledger(books.events).process == more
 
 
 def test_identified_categories_are_the_recorded_ones(run):
