@@ -27,7 +27,7 @@ def test_importing_it_imports_no_torch():
 
 def test_every_patch_is_undone():
     import pynvml
-    import torch._dynamo
+    from torch._dynamo import eval_frame
 
     watched = [
         torch, torch._C, torch.Tensor, torch.UntypedStorage, torch.cuda, torch.cuda.memory,
@@ -36,7 +36,7 @@ def test_every_patch_is_undone():
         threading.Thread, pynvml, torch._C._nn, torch.utils._device,
         torch.autograd.profiler.record_function, torch.backends.cudnn.rnn,
         torch.distributed, torch.distributed.distributed_c10d, sys,
-        torch.nn.parallel.DistributedDataParallel,
+        torch.nn.parallel.DistributedDataParallel, eval_frame, torch.compiler,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

@@ -1,4 +1,4 @@
-"""torch.accelerator, cuDNN's facts and torch.compile while a virtual card is active."""
+"""torch.accelerator and cuDNN's facts while a virtual card is active."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from torch.backends.cudnn import rnn as cudnn_rnn
 
 from nbmem.virtual.install.patches import Patch, wanted
-from nbmem.virtual.notes import COMPILE
 
 if TYPE_CHECKING:
     from nbmem.virtual.device import VirtualGPU
@@ -48,7 +47,6 @@ def accelerator_patches(gpu: VirtualGPU) -> list[Patch]:
             "set_stream": torch.cuda.set_stream,
         }
         patches += wanted(accelerator, names, only_existing=True)
-    patches.append(Patch(torch, "compile", _eager(gpu)))
     return patches
 
 
@@ -58,11 +56,3 @@ def _acceptable(tensor: torch.Tensor) -> bool:
         and tensor.is_cuda
         and tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
     )
-
-
-def _eager(gpu: VirtualGPU) -> Any:
-    def compile_(model: Any = None, **_options: Any) -> Any:
-        gpu.note(COMPILE)
-        return model if model is not None else lambda function: function
-
-    return compile_

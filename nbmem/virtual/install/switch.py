@@ -17,6 +17,7 @@ from nbmem.virtual.frames import excepthook_patch
 from nbmem.virtual.install.accelerator import accelerator_patches
 from nbmem.virtual.install.autocast import Autocast
 from nbmem.virtual.install.choices import Choices
+from nbmem.virtual.install.compiler import compiler_patches
 from nbmem.virtual.install.cudart import cuda_patches
 from nbmem.virtual.install.disguise import printing_patches, tensor_patches
 from nbmem.virtual.install.distributed import ddp_patches
@@ -73,6 +74,7 @@ class Activation:
         return [
             *cuda_patches(self.gpu),
             *accelerator_patches(self.gpu),
+            *compiler_patches(self.gpu),
             *tensor_patches(self.mode),
             *storage_patches(self.mode),
             *factory_patches(),

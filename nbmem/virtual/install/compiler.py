@@ -1,0 +1,33 @@
+"""torch.compile while a virtual card is active: compiled functions run eagerly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.install.patches import Patch
+from nbmem.virtual.notes import COMPILE
+
+if TYPE_CHECKING:
+    from nbmem.virtual.device import VirtualGPU
+
+
+def compiler_patches(gpu: VirtualGPU) -> list[Patch]:
+    """What torch.compiler.set_stance("force_eager") sets.
+
+    Dynamo asks for its stance at every call, so functions that were compiled before the card was
+    switched on follow, too, and models are wrapped as they are on a card.
+    """
+    from torch._dynamo import eval_frame
+
+    def callback_from_stance(callback: Any) -> None:
+        if callback is not None and callback is not False:  # None and False: torch.compiler.disable
+            gpu.note(COMPILE)
+
+    return [
+        Patch(eval_frame, "_stance", eval_frame.DynamoStance("force_eager")),
+        Patch(eval_frame, "_callback_from_stance", callback_from_stance),
+        # It would look for the private pools of compiled graphs, of which there are none.
+        Patch(torch.compiler, "cudagraph_mark_step_begin", lambda: None),
+    ]
