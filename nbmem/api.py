@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nbmem.record.recorder import Recorder
     from nbmem.report import Finding, Report
     from nbmem.views.widget.explorer import ExplorerWidget
+    from nbmem.virtual.device import VirtualGPU
 
 _running: list[tuple[Trace, Recorder]] = []
 """Traces in progress, outermost first, with the one recorder: only the outermost records."""
@@ -80,6 +81,7 @@ class Trace:
             if last._outer is not None:  # noqa: SLF001 - this class's own
                 recorder.end_block()
             else:
+                _note_limits_of_virtual_card(recorder)
                 last.session = recorder.stop(last.name, _text_of(error))
         return self
 
@@ -159,13 +161,8 @@ class Trace:
     def _new_recorder(self) -> Recorder:
         from nbmem.record.recorder import Recorder
 
-        virtual = sys.modules.get("nbmem.virtual")
         names = self._namespace if self._namespace is not None else _main_namespace()
-        return Recorder(
-            namespace=names,
-            virtual=virtual is not None and virtual.active() is not None,
-            **self._options,
-        )
+        return Recorder(namespace=names, virtual=_virtual_card() is not None, **self._options)
 
     def __str__(self) -> str:
         from nbmem.views.text import render_text
@@ -267,6 +264,22 @@ def running_recorder() -> Recorder | None:
 
 
 def _main_namespace() -> Mapping[str, Any]:
+def _virtual_card() -> VirtualGPU | None:
+    virtual = sys.modules.get("nbmem.virtual")
+    card: VirtualGPU | None = virtual.active() if virtual is not None else None
+    return card
+
+
+def _note_limits_of_virtual_card(recorder: Recorder) -> None:
+    """What it could not do as the real one would since it was switched on, and what that means."""
+    card = _virtual_card()
+    if card is not None:
+        from nbmem.virtual.notes import on_figures
+
+        for sentence in on_figures(card.notes):
+            recorder.note(sentence)
+
+
     return vars(sys.modules["__main__"])
 
 

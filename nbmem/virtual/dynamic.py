@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.notes import SHAPES
+from nbmem.virtual.notes import BINS, COUNTS, MASKED_SELECT, NONZERO, REPEAT, UNIQUE
 from nbmem.virtual.shapes import Results, spec_of
 from nbmem.virtual.tensors import is_virtual
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def _count(mode: CardMode, tensor: torch.Tensor) -> int:
-    """How many elements are not zero; all of them where nobody knows."""
+def _count(mode: CardMode, tensor: torch.Tensor, note: str) -> int:
+    """How many elements are not zero; all of them, with a note, where nobody knows."""
     twin = mode.values.twin(tensor) if is_virtual(tensor) else tensor
     if twin is not None:
         with _C._DisableTorchDispatch():
             return int(torch.count_nonzero(twin))
     assert mode.gpu is not None
-    mode.gpu.note(SHAPES)
+    mode.gpu.note(note)
     return tensor.numel()
 
 
@@ -38,7 +38,7 @@ def _deliver(mode: CardMode, call: Call, *sizes: tuple[tuple[int, ...], torch.dt
 def nonzero(mode: CardMode, call: Call) -> Any:
     """Indices of what is not zero; the card stores them transposed."""
     tensor = call.args[0]
-    found = _count(mode, tensor)
+    found = _count(mode, tensor, NONZERO)
     spec = spec_of((found, tensor.dim()), torch.int64, 0, (1, max(1, found)))
     return mode.deliver(call, Results(spec, (spec,)))
 
@@ -47,7 +47,7 @@ def masked_select(mode: CardMode, call: Call) -> Any:
     """The elements where a mask holds."""
     tensor, mask = call.args
     whole = torch.broadcast_shapes(tensor.size(), mask.size()).numel()
-    found = _count(mode, mask)
+    found = _count(mode, mask, MASKED_SELECT)
     size = found * (whole // max(1, mask.numel()))
     return _deliver(mode, call, ((size,), tensor.dtype))
 
@@ -89,22 +89,28 @@ def _without_masks(indices: Any) -> list[torch.Tensor | None]:
 
 
 def unique(mode: CardMode, call: Call) -> Any:
-    """Different values: at most as many as there are elements."""
-    tensor = call.args[0]
+    """Different values of `_unique2` and its kin: at most as many as there are elements or rows."""
+    tensor, dim = call.args[0], call.argument("dim")
     twin = mode.values.twin(tensor)
     assert mode.gpu is not None
     if twin is not None:
         with _C._DisableTorchDispatch():
-            found = int(torch.unique(twin).numel())
+            args, kwargs = call.map(lambda _: twin)
+            found = int(call.func(*args, **kwargs)[0].size(dim or 0))
     else:
-        mode.gpu.note(SHAPES)
-        found = tensor.numel()
+        mode.gpu.note(UNIQUE)
+        found = tensor.numel() if dim is None else tensor.size(dim)
+    size = [found]
+    if dim is not None:
+        size = list(tensor.size())
+        size[dim] = found
+    whole = tuple(tensor.size()) if dim is None else (tensor.size(dim),)
     return _deliver(
         mode,
         call,
-        ((found,), tensor.dtype),
-        (tuple(tensor.size()), torch.int64),
-        ((found,), torch.int64),
+        (tuple(size), tensor.dtype),
+        (whole if call.argument("return_inverse") else (0,), torch.int64),
+        ((found if call.argument("return_counts") else 0,), torch.int64),
     )
 
 
@@ -116,23 +122,50 @@ def repeat_interleave(mode: CardMode, call: Call) -> Any:
         twin = mode.values.twin(repeats)
         assert mode.gpu is not None
         if twin is None:
-            mode.gpu.note(SHAPES)
+            mode.gpu.note(REPEAT)
         size = int(twin.sum()) if twin is not None else repeats.numel()
     return _deliver(mode, call, ((int(size),), repeats.dtype))
 
 
 def bincount(mode: CardMode, call: Call) -> Any:
     """One count for each value that occurs."""
-    tensor = call.args[0]
-    least = int(call.argument("minlength", 0) or 0)
+    tensor, weights = call.args[0], call.argument("weights")
+    bins = int(call.argument("minlength", 0) or 0)
     twin = mode.values.twin(tensor)
     assert mode.gpu is not None
     if twin is not None and twin.numel():
-        found = max(least, int(twin.max()) + 1)
-    else:
-        mode.gpu.note(SHAPES)
-        found = max(least, 1)
-    return _deliver(mode, call, ((found,), torch.int64))
+        bins = max(bins, int(twin.max()) + 1)
+    elif not bins:
+        mode.gpu.note(BINS)
+        bins = 1
+    exact = weights is None
+    made = _deliver(mode, call, ((bins,), torch.int64 if exact else _sum_type(weights)))
+    if exact:
+        _spread(mode, tensor, made)
+    return made
+
+
+def _sum_type(weights: torch.Tensor) -> torch.dtype:
+    return torch.float32 if weights.dtype is torch.float32 else torch.float64
+
+
+def histc(mode: CardMode, call: Call) -> Any:
+    """The number of bins is known."""
+    made = mode.execute(call)
+    _spread(mode, call.args[0], made)
+    return made
+
+
+def _spread(mode: CardMode, tensor: torch.Tensor, counts: torch.Tensor) -> None:
+    """Where counts are unknown, the same in each bin: their sum is what programs rely on."""
+    assert mode.gpu is not None
+    if mode.values.twin(counts) is None:
+        mode.gpu.note(COUNTS)
+        share, rest = divmod(tensor.numel(), counts.numel())
+        with _C._DisableTorchDispatch():
+            spread = torch.full(counts.size(), share, dtype=counts.dtype)
+            spread[:rest] += 1
+        mode.values.teach(counts, spread)
 
 
 def pack(mode: CardMode, call: Call) -> Any:
@@ -156,6 +189,10 @@ SPECIAL: dict[Any, Any] = {
     aten.index_put_.default: index_put,
     aten._index_put_impl_.default: index_put,
     aten._unique2.default: unique,
+    aten.unique_consecutive.default: unique,
+    aten.unique_dim.default: unique,
+    aten.unique_dim_consecutive.default: unique,
+    aten.histc.default: histc,
     aten.repeat_interleave.Tensor: repeat_interleave,
     aten.bincount.default: bincount,
 }

@@ -1,6 +1,11 @@
-"""The category of the warnings that say once what a virtual card cannot answer."""
+"""The sentences that say once what a virtual card cannot answer, and their category as warnings."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class NbmemWarning(UserWarning):
@@ -11,11 +16,32 @@ VALUES = (
     "This is a virtual GPU: tensors on it have shapes and take memory, but no values are computed. "
     "What the program reads from the card (.item(), .cpu(), print) are plausible stand-ins."
 )
-SHAPES = (
-    "A shape here depends on values, which a virtual GPU does not compute: the largest possible "
-    "shape is assumed, so memory from here on is an upper bound."
-)
 COMPILE = (
     "torch.compile runs eagerly on a virtual GPU: Inductor's memory plan is not modelled, so the "
     "figures are those of eager mode."
 )
+_UNKNOWN = "depends on values, which a virtual GPU does not compute"
+_BOUND = "so memory from here on is an upper bound"
+NONZERO = (
+    f"How many elements nonzero, where(mask) or x[mask] finds {_UNKNOWN}: all are assumed, "
+    f"{_BOUND}. torch.nonzero_static(mask, size=...) says how many."
+)
+MASKED_SELECT = f"How many elements masked_select finds {_UNKNOWN}: all are assumed, {_BOUND}."
+UNIQUE = f"How many different values unique finds {_UNKNOWN}: all are assumed to differ, {_BOUND}."
+REPEAT = (
+    f"How often repeat_interleave repeats {_UNKNOWN}: once each is assumed, which may be too few. "
+    "output_size=... says the sum."
+)
+BINS = (
+    f"How many bins bincount makes {_UNKNOWN}: minlength is assumed, which may be too few. "
+    "A larger minlength=... says how many."
+)
+COUNTS = (
+    f"How many elements fall into each bin of bincount or histc {_UNKNOWN}: the same number in "
+    "each is assumed."
+)
+
+
+def on_figures(notes: Iterable[str]) -> list[str]:
+    """Those that bear on a report's figures; without values, memory is the same."""
+    return [note for note in notes if note != VALUES]

@@ -1,0 +1,81 @@
+"""Shapes that depend on values take a bound that the card names, or the number it is told."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+
+import nbmem
+from nbmem.views.export import report_json
+from nbmem.views.html import render_html
+from nbmem.views.text import render_text
+from nbmem.virtual import notes
+
+ROWS, COLUMNS = 1000, 8
+
+
+def x():
+    return torch.randn(ROWS, COLUMNS, device="cuda")
+
+
+def ids():
+    """Too large for the card to follow its values."""
+    return torch.randint(1, 4, (20_000,), device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("call", "size", "note"),
+    [
+        (lambda: x().nonzero(), (8000, 2), notes.NONZERO),
+        (lambda: torch.where(x() > 0)[0], (8000,), notes.NONZERO),
+        (lambda: x()[x() > 0], (8000,), notes.NONZERO),
+        (lambda: x()[x().sum(1) > 0], (1000, 8), notes.NONZERO),
+        (lambda: x().masked_select(x() > 0), (8000,), notes.MASKED_SELECT),
+        (lambda: torch.unique(x()), (8000,), notes.UNIQUE),
+        (lambda: torch.unique(x(), dim=1), (1000, 8), notes.UNIQUE),
+        (lambda: torch.unique_consecutive(ids()), (20_000,), notes.UNIQUE),
+        (lambda: ids().repeat_interleave(ids()), (20_000,), notes.REPEAT),
+        (lambda: torch.bincount(ids()), (1,), notes.BINS),
+    ],
+)
+def test_what_nobody_knows_takes_a_bound_by_name(gpu, call, size, note):
+    assert call().size() == size
+    assert note in gpu.notes
+
+
+@pytest.mark.parametrize(
+    ("call", "size"),
+    [
+        (lambda: torch.nonzero_static(x(), size=10), (10, 2)),
+        (lambda: ids().repeat_interleave(ids(), output_size=50_000), (50_000,)),
+        (lambda: torch.bincount(ids(), minlength=4), (4,)),
+        (lambda: torch.tensor([0, 3, 3], device="cuda").nonzero(), (2, 1)),
+        (lambda: torch.unique(torch.tensor([[1, 2], [1, 2]], device="cuda"), dim=0), (1, 2)),
+    ],
+)
+def test_what_is_told_or_known_is_exact(gpu, call, size):
+    assert call().size() == size
+    assert not [note for note in gpu.notes if "assumed," in note]
+
+
+@pytest.mark.parametrize(
+    "count", [lambda: torch.bincount(ids(), minlength=6), lambda: torch.histc(ids(), 6, 0, 5)]
+)
+def test_unknown_counts_add_up_so_that_tokens_can_be_sent_to_experts(gpu, count):
+    counts = count().tolist()
+    parts = torch.ones(20_000, 4, device="cuda").split([int(n) for n in counts])
+    assert len(parts) == 6
+    assert notes.COUNTS in gpu.notes
+
+
+def test_reports_say_what_they_rest_on(gpu):
+    with nbmem.trace() as trace:
+        kept = torch.compile(lambda a: a[a > 0])(x())
+    report = trace.report()
+    for note in (notes.NONZERO, notes.COMPILE):
+        assert note in report.notes
+        assert note in report_json(report)["notes"]
+        assert note[:40] in render_text(report)
+        assert note[:40] in render_html(report)
+    assert notes.VALUES not in report.notes
+    del kept
