@@ -42,7 +42,8 @@ export interface ICardSample {
   peak: number;
   /**
    * `allocated` by what is known of it, in the order to stack them. They add up to it exactly; the
-   * last one is the rest. Empty where nothing is known.
+   * last one is the rest. Empty where nothing is known: in a cell without a trace, and before a
+   * loop's first forward has ended.
    */
   by_category: [string, string, number][];
 }

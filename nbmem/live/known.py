@@ -2,7 +2,8 @@
 
 A tensor is not read from the hub's thread: autograd writes gradients without the interpreter's
 lock. The training hooks see storages in the user's own thread, and what they saw last is added up
-here. So each figure is that of the last change of phase; the rest of `allocated` is one figure.
+here. So each figure is that of the last change of phase, none is there before a loop's first
+forward has ended, and the rest of `allocated` is one figure.
 """
 
 from __future__ import annotations
@@ -43,12 +44,14 @@ class KnownBytes:
     def of(self, device: int, allocated: int) -> tuple[Entry, ...]:
         """A card's allocated bytes by category, the rest last; empty where nothing is known."""
         sums = {c: self._sums.get((device, c), 0) for c in CATEGORIES}
-        freed = self._freed.get(device, 0)
-        sums[Category.GRADIENTS] = max(0, sums[Category.GRADIENTS] - freed)
-        rest = allocated - sum(sums.values())
+        gradients = sums.pop(Category.GRADIENTS) - self._freed.get(device, 0)
+        beside = allocated - sum(sums.values())
+        # zero_grad() frees one after the other, and only its end is seen: no more than there are.
+        sums[Category.GRADIENTS] = max(0, min(gradients, beside))
+        rest = beside - sums[Category.GRADIENTS]
         if rest < 0 or rest == allocated:  # seen before something went, or nothing seen
             return ()
-        named = tuple((c.key, c.label, size) for c, size in sums.items() if size)
+        named = tuple((c.key, c.label, sums[c]) for c in CATEGORIES if sums[c])
         return (*named, (*REST, rest))
 
     def follow(self) -> None:

@@ -62,7 +62,8 @@ class CardSample:
         peak: Highest `allocated` since the cell began: torch's own counter where the cell has
             raised it, else the highest that was read.
         by_category: `allocated` by what is known of it, in the order to stack them. They add up to
-            it exactly; the last one is the rest. Empty where nothing is known.
+            it exactly; the last one is the rest. Empty where nothing is known: in a cell without a
+            trace, and before a loop's first forward has ended.
     """
 
     index: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -9,7 +11,11 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
 from nbmem import api, virtual
+from nbmem.live.cards import CardReader
 from nbmem.live.known import KnownBytes
+
+HUGE = 1 << 18
+"""Its gradients are far more than all else, the libraries' workspaces too."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +41,9 @@ def bytes_of(known):
     return named
 
 
-def network():
+def network(inner=200):
     model = torch.nn.Sequential(
-        torch.nn.Linear(100, 200), torch.nn.BatchNorm1d(200), torch.nn.Linear(200, 10)
+        torch.nn.Linear(100, inner), torch.nn.BatchNorm1d(inner), torch.nn.Linear(inner, 10)
     ).cuda()
     return model, torch.optim.Adam(model.parameters())
 
@@ -62,6 +68,38 @@ def test_each_category_is_there_once_the_loop_has_shown_it(known):
     model(torch.zeros(8, 100, device="cuda")).sum().backward()
     optimizer.zero_grad(set_to_none=False)
     assert bytes_of(known)["gradients"] == weights, "zeroed, and still there"
+
+
+def test_gradients_that_go_one_by_one_are_no_more_than_are_left(known):
+    model, optimizer = network(HUGE)
+    model(torch.zeros(8, 100, device="cuda")).sum().backward()
+    optimizer.step()
+    whole = bytes_of(known)["gradients"]
+    model[0].weight.grad = None
+    assert whole - 4 * 100 * HUGE <= bytes_of(known)["gradients"] < whole
+
+
+def test_every_reading_of_a_loop_has_its_categories():
+    """Also in the middle of zero_grad(), and where the cell goes on while the card is read."""
+    readings, ended = [], threading.Event()
+
+    def read(recorder, reader):
+        while not ended.is_set():
+            step, cards = recorder.turns.step_now(), reader.read(recorder)
+            if step:
+                readings.extend(bool(card.by_category) for card in cards)
+
+    with api.trace("t", namespace={}):
+        thread = threading.Thread(target=read, args=(api.running_recorder(), CardReader()))
+        thread.start()
+        model, optimizer = network(HUGE)
+        while len(readings) < 1000:
+            model(torch.zeros(8, 100, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        ended.set()
+        thread.join()
+    assert readings.count(False) == 0, f"of {len(readings)}"
 
 
 def test_what_is_gone_is_not_named(known):
