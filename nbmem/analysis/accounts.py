@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _FORM = re.compile(r" \([\d, ]*\) \w+$")
-_ROOT = re.compile(r"(?:input )?(?:Out\[\d+\]|[A-Za-z_]\w*)")
+_ROOT = re.compile(r"(?:input |saved by |saved after )?(?:Out\[\d+\]|[A-Za-z_]\w*)")
 _INDEX = re.compile(r"\[\d+\]")
 
 

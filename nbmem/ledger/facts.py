@@ -10,6 +10,7 @@ import numpy as np
 from nbmem.core.categories import Category
 from nbmem.core.events import Action
 from nbmem.ledger.phase_map import NOWHERE
+from nbmem.ledger.repeats import repeated
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,9 +85,14 @@ def facts_of(
     """
     born, freed, count = allocations.born, allocations.freed, len(events)
     allocs = np.flatnonzero(events.action == Action.ALLOC)
+    born_in, died_in = phases.of(born), phases.of(freed)
     rows = _row_of(allocations, identities, count)
-    found = np.flatnonzero(rows >= 0)
-    names = np.full(len(allocations), NO_NAME, np.int64)
+    # What a graph has saved is named after its module, unless the notebook has a name for it.
+    saved = np.full(len(allocations), NO_NAME, np.int64)
+    graphs = np.flatnonzero((rows >= 0) & (identities.category == Category.ACTIVATIONS))
+    saved[rows[graphs]] = identities.name[graphs]
+    names = repeated(saved, allocations, born_in, phases)
+    found = np.flatnonzero((rows >= 0) & (identities.category != Category.ACTIVATIONS))
     # The category that counts most names it last; within one, the latest sighting.
     order = found[np.argsort(-identities.category[found].astype(np.int64), kind="stable")]
     names[rows[order]] = identities.name[order]
@@ -96,7 +102,6 @@ def facts_of(
         mine = found[identities.category[found] == category]
         np.maximum.at(last, rows[mine], identities.position[mine])
         seen_as[category] = last
-    born_in, died_in = phases.of(born), phases.of(freed)
     # What a caught out-of-memory error freed in a forward would have lived on without it.
     failures = np.flatnonzero(events.action == Action.OOM)
     unwound = np.searchsorted(failures, born) != np.searchsorted(failures, freed)

@@ -24,7 +24,8 @@ class Seen(NamedTuple):
         addr: Address of the storage.
         size: Bytes of the storage.
         category: What it is.
-        name: Its name and form.
+        name: Its name and form; for what belongs to a module or an optimizer, behind that one's.
+        before: What stands before the name of that module or optimizer.
     """
 
     device: int
@@ -32,6 +33,7 @@ class Seen(NamedTuple):
     size: int
     category: Category
     name: str
+    before: str = ""
 
 
 def see(tensor: Any, category: Category, name: str, *, form: bool = True) -> Seen | None:

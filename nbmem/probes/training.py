@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nbmem.probes.cuda import import_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class Listener(Protocol):
@@ -36,8 +36,8 @@ class Listener(Protocol):
     ) -> None:
         """The outermost module call has ended, by its result or by an exception."""
 
-    def backward_begins(self) -> None:
-        """The engine is about to run."""
+    def backward_begins(self, outputs: Sequence[Any]) -> None:
+        """The engine is about to run from these tensors or graph edges."""
 
     def backward_ends(self) -> None:
         """The engine has run, or failed."""
@@ -138,7 +138,7 @@ class TrainingHooks:
             unregister = register(outputs) if log.getEffectiveLevel() <= logging.DEBUG else None
             self._backward_depth += 1
             if self._backward_depth == 1:
-                self._listener.backward_begins()
+                self._listener.backward_begins(outputs)
 
             def end() -> None:
                 self._backward_depth = max(0, self._backward_depth - 1)

@@ -48,6 +48,11 @@ def freeze(
             f"More than {MAX_ROWS} tensors were seen; later ones are told apart by their births "
             "and lifetimes alone."
         )
+    if recorder.identities.unread is not None:
+        recorder.note(
+            f"nbmem lost the names of what graphs have saved: {recorder.identities.unread}. "
+            "The cell itself is not affected."
+        )
     return Session(
         name=name,
         created_ns=time.time_ns(),

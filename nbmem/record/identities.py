@@ -10,12 +10,14 @@ import numpy as np
 from nbmem.core.categories import Category
 from nbmem.core.session import Identities, Marks
 from nbmem.probes import tensors
+from nbmem.probes.saved import Module, saved_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MAX_ROWS = 300_000
 """Beyond this many, births and lifetimes decide alone (a note says so)."""
+_IN_GROUP = ".param_groups"
 
 
 class Known:
@@ -51,6 +53,7 @@ class IdentityLog:
         full: Whether sightings were left out.
         owned: Which rows are walks of a module or an optimizer, as ranges.
         last_gradients: The range of the last gradients.
+        unread: Why graphs are not read any more; None while they are.
     """
 
     def __init__(self) -> None:
@@ -60,9 +63,11 @@ class IdentityLog:
         self._parameters: dict[int, tuple[weakref.ref[Any], Known, str]] = {}
         self._walked: dict[int, Footprint] = {}
         self._states: dict[int, tuple[int, ...]] = {}
+        self._forwards: set[tuple[Any, ...]] = set()
         self.full = False
         self.owned: list[tuple[int, int]] = []
         self.last_gradients = (0, 0)
+        self.unread: str | None = None
 
     # --- while the cell runs
 
@@ -93,6 +98,31 @@ class IdentityLog:
                     self._rows.append((mark, seen, owner))
         self.last_gradients = (first, len(self._rows))
 
+    def saved(self, mark: int, outputs: Iterable[Any], forward: tuple[Any, ...]) -> None:
+        """See what a graph has saved, unless a forward of the same kind was seen before.
+
+        Args:
+            mark: The backward's beginning.
+            outputs: What backward() starts from.
+            forward: What is the same for forwards that allocate alike: their names are carried over
+                when the recording is read (ledger/repeats.py).
+        """
+        if forward in self._forwards or self.unread is not None or not self._room():
+            return
+        self._forwards.add(forward)
+        try:
+            found = list(saved_tensors(outputs, self._module_of))
+        except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet
+            self.unread = repr(err)
+        else:
+            self._rows.extend((mark, seen, owner) for seen, owner in found)
+
+    def _module_of(self, parameter: Any) -> Module | None:
+        ref, known, name = self._parameters.get(id(parameter), (None, None, ""))
+        if ref is None or ref() is not parameter or name.startswith(_IN_GROUP):
+            return None
+        return Module(known, name.removesuffix(".grad").rpartition(".")[0])
+
     def _learn_module(self, known: Known, module: Any) -> None:
         for name, parameter in module.named_parameters():
             self._parameters[id(parameter)] = weakref.ref(parameter), known, f".{name}.grad"
@@ -106,7 +136,7 @@ class IdentityLog:
             for index, parameter in enumerate(group["params"]):
                 entry = self._parameters.get(id(parameter))
                 if entry is None or entry[0]() is not parameter:
-                    name = f".param_groups[...][{index}].grad"
+                    name = f"{_IN_GROUP}[...][{index}].grad"
                     self._parameters[id(parameter)] = weakref.ref(parameter), known, name
 
     def state(self, mark: int, optimizer: Any) -> None:
@@ -174,7 +204,9 @@ class IdentityLog:
         """One card's identities; `names` collects their texts, text to index."""
         rows = [row for row in self._rows if row[1].device == device]
         at = np.array([mark for mark, _, _ in rows], np.int64)
-        texts = [s.name if owner is None else owner.name + s.name for _, s, owner in rows]
+        texts = [
+            s.name if owner is None else f"{s.before}{owner.name}{s.name}" for _, s, owner in rows
+        ]
         return Identities(
             position=marks.position[at] if rows else at,
             addr=np.array([s.addr for _, s, _ in rows], np.int64),

@@ -55,8 +55,16 @@ class MarkLog:
 
     def requested_between(self, first: int, last: int) -> dict[int, int]:
         """By how much the requested bytes of each card grew between two marks."""
+        return {card: requested for card, _, requested in self.growth(first, last)}
+
+    def growth(self, first: int, last: int) -> tuple[tuple[int, int, int], ...]:
+        """Each card's ordinal, entries of its history and requested bytes between two marks."""
         before, after = self._readings[first], self._readings[last]
-        return {i: c.requested - before[i].requested for i, c in after.items() if i in before}
+        return tuple(
+            (i, c.actions - before[i].actions, c.requested - before[i].requested)
+            for i, c in after.items()
+            if i in before
+        )
 
     def before_first(self, device: int) -> int:
         """The history's length at the first mark; 0 where CUDA came up after it."""

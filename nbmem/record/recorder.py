@@ -64,7 +64,7 @@ class Recorder:
         self.marks = MarkLog(device)
         self.identities = IdentityLog()
         self.program = ProgramLog()
-        self.turns = TurnLog(self.marks.take, self.identities, self.program)
+        self.turns = TurnLog(self.marks, self.identities, self.program)
         self.blocks: list[tuple[str, int, int]] = []
         self.history = HistoryProbe(max_entries=max_events, stacks=stacks)
         self.sampler = Sampler(device, self.note)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from nbmem.record.identities import IdentityLog
+    from nbmem.record.marks import MarkLog
     from nbmem.record.program import ProgramLog
 
 Kind = Literal["forward", "inference", "recompute", "backward", "optimizer", "zero_grad"]
@@ -37,21 +38,20 @@ class TurnLog:
     Modules that are called one after another inside one forward cost no reading.
 
     Args:
-        take: Reads the counters, returns the mark's index.
+        marks: Takes the readings.
         identities: Sees weights, gradients, state and inputs where they are known to be.
         program: Remembers how modules were called.
     """
 
-    def __init__(
-        self, take: Callable[[], int], identities: IdentityLog, program: ProgramLog
-    ) -> None:
+    def __init__(self, marks: MarkLog, identities: IdentityLog, program: ProgramLog) -> None:
         self.turns: list[Turn] = []
         self.phase: str | None = None
         self.step = 0
-        self._take = take
+        self._marks = marks
         self._identities = identities
         self._program = program
         self._root = 0
+        self._graph_from = 0  # mark at which the graph of the next backward began
         self._stepped: set[int] = set()
         self._usual = 1  # optimizers of a pass
         self._ahead = False  # whether a pass has begun whose optimizer has not stepped yet
@@ -66,7 +66,7 @@ class TurnLog:
         return self.step + self._ahead
 
     def _turn(self, kind: Kind, *, begins: bool, key: int = 0) -> int:
-        mark = self._take()
+        mark = self._marks.take()
         self.turns.append(Turn(kind, begins, mark, key))
         return mark
 
@@ -83,7 +83,7 @@ class TurnLog:
         self._root = id(module)
         self.phase = kind
         self._ahead = len(self._stepped) >= self._usual
-        self._turn(kind, begins=True, key=self._root)
+        self._graph_from = self._turn(kind, begins=True, key=self._root)
 
     def forward_ends(
         self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool
@@ -98,16 +98,19 @@ class TurnLog:
         self._identities.inputs(mark, args, kwargs)
         self._program.called(module, args, kwargs)
 
-    def backward_begins(self) -> None:
-        """The engine is about to run."""
+    def backward_begins(self, outputs: Sequence[Any]) -> None:
+        """The engine is about to run: what the graph has saved can be seen now."""
         self.phase = "backward"
         self._ahead = len(self._stepped) >= self._usual
-        self._turn("backward", begins=True)
+        mark = self._turn("backward", begins=True)
+        forward = (self._root, *self._marks.growth(self._graph_from, mark))
+        self._identities.saved(mark, outputs, forward)
 
     def backward_ends(self) -> None:
         """The engine has run: the gradients are there."""
         self.phase = None
-        self._identities.gradients(self._turn("backward", begins=False))
+        self._graph_from = self._turn("backward", begins=False)
+        self._identities.gradients(self._graph_from)
 
     def optimizer_begins(self, optimizer: Any) -> None:
         """An optimizer steps."""

@@ -65,9 +65,17 @@ class Graphs:
     def of_node(self, node: Any) -> list[Any]:
         """The nodes before a node, and the tensors that it has saved for backward."""
         found = [before for before, _ in node.next_functions if before is not None]
-        for slot in self._slots(type(node)):
-            found.extend(_data(slot, node))
+        found.extend(self.saved_by(node))
         return found
+
+    def saved_by(self, node: Any) -> Iterator[Any]:
+        """What a node has saved for backward; a parameter's own node holds the parameter."""
+        for slot in self._slots(type(node)):
+            yield from _data(slot, node)
+
+    def saves(self, node: Any) -> bool:
+        """Whether nodes of this kind save anything."""
+        return bool(self._slots(type(node)))
 
     def _slots(self, kind: type) -> tuple[Any, ...]:
         slots = self._saved.get(kind)

@@ -1,0 +1,166 @@
+"""Which tensors a graph has saved for backward, and for which module: activations get their names.
+
+Read when a backward begins and all of them live. A node that takes a parameter belongs to the
+parameter's module; any other comes after the module that its first input comes from. The graph
+itself says both, so no module has to be hooked.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.core.categories import Category
+from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.holders.graphs import Graphs
+from nbmem.probes.tensors import Seen, see
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+MAX_NODES = 50_000
+"""A graph is read up to so many nodes: about 0.1 s."""
+_BACKWARD = re.compile(r"Backward\d*$")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+class Module(NamedTuple):
+    """A module as the parameters of it are known.
+
+    Attributes:
+        owner: Whoever knows the outermost module's name.
+        path: The module's path in it: `.layer1.0.conv1`, or empty.
+    """
+
+    owner: Any
+    path: str
+
+
+class Saved(NamedTuple):
+    """A storage that a graph keeps for backward.
+
+    Attributes:
+        seen: The storage; its name begins behind the owner's.
+        owner: The owner of the module that it is named after; None if no module is known.
+    """
+
+    seen: Seen
+    owner: Any
+
+
+def saved_tensors(
+    outputs: Iterable[Any], module_of: Callable[[Any], Module | None]
+) -> Iterator[Saved]:
+    """What the graph behind some outputs has saved, each storage once; nothing is held.
+
+    Args:
+        outputs: The tensors or graph edges that backward() starts from.
+        module_of: The module of a parameter; None if nobody knows it.
+    """
+    walk = _Walk(module_of)
+    nodes = sorted(walk.nodes(outputs), key=lambda node: node._sequence_nr())  # noqa: SLF001
+    taken = {addr for node in nodes if (addr := walk.parameter_addr(node))}
+    own = [node for node in nodes if walk.module_at(node) is not None]
+    others = [node for node in nodes if walk.module_at(node) is None]
+    # A tensor that several have saved is named by a module's own node, else by the earliest.
+    for node in (*own, *others):
+        for tensor in walk.saved_by(node):
+            seen, owner = walk.see(node, tensor)
+            if seen is not None and seen.addr not in taken:
+                taken.add(seen.addr)
+                yield Saved(seen, owner)
+
+
+class _Walk:
+    def __init__(self, module_of: Callable[[Any], Module | None]) -> None:
+        torch: Any = loaded_torch()
+        self._tensor = torch.Tensor
+        self._graphs = Graphs(torch)
+        self._module_of = module_of
+        self._leaf: dict[int, Module | None] = {}
+        self._own: dict[int, Module | None] = {}
+        self._after: dict[int, Module | None] = {}
+
+    def nodes(self, outputs: Iterable[Any]) -> list[Any]:
+        """Every node behind the outputs; while they are kept, each has one id."""
+        found: dict[int, Any] = {}
+        queue = [n for o in outputs if (n := getattr(o, "node", None) or o.grad_fn) is not None]
+        while queue and len(found) < MAX_NODES:
+            node = queue.pop()
+            if id(node) not in found:
+                found[id(node)] = node
+                queue.extend(_before(node))
+        return list(found.values())
+
+    def parameter_addr(self, node: Any) -> int:
+        """Where the parameter lies in which a graph ends; 0 for any other node."""
+        if not _is_leaf(node):
+            return 0
+        seen = see(node.variable, Category.WEIGHTS, "", form=False)
+        return 0 if seen is None else seen.addr
+
+    def saved_by(self, node: Any) -> Iterator[Any]:
+        """The tensors that a node has saved."""
+        if not _is_leaf(node):
+            for value in self._graphs.saved_by(node):
+                if isinstance(value, self._tensor):
+                    yield value
+
+    def see(self, node: Any, tensor: Any) -> tuple[Seen | None, Any]:
+        """A saved tensor under the name of its module, and the module's owner."""
+        own = self.module_at(node)
+        module = own or self._module_before(node)
+        operator = _HUMP.sub("_", _BACKWARD.sub("", node.name())).lower()
+        if module is None:
+            return see(tensor, Category.ACTIVATIONS, f"saved by {operator}"), None
+        before = "saved by " if own else "saved after "
+        name = module.path if own else f"{module.path} ({operator})"
+        seen = see(tensor, Category.ACTIVATIONS, name)
+        return (None if seen is None else seen._replace(before=before)), module.owner
+
+    def module_at(self, node: Any) -> Module | None:
+        """The module one of whose parameters a node takes, also cast or transposed."""
+        if id(node) not in self._own:
+            modules = (self._module_of_leaf(before) for before in _before(node))
+            self._own[id(node)] = next((m for m in modules if m is not None), None)
+        return self._own[id(node)]
+
+    def _module_of_leaf(self, node: Any) -> Module | None:
+        """The module of the one parameter that a node's result is made of; None if of more."""
+        way = []
+        while id(node) not in self._leaf:
+            way.append(node)
+            before = _before(node)
+            if _is_leaf(node):
+                self._leaf[id(node)] = self._module_of(node.variable)
+            elif len(before) != 1 or self._graphs.saves(node):
+                self._leaf[id(node)] = None
+            else:
+                node = before[0]
+        for passed in way:
+            self._leaf[id(passed)] = self._leaf[id(node)]
+        return self._leaf[id(node)]
+
+    def _module_before(self, node: Any) -> Module | None:
+        """The nearest module on the way that a node's first input has come."""
+        way = []
+        found = None
+        while found is None and id(node) not in self._after:
+            way.append(node)
+            found = self.module_at(node)
+            before = _before(node)
+            if found is None and not before:
+                break
+            node = before[0] if before else node
+        found = found or self._after.get(id(node))
+        for passed in way:
+            self._after[id(passed)] = found
+        return found
+
+
+def _before(node: Any) -> list[Any]:
+    return [before for before, _ in node.next_functions if before is not None]
+
+
+def _is_leaf(node: Any) -> bool:
+    return type(node).__name__ == "AccumulateGrad"

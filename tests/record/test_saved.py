@@ -1,0 +1,135 @@
+"""Activations are named by the graph that has saved them; nothing of it is run or held."""
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="there is no graph without torch")
+
+import nbmem  # noqa: E402
+from nbmem import virtual  # noqa: E402
+from nbmem.core.categories import Category  # noqa: E402
+from nbmem.ledger.books import Books  # noqa: E402
+from nbmem.probes import saved  # noqa: E402
+
+nn = torch.nn
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(
+        not hasattr(torch._C._autograd.SavedTensor, "data"),
+        reason="torch 2.7 brought what it reads",
+    ),
+]
+ROW = 16 * 8 * 8 * 4  # bytes of one sample's feature map
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.head = nn.Linear(1024, 10, bias=False)
+
+    def forward(self, x):
+        features = self.norm(self.conv(x)).sigmoid()
+        return self.head((features * features).flatten(1))
+
+
+@pytest.fixture(autouse=True)
+def card():
+    with virtual.activated("T4") as gpu:
+        yield gpu
+
+
+def train(model, *batches):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches:
+        x = torch.randn(batch, 3, 8, 8, device="cuda")
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def activations(trace, step):
+    """Names and bytes of the activations that live when a step's backward begins."""
+    session = trace.session
+    books = Books(session)
+    begin = next(
+        s.first[0] for s in session.spans if (s.kind, s.name, s.step) == ("phase", "backward", step)
+    )
+    rows = [row for row in books.live(begin) if books.category[row] == Category.ACTIVATIONS]
+    sizes = books.followed.allocations.requested
+    return sorted((books.name(row), int(sizes[row])) for row in rows if sizes[row] > 512)
+
+
+def test_each_activation_has_its_module_and_its_bytes():
+    model = Net().cuda()
+    with nbmem.trace("run") as trace:
+        train(model, 4, 4)
+    assert activations(trace, 1) == [
+        ("saved after Net.norm (sigmoid) (4, 16, 8, 8) float32", 4 * ROW),
+        ("saved by Net.head (4, 1024) float32", 4 * ROW),
+        ("saved by Net.norm (4, 16, 8, 8) float32", 4 * ROW),
+    ]
+
+
+def test_one_graph_of_each_kind_is_read_and_names_the_others(monkeypatch):
+    read = []
+    whole = saved.saved_tensors
+
+    def counted(*args):
+        read.append(1)
+        return whole(*args)
+
+    monkeypatch.setattr("nbmem.record.identities.saved_tensors", counted)
+    model = Net().cuda()
+    with nbmem.trace("run") as trace:
+        train(model, 4, 4, 4, 4, 4, 4, 8, 8)
+    assert len(read) <= 4  # the first pass of each kind takes segments and workspaces, too
+    assert activations(trace, 5) == activations(trace, 0)
+    assert {size for _, size in activations(trace, 7)} == {8 * ROW}
+    assert all("(8, " in name for name, _ in activations(trace, 7))
+
+
+def test_reading_a_graph_runs_no_hook_and_holds_nothing(card):
+    model = Net().cuda()
+    unpacked = []
+
+    def unpack(packed):
+        unpacked.append(1)
+        return packed
+
+    x = torch.randn(4, 3, 8, 8, device="cuda")
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+        loss = model(x).square().mean()
+    modules = {id(p): saved.Module(None, "") for p in model.parameters()}
+    list(saved.saved_tensors([loss], lambda p: modules.get(id(p))))
+    assert not unpacked
+    loss = model(x).square().mean()
+    assert len(list(saved.saved_tensors([loss], lambda p: modules.get(id(p))))) >= 3
+    before = card.allocator.allocated
+    gc.disable()
+    try:
+        del loss
+        assert card.allocator.allocated < before - 3 * 4 * ROW
+    finally:
+        gc.enable()
+
+
+def test_without_a_module_the_operator_is_the_name():
+    w = torch.ones(256, device="cuda", requires_grad=True)
+    names = {s.seen.name for s in saved.saved_tensors([w.exp().sum()], lambda _: None)}
+    assert names == {"saved by exp (256,) float32"}
+
+
+def test_a_graph_that_cannot_be_read_costs_only_the_names(monkeypatch):
+    def broken(*_):
+        raise ValueError("a new kind")
+
+    monkeypatch.setattr("nbmem.record.identities.saved_tensors", broken)
+    model = Net().cuda()
+    with nbmem.trace("run") as trace:
+        train(model, 4, 4)
+    report = trace.report()
+    assert [row.name for row in report.phases if row.step == 1][-2:] == ["optimizer", "zero_grad"]
+    assert any("lost the names of what graphs have saved: ValueError" in n for n in report.notes)
