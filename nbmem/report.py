@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from nbmem.core.units import format_bytes
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -287,3 +289,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     ooms: tuple[Autopsy, ...] = ()
     details: Details | None = None
+
+    def __repr__(self) -> str:
+        peak = format_bytes(self.peak.allocated)
+        return f"<Report of {self.title!r}: at most {peak} allocated on {self.device.name}>"

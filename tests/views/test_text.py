@@ -50,6 +50,11 @@ def test_a_small_report_to_the_letter():
     assert render_text(sample.small()) + "\n" == SMALL
 
 
+def test_a_report_left_on_a_line_does_not_fill_the_screen():
+    said = "<Report of 'cell [3]': at most 551.5 MiB allocated on NVIDIA H100 80GB HBM3>"
+    assert repr(sample.small()) == said
+
+
 @pytest.mark.parametrize("name", sample.ALL)
 def test_every_report_is_plain_ascii_within_the_width(name):
     text = render_text(sample.ALL[name](), width=100)
