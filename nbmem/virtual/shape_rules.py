@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.shapes import Results, spec_of
+from nbmem.virtual.kernels.convolution_layout import layout, of_call, planar, strides
+from nbmem.virtual.shapes import Results, as_meta, infer, spec_of
 from nbmem.virtual.values import dense
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.virtual.calls import Call
+    from nbmem.virtual.shapes import TensorSpec
 
 aten = torch.ops.aten
 
@@ -44,10 +46,48 @@ def clone(call: Call) -> Results:
     return _one(tensor.size(), tensor.dtype, meta.stride())
 
 
+def convolution(call: Call) -> Results:
+    """The result has the format in which the kernel runs."""
+    spec = infer(call).fresh[0]
+    return _one(spec.size, spec.dtype, strides(spec.size, of_call(call)[0]))
+
+
+def convolution_backward(call: Call) -> Results:
+    """Gradients have the formats that cuDNN's kernels suggest for them, the bias's is a vector.
+
+    aten/src/ATen/native/cudnn/ConvShared.cpp: cudnn_convolution_backward
+    """
+    shapes = list(infer(call).shape)
+    gradient, source, weight = (as_meta(t) for t in call.args[:3])
+    runs, native = of_call(call)
+    if native:
+        return _several(shapes, [torch.contiguous_format] * 3)
+    source = planar(source).contiguous(memory_format=runs)
+    gradient = planar(gradient).contiguous(memory_format=layout(source, source))
+    formats = [layout(gradient, weight), layout(source, gradient), torch.contiguous_format]
+    return _several(shapes, formats)
+
+
+def _several(specs: list[Any], formats: list[torch.memory_format]) -> Results:
+    """Dense tensors in these formats where there is a result."""
+    fresh: list[TensorSpec] = []
+    shape: list[TensorSpec | None] = []
+    for spec, memory_format in zip(specs, formats, strict=True):
+        if spec is None:
+            shape.append(None)
+            continue
+        steps = strides(spec.size, memory_format)
+        fresh.append(spec_of(spec.size, spec.dtype, len(fresh), steps))
+        shape.append(fresh[-1])
+    return Results(tuple(shape), tuple(fresh))
+
+
 SHAPES: dict[Any, Callable[[Call], Results]] = {
     aten._softmax.default: softmax,
     aten._log_softmax.default: softmax,
     aten._softmax_backward_data.default: softmax_backward,
     aten._log_softmax_backward_data.default: softmax_backward,
     aten.clone.default: clone,
+    aten.convolution.default: convolution,
+    aten.convolution_backward.default: convolution_backward,
 }

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 
+from nbmem.virtual import shape_rules
 from nbmem.virtual.calls import Call
 from nbmem.virtual.cards import find_card
 from nbmem.virtual.kernels import KERNELS, convolution, embedding, reduce
@@ -79,3 +80,27 @@ def test_every_line_says_where_it_is_from(kernel):
 def test_no_operator_has_two_lines():
     names = [name for kernel in KERNELS for name in kernel.ops]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "last", "dtype", "expected"),
+    [
+        (96, 96, True, torch.float32, True),  # convnext_tiny: cuDNN, in the format of its input
+        (96, 1, True, torch.float32, True),
+        (96, 96, False, torch.float32, False),
+        (96, 1, False, torch.float32, False),
+        (96, 1, True, torch.float64, False),  # cuDNN is not asked for float64 in that format
+    ],
+)
+def test_a_convolution_keeps_the_format_of_its_input(channels, groups, last, dtype, expected):
+    x = torch.empty(8, channels, 56, 56, dtype=dtype, device="meta")
+    if last:
+        x = x.to(memory_format=torch.channels_last)
+    w = torch.empty(channels, channels // groups, 7, 7, dtype=dtype, device="meta")
+    more = (None, [1, 1], [3, 3], [1, 1], False, [0, 0], groups)
+    ahead = shape_rules.convolution(Call(torch.ops.aten.convolution.default, (x, w, *more), {}))
+    y = torch.empty_strided(ahead.fresh[0].size, ahead.fresh[0].stride, dtype=dtype, device="meta")
+    assert y.is_contiguous(memory_format=torch.channels_last) is expected
+    mask = [True, True, False]
+    back = Call(torch.ops.aten.convolution_backward.default, (y, x, w, *more, mask), {})
+    assert shape_rules.convolution_backward(back).fresh[0].stride == y.stride()

@@ -12,6 +12,7 @@ import torch
 from nbmem.virtual.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Problem
 from nbmem.virtual.kernels import convolution_workspace as workspace
 from nbmem.virtual.kernels import reduce
+from nbmem.virtual.kernels.convolution_layout import of_call, planar, strides
 from nbmem.virtual.kernels.plan import DNN, Kernel, drop, out, temporary
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 def forward(launch: Launch) -> Iterator[Step]:
     """The input's copy if its format is the wrong one, the result, the weight's, the workspace."""
     source, weight = launch["input"], launch["weight"]
-    layout = _format(source, weight)
+    layout, native = of_call(launch.call)
     yield from _copy("input", source, layout)
     yield out()
     yield from _copy("weight", weight, layout)
-    if _native_depthwise(source, weight, launch):
+    if native:
         return
     yield DNN
     result = _as_tensor(launch.outs[0])
@@ -39,9 +40,8 @@ def forward(launch: Launch) -> Iterator[Step]:
 def backward(launch: Launch) -> Iterator[Step]:
     """Gradients of input, weight and bias, one kernel after the other."""
     gradient, source, weight = launch["grad_output"], launch["input"], launch["weight"]
-    layout = _format(source, weight)
+    layout, native = of_call(launch.call)
     mask = launch["output_mask"]
-    native = _native_depthwise(source, weight, launch)
     transposed = launch["transposed"]
     number = 0
     if mask[1]:
@@ -71,8 +71,8 @@ def backward(launch: Launch) -> Iterator[Step]:
 
 def _bias(gradient: torch.Tensor, launch: Launch) -> Iterator[Step]:
     dims = [d for d in range(gradient.dim()) if d != 1]
-    layout = reduce.geometry(gradient, dims)
-    size, semaphores = reduce.staging(layout, reduce.accumulator(gradient.dtype), launch.card)
+    shape = reduce.geometry(gradient, dims)
+    size, semaphores = reduce.staging(shape, reduce.accumulator(gradient.dtype), launch.card)
     if size:
         yield temporary("staging", size)
         yield temporary("semaphores", semaphores)
@@ -91,7 +91,7 @@ def _scratch(  # noqa: PLR0913 - a convolution has three tensors
     x, y = (result, source) if launch["transposed"] else (source, result)
     if not x.numel() or not y.numel():
         return
-    layout = _format(source, weight)
+    layout, _ = of_call(launch.call)
     problem = Problem(
         kind=kind,
         dtype=str(source.dtype).removeprefix("torch."),
@@ -106,49 +106,25 @@ def _scratch(  # noqa: PLR0913 - a convolution has three tensors
         or torch.are_deterministic_algorithms_enabled(),
     )
     answer = launch.dnn.ask(problem) if launch.dnn is not None else None
-    size = workspace.nbytes(problem, answer, launch.card, last=layout is not None)
+    last = layout is not torch.contiguous_format
+    size = workspace.nbytes(problem, answer, launch.card, last=last)
     if size:
         yield temporary(name, size)
         yield drop(name)
 
 
-def _format(source: torch.Tensor, weight: torch.Tensor) -> torch.memory_format | None:
-    """Channels-last if one of them is, None for contiguous (cudnn_conv_suggest_memory_format)."""
-    for tensor in (source, weight):
-        layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
-        if (
-            layout is not None
-            and not tensor.is_contiguous()
-            and tensor.is_contiguous(memory_format=layout)
-        ):
-            return layout
-    return None
-
-
-def _copy(name: str, tensor: torch.Tensor, layout: torch.memory_format | None) -> Iterator[Step]:
+def _copy(name: str, tensor: torch.Tensor, layout: torch.memory_format) -> Iterator[Step]:
     """A copy where the tensor does not have the format that the kernel wants."""
-    if not tensor.is_contiguous(memory_format=layout or torch.contiguous_format):
+    if not planar(tensor).is_contiguous(memory_format=layout):
         yield temporary(name, tensor.numel() * tensor.element_size())
 
 
-def _native_depthwise(source: torch.Tensor, weight: torch.Tensor, launch: Launch) -> bool:
-    """torch's own kernel takes depthwise convolutions in the contiguous format, with no scratch.
-
-    aten/src/ATen/native/Convolution.cpp: use_cudnn_depthwise
-    """
-    groups = int(launch["groups"])
-    return groups > 1 and source.size(1) == groups and _format(source, weight) is None
-
-
 def _geometry(
-    tensor: torch.Tensor, layout: torch.memory_format | None
+    tensor: torch.Tensor, layout: torch.memory_format
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Size and strides in that format; one-dimensional convolutions get a second dimension."""
-    size = tuple(tensor.size())
-    if len(size) == 3:
-        size = (size[0], size[1], 1, size[2])
-    meta = torch.empty(size, device="meta", memory_format=layout or torch.contiguous_format)
-    return size, meta.stride()
+    """Size and strides in that format."""
+    size = tuple(planar(tensor).size())
+    return size, strides(size, layout)
 
 
 def _spatial(values: Any, source: torch.Tensor, unit: int) -> tuple[int, ...]:

@@ -127,7 +127,9 @@ def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -
     """Bytes of the workspace; `last`: the tensors are channels-last already."""
     shape = Shape.of(problem)
     if last or shape.groups > 1 or shape.positions == 1:
-        return answer.nbytes if answer is not None else 0
+        split = problem.kind == FOR_WEIGHT and answer is not None and answer.clustered
+        sums = partial_sums(shape, card) if split and shape.groups == 1 else 0
+        return sums + (answer.nbytes if answer is not None else 0)
     if problem.kind == FOR_WEIGHT:
         return _for_weight(shape, answer, card)
     if shape.plain:
