@@ -263,7 +263,6 @@ def running_recorder() -> Recorder | None:
     return _running[0][1] if _running else None
 
 
-def _main_namespace() -> Mapping[str, Any]:
 def _virtual_card() -> VirtualGPU | None:
     virtual = sys.modules.get("nbmem.virtual")
     card: VirtualGPU | None = virtual.active() if virtual is not None else None
@@ -280,6 +279,7 @@ def _note_limits_of_virtual_card(recorder: Recorder) -> None:
             recorder.note(sentence)
 
 
+def _main_namespace() -> Mapping[str, Any]:
     return vars(sys.modules["__main__"])
 
 
