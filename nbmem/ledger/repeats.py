@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 def repeated(saved: Ints, allocations: Allocations, born_in: Ints, phases: PhaseMap) -> Ints:
     """The same names for every forward that takes the same sizes in the same order.
 
-    A training loop repeats itself, so the probes read one graph of each kind of forward. Two
-    forwards are of one kind here only if every single allocation of theirs has the same size.
+    A training loop repeats itself, so the probes read one graph of each kind of forward. Another
+    one is of that kind here only if every single allocation of its own has the same size; it may be
+    shorter, since one that runs out of memory has no backward at all.
 
     Args:
         saved: Index of each allocation's name as a saved tensor, negative if it has none.
@@ -39,13 +40,13 @@ def repeated(saved: Ints, allocations: Allocations, born_in: Ints, phases: Phase
         for rows in np.split(order, bounds[1:])
         if len(rows) and phases.named(born_in[rows[:1]], "forward")[0]
     ]
-    known: dict[bytes, Ints] = {}
-    for rows in forwards:
-        if np.any(saved[rows] >= 0):
-            known.setdefault(allocations.requested[rows].tobytes(), saved[rows])
+    named = [rows for rows in forwards if np.any(saved[rows] >= 0)]
+    known = {allocations.requested[rows].tobytes(): saved[rows] for rows in reversed(named)}
     everywhere = saved.copy()
     for rows in forwards:
-        names = known.get(allocations.requested[rows].tobytes())
+        sizes = allocations.requested[rows].tobytes()
+        alike = (names for longer, names in known.items() if longer.startswith(sizes))
+        names = known[sizes] if sizes in known else next(alike, None)
         if names is not None:
-            everywhere[rows] = np.where(saved[rows] < 0, names, saved[rows])
+            everywhere[rows] = np.where(saved[rows] < 0, names[: len(rows)], saved[rows])
     return everywhere

@@ -91,6 +91,25 @@ def test_one_graph_of_each_kind_is_read_and_names_the_others(monkeypatch):
     assert all("(8, " in name for name, _ in activations(trace, 7))
 
 
+def test_a_forward_that_dies_is_named_by_those_that_did_not(card):
+    model = Net().cuda()
+    x = torch.randn(4, 3, 8, 8, device="cuda")
+
+    def fail(*_):
+        torch.empty(card.card.total_bytes, dtype=torch.uint8, device="cuda")
+
+    with nbmem.trace("run") as trace:
+        model(x).square().mean().backward()
+        model(x).square().mean().backward()
+        handle = model.head.register_forward_pre_hook(fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            model(x)
+        handle.remove()
+    blocks = {group.name: group.block for group in trace.report().ooms[0].holders}
+    assert blocks["saved after Net"] == 4 * ROW
+    assert blocks["saved by Net"] == 2 * 4 * ROW + 2 * 512  # and the batch's mean and deviation
+
+
 def test_reading_a_graph_runs_no_hook_and_holds_nothing(card):
     model = Net().cuda()
     unpacked = []
