@@ -70,6 +70,8 @@ def test_a_muted_tip_is_not_shown_until_it_is_heard_again(say):
     say("torch.zeros(8 << 20, device='cuda')")
     assert "muted until the kernel ends" in say("%nbmem mute out_history --session")
     assert "Tips" not in say(cell)
+    assert "Muted: out_history." in say("%nbmem tips")
+    assert "Muted" not in say("%nbmem tips --all"), "it is there"
     assert "You have muted it" in say("%nbmem explain out_history")
     say("%nbmem unmute out_history")
     assert "Tips" in say("%nbmem report")

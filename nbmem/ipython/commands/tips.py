@@ -23,6 +23,7 @@ _WHAT = {"cache": "the cache", "traceback": "the traceback", "out": "Out"}
 
 
 def _run(notebook: Notebook, argument: str) -> None:
+    from nbmem.core.mutes import muted
     from nbmem.views.tips import render_tips
     from nbmem.views.tips_html import render_tips_html
 
@@ -38,16 +39,18 @@ def _run(notebook: Notebook, argument: str) -> None:
     trace = notebook.last()
     findings = trace.all_tips() if "--all" in words else trace.report().findings
     findings = tuple(_measured(finding, notebook.tracer.freed) for finding in findings)
-    if not findings:
+    if findings:
+        show_bundle(
+            {
+                "text/plain": render_tips(findings, most=None),
+                "text/html": str(render_tips_html(findings, most=None)),
+            }
+        )
+    else:
         more = "" if "--all" in words else " `%nbmem tips --all` asks also what a full card needs."
         show_bundle(text_bundle(NOTHING + more))
-        return
-    show_bundle(
-        {
-            "text/plain": render_tips(findings, most=None),
-            "text/html": str(render_tips_html(findings, most=None)),
-        }
-    )
+    if "--all" not in words and (silent := sorted(muted())):
+        show_bundle(text_bundle(f"Muted: {', '.join(silent)}. `%nbmem unmute NAME` ends that."))
 
 
 def _measured(finding: Finding, freed: Iterable[Freed]) -> Finding:
