@@ -48,6 +48,7 @@ _ABSORBS = {
     aten.bitwise_or.Tensor: True,
     aten.logical_and.default: False,
     aten.bitwise_and.Tensor: False,
+    aten.mul.Tensor: False,
 }
 _OVERWRITES = frozenset({aten.copy_.default, aten.zero_.default, aten.fill_.Scalar})
 _UNDEFINED = frozenset(
@@ -150,16 +151,18 @@ class Values:
         return True
 
     def _absorbed(self, call: Call, result: torch.Tensor) -> bool:
-        """`unknown | True` is True and `unknown & False` is False, for whole tensors."""
+        """`unknown | True` is True and `unknown & 0` is 0, for whole tensors."""
         absorbs = _ABSORBS.get(call.func)
-        if absorbs is None or result.dtype is not torch.bool:
+        if absorbs is None or result.dtype.is_floating_point or result.dtype.is_complex:
+            return False
+        if absorbs and result.dtype is not torch.bool:
             return False
         for tensor in call.tensors:
             twin = self.twin(tensor) if is_virtual(tensor) else tensor
             with _C._DisableTorchDispatch():
-                if twin is not None and twin.dtype is torch.bool and bool((twin == absorbs).all()):
-                    value = torch.full((), absorbs, device=CPU).expand(result.size())
-                    self.teach(result, value)
+                if twin is not None and bool((twin == absorbs).all()):
+                    value = torch.full((), absorbs, dtype=result.dtype, device=CPU)
+                    self.teach(result, value.expand(result.size()))
                     return True
         return False
 

@@ -52,6 +52,19 @@ def test_a_known_side_can_decide(gpu):
     assert not (unknown & torch.zeros(3, dtype=torch.bool, device="cuda")).any().item()
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_loop_over_tokens_ends_where_the_program_says_so(gpu, mode):
+    """As `generate()`: which sequence saw its last token is unknown, the length limit is not."""
+    with mode():
+        unfinished = torch.ones(2, dtype=torch.int64, device="cuda")
+        for length in range(3):
+            last = torch.randn(2, 100, device="cuda").argmax(-1)
+            done = torch.isin(last, torch.tensor([7], device="cuda"))
+            done = done | torch.full((2,), length == 2, device="cuda")
+            unfinished = unfinished & ~done
+            assert bool(unfinished.max() == 0) is (length == 2)
+
+
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
