@@ -104,6 +104,7 @@ SPECIAL: dict[Any, Any] = {
     aten._to_copy.default: to_copy,
     aten.copy_.default: copy_,
     aten._local_scalar_dense.default: item,
+    aten.item.default: item,
     aten.equal.default: equal,
     aten.allclose.default: equal,
     aten.lift_fresh.default: lift,

@@ -198,7 +198,7 @@ class CardMode(TorchDispatchMode):
         """Run an operator without a shape rule as the smaller ones it consists of."""
         rule = torch._decomp.decomposition_table.get(call.func)
         with self:
-            # A composite's own C++ is what autograd would have seen; the table's rule is a likeness.
+            # First what autograd would have seen: a composite's own C++.
             if call.func._can_decompose():
                 return call.func.decompose(*call.args, **call.kwargs)
             if rule is not None:
