@@ -9,6 +9,8 @@ SEGMENT_START = 0x7000_0000_0000
 RANGE_START = 0x4000_0000_0000
 """Where virtual ranges for expandable segments begin."""
 RANGE_STEP = 1 << 40
+CARD_STEP = 1 << 48
+"""Between the addresses of two cards: one address space holds them all, as on a real machine."""
 _STEP = 2 << 20
 
 
@@ -57,11 +59,12 @@ class SimulatedDriver:
 
     __slots__ = ("_next_range", "_next_segment", "total_bytes", "used")
 
-    def __init__(self, total_bytes: int) -> None:
+    def __init__(self, total_bytes: int, *, number: int = 0) -> None:
+        """Make the driver of one card; `number` is its ordinal where there are several."""
         self.total_bytes = total_bytes
         self.used = 0
-        self._next_segment = SEGMENT_START
-        self._next_range = RANGE_START
+        self._next_segment = SEGMENT_START + number * CARD_STEP
+        self._next_range = RANGE_START + number * CARD_STEP
 
     @property
     def free_bytes(self) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from nbmem import devices, virtual
 from nbmem.core.errors import UsageError
-from nbmem.virtual.cards import Card, find_card
+from nbmem.virtual.cards import Card
+from nbmem.virtual.naming import find_card
 
 
 def card_for(gpu: str | Card | None) -> Card:

@@ -2,7 +2,7 @@
 
     from nbmem import virtual
 
-    virtual.activate("H100 80GB")
+    virtual.activate("H100 80GB")  # or "2xT4" for two cards
 
 From here on `torch.cuda` and NVML answer as the card would, until `deactivate()`. Tensors on it
 have shapes and addresses but no values: see `VirtualGPU.notes` for what cannot be answered.
@@ -15,7 +15,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from nbmem.virtual import current
-from nbmem.virtual.cards import CARDS, Card, find_card
+from nbmem.virtual.cards import CARDS, Card
+from nbmem.virtual.naming import find_card, find_cards
 from nbmem.virtual.notes import NbmemWarning
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ __all__ = [
     "cards",
     "deactivate",
     "find_card",
+    "find_cards",
+    "gpus",
 ]
 
 cards = CARDS
@@ -44,34 +47,46 @@ def activate(
     conf: str | None = None,
     other_processes: Mapping[int, int] | int | None = None,
 ) -> VirtualGPU:
-    """Put a virtual card in the place of CUDA for this process, until deactivate().
+    """Put virtual cards in the place of CUDA for this process, until deactivate().
 
     Args:
-        name: A card's name, in any case: "H100", "a100-40gb", "RTX 4090".
+        name: A card's name, in any case: "H100", "a100-40gb", "RTX 4090"; several cards of one
+            machine as "2xT4", of two kinds as "H100, 2xT4". CUDA_VISIBLE_DEVICES is of the real
+            cards and hides none of these.
         release: The release of torch whose allocator rules hold; None: the running one's.
         conf: Allocator settings; None: PYTORCH_CUDA_ALLOC_CONF of the environment.
-        other_processes: Bytes that others hold on the card, by PID or in one number.
+        other_processes: Bytes that others hold on each card, by PID or in one number.
+
+    Returns:
+        The first card, cuda:0; `gpus()` has all of them.
 
     Raises:
         UsageError: No such card, or a real CUDA context exists already.
     """
     from nbmem.virtual.install.switch import switch_on
 
-    card = find_card(name)
-    return switch_on(card, release=release, conf=conf, other_processes=other_processes)
+    cards = find_cards(name)
+    machine = switch_on(cards, release=release, conf=conf, other_processes=other_processes)
+    return machine.gpus[0]
 
 
 def deactivate() -> None:
     """Put back everything that activate() replaced; virtual tensors are unusable from then on."""
-    if current.gpu() is not None:
+    if current.machine() is not None:
         from nbmem.virtual.install.switch import switch_off
 
         switch_off()
 
 
 def active() -> VirtualGPU | None:
-    """The active card, or None."""
-    return current.gpu()
+    """The active card, the first of several; None without one."""
+    return next(iter(gpus()), None)
+
+
+def gpus() -> tuple[VirtualGPU, ...]:
+    """The active cards by CUDA ordinal; empty without one."""
+    machine = current.machine()
+    return () if machine is None else machine.gpus
 
 
 @contextlib.contextmanager

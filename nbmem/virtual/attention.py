@@ -58,7 +58,7 @@ def choose(  # noqa: PLR0913 - what the choice depends on
     gqa: bool,
 ) -> str:
     """The first kernel in torch's order whose conditions hold."""
-    capability = _capability()
+    capability = _capability(query)
     four = query.dim() == key.dim() == value.dim() == 4
     same_heads = four and query.size(1) == key.size(1) == value.size(1)
     if four and all(t.numel() for t in (query, key, value)):
@@ -139,6 +139,6 @@ def _bias(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> 
     return mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
 
 
-def _capability() -> tuple[int, int]:
-    gpu = current.gpu()
-    return gpu.card.capability if gpu is not None else (9, 0)
+def _capability(query: torch.Tensor) -> tuple[int, int]:
+    machine = current.machine()
+    return machine.of(query).card.capability if machine is not None else (9, 0)

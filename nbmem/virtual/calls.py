@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from nbmem.virtual.device import VirtualGPU
 
 aten = torch.ops.aten
 
@@ -63,9 +66,12 @@ class Call:
         args: Positional arguments.
         kwargs: Keyword arguments.
         tensors: Every tensor among them, lists of tensors included, in order.
+        gpu: The card on which it runs; set once that is known, before anybody handles the call.
     """
 
-    __slots__ = ("args", "func", "kwargs", "tensors")
+    __slots__ = ("args", "func", "gpu", "kwargs", "tensors")
+
+    gpu: VirtualGPU
 
     def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.func = func

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nbmem.core.errors import UsageError
 from nbmem.core.units import MIB
 
 H100_CONTEXT = 610 * MIB
@@ -268,23 +267,3 @@ CARDS: tuple[Card, ...] = (
         "32 GiB less what ECC-less cards of the family keep; context: estimate, by resident threads",
     ),
 )
-
-
-def _plain(name: str) -> str:
-    return " ".join(name.lower().replace("-", " ").replace("_", " ").split())
-
-
-def find_card(name: str | Card) -> Card:
-    """The card of that name, whatever its case, dashes or vendor prefix.
-
-    Raises:
-        UsageError: No such card; the message lists the known ones.
-    """
-    if isinstance(name, Card):
-        return name
-    wanted = _plain(name)
-    for card in CARDS:
-        if wanted in {_plain(card.key), _plain(card.name), *card.aliases}:
-            return card
-    known = ", ".join(card.key for card in CARDS)
-    raise UsageError(f"No card is called {name!r}. Known cards: {known}.")

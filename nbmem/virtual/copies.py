@@ -1,4 +1,4 @@
-"""Copies between the CPU and the card, and values that leave the card."""
+"""Copies between the CPU and a card or between two cards, and values that leave a card."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import torch
 
 from nbmem.virtual.calls import Call
 from nbmem.virtual.shapes import infer, spec_of
-from nbmem.virtual.tensors import is_virtual
+from nbmem.virtual.tensors import LAZY, is_virtual, true_device
 from nbmem.virtual.values import dense
 
 if TYPE_CHECKING:
+    from nbmem.virtual.device import VirtualGPU
     from nbmem.virtual.dispatch import CardMode
 
 aten = torch.ops.aten
@@ -29,11 +30,18 @@ def to_copy(mode: CardMode, call: Call) -> Any:
         return copy.contiguous(memory_format=layout) if _plain(layout) else copy
     if target.type == "meta":
         return torch.empty_strided(source.size(), dense(source), dtype=dtype, device="meta")
-    if is_virtual(source):
+    if _is_on(source, call.gpu):
         return NotImplemented
-    result = mode.allocate((spec_of(tuple(source.size()), dtype, 0, _strides(source, layout)),))[0]
-    mode.values.teach(result, source)
+    spec = spec_of(tuple(source.size()), dtype, 0, _strides(source, layout))
+    result = mode.allocate(call.gpu, (spec,))[0]
+    value = mode.values.twin(source) if is_virtual(source) else source
+    if value is not None:
+        mode.values.teach(result, value)
     return result
+
+
+def _is_on(tensor: torch.Tensor, gpu: VirtualGPU) -> bool:
+    return bool(true_device(tensor) == LAZY[gpu.index])
 
 
 def _plain(layout: torch.memory_format | None) -> bool:
@@ -48,9 +56,13 @@ def _strides(source: torch.Tensor, layout: torch.memory_format | None) -> tuple[
 
 
 def copy_(mode: CardMode, call: Call) -> Any:
-    """`target.copy_(source)` across devices; within the card it is an ordinary kernel."""
+    """`target.copy_(source)` across devices; within a card it is an ordinary kernel.
+
+    Known limit: cards that cannot reach each other's memory (GeForce) are copied between as if they
+    could: what a copy that also converts takes for a moment is missing.
+    """
     target, source = call.args[0], call.args[1]
-    if is_virtual(target) and is_virtual(source):
+    if is_virtual(target) and true_device(source) == true_device(target):
         return NotImplemented
     if is_virtual(target):
         torch.broadcast_shapes(target.size(), source.size())
@@ -89,15 +101,18 @@ def like(mode: CardMode, call: Call) -> Any:
     """`empty_like(cpu_tensor, device="cuda")` and its family: only the geometry is taken."""
     source = call.args[0]
     device = call.kwargs.get("device")
-    if is_virtual(source):
-        if device is None or device.type in ("cuda", "lazy"):
-            return NotImplemented
+    wants_card = device is None or device.type in ("cuda", "lazy")
+    if wants_card and _is_on(source, call.gpu):
+        return NotImplemented
+    if not wants_card:
         meta = torch.empty_strided(
             source.size(), source.stride(), dtype=source.dtype, device="meta"
         )
         return call.func(meta, *call.args[1:], **call.kwargs)
     results = infer(call)
-    return mode.deliver(Call(call.func, (), call.kwargs), results)
+    alone = Call(call.func, (), call.kwargs)
+    alone.gpu = call.gpu
+    return mode.deliver(alone, results)
 
 
 SPECIAL: dict[Any, Any] = {
@@ -110,5 +125,8 @@ SPECIAL: dict[Any, Any] = {
     aten.lift_fresh.default: lift,
     aten.lift.default: lift,
 }
-_LIKES = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
+_LIKES = (
+    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
+    "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided",
+)  # fmt: skip
 SPECIAL |= {getattr(aten, name).default: like for name in _LIKES}

@@ -1,22 +1,22 @@
-"""Which virtual card is active; importing this imports neither torch nor a card."""
+"""Which virtual cards are active; importing this imports neither torch nor a card."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nbmem.virtual.device import VirtualGPU
+    from nbmem.virtual.machine import Machine
 
 
 class _Current:
-    gpu: VirtualGPU | None = None
+    machine: Machine | None = None
 
 
-def gpu() -> VirtualGPU | None:
-    """The active card; None without one."""
-    return _Current.gpu
+def machine() -> Machine | None:
+    """The machine whose cards are active; None without one."""
+    return _Current.machine
 
 
-def set_gpu(active: VirtualGPU | None) -> None:
-    """Make a card the active one."""
-    _Current.gpu = active
+def set_machine(active: Machine | None) -> None:
+    """Make the cards of a machine the active ones."""
+    _Current.machine = active

@@ -42,7 +42,7 @@ class CardDriver(SimulatedDriver):
     __slots__ = ("_gpu",)
 
     def __init__(self, gpu: VirtualGPU) -> None:
-        super().__init__(gpu.card.total_bytes)
+        super().__init__(gpu.card.total_bytes, number=gpu.index)
         self._gpu = gpu
 
     @property
@@ -64,6 +64,7 @@ class VirtualGPU:
 
     Attributes:
         card: Which card.
+        index: Its CUDA ordinal.
         release: The release of torch whose allocator rules hold.
         allocator: The simulated caching allocator.
         history: What `_record_memory_history` keeps.
@@ -71,24 +72,28 @@ class VirtualGPU:
         notes: What this card cannot answer as the real one would, each once.
         other_processes: Bytes that other processes hold, by PID.
         oom_observers: Called before an out-of-memory error is raised, as torch calls them.
-        initialized: Whether the program has touched CUDA, so that a context exists.
+        initialized: Whether the program has touched the card, so that a context exists.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what cards of one machine share comes from outside
         self,
         card: Card,
         *,
         release: str,
+        index: int = 0,
         conf: str = "",
         other_processes: Mapping[int, int] | None = None,
+        notes: list[str] | None = None,
+        dnn: Client | None = None,
     ) -> None:
         self.card = card
+        self.index = index
         self.release = release
-        self.notes: list[str] = []
+        self.notes: list[str] = [] if notes is None else notes
         self.other_processes = dict(other_processes or {})
         self.oom_observers: list[Callable[[int, int, int, int], None]] = []
         self.initialized = False
-        self.history = History()
+        self.history = History(index)
         self.allocator = CachingAllocator(
             total_bytes=card.total_bytes,
             release=release,
@@ -97,12 +102,13 @@ class VirtualGPU:
             on_event=self.history.on_event,
         )
         self.workspaces = Workspaces(self)
-        self.dnn = Client(card)
+        self.dnn = Client(card) if dnn is None else dnn
         self.pools = Pools(self)
         self.stream = _CurrentStream()
         self.capturing = False
         self.dropout_state: torch.Tensor | None = None
-        self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"nbmem {card.key}")
+        self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"nbmem {card.key} {index or ''}".rstrip())
+        self.pci_bus = 0x17 + 0x11 * index
         self._unfinished = 0
         self._lock = threading.Lock()
         self._dead: deque[int] = deque()
@@ -131,7 +137,7 @@ class VirtualGPU:
             except AllocatorOOM as err:
                 message = oom_message(self, err)
                 capacity = self.card.total_bytes if err.limit is None else err.limit
-                seen = (0, err.segment, capacity, err.free_bytes)
+                seen = (self.index, err.segment, capacity, err.free_bytes)
                 # Its frames lead back to the caller's: in a cycle they would keep tensors alive.
                 err.__traceback__ = None
             finally:
@@ -163,7 +169,7 @@ class VirtualGPU:
         self._unfinished = self._unfinished or LAUNCH_QUEUE
 
     def initialize(self) -> None:
-        """The program touches CUDA: from here on a context exists."""
+        """The program touches the card: from here on a context exists."""
         self.initialized = True
 
     def synchronize(self) -> None:
@@ -225,7 +231,9 @@ class VirtualGPU:
         self.history.on_event(Action.SNAPSHOT, 0, self.allocator.active, 0)
 
     def __repr__(self) -> str:
-        return f"<VirtualGPU {self.card.key}: {self.allocator.reserved} B reserved>"
+        return (
+            f"<VirtualGPU cuda:{self.index} {self.card.key}: {self.allocator.reserved} B reserved>"
+        )
 
 
 class _CurrentStream(threading.local):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.device import VirtualGPU
     from nbmem.virtual.kernels.plan import Plan
+    from nbmem.virtual.machine import Machine
 
     Special = Callable[["CardMode", Call], Any]
 
@@ -55,21 +56,21 @@ _CACHE_LIMIT = 20_000
 
 
 class CardMode(TorchDispatchMode):
-    """Runs operators on the virtual card: shapes and memory, no arithmetic.
+    """Runs operators on a virtual card: shapes and memory, no arithmetic.
 
     It holds no tensor past a call, so that every storage dies when it would on a real card.
 
     Attributes:
-        gpu: The card; None after deactivation, when threads may still have the mode.
+        machine: The cards; None after deactivation, when threads may still have the mode.
         storages: The blocks behind virtual storages.
         values: What is known of the values.
     """
 
-    def __init__(self, gpu: VirtualGPU) -> None:
+    def __init__(self, machine: Machine) -> None:
         super().__init__()
-        self.gpu: VirtualGPU | None = gpu
-        self.storages = Storages(gpu)
-        self.values = Values(gpu, self.storages)
+        self.machine: Machine | None = machine
+        self.storages = Storages()
+        self.values = Values(machine.gpus[0].note, self.storages)
         self._known: dict[tuple[Any, ...], tuple[Results, Plan | None]] = {}
 
     @classmethod
@@ -81,7 +82,7 @@ class CardMode(TorchDispatchMode):
         del types
         __tracebackhide__ = True
         kwargs = kwargs or {}
-        if self.gpu is None:
+        if self.machine is None:
             return func(*args, **kwargs)
         try:
             return self._run(func, args, kwargs)
@@ -95,14 +96,12 @@ class CardMode(TorchDispatchMode):
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = Call(func, args, kwargs)
-        device = kwargs.get("device")
-        wanted = None if device is None else device.type
-        if wanted not in _CARD_DEVICES and not any(
-            true_device(t).type == "lazy" for t in call.tensors
-        ):
+        gpu = self._card_of(call)
+        if gpu is None:
             if kwargs.get("pin_memory"):
                 kwargs = {**kwargs, "pin_memory": False}
             return func(*args, **kwargs)
+        call.gpu = gpu
         if func in CHOICES:
             with self:
                 return CHOICES[func](*args, **kwargs)
@@ -112,6 +111,19 @@ class CardMode(TorchDispatchMode):
             if answer is not NotImplemented:
                 return answer
         return self.execute(call)
+
+    def _card_of(self, call: Call) -> VirtualGPU | None:
+        """The card that the call names, else that of its tensors; None: it is not about one."""
+        assert self.machine is not None
+        device = call.kwargs.get("device")
+        if device is not None and device.type in _CARD_DEVICES:
+            return self.machine.gpu(device)
+        cards = self.machine.by_device
+        for tensor in call.tensors:
+            gpu = cards.get(true_device(tensor))
+            if gpu is not None:
+                return gpu
+        return None
 
     def execute(self, call: Call) -> Any:
         """Answer a call by its shape rule and take the memory that its kernel takes."""
@@ -133,8 +145,7 @@ class CardMode(TorchDispatchMode):
             known = self._known.get(key)
             if known is not None:
                 return known
-        if call.func not in MIXES_DEVICES:
-            check_devices(call)
+        check_devices(call, with_cpu=call.func in MIXES_DEVICES)
         rule = SHAPES.get(call.func)
         try:
             results = infer(call) if rule is None else rule(call)
@@ -142,8 +153,7 @@ class CardMode(TorchDispatchMode):
             if not facts_of(call.func).mutates or call.func._schema.returns:
                 raise
             results = Results(None, ())  # It only writes to its arguments.
-        assert self.gpu is not None
-        answer = (results, plan_of(call, results, self.gpu))
+        answer = (results, plan_of(call, results))
         if key is not None:
             if len(self._known) >= _CACHE_LIMIT:
                 self._known.clear()
@@ -152,46 +162,45 @@ class CardMode(TorchDispatchMode):
 
     def deliver(self, call: Call, results: Results, plan: Plan | None = None) -> Any:
         """Take the memory in the kernel's order and build what the call returns."""
-        made = self.allocate(results.fresh, plan)
+        made = self.allocate(call.gpu, results.fresh, plan)
         self.values.follow(call, made)
         return _build(results.shape, made, call.tensors)
 
     def allocate(
-        self, fresh: tuple[TensorSpec, ...], plan: Plan | None = None
+        self, gpu: VirtualGPU, fresh: tuple[TensorSpec, ...], plan: Plan | None = None
     ) -> list[torch.Tensor]:
-        """Make the fresh results; temporaries live until all is made.
+        """Make the fresh results on a card; temporaries live until all is made.
 
         Raises:
             torch.OutOfMemoryError: The card is full; what was taken has been given back.
         """
         if plan is None:
-            return [self._make(spec) for spec in fresh]
-        assert self.gpu is not None
+            return [self._make(gpu, spec) for spec in fresh]
         made: dict[int, torch.Tensor] = {}
         temporaries: dict[object, int] = {}
         try:
             for step in plan.steps:
                 if step.kind == "out":
-                    made[step.number] = self._make(fresh[step.number])
+                    made[step.number] = self._make(gpu, fresh[step.number])
                 elif step.kind == "host":
                     spec = fresh[step.number]
                     made[step.number] = torch.zeros(spec.size, dtype=spec.dtype, device="cpu")
                 elif step.kind == "temporary":
-                    temporaries[step.name] = self.gpu.take(step.nbytes)
+                    temporaries[step.name] = gpu.take(step.nbytes)
                 elif step.kind == "drop":
-                    self.gpu.give(temporaries.pop(step.name, 0))
+                    gpu.give(temporaries.pop(step.name, 0))
                 elif step.kind == "dnn":
-                    self.gpu.workspaces.dnn()
+                    gpu.workspaces.dnn()
                 else:
-                    self.gpu.workspaces.blas(lt=step.kind == "blaslt")
-            return [made[n] if n in made else self._make(fresh[n]) for n in range(len(fresh))]
+                    gpu.workspaces.blas(lt=step.kind == "blaslt")
+            return [made[n] if n in made else self._make(gpu, fresh[n]) for n in range(len(fresh))]
         finally:
             for addr in reversed(temporaries.values()):
-                self.gpu.give(addr)
+                gpu.give(addr)
 
-    def _make(self, spec: TensorSpec) -> torch.Tensor:
-        tensor = bare(spec.size, spec.stride, spec.offset, spec.dtype, spec.nbytes)
-        self.storages.adopt(tensor)
+    def _make(self, gpu: VirtualGPU, spec: TensorSpec) -> torch.Tensor:
+        tensor = bare(spec.size, spec.stride, spec.offset, spec.dtype, spec.nbytes, gpu.index)
+        self.storages.adopt(tensor, gpu)
         return tensor
 
     def _decompose(self, call: Call) -> Any:

@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def _count(mode: CardMode, tensor: torch.Tensor, note: str) -> int:
+def _count(mode: CardMode, call: Call, tensor: torch.Tensor, note: str) -> int:
     """How many elements are not zero; all of them, with a note, where nobody knows."""
     twin = mode.values.twin(tensor) if is_virtual(tensor) else tensor
     if twin is not None:
         with _C._DisableTorchDispatch():
             return int(torch.count_nonzero(twin))
-    assert mode.gpu is not None
-    mode.gpu.note(note)
+    call.gpu.note(note)
     return tensor.numel()
 
 
@@ -38,7 +37,7 @@ def _deliver(mode: CardMode, call: Call, *sizes: tuple[tuple[int, ...], torch.dt
 def nonzero(mode: CardMode, call: Call) -> Any:
     """Indices of what is not zero; the card stores them transposed."""
     tensor = call.args[0]
-    found = _count(mode, tensor, NONZERO)
+    found = _count(mode, call, tensor, NONZERO)
     spec = spec_of((found, tensor.dim()), torch.int64, 0, (1, max(1, found)))
     return mode.deliver(call, Results(spec, (spec,)))
 
@@ -47,7 +46,7 @@ def masked_select(mode: CardMode, call: Call) -> Any:
     """The elements where a mask holds."""
     tensor, mask = call.args
     whole = torch.broadcast_shapes(tensor.size(), mask.size()).numel()
-    found = _count(mode, mask, MASKED_SELECT)
+    found = _count(mode, call, mask, MASKED_SELECT)
     size = found * (whole // max(1, mask.numel()))
     return _deliver(mode, call, ((size,), tensor.dtype))
 
@@ -92,13 +91,12 @@ def unique(mode: CardMode, call: Call) -> Any:
     """Different values of `_unique2` and its kin: at most as many as there are elements or rows."""
     tensor, dim = call.args[0], call.argument("dim")
     twin = mode.values.twin(tensor)
-    assert mode.gpu is not None
     if twin is not None:
         with _C._DisableTorchDispatch():
             args, kwargs = call.map(lambda _: twin)
             found = int(call.func(*args, **kwargs)[0].size(dim or 0))
     else:
-        mode.gpu.note(UNIQUE)
+        call.gpu.note(UNIQUE)
         found = tensor.numel() if dim is None else tensor.size(dim)
     size = [found]
     if dim is not None:
@@ -120,9 +118,8 @@ def repeat_interleave(mode: CardMode, call: Call) -> Any:
     size = call.argument("output_size")
     if size is None:
         twin = mode.values.twin(repeats)
-        assert mode.gpu is not None
         if twin is None:
-            mode.gpu.note(REPEAT)
+            call.gpu.note(REPEAT)
         size = int(twin.sum()) if twin is not None else repeats.numel()
     return _deliver(mode, call, ((int(size),), repeats.dtype))
 
@@ -132,16 +129,15 @@ def bincount(mode: CardMode, call: Call) -> Any:
     tensor, weights = call.args[0], call.argument("weights")
     bins = int(call.argument("minlength", 0) or 0)
     twin = mode.values.twin(tensor)
-    assert mode.gpu is not None
     if twin is not None and twin.numel():
         bins = max(bins, int(twin.max()) + 1)
     elif not bins:
-        mode.gpu.note(BINS)
+        call.gpu.note(BINS)
         bins = 1
     exact = weights is None
     made = _deliver(mode, call, ((bins,), torch.int64 if exact else _sum_type(weights)))
     if exact:
-        _spread(mode, tensor, made)
+        _spread(mode, call, tensor, made)
     return made
 
 
@@ -152,15 +148,14 @@ def _sum_type(weights: torch.Tensor) -> torch.dtype:
 def histc(mode: CardMode, call: Call) -> Any:
     """The number of bins is known."""
     made = mode.execute(call)
-    _spread(mode, call.args[0], made)
+    _spread(mode, call, call.args[0], made)
     return made
 
 
-def _spread(mode: CardMode, tensor: torch.Tensor, counts: torch.Tensor) -> None:
+def _spread(mode: CardMode, call: Call, tensor: torch.Tensor, counts: torch.Tensor) -> None:
     """Where counts are unknown, the same in each bin: their sum is what programs rely on."""
-    assert mode.gpu is not None
     if mode.values.twin(counts) is None:
-        mode.gpu.note(COUNTS)
+        call.gpu.note(COUNTS)
         share, rest = divmod(tensor.numel(), counts.numel())
         with _C._DisableTorchDispatch():
             spread = torch.full(counts.size(), share, dtype=counts.dtype)
@@ -176,7 +171,7 @@ def pack(mode: CardMode, call: Call) -> Any:
         sizes = (lengths[:, None] > steps).sum(0)
     rest = tuple(source.size()[2:])
     del batch_first
-    packed = mode.allocate((spec_of((int(lengths.sum()), *rest), source.dtype, 0),))[0]
+    packed = mode.allocate(call.gpu, (spec_of((int(lengths.sum()), *rest), source.dtype, 0),))[0]
     return packed, sizes
 
 

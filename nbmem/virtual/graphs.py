@@ -10,6 +10,7 @@ from nbmem.virtual.notes import VALUES
 
 if TYPE_CHECKING:
     from nbmem.virtual.device import VirtualGPU
+    from nbmem.virtual.machine import Machine
 
 _NUMBERS = itertools.count(1)
 PoolId = tuple[int, int]
@@ -52,10 +53,11 @@ class Pools:
 class VirtualGraph:
     """What torch.cuda.CUDAGraph is while a virtual card is active."""
 
-    gpu: VirtualGPU
+    machine: Machine
 
     def __init__(self, keep_graph: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's signature
         del keep_graph
+        self._gpu: VirtualGPU = self.machine.current
         self._pool: PoolId | None = None
         self._release: Any = None
 
@@ -64,14 +66,14 @@ class VirtualGraph:
     ) -> None:
         """What is allocated on this stream from here comes from the graph's pool."""
         del capture_error_mode
-        gpu = self.gpu
+        gpu = self._gpu = self.machine.current
         self._pool = (next(_NUMBERS), 0) if pool is None else (int(pool[0]), int(pool[1]))
         gpu.pools.begin(self._pool, stream=gpu.stream.handle, capture=True)
         gpu.capturing = True
 
     def capture_end(self) -> None:
         """The graph is complete; its pool lives as long as it does."""
-        gpu, pool = self.gpu, self._pool
+        gpu, pool = self._gpu, self._pool
         gpu.capturing = False
         gpu.pools.end(pool)
         self._release = weakref.finalize(self, gpu.pools.release, pool)
@@ -81,7 +83,7 @@ class VirtualGraph:
 
     def replay(self) -> None:
         """Nothing is allocated and nothing is computed."""
-        self.gpu.note(VALUES)
+        self._gpu.note(VALUES)
 
     def reset(self) -> None:
         """Give the pool up."""
@@ -100,9 +102,9 @@ class VirtualGraph:
 
 
 class VirtualMemPool:
-    """What torch.cuda.MemPool is while a virtual card is active."""
+    """What torch.cuda.MemPool is while a virtual card is active: a pool of the current card."""
 
-    gpu: VirtualGPU
+    machine: Machine
 
     def __init__(
         self,
@@ -114,10 +116,11 @@ class VirtualMemPool:
         self.use_on_oom = use_on_oom
         self.no_split = no_split
         self.id = pool_handle()
-        pools, number = self.gpu.allocator, self.gpu.pools.number(self.id)
-        pools.begin_pool(number, no_split=no_split, shared_on_oom=use_on_oom)
-        pools.end_pool(number)
-        weakref.finalize(self, self.gpu.pools.release, self.id)
+        gpu = self.machine.current
+        number = gpu.pools.number(self.id)
+        gpu.allocator.begin_pool(number, no_split=no_split, shared_on_oom=use_on_oom)
+        gpu.allocator.end_pool(number)
+        weakref.finalize(self, gpu.pools.release, self.id)
 
     def use_count(self) -> int:
         """Users of the pool, as far as this process knows."""

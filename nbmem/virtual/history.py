@@ -47,6 +47,10 @@ class _Label(threading.local):
     text = ""
 
 
+_label = _Label()
+"""The text that a thread set for its allocations, on whichever card (a static of torch's, too)."""
+
+
 class History:
     """The ring of events and the stacks of live blocks.
 
@@ -55,12 +59,12 @@ class History:
         entries: The ring: (action, addr, size, stream, time in us, label, frames or None).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: int = 0) -> None:
         self.enabled: str | None = None
         self.entries: deque[tuple[Action, int, int, int, int, str, RawFrames | None]] = deque()
         self.annotations: list[dict[str, Any]] = []
         self.live: dict[int, RawFrames] = {}
-        self._label = _Label()
+        self._device = device
         self._context = 0
         self._skip: frozenset[str] = frozenset()
 
@@ -89,11 +93,11 @@ class History:
     @property
     def label(self) -> str:
         """The label that this thread set for its allocations."""
-        return self._label.text
+        return _label.text
 
     @label.setter
     def label(self, text: str) -> None:
-        self._label.text = text
+        _label.text = text
 
     def on_event(self, action: Action, addr: int, size: int, stream: int) -> None:
         """Note one action of the allocator."""
@@ -110,15 +114,21 @@ class History:
             self.live.pop(addr, None)
         shown = frames if level >= 2 else None
         in_engine = torch._C._current_autograd_node() is not None
-        label = "" if in_engine else self._label.text
+        label = "" if in_engine else _label.text
         now = time.time_ns() // 1000
         self.entries.append((action, addr, size, stream, now, label, shown))
 
     def annotate(self, name: str, stage: str) -> None:
         """Note the start or the end of a `record_function` scope."""
         if self.enabled is not None:
-            now = time.time_ns() // 1000
-            self.annotations.append({"stage": stage, "name": name, "device": 0, "time_us": now})
+            self.annotations.append(
+                {
+                    "stage": stage,
+                    "name": name,
+                    "device": self._device,
+                    "time_us": time.time_ns() // 1000,
+                }
+            )
 
     def trace(self) -> list[dict[str, Any]]:
         """The ring as torch's snapshot lists it."""

@@ -25,8 +25,8 @@ def resize_(mode: CardMode, call: Call) -> Any:
     needed = (tensor.storage_offset() + count) * tensor.element_size() if count else 0
     strides = torch.empty(size, device="meta").stride()
     if needed > tensor.untyped_storage().nbytes():
-        fresh = bare(size, strides, 0, tensor.dtype, needed)
-        mode.storages.adopt(fresh)
+        fresh = bare(size, strides, 0, tensor.dtype, needed, call.gpu.index)
+        mode.storages.adopt(fresh, call.gpu)
         with DataKernels():
             tensor.set_(fresh.untyped_storage(), 0, size, strides)
         return tensor
@@ -46,8 +46,8 @@ def record_stream(mode: CardMode, call: Call) -> None:
     """Another stream uses this memory, too."""
     tensor, stream = call.args
     block = mode.storages.of(tensor) if is_virtual(tensor) else None
-    if block is not None and block.addr and mode.gpu is not None:
-        mode.gpu.record_stream(block.addr, int(getattr(stream, "cuda_stream", 0)))
+    if block is not None and block.addr:
+        block.gpu.record_stream(block.addr, int(getattr(stream, "cuda_stream", 0)))
 
 
 def is_pinned(mode: CardMode, call: Call) -> bool:

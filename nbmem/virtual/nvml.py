@@ -1,4 +1,4 @@
-"""NVML answered by the virtual card: the few functions of pynvml that nbmem and its users call."""
+"""NVML answered by the virtual cards: the few functions of pynvml that nbmem and its users call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nbmem.virtual.device import VirtualGPU
+    from nbmem.virtual.machine import Machine
 
 DRIVER = "580.159.04"
 """The driver of the recordings (tests/recordings)."""
@@ -44,21 +47,25 @@ class _Handle:
     index: int
 
 
-def functions_of(gpu: VirtualGPU, error: type[Exception]) -> dict[str, Any]:
+def functions_of(machine: Machine, error: type[Exception]) -> dict[str, Any]:
     """The functions, by their NVML names."""
+    gpus = machine.gpus
+    handles = tuple(_Handle(gpu.index) for gpu in gpus)
 
-    def handle_by_index(index: int) -> _Handle:
-        if index != 0:
-            raise error(2)  # NVML_ERROR_INVALID_ARGUMENT
-        return _Handle(0)
+    def handle_where(fits: Callable[[VirtualGPU], bool]) -> _Handle:
+        for gpu, handle in zip(gpus, handles, strict=True):
+            if fits(gpu):
+                return handle
+        raise error(2)  # NVML_ERROR_INVALID_ARGUMENT
 
-    def memory(handle: Any, version: Any = None) -> Memory:
-        del handle, version
+    def memory(handle: _Handle, version: Any = None) -> Memory:
+        del version
+        gpu = gpus[handle.index]
         used = gpu.nvml_used
         return Memory(gpu.card.nvml_total, gpu.card.nvml_total - used, used)
 
-    def processes(handle: Any) -> list[Process]:
-        del handle
+    def processes(handle: _Handle) -> list[Process]:
+        gpu = gpus[handle.index]
         mine = [Process(os.getpid(), gpu.process_bytes)] if gpu.initialized else []
         return mine + [Process(pid, size) for pid, size in gpu.other_processes.items()]
 
@@ -68,24 +75,33 @@ def functions_of(gpu: VirtualGPU, error: type[Exception]) -> dict[str, Any]:
         "nvmlShutdown": lambda: None,
         "nvmlSystemGetDriverVersion": lambda: DRIVER,
         "nvmlSystemGetCudaDriverVersion": lambda: 13000,
-        "nvmlDeviceGetCount": lambda: 1,
-        "nvmlDeviceGetHandleByIndex": handle_by_index,
-        "nvmlDeviceGetHandleByUUID": lambda uuid: _Handle(0),
-        "nvmlDeviceGetIndex": lambda handle: 0,
-        "nvmlDeviceGetName": lambda handle: gpu.card.name,
-        "nvmlDeviceGetUUID": lambda handle: f"GPU-{gpu.uuid}",
+        "nvmlDeviceGetCount": lambda: len(gpus),
+        "nvmlDeviceGetHandleByIndex": lambda index: handle_where(lambda gpu: gpu.index == index),
+        "nvmlDeviceGetHandleByUUID": lambda uuid: handle_where(
+            lambda gpu: _text(uuid) == f"GPU-{gpu.uuid}"
+        ),
+        "nvmlDeviceGetHandleByPciBusId": lambda bus: handle_where(
+            lambda gpu: _text(bus).upper().endswith(f"{gpu.pci_bus:02X}:00.0")
+        ),
+        "nvmlDeviceGetIndex": lambda handle: handle.index,
+        "nvmlDeviceGetName": lambda handle: gpus[handle.index].card.name,
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-{gpus[handle.index].uuid}",
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetComputeRunningProcesses": processes,
         "nvmlDeviceGetGraphicsRunningProcesses": lambda handle: [],
-        "nvmlDeviceGetCudaComputeCapability": lambda handle: gpu.card.capability,
+        "nvmlDeviceGetCudaComputeCapability": lambda handle: gpus[handle.index].card.capability,
     }
 
 
-def stand_in_module(gpu: VirtualGPU) -> types.ModuleType:
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def stand_in_module(machine: Machine) -> types.ModuleType:
     """A module called pynvml, for machines without the real one."""
     module = types.ModuleType("pynvml")
     module.__dict__["NVMLError"] = VirtualNVMLError
-    module.__dict__.update(functions_of(gpu, VirtualNVMLError))
+    module.__dict__.update(functions_of(machine, VirtualNVMLError))
     return module
 
 

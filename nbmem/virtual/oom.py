@@ -44,7 +44,7 @@ def oom_message(gpu: VirtualGPU, error: AllocatorOOM) -> str:
     cached = allocator.reserved - allocator.allocated
     return (
         f"CUDA out of memory. Tried to allocate {torch_size(error.segment)}. "
-        f"GPU 0 has a total capacity of {torch_size(gpu.card.total_bytes)} "
+        f"GPU {gpu.index} has a total capacity of {torch_size(gpu.card.total_bytes)} "
         f"of which {torch_size(max(0, gpu.free_bytes))} is free. {others}"
         f"Including non-PyTorch memory, this process has {torch_size(gpu.process_bytes)} memory in "
         f"use. {allowed}Of the allocated memory {torch_size(allocator.allocated)} is allocated by "

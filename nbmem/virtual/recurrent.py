@@ -73,7 +73,7 @@ def _run(  # noqa: PLR0913 - the schema's
     projected = first.size(2) if cell is not None and first.size(2) != hidden else 0
     stride = (4 if has_biases else 2) + (1 if projected else 0)
     buffer = _flat_buffer(params)
-    state = _dropout_state() if dropout and train else None
+    state = _dropout_state(source) if dropout and train else None
     result = aten._cudnn_rnn.default(
         source, list(params), stride, buffer, first, cell, MODES[mode], hidden, projected,
         num_layers, batch_first, dropout, train, bidirectional, list(batch_sizes), state,
@@ -93,18 +93,15 @@ def _flat_buffer(params: Sequence[torch.Tensor]) -> torch.Tensor | None:
         return params[0].detach().as_strided((total,), (1,), 0)
 
 
-def _dropout_state() -> torch.Tensor | None:
-    """Kept for the life of the process once a layer has needed it."""
-    gpu = current.gpu()
-    if gpu is None:
+def _dropout_state(source: torch.Tensor) -> torch.Tensor | None:
+    """Kept for the life of the process once a layer on this card has needed it."""
+    machine = current.machine()
+    if machine is None:
         return None
+    gpu = machine.of(source)
     if gpu.dropout_state is None:
         gpu.dropout_state = aten._cudnn_init_dropout_state.default(
-            0.5,
-            True,
-            0,
-            dtype=torch.uint8,
-            device=CUDA,
+            0.5, True, 0, dtype=torch.uint8, device=CUDA[gpu.index]
         )
     return gpu.dropout_state
 

@@ -88,7 +88,7 @@ def flatten_weight(mode: CardMode, call: Call) -> Any:
     weights: Sequence[torch.Tensor] = call.args[0]
     total = sum(weight.numel() for weight in weights)
     dtype = weights[0].dtype
-    buffer = mode.allocate((spec_of((total,), dtype, 0),))[0]
+    buffer = mode.allocate(call.gpu, (spec_of((total,), dtype, 0),))[0]
     at = 0
     with DataKernels():
         for weight in weights:
@@ -197,11 +197,9 @@ def _sequence(
 
 def dropout_state(mode: CardMode, call: Call) -> Any:
     """One generator for each thread that the card can hold: 24 bytes (lstm_lm_b32s128_sgd)."""
-    del call
-    assert mode.gpu is not None
-    card = mode.gpu.card
+    card = call.gpu.card
     size = card.processors * card.threads_per_processor * 24
-    return mode.allocate((spec_of((size,), torch.uint8, 0),))[0]
+    return mode.allocate(call.gpu, (spec_of((size,), torch.uint8, 0),))[0]
 
 
 SPECIAL: dict[Any, Any] = {

@@ -9,7 +9,7 @@ import torch
 from torch import _C
 
 from nbmem.core.errors import UsageError
-from nbmem.virtual.tensors import CPU, META, true_device
+from nbmem.virtual.tensors import CPU, LAZY, META, true_device
 
 if TYPE_CHECKING:
     from nbmem.virtual.calls import Call
@@ -67,7 +67,7 @@ class Results:
 
 def key_of(call: Call) -> tuple[Any, ...] | None:
     """What the results of a call depend on; None if it cannot be a key."""
-    parts: list[Any] = [call.func]
+    parts: list[Any] = [call.func, call.gpu.index]
     try:
         parts.extend(_part(arg) for arg in call.args)
         parts.extend((name, _part(arg)) for name, arg in call.kwargs.items())
@@ -80,7 +80,7 @@ def key_of(call: Call) -> tuple[Any, ...] | None:
 
 def _part(arg: Any) -> Any:
     if isinstance(arg, torch.Tensor):
-        return (arg.size(), arg.stride(), arg.dtype, true_device(arg).type)
+        return (arg.size(), arg.stride(), arg.dtype, true_device(arg))
     if isinstance(arg, (list, tuple)):
         return tuple([_part(item) for item in arg])
     # 1, 1.0 and True are equal, but not as arguments.
@@ -176,17 +176,25 @@ def spec_of(
     return TensorSpec(tuple(size), meta.stride(), 0, dtype, nbytes, number)
 
 
-def check_devices(call: Call) -> None:
+def check_devices(call: Call, *, with_cpu: bool = False) -> None:
     """Refuse to mix devices, as the card's kernels do; scalars on the CPU are welcome.
+
+    Args:
+        call: The operator and its arguments.
+        with_cpu: Whether it takes CPU tensors of any shape, too.
 
     Raises:
         RuntimeError: With torch's wording.
     """
+    home = LAZY[call.gpu.index]
     for tensor in call.tensors:
-        if tensor.dim() and true_device(tensor) == CPU:
+        device = true_device(tensor)
+        if device == home or (device == CPU and (with_cpu or not tensor.dim())):
+            continue
+        if device == CPU or device.type == home.type:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
-                "cuda:0 and cpu!"
+                f"cuda:{home.index} and {tensor.device}!"
             )
 
 

@@ -8,6 +8,7 @@ from nbmem.core.events import BlockState
 
 if TYPE_CHECKING:
     from nbmem.virtual.device import VirtualGPU
+    from nbmem.virtual.machine import Machine
 
 _STATES = {
     BlockState.INACTIVE: "inactive",
@@ -16,25 +17,31 @@ _STATES = {
 }
 
 
-def snapshot_of(gpu: VirtualGPU, *, traces: bool = True, pool: Any = None) -> dict[str, Any]:
-    """Segments, blocks, history and settings, as torch's C++ writes them.
+def snapshot_of(machine: Machine, *, traces: bool = True, pool: Any = None) -> dict[str, Any]:
+    """Segments, blocks, history and settings of every card, as torch's C++ writes them.
 
     Args:
-        gpu: The card.
+        machine: The cards.
         traces: Whether to list the history, too.
         pool: Only segments of this pool; None or (0, 0): all.
     """
-    segments = _segments(gpu)
+    segments = [segment for gpu in machine.gpus for segment in _segments(gpu)]
     if pool is not None and tuple(pool) != (0, 0):
         segments = [s for s in segments if s["segment_pool_id"] == tuple(pool)]
     found = {
         "segments": segments,
-        "device_traces": [gpu.history.trace() if traces else []],
-        "allocator_settings": _settings(gpu),
-        "external_annotations": list(gpu.history.annotations) if traces else [],
+        "device_traces": [gpu.history.trace() if traces else [] for gpu in machine.gpus],
+        "allocator_settings": _settings(machine.gpus[0]),
+        "external_annotations": _annotations(machine) if traces else [],
     }
-    gpu.mark_snapshot()
+    for gpu in machine.gpus:
+        gpu.mark_snapshot()
     return found
+
+
+def _annotations(machine: Machine) -> list[dict[str, Any]]:
+    found = [note for gpu in machine.gpus for note in gpu.history.annotations]
+    return sorted(found, key=lambda note: int(note["time_us"]))
 
 
 def _segments(gpu: VirtualGPU) -> list[dict[str, Any]]:
@@ -51,7 +58,7 @@ def _segments(gpu: VirtualGPU) -> list[dict[str, Any]]:
         active = [b for b in inside if b["state"] != "inactive"]
         found.append(
             {
-                "device": 0,
+                "device": gpu.index,
                 "address": addr,
                 "total_size": size,
                 "allocated_size": sum(

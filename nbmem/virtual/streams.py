@@ -10,6 +10,7 @@ from nbmem.virtual.tensors import CUDA
 
 if TYPE_CHECKING:
     from nbmem.virtual.device import VirtualGPU
+    from nbmem.virtual.machine import Machine
 
 _HANDLES = itertools.count(0x5_5550_0000_0000, 0x100)
 
@@ -21,19 +22,27 @@ class VirtualStream:
         cuda_stream: The handle, 0 for the default stream.
     """
 
-    gpu: VirtualGPU
+    machine: Machine
 
     def __init__(
-        self, device: Any = None, priority: int = 0, *, handle: int | None = None, **_rest: Any
+        self,
+        device: Any = None,
+        priority: int = 0,
+        *,
+        stream_id: int | None = None,
+        device_index: int | None = None,
+        **_rest: Any,
     ) -> None:
-        """Make a stream; `handle` names an existing one."""
-        del device
+        """Make a stream of a card; `stream_id` names an existing one."""
+        self.gpu: VirtualGPU = self.machine.gpu(device if device_index is None else device_index)
+        if stream_id is None:
+            self.gpu.initialize()
         self.priority = priority
-        self.cuda_stream = next(_HANDLES) if handle is None else handle
+        self.cuda_stream = next(_HANDLES) if stream_id is None else stream_id
         self.stream_id = self.cuda_stream
-        self.device_index = 0
+        self.device_index = self.gpu.index
         self.device_type = 1
-        self.device = CUDA
+        self.device = CUDA[self.gpu.index]
 
     @classmethod
     def priority_range(cls) -> tuple[int, int]:
@@ -71,28 +80,32 @@ class VirtualStream:
 
         return ctypes.c_void_p(self.cuda_stream)
 
+    def _key(self) -> tuple[int, int]:
+        return self.cuda_stream, self.device_index
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, VirtualStream) and other.cuda_stream == self.cuda_stream
+        return isinstance(other, VirtualStream) and other._key() == self._key()
 
     def __hash__(self) -> int:
-        return hash((self.cuda_stream, 0))
+        return hash(self._key())
 
     def __repr__(self) -> str:
-        return f"<torch.cuda.Stream device=cuda:0 cuda_stream={self.cuda_stream:#x}>"
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
     def __enter__(self) -> VirtualStream:  # noqa: PYI034 - one class, no subclasses
-        self._before = self.gpu.stream.handle
+        self._before = self.machine.select(self.device_index), self.gpu.stream.handle
         self.gpu.stream.handle = self.cuda_stream
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.gpu.stream.handle = self._before
+        device, self.gpu.stream.handle = self._before
+        self.machine.select(device, touch=False)
 
 
 class VirtualEvent:
     """What torch.cuda.Event is while a virtual card is active; it measures the host's time."""
 
-    gpu: VirtualGPU
+    machine: Machine
 
     def __init__(
         self,
@@ -103,13 +116,18 @@ class VirtualEvent:
     ) -> None:
         del enable_timing, blocking, interprocess
         self.cuda_event = next(_HANDLES)
-        self.device = CUDA
+        self._gpu: VirtualGPU | None = None
         self._t_ns: int | None = None
 
     def record(self, stream: Any = None) -> None:
-        """Mark this point of a stream."""
-        del stream
+        """Mark this point of a stream, which is the current one if none is named."""
+        self._gpu = self.machine.current if stream is None else stream.gpu
         self._t_ns = time.perf_counter_ns()
+
+    @property
+    def device(self) -> Any:
+        """The card that it was recorded on; the current one before."""
+        return CUDA[(self._gpu or self.machine.current).index]
 
     def wait(self, stream: Any = None) -> None:
         """Let a stream wait for it."""
@@ -120,7 +138,7 @@ class VirtualEvent:
 
     def synchronize(self) -> None:
         """Wait for it."""
-        self.gpu.synchronize()
+        (self._gpu or self.machine.current).synchronize()
 
     def elapsed_time(self, end_event: VirtualEvent) -> float:
         """Milliseconds between two events, of this machine and not of the card.

@@ -1,8 +1,9 @@
 """Tensors on the virtual card: ordinary torch tensors with a shape, an address and no data.
 
-To C++ such a tensor lives on the device `lazy:0` and has CUDA's dispatch keys. The device makes the
-autograd engine use its CPU queue, so that no CUDA driver is needed; the keys make autocast,
-Parameter and `.data` treat it as a CUDA tensor. In Python `.device` says `cuda:0` (see `disguise`).
+To C++ such a tensor lives on the device `lazy:0` (the second card's on `lazy:1`) and has CUDA's
+dispatch keys. The device makes the autograd engine use its CPU queue, so that no CUDA driver is
+needed; the keys make autocast, Parameter and `.data` treat it as a CUDA tensor. In Python `.device`
+says `cuda:0` (see `disguise`).
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
+from nbmem.virtual.naming import MOST
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.virtual.device import VirtualGPU
 
-CUDA = torch.device("cuda", 0)
-LAZY = torch.device("lazy", 0)
+CUDA = tuple(torch.device("cuda", index) for index in range(MOST))
+"""The devices of the cards by ordinal, as Python sees them."""
+LAZY = tuple(torch.device("lazy", index) for index in range(MOST))
+"""The same as C++ sees them."""
 META = torch.device("meta")
 CPU = torch.device("cpu")
 
@@ -59,15 +64,20 @@ def is_virtual(value: object) -> bool:
     return isinstance(value, torch.Tensor) and true_device(value).type == "lazy"
 
 
-def bare(
-    size: Sequence[int], stride: Sequence[int], offset: int, dtype: torch.dtype, nbytes: int
+def bare(  # noqa: PLR0913 - what a tensor is
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int,
+    dtype: torch.dtype,
+    nbytes: int,
+    ordinal: int,
 ) -> torch.Tensor:
-    """A tensor with a storage of `nbytes` that nothing has been allocated for yet."""
+    """A tensor on a card with a storage of `nbytes` that nothing has been allocated for yet."""
     wrapper = torch.Tensor._make_wrapper_subclass(
-        _Wrapper, size, stride, offset, dtype=dtype, device=LAZY, storage_size=nbytes
+        _Wrapper, size, stride, offset, dtype=dtype, device=LAZY[ordinal], storage_size=nbytes
     )
     with DataKernels():
-        return _make(torch.Tensor, wrapper, False, device_for_backend_keys=CUDA)
+        return _make(torch.Tensor, wrapper, False, device_for_backend_keys=CUDA[0])
 
 
 class Block(weakref.ref):  # type: ignore[type-arg]
@@ -75,14 +85,16 @@ class Block(weakref.ref):  # type: ignore[type-arg]
 
     Attributes:
         key: The storage's identity.
+        gpu: The card.
         addr: Address on the card, 0 for no bytes.
         twin: The storage's values on the CPU where they are known, else None.
         healthy: What a bool made from these values is in a healthy run, where that is known.
     """
 
-    __slots__ = ("addr", "healthy", "key", "twin")
+    __slots__ = ("addr", "gpu", "healthy", "key", "twin")
 
     key: int
+    gpu: VirtualGPU
     addr: int
     twin: torch.UntypedStorage | None
     healthy: bool | None
@@ -91,20 +103,20 @@ class Block(weakref.ref):  # type: ignore[type-arg]
 class Storages:
     """Which storage has which block of the card."""
 
-    def __init__(self, gpu: VirtualGPU) -> None:
-        self._gpu = gpu
+    def __init__(self) -> None:
         self._blocks: dict[int, Block] = {}
 
-    def adopt(self, tensor: torch.Tensor) -> Block:
-        """Allocate memory for a new tensor's storage.
+    def adopt(self, tensor: torch.Tensor, gpu: VirtualGPU) -> Block:
+        """Allocate memory of its card for a new tensor's storage.
 
         Raises:
             torch.OutOfMemoryError: The card is full.
         """
         storage = tensor.untyped_storage()
-        addr = self._gpu.take(storage.nbytes())
+        addr = gpu.take(storage.nbytes())
         block = Block(storage, self._died)
         block.key = storage._cdata
+        block.gpu = gpu
         block.addr = addr
         block.twin = None
         block.healthy = None
@@ -113,7 +125,7 @@ class Storages:
 
     def _died(self, block: Block) -> None:
         self._blocks.pop(block.key, None)
-        self._gpu.give(block.addr)
+        block.gpu.give(block.addr)
 
     def of(self, tensor: torch.Tensor) -> Block | None:
         """The block behind a tensor; None for one of an earlier activation."""
@@ -124,5 +136,5 @@ class Storages:
         return self._blocks.get(storage._cdata)
 
     def forget(self) -> None:
-        """Let go of all blocks: the card is being taken away."""
+        """Let go of all blocks: the cards are being taken away."""
         self._blocks.clear()

@@ -19,7 +19,8 @@ from nbmem.virtual.notes import VALUES
 from nbmem.virtual.tensors import CPU, Block, is_virtual
 
 if TYPE_CHECKING:
-    from nbmem.virtual.device import VirtualGPU
+    from collections.abc import Callable
+
     from nbmem.virtual.tensors import Storages
 
 aten = torch.ops.aten
@@ -69,8 +70,8 @@ def worth_following(tensor: torch.Tensor) -> bool:
 class Values:
     """What is known of the values on the card."""
 
-    def __init__(self, gpu: VirtualGPU, storages: Storages) -> None:
-        self._gpu = gpu
+    def __init__(self, note: Callable[[str], None], storages: Storages) -> None:
+        self._note = note
         self._storages = storages
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -215,7 +216,7 @@ class Values:
         if twin is not None:
             with _C._DisableTorchDispatch():
                 return twin.item()
-        self._gpu.note(VALUES)
+        self._note(VALUES)
         return stand_in(tensor.dtype, self._storages.of(tensor))
 
     def on_cpu(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -223,13 +224,13 @@ class Values:
         twin = self.twin(tensor)
         dtype = dtype or tensor.dtype
         if twin is None and tensor.numel() > LARGE:
-            self._gpu.note(VALUES)
+            self._note(VALUES)
             return _zeros(tensor, dtype)
         with _C._DisableTorchDispatch():
             copy = torch.empty_strided(tensor.size(), dense(tensor), dtype=dtype, device=CPU)
             if twin is not None:
                 return copy.copy_(twin)
-            self._gpu.note(VALUES)
+            self._note(VALUES)
             return copy.fill_(stand_in(tensor.dtype, self._storages.of(tensor)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -36,11 +37,12 @@ class Workspaces:
         self._gpu = gpu
         self._held: dict[tuple[str, str, int, int], int] = {}
         self._handles: set[tuple[str, str, int]] = set()
+        self._callers: dict[int, int] = {}
         self.handle_bytes = 0
 
     def blas(self, *, lt: bool = False) -> None:
         """A matrix product is launched: make its handle and workspace if it is the first."""
-        role, thread = _role()
+        role, thread = self._role()
         card = self._gpu.card
         self._handle("cublas", card.cublas_bytes)
         stream = self._gpu.stream.handle
@@ -79,14 +81,22 @@ class Workspaces:
         return CUBLAS_HOPPER if hopper else CUBLAS
 
     def _handle(self, library: str, size: int) -> None:
-        key = (library, *_role())
+        key = (library, *self._role())
         if key not in self._handles:
             self._handles.add(key)
             self.handle_bytes += size
 
+    def _role(self) -> tuple[str, int]:
+        """Which thread of a real card's process would do this, and the number of its handle.
 
-def _role() -> tuple[str, int]:
-    """Which thread of a real card's process would do this."""
-    if torch._C._current_autograd_node() is not None:
-        return "engine", 0
-    return "caller", threading.get_ident()
+        A thread that ends leaves its handle to the next one (PoolWindow of DeviceThreadHandles.h).
+        """
+        if torch._C._current_autograd_node() is not None:
+            return "engine", 0
+        thread = threading.get_ident()
+        if thread not in self._callers:
+            alive = {t.ident for t in threading.enumerate()}
+            self._callers = {t: n for t, n in self._callers.items() if t in alive}
+            taken = set(self._callers.values())
+            self._callers[thread] = next(n for n in itertools.count() if n not in taken)
+        return "caller", self._callers[thread]

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from nbmem.virtual.cards import CARDS, find_card
+from nbmem.virtual.cards import CARDS
 from nbmem.virtual.cudnn import client
 from nbmem.virtual.cudnn.problem import Problem
+from nbmem.virtual.naming import find_card
 
 H100 = find_card("H100")
 

@@ -7,9 +7,9 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem.virtual import shape_rules
 from nbmem.virtual.calls import Call
-from nbmem.virtual.cards import find_card
 from nbmem.virtual.kernels import KERNELS, convolution, embedding, reduce
 from nbmem.virtual.kernels.plan import Launch
+from nbmem.virtual.naming import find_card
 from nbmem.virtual.shapes import spec_of
 
 H100 = find_card("H100")

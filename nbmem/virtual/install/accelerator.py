@@ -10,7 +10,7 @@ from torch.backends.cudnn import rnn as cudnn_rnn
 from nbmem.virtual.install.patches import Patch, wanted
 
 if TYPE_CHECKING:
-    from nbmem.virtual.device import VirtualGPU
+    from nbmem.virtual.machine import Machine
 
 CUDNN = 91002
 """cuDNN 9.10.2, which the wheels of torch 2.8 and later bring."""
@@ -21,7 +21,7 @@ CUDA_VERSION = "13.0"
 _MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 
 
-def accelerator_patches(gpu: VirtualGPU) -> list[Patch]:
+def accelerator_patches(machine: Machine) -> list[Patch]:
     """What is asked of torch.accelerator and of the backends."""
     patches = wanted(
         torch.backends.cudnn,
@@ -36,17 +36,22 @@ def accelerator_patches(gpu: VirtualGPU) -> list[Patch]:
     if accelerator is not None:
         names: dict[str, Any] = {
             "is_available": lambda: True,
-            "device_count": lambda: 1,
+            "device_count": lambda: len(machine.gpus),
             "current_accelerator": lambda check_available=False: torch.device("cuda"),
-            "current_device_index": lambda: 0,
-            "current_device_idx": lambda: 0,
-            "set_device_index": lambda device: None,
-            "set_device_idx": lambda device: None,
-            "synchronize": lambda device=None: gpu.synchronize(),
-            "current_stream": lambda device=None: torch.cuda.current_stream(),
+            "current_device_index": lambda: machine.current.index,
+            "current_device_idx": lambda: machine.current.index,
+            "set_device_index": machine.select,
+            "set_device_idx": machine.select,
+            "synchronize": lambda device=None: machine.gpu(device).synchronize(),
+            "current_stream": lambda device=None: torch.cuda.current_stream(device),
             "set_stream": torch.cuda.set_stream,
         }
         patches += wanted(accelerator, names, only_existing=True)
+        switches: dict[str, Any] = {
+            "_accelerator_exchangeDevice": machine.select,
+            "_accelerator_maybeExchangeDevice": lambda device: machine.select(device, touch=False),
+        }
+        patches += wanted(torch._C, switches, only_existing=True)
     return patches
 
 

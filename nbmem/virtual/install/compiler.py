@@ -10,10 +10,10 @@ from nbmem.virtual.install.patches import Patch
 from nbmem.virtual.notes import COMPILE
 
 if TYPE_CHECKING:
-    from nbmem.virtual.device import VirtualGPU
+    from collections.abc import Callable
 
 
-def compiler_patches(gpu: VirtualGPU) -> list[Patch]:
+def compiler_patches(note: Callable[[str], None]) -> list[Patch]:
     """What torch.compiler.set_stance("force_eager") sets.
 
     Dynamo asks for its stance at every call, so functions that were compiled before the card was
@@ -23,7 +23,7 @@ def compiler_patches(gpu: VirtualGPU) -> list[Patch]:
 
     def callback_from_stance(callback: Any) -> None:
         if callback is not None and callback is not False:  # None and False: torch.compiler.disable
-            gpu.note(COMPILE)
+            note(COMPILE)
 
     return [
         Patch(eval_frame, "_stance", eval_frame.DynamoStance("force_eager")),

@@ -1,4 +1,4 @@
-"""torch.cuda answered by the virtual card: the C functions it stands on, and a few Python ones.
+"""torch.cuda answered by the virtual cards: the C functions it stands on, and a few Python ones.
 
 On a CPU-only build the C functions do not exist; they do while a card is active and go with it.
 """
@@ -11,76 +11,87 @@ import torch
 
 from nbmem.virtual.graphs import VirtualGraph, VirtualMemPool, pool_handle
 from nbmem.virtual.install.patches import Patch, wanted
+from nbmem.virtual.install.runtime import Cudart, DeviceProperties
 from nbmem.virtual.snapshot import snapshot_of
 from nbmem.virtual.streams import VirtualEvent, VirtualStream
 
 if TYPE_CHECKING:
-    from nbmem.virtual.device import VirtualGPU
+    from nbmem.allocator.caching import CachingAllocator
+    from nbmem.virtual.graphs import Pools
+    from nbmem.virtual.machine import Machine
 
 
-class DeviceProperties:
-    """What `get_device_properties` returns for the virtual card."""
-
-    def __init__(self, gpu: VirtualGPU) -> None:
-        card = gpu.card
-        self.name = card.name
-        self.major, self.minor = card.capability
-        self.total_memory = card.total_bytes
-        self.multi_processor_count = card.processors
-        self.max_threads_per_multi_processor = card.threads_per_processor
-        self.max_threads_per_block = 1024
-        self.warp_size = 32
-        self.regs_per_multiprocessor = 65536
-        self.shared_memory_per_block = 48 << 10
-        self.shared_memory_per_block_optin = card.shared_bytes
-        self.shared_memory_per_multiprocessor = card.shared_bytes + 1024
-        self.L2_cache_size = card.l2_bytes
-        self.is_integrated = 0
-        self.is_multi_gpu_board = 0
-        self.gcnArchName = ""
-        self.uuid = gpu.uuid
-
-    def __repr__(self) -> str:
-        return (
-            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
-            f"total_memory={self.total_memory >> 20}MB, "
-            f"multi_processor_count={self.multi_processor_count}, uuid={self.uuid}, "
-            f"L2_cache_size={self.L2_cache_size >> 20}MB)"
-        )
-
-
-class Cudart:
-    """The part of the CUDA runtime that programs reach through torch.cuda.cudart()."""
-
-    def __init__(self, gpu: VirtualGPU) -> None:
-        self._gpu = gpu
-        self.cudaError = type("cudaError", (), {"success": 0})
-
-    def cudaMemGetInfo(self, device: int = 0) -> tuple[int, int]:  # noqa: N802 - CUDA's name
-        """Free and total bytes."""
-        del device
-        self._gpu.initialized = True
-        return max(0, self._gpu.free_bytes), self._gpu.card.total_bytes
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("cuda"):
-            return lambda *_args, **_kwargs: 0
-        raise AttributeError(name)
-
-
-def _raw_alloc(gpu: VirtualGPU) -> dict[str, Any]:
+def _devices(machine: Machine) -> dict[str, Any]:
+    """Which card is meant."""
     return {
-        "_cuda_cudaCachingAllocator_raw_alloc": lambda size, stream: gpu.take(size, int(stream)),
-        "_cuda_cudaCachingAllocator_raw_delete": gpu.give,
+        "_cuda_init": machine.initialize,
+        "_cuda_getDeviceCount": lambda: len(machine.gpus),
+        "_cuda_getDevice": lambda: machine.current.index,
+        "_cuda_setDevice": machine.select,
+        "_cuda_exchangeDevice": machine.select,
+        "_cuda_maybeExchangeDevice": lambda device: machine.select(device, touch=False),
+        "_cuda_isInBadFork": lambda: False,
+        "_cuda_canDeviceAccessPeer": machine.peers,
+        "_cuda_getArchFlags": lambda: " ".join(
+            sorted({"sm_{}{}".format(*gpu.card.capability) for gpu in machine.gpus})
+        ),
+        "_cuda_synchronize": lambda: machine.gpu().synchronize(),
+    }
+
+
+def _statistics(machine: Machine) -> dict[str, Any]:
+    """Counters and limits of each card's allocator."""
+
+    def allocator(device: int | None = None) -> CachingAllocator:
+        if device is not None and not 0 <= device < len(machine.gpus):
+            raise RuntimeError(f"Invalid device argument {device}: did you call init?")
+        return machine.gpu(device).allocator
+
+    def attach(observer: Any) -> None:
+        for gpu in machine.gpus:
+            gpu.oom_observers.append(observer)
+
+    def set_settings(conf: str) -> None:
+        for gpu in machine.gpus:
+            gpu.allocator.set_settings(conf)
+
+    def empty_cache() -> None:
+        for gpu in machine.gpus:
+            gpu.empty_cache()
+
+    def clear_workspaces() -> None:
+        for gpu in machine.gpus:
+            gpu.workspaces.clear()
+
+    return {
+        "_cuda_memoryStats": lambda device=None: allocator(device).memory_stats(),
+        "_cuda_resetPeakMemoryStats": lambda device=None: allocator(device).reset_peak_stats(),
+        "_cuda_resetAccumulatedMemoryStats": lambda device=None: allocator(
+            device
+        ).reset_accumulated_stats(),
+        "_cuda_setMemoryFraction": lambda fraction, device=None: allocator(
+            device
+        ).set_memory_fraction(fraction),
+        "_cuda_getMemoryFraction": lambda device=None: machine.gpu(device).fraction,
+        "_cuda_emptyCache": empty_cache,
+        "_cuda_clearCublasWorkspaces": clear_workspaces,
+        "_cuda_attach_out_of_memory_observer": attach,
+        "_cuda_cudaCachingAllocator_set_allocator_settings": set_settings,
+        "_accelerator_setAllocatorSettings": set_settings,
+        "_cuda_hostMemoryStats": dict,
+        "_cuda_cudaCachingAllocator_raw_alloc": lambda size, stream: machine.current.take(
+            size, int(stream)
+        ),
+        "_cuda_cudaCachingAllocator_raw_delete": machine.give,
         "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
         "_cuda_cudaCachingAllocator_enable": lambda value: None,
         "_cuda_getAllocatorBackend": lambda: "native",
     }
 
 
-def c_functions(gpu: VirtualGPU) -> dict[str, Any]:
-    """The functions of torch._C that torch.cuda calls."""
-    allocator, history = gpu.allocator, gpu.history
+def _history(machine: Machine) -> dict[str, Any]:
+    """The memory history, which torch turns on and off for all cards at once."""
+    histories = tuple(gpu.history for gpu in machine.gpus)
 
     def record_history(  # noqa: PLR0913 - torch's signature
         enabled: str | None,
@@ -93,130 +104,160 @@ def c_functions(gpu: VirtualGPU) -> dict[str, Any]:
         skip_actions: list[str] | None = None,
     ) -> None:
         del stacks, compile_context, global_record_annotations
-        history.configure(
-            enabled, context, max_entries, clear=clear_history, skip=list(skip_actions or [])
-        )
+        for history in histories:
+            history.configure(
+                enabled, context, max_entries, clear=clear_history, skip=list(skip_actions or [])
+            )
 
     def memory_snapshot(wanted_pool: Any = None) -> dict[str, Any]:
         if wanted_pool is None:
-            return snapshot_of(gpu)
+            return snapshot_of(machine)
         *pool, traces = (*wanted_pool, True)[:3] if len(wanted_pool) < 3 else wanted_pool
-        return snapshot_of(gpu, traces=bool(traces), pool=tuple(pool))
+        return snapshot_of(machine, traces=bool(traces), pool=tuple(pool))
 
-    def current_stream(device: int = 0) -> tuple[int, int, int]:
-        del device
-        return gpu.stream.handle, 0, 1
-
-    def set_stream(stream_id: int, device_index: int = 0, device_type: int = 1) -> None:
-        del device_index, device_type
-        gpu.stream.handle = stream_id
+    def traceback(addr: int) -> Any:
+        return next((found for h in histories if (found := h.frames_at(addr))), None)
 
     def set_label(text: str) -> None:
-        history.label = text
+        histories[0].label = text
 
     return {
-        "_cuda_init": gpu.initialize,
-        "_cuda_getDeviceCount": lambda: 1,
-        "_cuda_getDevice": lambda: 0,
-        "_cuda_setDevice": lambda device: None,
-        "_cuda_exchangeDevice": lambda device: 0,
-        "_cuda_maybeExchangeDevice": lambda device: 0,
-        "_cuda_isInBadFork": lambda: False,
-        "_cuda_synchronize": gpu.synchronize,
+        "_cuda_memorySnapshot": memory_snapshot,
+        "_cuda_record_memory_history": record_history,
+        "_cuda_isHistoryEnabled": lambda: histories[0].enabled is not None,
+        "_cuda_allocationTraceback": traceback,
+        "_cuda_setMemoryMetadata": set_label,
+        "_cuda_getMemoryMetadata": lambda: histories[0].label,
+    }
+
+
+def _streams(machine: Machine) -> dict[str, Any]:
+    """Streams, graphs and pools."""
+
+    def current_stream(device: int | None = None) -> tuple[int, int, int]:
+        gpu = machine.gpu(device)
+        return gpu.stream.handle, gpu.index, 1
+
+    def set_stream(stream_id: int, device_index: int = 0, device_type: int = 1) -> None:
+        del device_type
+        machine.select(device_index)
+        machine.current.stream.handle = stream_id
+
+    def pools(device: int) -> Pools:
+        return machine.gpu(device).pools
+
+    return {
+        "_cuda_getCurrentStream": current_stream,
+        "_cuda_getCurrentRawStream": lambda device=None: machine.gpu(device).stream.handle,
+        "_cuda_getDefaultStream": lambda device=None: (0, machine.gpu(device).index, 1),
+        "_cuda_setStream": set_stream,
+        "_cuda_isCurrentStreamCapturing": lambda: machine.current.capturing,
+        "_graph_pool_handle": pool_handle,
+        "_cuda_beginAllocateToPool": lambda device, pool: pools(device).begin(pool),
+        "_cuda_beginAllocateCurrentThreadToPool": lambda device, pool: pools(device).begin(pool),
+        "_cuda_endAllocateToPool": lambda device, pool: pools(device).end(pool),
+        "_cuda_releasePool": lambda device, pool: pools(device).release(pool),
+    }
+
+
+def _without_effect() -> dict[str, Any]:
+    """What touches no memory of a card."""
+    return {
         "_cuda_ipc_collect": lambda: None,
         "_cuda_sleep": lambda cycles: None,
-        "_cuda_getArchFlags": lambda: f"sm_{gpu.card.capability[0]}{gpu.card.capability[1]}",
-        "_cuda_canDeviceAccessPeer": lambda device, peer: False,
         "_cuda_getCurrentBlasHandle": lambda: 1,
         "_cuda_getCurrentSolverHandle": lambda: 1,
         "_cuda_set_sync_debug_mode": lambda mode: None,
         "_cuda_get_sync_debug_mode": lambda: 0,
         "_cuda_get_cudnn_benchmark_limit": lambda: 10,
         "_cuda_set_cudnn_benchmark_limit": lambda limit: None,
-        "_cuda_clearCublasWorkspaces": gpu.workspaces.clear,
-        "_cuda_memoryStats": lambda device=0: allocator.memory_stats(),
-        "_cuda_resetPeakMemoryStats": lambda device=0: allocator.reset_peak_stats(),
-        "_cuda_resetAccumulatedMemoryStats": lambda device=0: allocator.reset_accumulated_stats(),
-        "_cuda_emptyCache": gpu.empty_cache,
-        "_cuda_setMemoryFraction": lambda fraction, device=0: allocator.set_memory_fraction(
-            fraction
-        ),
-        "_cuda_getMemoryFraction": lambda device=0: gpu.fraction,
-        "_cuda_memorySnapshot": memory_snapshot,
-        "_cuda_record_memory_history": record_history,
-        "_cuda_isHistoryEnabled": lambda: history.enabled is not None,
-        "_cuda_allocationTraceback": lambda addr: history.frames_at(addr) or None,
-        "_cuda_attach_out_of_memory_observer": gpu.oom_observers.append,
-        "_cuda_setMemoryMetadata": set_label,
-        "_cuda_getMemoryMetadata": lambda: history.label,
-        "_cuda_cudaCachingAllocator_set_allocator_settings": allocator.set_settings,
-        "_accelerator_setAllocatorSettings": allocator.set_settings,
-        "_cuda_hostMemoryStats": dict,
-        "_cuda_getCurrentStream": current_stream,
-        "_cuda_getCurrentRawStream": lambda device=0: gpu.stream.handle,
-        "_cuda_getDefaultStream": lambda device=0: (0, 0, 1),
-        "_cuda_setStream": set_stream,
-        "_cuda_isCurrentStreamCapturing": lambda: gpu.capturing,
-        "_graph_pool_handle": pool_handle,
-        "_cuda_beginAllocateToPool": lambda device, pool: gpu.pools.begin(pool),
-        "_cuda_beginAllocateCurrentThreadToPool": lambda device, pool: gpu.pools.begin(pool),
-        "_cuda_endAllocateToPool": lambda device, pool: gpu.pools.end(pool),
-        "_cuda_releasePool": lambda device, pool: gpu.pools.release(pool),
         "_host_emptyCache": lambda: None,
-        **_raw_alloc(gpu),
     }
 
 
-def cuda_patches(gpu: VirtualGPU) -> list[Patch]:
+def c_functions(machine: Machine) -> dict[str, Any]:
+    """The functions of torch._C that torch.cuda calls."""
+    return {
+        **_devices(machine),
+        **_statistics(machine),
+        **_history(machine),
+        **_streams(machine),
+        **_without_effect(),
+    }
+
+
+def cuda_patches(machine: Machine) -> list[Patch]:
     """Everything of torch.cuda."""
     cuda = torch.cuda
-    functions = c_functions(gpu)
+    functions = c_functions(machine)
     classes = {
-        base.__name__: type(base.__name__, (base,), {"gpu": gpu})
+        base.__name__: type(base.__name__, (base,), {"machine": machine})
         for base in (VirtualStream, VirtualEvent, VirtualGraph, VirtualMemPool)
     }
-    properties = DeviceProperties(gpu)
-    runtime = Cudart(gpu)
+    properties = tuple(DeviceProperties(gpu) for gpu in machine.gpus)
+    runtime = Cudart(machine)
     stream, event = classes["VirtualStream"], classes["VirtualEvent"]
     graph, pool = classes["VirtualGraph"], classes["VirtualMemPool"]
 
+    def properties_of(device: Any = None) -> DeviceProperties:
+        index = cuda._utils._get_device_index(device, optional=True)
+        if not 0 <= index < len(properties):
+            raise AssertionError("Invalid device id")
+        return properties[index]
+
+    def set_device(device: Any) -> None:
+        index = cuda._utils._get_device_index(device)
+        if index >= 0:
+            machine.select(index)
+
+    def exchange_device(device: int) -> int:
+        return machine.select(device) if device >= 0 else -1
+
+    def maybe_exchange_device(device: int) -> int:
+        return machine.select(device, touch=False) if device >= 0 else -1
+
+    def current_stream(device: Any = None) -> Any:
+        gpu = machine.gpu(device)
+        return stream(gpu.index, stream_id=gpu.stream.handle)
+
     def set_stream(new: Any) -> None:
         if new is not None:
-            gpu.stream.handle = new.cuda_stream
+            functions["_cuda_setStream"](new.cuda_stream, new.device_index)
+
+    def modern(*, or_else: bool = False) -> bool:
+        return or_else or machine.current.card.capability >= (8, 0)
 
     answers: dict[str, Any] = {
-        "_lazy_init": gpu.initialize,
-        "init": gpu.initialize,
-        "is_initialized": lambda: gpu.initialized,
+        "_lazy_init": machine.initialize,
+        "init": machine.initialize,
+        "is_initialized": lambda: machine.initialized,
         "_initialized": False,
         "is_available": lambda: True,
         "_is_compiled": lambda: True,
-        "device_count": lambda: 1,
-        "_device_count_nvml": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda device: None,
-        "_exchange_device": lambda device: 0,
-        "_maybe_exchange_device": lambda device: 0,
-        "get_device_properties": lambda device=None: properties,
-        "_get_device_properties": lambda device=None: properties,
-        "is_bf16_supported": lambda including_emulation=True: bool(
-            gpu.card.capability >= (8, 0) or including_emulation
-        ),
-        "is_tf32_supported": lambda: gpu.card.capability >= (8, 0),
+        "device_count": lambda: len(machine.gpus),
+        "_device_count_nvml": lambda: len(machine.gpus),
+        "current_device": lambda: machine.current.index,
+        "set_device": set_device,
+        "_exchange_device": exchange_device,
+        "_maybe_exchange_device": maybe_exchange_device,
+        "get_device_properties": properties_of,
+        "_get_device_properties": properties_of,
+        "is_bf16_supported": lambda including_emulation=True: modern(or_else=including_emulation),
+        "is_tf32_supported": modern,
         "cudart": lambda: runtime,
         "_cudart": runtime,
-        "synchronize": lambda device=None: gpu.synchronize(),
-        "default_generators": (torch.Generator(),),
+        "synchronize": lambda device=None: machine.gpu(device).synchronize(),
+        "default_generators": tuple(torch.Generator() for _ in machine.gpus),
         "Stream": stream,
         "Event": event,
         "CUDAGraph": graph,
         "MemPool": pool,
-        "current_stream": lambda device=None: stream(handle=gpu.stream.handle),
-        "default_stream": lambda device=None: stream(handle=0),
+        "current_stream": current_stream,
+        "default_stream": lambda device=None: stream(machine.gpu(device).index, stream_id=0),
         "set_stream": set_stream,
         "_lazy_call": lambda callable, **_: callable(),  # noqa: A006 - torch's name
-        "device_memory_used": lambda device=None: gpu.nvml_used,
-        "_get_nvml_device_index": lambda device=None: 0,
+        "device_memory_used": lambda device=None: machine.gpu(device).nvml_used,
+        "_get_nvml_device_index": lambda device=None: machine.gpu(device).index,
     }
     memory = {name: functions[name] for name in functions if hasattr(cuda.memory, name)}
     return [
@@ -229,23 +270,23 @@ def cuda_patches(gpu: VirtualGPU) -> list[Patch]:
             cuda.graphs,
             {n: functions[n] for n in ("_cuda_isCurrentStreamCapturing", "_graph_pool_handle")},
         ),
-        *wanted(cuda.memory, {**memory, "MemPool": pool, "_lazy_init": gpu.initialize}),
-        *_annotations(gpu),
-        *wanted(cuda.memory, {"is_initialized": lambda: gpu.initialized}),
+        *wanted(cuda.memory, {**memory, "MemPool": pool, "_lazy_init": machine.initialize}),
+        *_annotations(machine),
+        *wanted(cuda.memory, {"is_initialized": lambda: machine.initialized}),
     ]
 
 
-def _annotations(gpu: VirtualGPU) -> list[Patch]:
+def _annotations(machine: Machine) -> list[Patch]:
     """Scopes of record_function are noted beside the history, as torch notes them."""
     scope = torch.autograd.profiler.record_function
     true_enter, true_exit = scope.__enter__, scope.__exit__
 
     def enter(self: Any) -> Any:
-        gpu.history.annotate(self.name, "START")
+        machine.current.history.annotate(self.name, "START")
         return true_enter(self)
 
     def leave(self: Any, *exc: Any) -> Any:
-        gpu.history.annotate(self.name, "END")
+        machine.current.history.annotate(self.name, "END")
         return true_exit(self, *exc)
 
     return wanted(scope, {"__enter__": enter, "__exit__": leave})

@@ -23,13 +23,14 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
 
     def device(self: torch.Tensor) -> torch.device:
         real = true_device(self)
-        return CUDA if real.type == _LAZY_TYPE else real
+        return CUDA[real.index] if real.type == _LAZY_TYPE else real
 
     def is_cuda(self: torch.Tensor) -> bool:
         return bool(true_device(self).type in (_LAZY_TYPE, "cuda"))
 
     def get_device(self: torch.Tensor) -> int:
-        return 0 if is_virtual(self) else _Base.get_device(self)
+        real = true_device(self)
+        return int(real.index) if real.type == _LAZY_TYPE else _Base.get_device(self)
 
     def data_ptr(self: torch.Tensor) -> int:
         if not is_virtual(self):
@@ -46,16 +47,16 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
         if is_virtual(self):
             if not force:
                 raise TypeError(
-                    "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy "
-                    "the tensor to host memory first."
+                    f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to "
+                    "copy the tensor to host memory first."
                 )
             self = self.detach().cpu()
         return _Base.numpy(self, force=force)
 
     def record_stream(self: torch.Tensor, stream: Any) -> None:
         block = mode.storages.of(self) if is_virtual(self) else None
-        if block is not None and block.addr and mode.gpu is not None:
-            mode.gpu.record_stream(block.addr, int(stream.cuda_stream))
+        if block is not None and block.addr:
+            block.gpu.record_stream(block.addr, int(stream.cuda_stream))
 
     def pin_memory(self: torch.Tensor, *_args: Any) -> torch.Tensor:
         if is_virtual(self):

@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from nbmem.virtual.install.patches import Patch
-from nbmem.virtual.tensors import CUDA, is_virtual
+from nbmem.virtual.tensors import is_virtual
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nbmem.virtual.device import VirtualGPU
+    from nbmem.virtual.machine import Machine
 
 MIB = 1 << 20
 BROADCAST = 250 * MIB
@@ -40,6 +40,7 @@ class Buckets:
         self, parameters: Sequence[nn.Parameter], cap: float | None, *, views: bool, unused: bool
     ) -> None:
         self._parameters = [weakref.ref(p) for p in parameters]
+        self._device = parameters[0].device
         self._cap = int((BUCKET_MIB if cap is None else cap) * MIB)
         self._views = views
         self._ready: list[int] = []
@@ -68,7 +69,7 @@ class Buckets:
         self._ready.clear()
         groups = self._by_size(order)
         # All ranks agree on the order: the indices, then how many are in each bucket.
-        held = [_scratch(4 * (len(order) + 1)), _scratch(4 * len(groups))]
+        held = [_scratch(4 * count, self._device) for count in (len(order) + 1, len(groups))]
         held.clear()
         self.flat.clear()
         self._fill(groups)
@@ -101,14 +102,14 @@ class Buckets:
                     self._places[number] = (len(self.flat), total)
                     total += parameter.numel()
                     dtype = parameter.dtype
-            self.flat.append(torch.empty(total, dtype=dtype, device=CUDA))
+            self.flat.append(torch.empty(total, dtype=dtype, device=self._device))
 
 
-def _scratch(nbytes: int) -> torch.Tensor:
-    return torch.empty(nbytes, dtype=torch.uint8, device=CUDA)
+def _scratch(nbytes: int, device: torch.device) -> torch.Tensor:
+    return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
 
-def broadcast(tensors: Iterable[torch.Tensor]) -> None:
+def broadcast(tensors: Iterable[torch.Tensor], device: torch.device) -> None:
     """Flat copies by type, two of which are alive at a time (broadcast_coalesced)."""
     groups: dict[torch.dtype, list[int]] = {}
     for tensor in tensors:
@@ -119,10 +120,10 @@ def broadcast(tensors: Iterable[torch.Tensor]) -> None:
         sizes[-1] += size
     in_flight: list[torch.Tensor] = []
     for size in (size for sizes in groups.values() for size in sizes if size):
-        in_flight = [*in_flight[-1:], _scratch(size)]
+        in_flight = [*in_flight[-1:], _scratch(size, device)]
 
 
-def ddp_patches(gpu: VirtualGPU) -> list[Patch]:
+def ddp_patches(machine: Machine) -> list[Patch]:
     """DistributedDataParallel, and NCCL's process group."""
     if not torch.distributed.is_available():
         return []
@@ -135,8 +136,9 @@ def ddp_patches(gpu: VirtualGPU) -> list[Patch]:
             return
         nn.Module.__init__(self)
         self.module = module
-        self.device_ids, self.output_device, self.dim = [0], 0, 0
-        self.device, self.device_type = CUDA, "cuda"
+        self.device = next(p.device for p in module.parameters() if is_virtual(p))
+        self.device_ids, self.output_device = [self.device.index], self.device.index
+        self.dim, self.device_type = 0, "cuda"
         self.is_multi_device_module = False
         self.broadcast_buffers = options.get("broadcast_buffers") is not False
         self.find_unused_parameters = bool(options.get("find_unused_parameters"))
@@ -145,11 +147,12 @@ def ddp_patches(gpu: VirtualGPU) -> list[Patch]:
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.process_group = options.get("process_group")
         self._delay_all_reduce_params = []
-        gpu.workspaces.nccl()
+        machine.gpu(self.device).workspaces.nccl()
         trained = [p for p in module.parameters() if p.requires_grad]
-        shapes = [_scratch(8), _scratch(16 * sum(p.dim() for p in trained))]
+        sizes = 8, 16 * sum(p.dim() for p in trained)
+        shapes = [_scratch(size, self.device) for size in sizes]
         shapes.clear()
-        broadcast([*module.parameters(), *module.buffers()])
+        broadcast([*module.parameters(), *module.buffers()], self.device)
         self._card_buckets = Buckets(
             trained,
             options.get("bucket_cap_mb"),
@@ -166,7 +169,7 @@ def ddp_patches(gpu: VirtualGPU) -> list[Patch]:
         if torch.is_grad_enabled() and self.require_backward_grad_sync:
             buckets.rebuild()
         if self.broadcast_buffers and self.require_forward_param_sync:
-            broadcast(self.module.buffers())
+            broadcast(self.module.buffers(), self.device)
         return self.module(*inputs, **options)
 
     return [Patch(ddp, "__init__", init), Patch(ddp, "forward", forward), *_group_patches()]

@@ -8,9 +8,9 @@ import torch
 from torch import _C, overrides
 from torch.utils import _device as default_devices
 
-from nbmem.virtual.install.moving import card_device
+from nbmem.virtual.install.moving import card_device, is_card
 from nbmem.virtual.install.patches import Patch, wanted
-from nbmem.virtual.tensors import CUDA, is_virtual
+from nbmem.virtual.tensors import is_virtual
 
 
 def factory_patches() -> list[Patch]:
@@ -21,19 +21,19 @@ def factory_patches() -> list[Patch]:
         wish = kwargs.get("device")
         target = card_device(_default_device() if wish is None else wish)
         if wish is None and is_virtual(data) and make is not true_tensor:
-            target = CUDA
-        if not isinstance(target, torch.device) or target != CUDA:
+            target = data.device
+        if not is_card(target):
             if is_virtual(data) and target is not None:
                 data = data.to(target)
             return make(data, **kwargs)
         needs_grad = kwargs.pop("requires_grad", False)
         dtype = kwargs.get("dtype")
         if is_virtual(data):
-            copy = data.detach().to(dtype=dtype or data.dtype, copy=make is true_tensor)
+            copy = data.detach().to(target, dtype or data.dtype, copy=make is true_tensor)
             return copy.requires_grad_() if needs_grad else copy
         data, kwargs["device"] = _off_card(data), "cpu"
         kwargs.pop("pin_memory", None)
-        fresh = make(data, **kwargs).to(CUDA)
+        fresh = make(data, **kwargs).to(target)
         return fresh.requires_grad_() if needs_grad else fresh
 
     def tensor(data: Any, **kwargs: Any) -> torch.Tensor:

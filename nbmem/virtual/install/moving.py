@@ -1,4 +1,4 @@
-"""Moving tensors to the card: what C++ cannot do for a device that no guard stands for."""
+"""Moving tensors to a card: what C++ cannot do for a device that no guard stands for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import _C
 
+from nbmem.virtual import current
 from nbmem.virtual.tensors import CUDA, is_virtual
 
 _Base: Any = _C.TensorBase
@@ -14,10 +15,10 @@ _true_to = _Base.to
 
 
 def card_device(device: Any) -> Any:
-    """A device as the program wrote it, with CUDA's index filled in.
+    """A device as the program wrote it, with CUDA's index filled in; others as they are.
 
     Raises:
-        RuntimeError: The machine has only one virtual card.
+        RuntimeError: The machine has no such card.
     """
     if isinstance(device, bool) or device is None:
         return device
@@ -25,13 +26,16 @@ def card_device(device: Any) -> Any:
         device = torch.device("cuda", device)
     elif isinstance(device, str):
         device = torch.device(device)
-    if isinstance(device, torch.device) and device.type in ("cuda", "lazy"):
-        if device.index:
-            raise RuntimeError(
-                "CUDA error: invalid device ordinal\nThe virtual GPU is cuda:0; there is no other."
-            )
-        return CUDA
+    if is_card(device):
+        machine = current.machine()
+        assert machine is not None
+        return CUDA[machine.gpu(device).index]
     return device
+
+
+def is_card(device: Any) -> bool:
+    """Whether it is the device of a card."""
+    return isinstance(device, torch.device) and device.type in ("cuda", "lazy")
 
 
 def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -41,15 +45,16 @@ def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     if "device" in kwargs:
         kwargs["device"] = card_device(kwargs["device"])
     if is_virtual(self):
-        # C++ compares with lazy:0, so a move to the card must not name the device.
-        if args and args[0] == CUDA:
+        # C++ compares with lazy, so a move to where the tensor is must not name the device.
+        home = self.device
+        if args and args[0] == home:
             args = args[1:]
             if args and args[0] is None:  # no dtype: what a module says to its integer buffers
                 args = args[1:]
-        if kwargs.get("device") == CUDA:
+        if kwargs.get("device") == home:
             del kwargs["device"]
         if not [a for a in args if not isinstance(a, bool)] and not (
-            {"dtype", "memory_format", "other"} & kwargs.keys()
+            {"device", "dtype", "memory_format", "other"} & kwargs.keys()
         ):
             copy = kwargs.get("copy") or (len(args) > 1 and args[1])
             return self.clone() if copy else self
@@ -68,14 +73,15 @@ def cuda(
 ) -> torch.Tensor:
     """`tensor.cuda()`."""
     del non_blocking
-    return to(self, card_device(CUDA if device is None else device), memory_format=memory_format)
+    return to(self, card_device("cuda" if device is None else device), memory_format=memory_format)
 
 
 def new_tensor(self: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
     """`tensor.new_tensor(data)`: made on the CPU and moved."""
-    if not is_virtual(self) and card_device(kwargs.get("device")) != CUDA:
-        return _Base.new_tensor(self, data, **kwargs)
-    target = card_device(kwargs.pop("device", None) or CUDA)
+    wish = kwargs.pop("device", None)
+    target = card_device(self.device if wish is None else wish)
+    if not is_card(target):
+        return _Base.new_tensor(self, data, device=target, **kwargs)
     kwargs.setdefault("dtype", self.dtype)
     needs_grad = kwargs.pop("requires_grad", False)
     fresh = torch.tensor(data, device="cpu", **kwargs)

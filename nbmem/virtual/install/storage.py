@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.install.moving import card_device
+from nbmem.virtual.install.moving import card_device, is_card
 from nbmem.virtual.install.patches import Patch, wanted
 from nbmem.virtual.tensors import CUDA
 
@@ -28,7 +28,8 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         return bool(_device(self).type == "lazy")
 
     def device(self: torch.UntypedStorage) -> torch.device:
-        return CUDA if on_card(self) else _device(self)
+        real = _device(self)
+        return CUDA[real.index] if real.type == "lazy" else real
 
     def data_ptr(self: torch.UntypedStorage) -> int:
         if not on_card(self):
@@ -36,13 +37,16 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         block = mode.storages.of_storage(self)
         return 0 if block is None else block.addr
 
-    def allocate(nbytes: int) -> torch.UntypedStorage:
-        return torch.empty(nbytes, dtype=torch.uint8, device=CUDA).untyped_storage()
+    def allocate(nbytes: int, where: torch.device) -> torch.UntypedStorage:
+        return torch.empty(nbytes, dtype=torch.uint8, device=where).untyped_storage()
 
     def clone(self: torch.UntypedStorage) -> torch.UntypedStorage:
         if not on_card(self):
             return true_clone(self)
-        copy = allocate(self.nbytes())
+        return copy_to(self, device(self))
+
+    def copy_to(self: torch.UntypedStorage, where: torch.device) -> torch.UntypedStorage:
+        copy = allocate(self.nbytes(), where)
         mine, its = mode.storages.of_storage(self), mode.storages.of_storage(copy)
         if mine is not None and its is not None and mine.twin is not None:
             its.twin = true_clone(mine.twin)
@@ -56,10 +60,16 @@ def storage_patches(mode: CardMode) -> list[Patch]:
             return true_clone(block.twin)
         return torch.zeros(self.nbytes(), dtype=torch.uint8, device="cpu").untyped_storage()
 
-    def cuda(self: torch.UntypedStorage, *_args: Any, **_kwargs: Any) -> torch.UntypedStorage:
+    def cuda(
+        self: torch.UntypedStorage,
+        device: Any = None,
+        non_blocking: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+    ) -> torch.UntypedStorage:
+        del non_blocking
+        where = card_device("cuda" if device is None else device)
         if on_card(self):
-            return self
-        copy = allocate(self.nbytes())
+            return self if CUDA[_device(self).index] == where else copy_to(self, where)
+        copy = allocate(self.nbytes(), where)
         block = mode.storages.of_storage(copy)
         if block is not None and self.nbytes() <= 64:
             block.twin = true_clone(self)
@@ -67,8 +77,8 @@ def storage_patches(mode: CardMode) -> list[Patch]:
 
     def to(self: torch.UntypedStorage, *, device: Any, **kwargs: Any) -> torch.UntypedStorage:
         target = card_device(device)
-        if target == CUDA:
-            return cuda(self)
+        if is_card(target):
+            return cuda(self, target)
         return cpu(self) if on_card(self) else true_to(self, device=target, **kwargs)
 
     names = {

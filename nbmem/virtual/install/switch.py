@@ -1,4 +1,4 @@
-"""Turning a virtual card on and off."""
+"""Turning virtual cards on and off."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from nbmem.core.errors import UsageError
 from nbmem.virtual import current
-from nbmem.virtual.device import VirtualGPU, conf_from_environment
+from nbmem.virtual.device import conf_from_environment
 from nbmem.virtual.dispatch import CardMode
 from nbmem.virtual.engine import engine_patches
 from nbmem.virtual.frames import excepthook_patch
@@ -19,26 +19,28 @@ from nbmem.virtual.install.autocast import Autocast
 from nbmem.virtual.install.choices import Choices
 from nbmem.virtual.install.compiler import compiler_patches
 from nbmem.virtual.install.cudart import cuda_patches
+from nbmem.virtual.install.data_parallel import data_parallel_patches
 from nbmem.virtual.install.disguise import printing_patches, tensor_patches
 from nbmem.virtual.install.distributed import ddp_patches
 from nbmem.virtual.install.factories import factory_patches
 from nbmem.virtual.install.patches import Patch, Patches, wanted
 from nbmem.virtual.install.storage import storage_patches
 from nbmem.virtual.install.threads import remove, thread_patches
+from nbmem.virtual.machine import Machine
 from nbmem.virtual.nvml import functions_of, real_module, stand_in_module
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from nbmem.virtual.cards import Card
 
 
 class Activation:
-    """Everything that is in place while a card is active."""
+    """Everything that is in place while cards are active."""
 
-    def __init__(self, gpu: VirtualGPU) -> None:
-        self.gpu = gpu
-        self.mode = CardMode(gpu)
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.mode = CardMode(machine)
         self.patches = Patches()
         self._autocast = Autocast()
         self._choices = Choices()
@@ -54,31 +56,33 @@ class Activation:
         except BaseException:
             self.end()
             raise
-        current.set_gpu(self.gpu)
+        current.set_machine(self.machine)
 
     def end(self) -> None:
         """Put everything back."""
-        current.set_gpu(None)
+        current.set_machine(None)
         remove(self.mode)
         self._choices.unregister()
         self._autocast.unregister()
         self.patches.undo()
         if self._no_pynvml:
             sys.modules.pop("pynvml", None)
-        self.mode.gpu = None
-        self.gpu.dropout_state = None
-        self.gpu.dnn.close()
+        self.mode.machine = None
+        for gpu in self.machine.gpus:
+            gpu.dropout_state = None
+            gpu.dnn.close()
         self.mode.storages.forget()
 
     def _all_patches(self) -> list[Patch]:
         return [
-            *cuda_patches(self.gpu),
-            *accelerator_patches(self.gpu),
-            *compiler_patches(self.gpu),
+            *cuda_patches(self.machine),
+            *accelerator_patches(self.machine),
+            *compiler_patches(self.machine.gpus[0].note),
             *tensor_patches(self.mode),
             *storage_patches(self.mode),
             *factory_patches(),
-            *ddp_patches(self.gpu),
+            *data_parallel_patches(self.machine),
+            *ddp_patches(self.machine),
             *printing_patches(self.mode),
             *engine_patches(),
             *thread_patches(self.mode),
@@ -90,23 +94,23 @@ class Activation:
     def _nvml_patches(self) -> list[Patch]:
         module = real_module()
         if module is None:
-            sys.modules["pynvml"] = stand_in_module(self.gpu)
+            sys.modules["pynvml"] = stand_in_module(self.machine)
             self._no_pynvml = True
             return []
-        return wanted(module, functions_of(self.gpu, module.NVMLError))
+        return wanted(module, functions_of(self.machine, module.NVMLError))
 
 
 _active: list[Activation] = []
 
 
 def switch_on(
-    card: Card,
+    cards: Sequence[Card],
     *,
     release: str | None,
     conf: str | None,
     other_processes: Mapping[int, int] | int | None,
-) -> VirtualGPU:
-    """Make a card the active one, in place of another if there is one.
+) -> Machine:
+    """Make a machine of these cards the active one, in place of another if there is one.
 
     Raises:
         UsageError: A real CUDA context exists already.
@@ -118,16 +122,16 @@ def switch_on(
     importlib.import_module("torch._dynamo")
     if isinstance(other_processes, int):
         other_processes = {1: other_processes} if other_processes else {}
-    gpu = VirtualGPU(
-        card,
+    machine = Machine(
+        cards,
         release=release or torch.__version__.partition("+")[0],
         conf=conf_from_environment() if conf is None else conf,
         other_processes=other_processes,
     )
-    activation = Activation(gpu)
+    activation = Activation(machine)
     activation.begin()
     _active.append(activation)
-    return gpu
+    return machine
 
 
 def switch_off() -> None:

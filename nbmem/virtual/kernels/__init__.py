@@ -21,7 +21,6 @@ from nbmem.virtual.kernels.plan import Kernel, Launch, Plan
 from nbmem.virtual.shapes import as_meta
 
 if TYPE_CHECKING:
-    from nbmem.virtual.device import VirtualGPU
     from nbmem.virtual.shapes import Results
 
 KERNELS: tuple[Kernel, ...] = (
@@ -48,12 +47,12 @@ def _by_operator() -> dict[Any, Kernel]:
     return found
 
 
-def plan_of(call: Call, results: Results, gpu: VirtualGPU) -> Plan | None:
+def plan_of(call: Call, results: Results) -> Plan | None:
     """The steps of a call; None where it takes its results in order and nothing else."""
     kernel = _by_operator().get(call.func)
     if kernel is None:
         return None
     # Rules look at geometry only, so they get tensors that they can do anything with.
     args, kwargs = call.map(as_meta)
-    launch = Launch(Call(call.func, args, kwargs), results.fresh, gpu.card, gpu.dnn)
+    launch = Launch(Call(call.func, args, kwargs), results.fresh, call.gpu.card, call.gpu.dnn)
     return Plan(tuple(kernel.rule(launch)))

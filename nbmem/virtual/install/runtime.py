@@ -1,0 +1,60 @@
+"""What programs read of a card through the CUDA runtime: its properties and its free memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbmem.virtual.device import VirtualGPU
+    from nbmem.virtual.machine import Machine
+
+
+class DeviceProperties:
+    """What `get_device_properties` returns for a virtual card."""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        card = gpu.card
+        self.name = card.name
+        self.major, self.minor = card.capability
+        self.total_memory = card.total_bytes
+        self.multi_processor_count = card.processors
+        self.max_threads_per_multi_processor = card.threads_per_processor
+        self.max_threads_per_block = 1024
+        self.warp_size = 32
+        self.regs_per_multiprocessor = 65536
+        self.shared_memory_per_block = 48 << 10
+        self.shared_memory_per_block_optin = card.shared_bytes
+        self.shared_memory_per_multiprocessor = card.shared_bytes + 1024
+        self.L2_cache_size = card.l2_bytes
+        self.is_integrated = 0
+        self.is_multi_gpu_board = 0
+        self.gcnArchName = ""
+        self.uuid = gpu.uuid
+        self.pci_domain_id, self.pci_bus_id, self.pci_device_id = 0, gpu.pci_bus, 0
+
+    def __repr__(self) -> str:
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory >> 20}MB, "
+            f"multi_processor_count={self.multi_processor_count}, uuid={self.uuid}, "
+            f"L2_cache_size={self.L2_cache_size >> 20}MB)"
+        )
+
+
+class Cudart:
+    """The part of the CUDA runtime that programs reach through torch.cuda.cudart()."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.cudaError = type("cudaError", (), {"success": 0})
+
+    def cudaMemGetInfo(self, device: int = 0) -> tuple[int, int]:  # noqa: N802 - CUDA's name
+        """Free and total bytes."""
+        gpu = self._machine.gpu(device)
+        gpu.initialize()
+        return max(0, gpu.free_bytes), gpu.card.total_bytes
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("cuda"):
+            return lambda *_args, **_kwargs: 0
+        raise AttributeError(name)

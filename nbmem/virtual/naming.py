@@ -1,0 +1,68 @@
+"""Cards by what people call them: `h100`, `A100-40GB`, `2xT4`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import UsageError
+from nbmem.virtual.cards import CARDS, Card
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOST = 16
+"""Cards of one machine, as in the largest that NVIDIA sold (DGX-2)."""
+_COUNTED = re.compile(r"(\d+)\s*x\s*(.+)", re.IGNORECASE)
+
+
+def find_card(name: str | Card) -> Card:
+    """The card of that name, whatever its case, dashes or vendor prefix.
+
+    Raises:
+        UsageError: No such card; the message lists the known ones.
+    """
+    if isinstance(name, Card):
+        return name
+    wanted = _plain(name)
+    for card in CARDS:
+        if wanted in {_plain(card.key), _plain(card.name), *card.aliases}:
+            return card
+    known = ", ".join(card.key for card in CARDS)
+    raise UsageError(f"No card is called {name!r}. Known cards: {known}.")
+
+
+def find_cards(names: str | Card) -> tuple[Card, ...]:
+    """The cards of a machine: "T4" is one, "2xT4" two of a kind, "H100, 2xT4" three of two kinds.
+
+    Raises:
+        UsageError: No such card, none at all, or more than a machine has.
+    """
+    if isinstance(names, Card):
+        return (names,)
+    found: list[Card] = []
+    for part in names.split(","):
+        counted = _COUNTED.fullmatch(part.strip())
+        count = int(counted[1]) if counted else 1
+        if not 1 <= count <= MOST - len(found):
+            raise UsageError(
+                f"{names!r} asks for {count + len(found)} cards; a virtual machine has from 1 to "
+                f"{MOST}, as in 2xT4."
+            )
+        found += [find_card(counted[2] if counted else part)] * count
+    return tuple(found)
+
+
+def described(cards: Iterable[Card]) -> str:
+    """Virtual cards in words: "a virtual Tesla T4", "2 virtual Tesla T4 (cuda:0 to cuda:1)"."""
+    names = [card.name for card in cards]
+    if len(names) == 1:
+        return f"a virtual {names[0]}"
+    if len(set(names)) == 1:
+        return f"{len(names)} virtual {names[0]} (cuda:0 to cuda:{len(names) - 1})"
+    listed = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(names))
+    return f"{len(names)} virtual cards ({listed})"
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.lower().replace("-", " ").replace("_", " ").split())
