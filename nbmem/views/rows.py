@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from nbmem.ledger.balance import Ledger
     from nbmem.report import Holding, PhaseRow, Report
+
+_LAYER = re.compile(r"\.\d+(?=[.\s]|$)")
+_INDEX = re.compile(r"\[\d+\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,10 +204,10 @@ def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alike:
-    """Holdings that nothing tells apart, as one line of a table.
+    """Holdings that differ in nothing but the numbers in their names, as one line of a table.
 
     Attributes:
-        held: One of them.
+        held: What they have in common: `model.layers.*.linear1.weight`, or `state[...]['exp_avg']`.
         count: How many there are.
     """
 
@@ -218,10 +221,24 @@ class Alike:
 
 
 def alike(holdings: Sequence[Holding]) -> list[Alike]:
-    """The holdings, equal ones as one: a network keeps many activations of the same shape."""
-    counts = Counter(holdings)
-    found = [Alike(held=held, count=count) for held, count in counts.items()]
+    """The holdings, those of a kind as one: a network repeats its layers."""
+    kinds: dict[Holding, list[Holding]] = {}
+    for held in holdings:
+        kinds.setdefault(_without_numbers(held), []).append(held)
+    found = [
+        Alike(held=kind if len(set(members)) > 1 else members[0], count=len(members))
+        for kind, members in kinds.items()
+    ]
     return sorted(found, key=lambda row: -row.held.block * row.count)
+
+
+def _without_numbers(held: Holding) -> Holding:
+    holders = tuple(replace(holder, path=_plain(holder.path)) for holder in held.holders)
+    return replace(held, name=held.name and _plain(held.name), holders=holders)
+
+
+def _plain(name: str) -> str:
+    return _INDEX.sub("[...]", _LAYER.sub(".*", name))
 
 
 def holdings_title(shown: Sequence[Alike], report: Report) -> str:
