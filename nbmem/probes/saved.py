@@ -54,7 +54,7 @@ def saved_tensors(
     """What the graph behind some outputs has saved, each storage once; nothing is held.
 
     Args:
-        outputs: The tensors or graph edges that backward() starts from.
+        outputs: Tensors, of which some may have a graph, or edges of one.
         module_of: The module of a parameter; None if nobody knows it.
     """
     walk = _Walk(module_of)
@@ -84,7 +84,8 @@ class _Walk:
     def nodes(self, outputs: Iterable[Any]) -> list[Any]:
         """Every node behind the outputs; while they are kept, each has one id."""
         found: dict[int, Any] = {}
-        queue = [n for o in outputs if (n := getattr(o, "node", None) or o.grad_fn) is not None]
+        edges = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
+        queue = [node for node in edges if node is not None]
         while queue and len(found) < MAX_NODES:
             node = queue.pop()
             if id(node) not in found:

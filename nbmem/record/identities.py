@@ -98,18 +98,21 @@ class IdentityLog:
                     self._rows.append((mark, seen, owner))
         self.last_gradients = (first, len(self._rows))
 
-    def saved(self, mark: int, outputs: Iterable[Any], forward: tuple[Any, ...]) -> None:
+    def saved(
+        self, mark: int, outputs: Iterable[Any], forward: tuple[Any, ...] | None = None
+    ) -> None:
         """See what a graph has saved, unless a forward of the same kind was seen before.
 
         Args:
-            mark: The backward's beginning.
-            outputs: What backward() starts from.
+            mark: The backward's beginning, or the recording's end.
+            outputs: Tensors with the graph behind them, or edges of it.
             forward: What is the same for forwards that allocate alike: their names are carried over
-                when the recording is read (ledger/repeats.py).
+                when the recording is read (ledger/repeats.py). None reads the graph anyway.
         """
         if forward in self._forwards or self.unread is not None or not self._room():
             return
-        self._forwards.add(forward)
+        if forward is not None:
+            self._forwards.add(forward)
         try:
             found = list(saved_tensors(outputs, self._module_of))
         except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet

@@ -111,7 +111,10 @@ class Recorder:
             self._see_everything()
         with self.guard("who holds what"):
             if matters(self.marks, self.identities):
-                self.held = walk(self._namespace or {})
+                mark = len(self.marks.t_ns) - 1
+                self.held = walk(
+                    self._namespace or {}, met=lambda found: self.identities.saved(mark, found)
+                )
         at_end = None
         with self.guard("the counters"):
             self.marks.take()

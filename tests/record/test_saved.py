@@ -110,6 +110,18 @@ def test_a_forward_that_dies_is_named_by_those_that_did_not(card):
     assert blocks["saved by Net"] == 2 * 4 * ROW + 2 * 512  # and the batch's mean and deviation
 
 
+def test_what_lives_at_the_end_is_named_by_its_graph_without_a_backward():
+    model = Net().cuda()
+    x = torch.randn(64, 3, 64, 64, device="cuda")
+    model.head = nn.Linear(65536, 10, device="cuda")
+    with nbmem.trace("run", namespace={"model": model}) as trace:
+        kept = model(x)
+    books = Books(trace.session)
+    names = {books.name(row): books.category[row] for row in books.live(books.events)}
+    assert names["saved by model.norm (64, 16, 64, 64) float32"] == Category.ACTIVATIONS
+    del kept
+
+
 def test_reading_a_graph_runs_no_hook_and_holds_nothing(card):
     model = Net().cuda()
     unpacked = []

@@ -18,7 +18,7 @@ from nbmem.probes.holders.ways import Ways
 from nbmem.probes.holders.wording import KEY_OF, Wording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from nbmem.probes.holders.places import Place
     from nbmem.probes.holders.storages import Storage
@@ -51,18 +51,23 @@ class Cut:
     edges: frozenset[tuple[int, int]] = frozenset()
 
 
-def walk(namespace: Mapping[str, Any], cut: Cut | None = None) -> Walk:
+def walk(
+    namespace: Mapping[str, Any],
+    cut: Cut | None = None,
+    met: Callable[[Iterable[Any]], None] | None = None,
+) -> Walk:
     """Look at everything that holds memory on a card now.
 
     Args:
         namespace: The notebook's names.
         cut: What to pass over, or None.
+        met: Is told the tensors that were met, and must not keep them.
     """
     torch: Any = initialized_torch()
     if torch is None:
         return Walk()
     with _quiet(torch):
-        return _walk(torch, namespace, cut or Cut())
+        return _walk(torch, namespace, cut or Cut(), met)
 
 
 @contextmanager
@@ -78,10 +83,17 @@ def _quiet(torch: Any) -> Iterator[None]:
             gc.enable()
 
 
-def _walk(torch: Any, namespace: Mapping[str, Any], cut: Cut) -> Walk:
+def _walk(
+    torch: Any,
+    namespace: Mapping[str, Any],
+    cut: Cut,
+    met: Callable[[Iterable[Any]], None] | None,
+) -> Walk:
     begun = [place for place in places(namespace) if not cut.place(place)]
     reach = Reach(torch, barred(namespace), cut.edges)
     reach.walk([place.thing for place in begun])
+    if met is not None:
+        met(reach.tensors.values())
     seen = _Seen(torch, reach.tensors)
     ways = Ways(reach, seen.targets())
     holders = _holders(begun, ways, Wording(torch), seen)
