@@ -176,7 +176,7 @@ class Trace:
         """The report as a live widget (needs `pip install 'nbmem[widget]'`).
 
         Its traits `moment`, `span` and `tensor` are what is chosen in it: observe them, set them,
-        and put it into layouts of ipywidgets and Voila.
+        link them to other widgets, and put it into layouts of ipywidgets and Voila.
 
         Args:
             device: As for `report`.
@@ -184,10 +184,11 @@ class Trace:
         Raises:
             NbmemError: As for `report`; or a library that the widget needs is not installed.
         """
+        from nbmem.analysis import books_of
         from nbmem.views.widget import explorer_widget
 
         report = self.report(device)
-        return explorer_widget(report, self._history(report))
+        return explorer_widget(report, books_of(self._finished(), device), self._history(report))
 
     def _history(self, report: Report) -> tuple[CellDelta, ...]:
         """The notebook's cells up to this one, which knows its peak now."""

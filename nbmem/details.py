@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +18,7 @@ class Life:
     """One allocation and when it lived: at every position p with born < p <= freed.
 
     Attributes:
+        number: Which allocation of the recording it is, counted in the order of birth.
         born: Event of its birth; -1 before the recording.
         freed: Event of its free; the number of events if never.
         name: What is known of it (`model.conv1.weight (64, 3, 7, 7) float32`), or None.
@@ -27,6 +29,7 @@ class Life:
         line: `file.py:12 in function` that made it, if a stack was taken.
     """
 
+    number: int
     born: int
     freed: int
     name: str | None
@@ -57,26 +60,6 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Neighbouring blocks of a segment that are alike, or a free gap between them.
-
-    Attributes:
-        offset: Bytes from the segment's start.
-        size: Bytes.
-        state: In use; freed but awaited by a stream; free and given back by empty_cache(); free
-            between blocks in use, which empty_cache() cannot give back.
-        category: Of a used or pending piece; None for a free one.
-        blocks: How many blocks it stands for; 0 for a free one.
-    """
-
-    offset: int
-    size: int
-    state: Literal["used", "pending", "releasable", "stuck"]
-    category: Category | None
-    blocks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSegment:
     """Memory that torch took from the driver in one piece.
 
@@ -86,7 +69,6 @@ class PoolSegment:
         expandable: Whether its pages are mapped on demand.
         stream: The stream that owns it.
         pool: 0 for the default pool; else a private one (CUDA graphs).
-        pieces: What tiles it, by offset.
     """
 
     size: int
@@ -94,30 +76,44 @@ class PoolSegment:
     expandable: bool
     stream: int
     pool: int
-    pieces: tuple[Piece, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """The allocator's map at one moment.
+RELEASABLE, STUCK = -2, -1
+"""Kinds of free pieces: given back by empty_cache(); free between blocks in use, which it cannot
+give back. The kind of other pieces is their category, with these added:"""
+PENDING, MIXED = 64, 128
+"""Freed but awaited by a stream; several narrow pieces drawn as one, as the largest of them."""
+GONE = -1
+"""In place of a tiling: the segment is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PoolHistory:
+    """The allocator's map at some moments: segments come, are tiled anew, and go.
 
     Attributes:
-        event: Index of the next event.
-        segments: The largest, descending.
-        others: How many more there are.
-        other_bytes: Their bytes.
-        used: Bytes of blocks in use or pending, in all segments.
-        releasable: What empty_cache() would give back.
-        stuck: Free bytes that it could not.
+        event: The moments: index of the next event, ascending, shape (n,).
+        segments: Every segment that was there at one of them.
+        tilings: The different ways in which a segment was tiled: in the order of their addresses
+            rows of bytes, kind, number of blocks, and, in a mixed piece, free bytes.
+        states: For each segment (moment, tiling) wherever its tiling changed, as indices; GONE in
+            place of a tiling. Before the first of them it is not there.
     """
 
-    event: int
+    event: NDArray[np.int64]
     segments: tuple[PoolSegment, ...]
-    others: int
-    other_bytes: int
-    used: int
-    releasable: int
-    stuck: int
+    tilings: tuple[NDArray[np.int64], ...]
+    states: tuple[tuple[tuple[int, int], ...], ...]
+
+    def at(self, row: int) -> list[tuple[PoolSegment, NDArray[np.int64]]]:
+        """The segments at one of the moments, the largest first, each with what tiles it."""
+        found = []
+        for segment, states in zip(self.segments, self.states, strict=True):
+            index = bisect_right(states, row, key=lambda state: state[0])
+            tiling = states[index - 1][1] if index else GONE
+            if tiling != GONE:
+                found.append((segment, self.tilings[tiling]))
+        return sorted(found, key=lambda item: -item[0].size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -130,7 +126,7 @@ class Details:
         live: Allocations of each live category at each of the timeline's moments, (n, len(LIVE)).
         lines: The user's line whose event led to each moment; None where no stack was taken.
         lives: The allocations that are told one by one, in the order of birth.
-        pools: The allocator's map at the peak and at the end.
+        pool: The allocator's map at each of the timeline's moments.
     """
 
     phases: tuple[tuple[int, int], ...]
@@ -138,4 +134,27 @@ class Details:
     live: NDArray[np.int64]
     lines: tuple[str | None, ...]
     lives: tuple[Life, ...]
-    pools: tuple[Pool, ...]
+    pool: PoolHistory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Closeup:
+    """Single moments as exactly as they were recorded, where a view has only the timeline's.
+
+    Attributes:
+        t_ns: Nanoseconds since the start of the recording, ascending, shape (n,).
+        event: Index of the next event at each moment, shape (n,).
+        held: Bytes by category, shape (n, len(Category)).
+        live: Allocations of each live category, shape (n, len(LIVE)).
+        lines: The user's line whose event led to each moment; None where no stack was taken.
+        lives: The largest allocations that live at the moment that matters, by birth.
+        pool: The allocator's map at that moment, every block as it lay.
+    """
+
+    t_ns: NDArray[np.int64]
+    event: NDArray[np.int64]
+    held: NDArray[np.int64]
+    live: NDArray[np.int64]
+    lines: tuple[str | None, ...]
+    lives: tuple[Life, ...]
+    pool: PoolHistory

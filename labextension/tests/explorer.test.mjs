@@ -2,9 +2,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { decoded } from '../lib/explorer/data.js';
+import { decoded, decodedCloseup, learn } from '../lib/explorer/data.js';
 import { checkFigure, ForeignFigureError } from '../lib/explorer/figures.js';
 import { holdersAt, restAt, rowOf } from '../lib/explorer/moments.js';
+import { tiledAt } from '../lib/explorer/poolmap.js';
 import { byteTicks, countTicks } from '../lib/explorer/ticks.js';
 
 const KEYS = (
@@ -13,7 +14,7 @@ const KEYS = (
   'context other_processes free'
 ).split(' ');
 
-const DATA = decoded({
+const FRESH = () => ({
   total: 1000,
   categories: KEYS.map(key => ({ key, label: key, meaning: '' })),
   texts: ['model.up.weight', 'model.up', 'model.down.weight', 'model.down'],
@@ -28,7 +29,8 @@ const DATA = decoded({
     line: [-1, -1, -1]
   },
   lives: {
-    born: [-1, 0],
+    number: [0, 3],
+    born: [-1, 1],
     freed: [99, 99],
     category: [0, 0],
     requested: [70, 30],
@@ -41,6 +43,7 @@ const DATA = decoded({
     line: [-1, -1]
   }
 });
+const DATA = decoded(FRESH());
 
 const object = (name, attributes = {}) => ({ type: 'object', name, id: 'p1', attributes });
 
@@ -91,6 +94,110 @@ test('holders add up at every level, what is not told one by one included', () =
     ]
   );
   assert.deepEqual(restAt(DATA, 1, 0, [0, 1]), { bytes: 50, count: 3 });
+});
+
+const POOL = {
+  unit: 512,
+  segments: [
+    [4, 1, 0, 0],
+    [40, 2, 7, 3]
+  ],
+  tilings: [
+    [4, -2],
+    [1, 5, 2, 3, -1],
+    [30, 133, 9, 10, 10, -2]
+  ],
+  states: [
+    [0, 0, 1, 1, 1, 0],
+    [1, 2, 1, -1]
+  ]
+};
+
+test('the pool is tiled at every moment as it was written', () => {
+  const data = decoded({ ...FRESH(), pool: POOL });
+  const shown = event =>
+    tiledAt(data.pools, event).map(([segment, pieces]) => [
+      segment.size / 512,
+      pieces.map(({ size, state, category, blocks, free }) => [
+        size / 512,
+        state,
+        category,
+        blocks,
+        free
+      ])
+    ]);
+  assert.deepEqual(shown(0), [[4, [[4, 'releasable', -1, 0, null]]]]);
+  assert.deepEqual(shown(4), [
+    [
+      40,
+      [
+        [30, 'used', 5, 9, 5120],
+        [10, 'releasable', -1, 0, null]
+      ]
+    ],
+    [
+      4,
+      [
+        [1, 'used', 5, 2, null],
+        [3, 'stuck', -1, 0, null]
+      ]
+    ]
+  ]);
+  assert.deepEqual(shown(10), [[4, [[4, 'releasable', -1, 0, null]]]]);
+});
+
+test('what a kernel tells of a moment is added once, and the sums stay right', () => {
+  const data = decoded({ ...FRESH(), pool: POOL });
+  const told = decodedCloseup(data, {
+    moments: {
+      event: [4, 1],
+      t: [10, 0],
+      held: [
+        [0, [50, 100]],
+        [12, [0, 3]]
+      ],
+      live: [[0, [3, 1]]],
+      line: [-1, 1]
+    },
+    lives: {
+      number: [3, 4],
+      born: [0, 4],
+      freed: [99, 99],
+      category: [0, 0],
+      requested: [30, 50],
+      block: [512, 512],
+      name: [-1, 2],
+      group: [0, 3],
+      shape: [-1, -1],
+      dtype: [-1, -1],
+      born_in: [-1, -1],
+      line: [-1, 1]
+    },
+    pool: { ...POOL, states: [[0, 1], []] },
+    pool_event: 5,
+    texts: ['model.down', 'train.py:9', 'late', 'model.up']
+  });
+  learn(data, told);
+  learn(data, told);
+  assert.deepEqual(data.moments.event, [0, 4, 5, 10]);
+  assert.deepEqual(data.moments.held[0], [100, 150, 150, 150]);
+  assert.deepEqual(
+    data.moments.line.map(line => data.texts[line] ?? ''),
+    ['', '', 'train.py:9', '']
+  );
+  assert.deepEqual(data.lives.number, [0, 3, 7]);
+  assert.equal(data.lives.group[2], 1);
+  assert.equal(rowOf(data, 5), 2);
+  const [weights] = holdersAt(data, 2);
+  assert.deepEqual(
+    weights.parts.map(({ label, bytes }) => [label, bytes]),
+    [
+      ['model.up', 120],
+      ['model.down', 30]
+    ]
+  );
+  assert.equal(tiledAt(data.pools, 5).length, 1);
+  assert.equal(tiledAt(data.pools, 4).length, 2);
 });
 
 test('ticks are round, few, and inside', () => {

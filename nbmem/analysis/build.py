@@ -50,7 +50,7 @@ def books_of(session: Session, device: int | None = None) -> Books:
 def report_of(books: Books) -> Report:
     """A card's books as a report; the tips are found later, in what is then there."""
     session, trace, followed = books.session, books.trace, books.followed
-    t0_ns, t1_ns = _times(session, books)
+    t0_ns, t1_ns = recorded_times(books)
     top = books.peak(0, books.events)
     at_peak = books.ledger(top)
     curves = timeline(books, t0_ns)
@@ -100,7 +100,9 @@ def _index_of(session: Session, device: int | None) -> int:
     return ordinals.index(device)
 
 
-def _times(session: Session, books: Books) -> tuple[int, int]:
+def recorded_times(books: Books) -> tuple[int, int]:
+    """Start and end of the recording, nanoseconds since the epoch."""
+    session = books.session
     if session.spans:
         return session.spans[0].t0_ns, session.spans[0].t1_ns
     times = books.trace.events.t_ns

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.analysis.lines import users_line
-from nbmem.analysis.pool import pool_at
+from nbmem.analysis.pool import pool_history
 from nbmem.core.categories import LIVE, Category
 from nbmem.details import Details, Life, Stretch
 
@@ -24,6 +24,9 @@ AT_PEAK, AT_END, AT_MOMENT = 160, 80, 8
 """Of those, how many are the largest at the peak, at the end, and at moments spread between."""
 SPREAD = 48
 """How many such moments."""
+
+MOST_PIECES = 60_000
+"""Pieces in the map of the pool at all moments together: some 30 kB in a notebook."""
 
 
 def details(books: Books, moments: Ints, peak: int, t0_ns: int) -> Details:
@@ -52,9 +55,9 @@ def details(books: Books, moments: Ints, peak: int, t0_ns: int) -> Details:
             if span.kind == "cell"
         ),
         live=live_counts(books, moments),
-        lines=tuple(_line(books, int(position)) for position in moments),
+        lines=lines_at(books, moments),
         lives=lives(books, peak),
-        pools=tuple(pool_at(books, position) for position in dict.fromkeys((peak, books.events))),
+        pool=pool_history(books, moments, most=MOST_PIECES),
     )
 
 
@@ -74,7 +77,7 @@ def lives(books: Books, peak: int) -> tuple[Life, ...]:
 
     The rest is chosen by bytes times life, the area that it takes in the picture.
     """
-    return tuple(_life(books, row) for row in chosen_rows(books, peak).tolist())
+    return tuple(life_of(books, row) for row in chosen_rows(books, peak).tolist())
 
 
 def chosen_rows(books: Books, peak: int, most: int = LIVES) -> Ints:
@@ -112,9 +115,11 @@ def stack_line(books: Books, stack: int) -> str | None:
     return users_line(books.session.stacks[stack]) if stack >= 0 else None
 
 
-def _life(books: Books, row: int) -> Life:
+def life_of(books: Books, row: int) -> Life:
+    """What is known of one allocation."""
     a = books.followed.allocations
     return Life(
+        number=row,
         born=int(a.born[row]),
         freed=int(a.freed[row]),
         name=books.name(row),
@@ -126,5 +131,10 @@ def _life(books: Books, row: int) -> Life:
     )
 
 
-def _line(books: Books, position: int) -> str | None:
-    return stack_line(books, int(books.trace.events.stack[position - 1])) if position else None
+def lines_at(books: Books, positions: Ints) -> tuple[str | None, ...]:
+    """The user's line whose event led to each position; None where no stack was taken."""
+    stacks = books.trace.events.stack
+    return tuple(
+        stack_line(books, int(stacks[position - 1])) if position else None
+        for position in positions.tolist()
+    )

@@ -1,14 +1,26 @@
 """What leads from the peak to other moments adds up to the ledger there, to the byte."""
 
+import contextlib
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from nbmem.allocator.caching import CachingAllocator
+from nbmem.allocator.heap import AllocatorOOM
 from nbmem.analysis import build_report
+from nbmem.analysis.closeup import closeup, position_at
 from nbmem.analysis.details import LIVES
-from nbmem.analysis.pool import pool_at
-from nbmem.core.categories import LIVE
+from nbmem.analysis.pool import pool_history
+from nbmem.core.categories import LIVE, Category
+from nbmem.core.events import Layout
+from nbmem.core.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session
+from nbmem.core.units import GIB, KIB, MIB
+from nbmem.details import RELEASABLE, STUCK
 from nbmem.ledger.books import Books
-from tests.recorded import load, session_of
+from tests.allocator.programs import events_of
+from tests.recorded import NAMES, load, session_of
 
 RUNS = ("gpt2_b4s512_adamw", "resnet50_b32_sgdm_expandable", "cudagraph_mlp_b512_sgd")
 
@@ -49,22 +61,126 @@ def test_the_largest_at_the_peak_and_at_the_end_are_told(run):
         assert {(int(a.born[row]), int(a.requested[row])) for row in largest} <= told
 
 
-@pytest.mark.parametrize("part", [0.0, 0.2, 0.5, 0.8, 1.0])
-def test_the_pool_is_tiled_and_says_what_the_counters_say(run, part):
-    books, _ = run
-    position = int(part * books.events)
-    pool, f = pool_at(books, position), books.followed
-    for segment in pool.segments:
-        ends = [piece.offset + piece.size for piece in segment.pieces]
-        assert [piece.offset for piece in segment.pieces] == [0, *ends[:-1]]
-        assert ends[-1] == segment.size
-    if not pool.others:
-        states = dict.fromkeys(("used", "pending", "releasable", "stuck"), 0)
-        for segment in pool.segments:
-            for piece in segment.pieces:
-                states[piece.state] += piece.size
-        assert states["used"] + states["pending"] == f.active[position] == pool.used
-        assert states["releasable"] == f.releasable[position] == pool.releasable
-        assert states["stuck"] == pool.stuck
-    whole = sum(segment.size for segment in pool.segments) + pool.other_bytes
-    assert whole == f.reserved[position] == pool.used + pool.releasable + pool.stuck
+def sums(history, row):
+    """Bytes in use, releasable and stuck, as the map's pieces have them."""
+    used = releasable = stuck = 0
+    for segment, pieces in history.at(row):
+        size, kind, _, free = pieces.T
+        assert size.min() > 0
+        assert size.sum() == segment.size
+        used += int((size - free)[kind >= 0].sum())
+        releasable += int(size[kind == RELEASABLE].sum())
+        stuck += int(size[kind == STUCK].sum() + free[kind >= 0].sum())
+    return used, releasable, stuck
+
+
+def check_pool(books, history):
+    """At each of its moments the map says what the ledger says, to the byte."""
+    held = books.held(history.event)
+    active = held[:, : Category.PENDING + 1].sum(axis=1)
+    for row, event in enumerate(history.event.tolist()):
+        used, releasable, stuck = sums(history, row)
+        assert used == active[row]
+        assert releasable == held[row, Category.CACHED_RELEASABLE]
+        assert stuck == held[row, Category.CACHED_STUCK]
+        assert used + releasable + stuck == books.ledger(event).reserved
+
+
+def test_the_pool_says_what_the_ledger_says_at_every_moment(run):
+    books, report = run
+    history = report.details.pool
+    assert (history.event == report.timeline.event).all()
+    check_pool(books, history)
+    check_pool(books, pool_history(books, history.event[::50]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_pool_at_the_peak_of_every_recorded_run(name):
+    books = Books(session_of(load(name)))
+    peak = books.peak(0, books.events)
+    check_pool(books, pool_history(books, np.array([peak, books.events])))
+
+
+SIZES = st.one_of(st.integers(1, 4 * KIB), st.integers(MIB, 30 * MIB), st.just(20 * MIB))
+STEPS = st.one_of(
+    st.tuples(st.just("take"), SIZES, st.sampled_from([0, 7])),
+    st.tuples(st.just("free"), st.integers(0, 99), st.booleans()),
+    st.sampled_from([("wait", 0, 0), ("empty", 0, 0)]),
+)
+
+
+def ran(steps, conf):
+    """A session of what an allocator on a small card did."""
+    rows, held = [], []
+    allocator = CachingAllocator(
+        total_bytes=200 * MIB, settings=conf, on_event=lambda *event: rows.append(event)
+    )
+    for what, size, stream in steps:
+        if what == "take":
+            with contextlib.suppress(AllocatorOOM):
+                held.append(allocator.malloc(size, stream))
+        elif what == "free" and held:
+            addr = held.pop(size % len(held))
+            if stream:
+                allocator.record_stream(addr, 9)
+            allocator.free(addr)
+        elif what == "wait":
+            allocator.complete_streams()
+        else:
+            allocator.empty_cache()
+    trace = DeviceTrace(
+        info=DeviceInfo(index=0, name="card", total_bytes=GIB, virtual=True, torch="2.13.0"),
+        release="2.13.0",
+        settings={"PYTORCH_CUDA_ALLOC_CONF": conf},
+        start=Layout.empty(),
+        events=events_of(rows),
+        end=allocator.layout(),
+        dropped=0,
+        marks=_none(Marks),
+        samples=_none(Samples),
+        identities=_none(Identities),
+    )
+    return Session(name="steps", created_ns=0, devices=(trace,), spans=())
+
+
+def _none(columns):
+    """No rows."""
+    names = columns.__dataclass_fields__
+    return columns(
+        **{name: np.zeros(0, np.uint8 if name == "category" else np.int64) for name in names}
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(STEPS, max_size=40),
+    conf=st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:20"]),
+    data=st.data(),
+)
+def test_the_pool_at_any_moments_of_any_program(steps, conf, data):
+    books = Books(ran(steps, conf))
+    some = data.draw(st.sets(st.integers(0, books.events), min_size=1, max_size=12))
+    exact = pool_history(books, np.array(sorted(some), np.int64))
+    check_pool(books, exact)
+    check_pool(books, pool_history(books, exact.event, most=1))
+    a = books.followed.allocations
+    for row, event in enumerate(exact.event.tolist()):
+        blocks = sum(int(pieces[:, 2].sum()) for _, pieces in exact.at(row))
+        assert blocks == ((a.born < event) & (a.died >= event)).sum()
+
+
+def test_a_closeup_of_any_event_is_what_the_books_say(run):
+    books, report = run
+    event = int(report.timeline.event[5]) + 1
+    found = closeup(books, event, 0, tensors=[0])
+    assert found.event.tolist() == [0, event]
+    assert (found.held == books.held(found.event)).all()
+    assert found.live[1].sum() == len(books.live(event))
+    lives = {life.number for life in found.lives}
+    assert lives <= {0, *books.live(event).tolist()}
+    assert 0 in lives
+    check_pool(books, found.pool)
+    start = books.session.spans[0].t0_ns
+    for position in (0, event, books.events):
+        t_ns = int(books.times(np.array([position]))[0]) - start
+        assert books.times(np.array([position_at(books, t_ns)])) == t_ns + start

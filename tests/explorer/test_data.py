@@ -103,6 +103,7 @@ def test_a_name_is_taken_apart(name, group, shape, dtype):
     from nbmem.details import Life
 
     life = Life(
+        number=0,
         born=0,
         freed=1,
         name=name,

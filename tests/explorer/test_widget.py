@@ -1,9 +1,11 @@
 """The widget's traits, without a page."""
 
+import numpy as np
 import pytest
 
-from nbmem.analysis import build_report
+from nbmem.analysis import books_of, report_of
 from nbmem.core.errors import UsageError
+from nbmem.views.explorer.output import unpacked
 from nbmem.views.widget import explorer_widget
 from tests.recorded import load, session_of
 
@@ -11,49 +13,90 @@ pytest.importorskip("anywidget", reason="anywidget is not installed")
 pytest.importorskip("bokeh", reason="Bokeh is not installed")
 
 
-@pytest.fixture(scope="module")
-def report():
-    return build_report(session_of(load("cudagraph_mlp_b512_sgd")))
+@pytest.fixture(scope="module", params=["cudagraph_mlp_b512_sgd", "resnet50_b32_sgdm"])
+def books(request):
+    return books_of(session_of(load(request.param)))
 
 
 @pytest.fixture
-def widget(report):
+def widget(books):
     try:
-        made = explorer_widget(report)
+        made = explorer_widget(report_of(books), books)
     except UsageError as err:
         pytest.skip(str(err))
     yield made
     made.close()
 
 
-def test_it_opens_at_the_peak_and_goes_to_the_nearest_moment(widget, report):
-    assert widget.moment == report.peak.at.event
+def told(widget):
+    """What the page is told of the chosen moment: bytes by category, events, its lives."""
+    data = unpacked(widget.closeup["data"])
+    events = np.cumsum(data["moments"]["event"]).tolist()
+    held = {category: np.cumsum(steps).tolist() for category, steps in data["moments"]["held"]}
+    return data, events, held
+
+
+def test_it_opens_at_the_peak_and_goes_to_any_event(widget, books):
+    assert widget.moment == books.peak(0, books.events)
     seen = []
     widget.observe(lambda change: seen.append(change.new), "moment")
+    for event in (0, 1, 17, books.events // 2 + 1):
+        widget.moment = event
+        data, events, held = told(widget)
+        assert data["pool_event"] == event
+        assert events == [event]
+        ledger = books.ledger(event)
+        assert {c: sums[0] for c, sums in held.items()} == {
+            c: size for c, size in enumerate(ledger.held[:-1]) if size
+        }
     widget.moment = 10**9
-    assert seen == [report.events] == [widget.moment]
+    assert seen[-1] == books.events == widget.moment
 
 
-def test_a_tensor_is_one_of_the_report(widget, report):
+def test_a_tensor_is_one_of_the_recording(widget, books):
     import traitlets
 
-    widget.tensor = 3
-    assert widget.life == report.details.lives[3]
-    with pytest.raises(traitlets.TraitError, match="and no 100000"):
+    last = len(books.followed.allocations) - 1
+    widget.tensor = last
+    assert widget.life.number == last
+    assert widget.life.requested == books.followed.allocations.requested[last]
+    numbers = np.cumsum(told(widget)[0]["lives"]["number"])
+    assert last in numbers.tolist()
+    with pytest.raises(traitlets.TraitError, match=f"0 to {last}, and no 100000"):
         widget.tensor = 100_000
     widget.tensor = None
     assert widget.life is None
 
 
-def test_a_span_is_two_events_or_none(widget):
-    widget.span = (3, 9)
+def test_a_span_leads_to_its_peak(widget, books):
+    first, last = books.events // 3, books.events // 2
+    widget.span = (last, first)
+    assert widget.span == (first, last)
+    assert widget.moment == books.peak(first, last)
+    assert told(widget)[1] == sorted({first, widget.moment, last})
+    widget.moment = first
+    assert widget.span == (first, last)
     widget.span = None
+    assert widget.moment == first
+
+
+def test_a_page_knows_only_times(widget, books):
+    start = books.session.spans[0].t0_ns
+    events = [books.events // 4, books.events // 3]
+    times = (books.times(np.array(events)) - start).tolist()
+    widget._answer(widget, {"kind": "times", "times": times[:1]}, [])
+    assert books.times(np.array([widget.moment]))[0] == start + times[0]
     assert widget.span is None
+    widget._answer(widget, {"kind": "times", "times": times}, [])
+    assert (books.times(np.array(widget.span)) == start + np.array(times)).all()
 
 
-def test_the_largest_as_a_frame(widget, report):
+def test_everything_that_lives_as_a_frame(widget, books):
     pytest.importorskip("pandas", reason="pandas is not installed")
-    frame = widget.to_frame()
-    assert (frame["bytes"].diff().dropna() <= 0).all()
-    live = [x for x in report.details.lives if x.born < widget.moment <= x.freed]
-    assert frame["bytes"].sum() == sum(life.requested for life in live)
+    for event in (widget.moment, books.events // 2 + 1):
+        widget.moment = event
+        frame = widget.to_frame()
+        assert (frame["bytes"].diff().dropna() <= 0).all()
+        live = books.live(event)
+        assert sorted(frame.index) == live.tolist()
+        assert frame["bytes"].sum() == books.followed.allocations.requested[live].sum()

@@ -5,8 +5,14 @@ export interface IChoice {
   moment: number;
   /** First and last event of the brushed stretch; null for all. */
   span: [number, number] | null;
-  /** Index of an allocation in the data; null for none. */
+  /** Number of an allocation in the recording; null for none. */
   tensor: number | null;
+}
+
+/** A kernel that still has the recording, and tells of any moment that is chosen. */
+export interface IKernel {
+  /** Choose the moment at a time, or the stretch between two; nanoseconds since the start. */
+  chooseTimes(times: number[]): void;
 }
 
 type Listener = (choice: IChoice) => void;

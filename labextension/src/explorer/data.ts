@@ -1,5 +1,7 @@
 /** The explorer's data, as nbmem/views/explorer/data.py writes it, unpacked and checked. */
 
+import { mapOf, type IPoolMap, type IWrittenPool } from './poolmap.js';
+
 /** Raised on the Python side when an older front end could no longer draw it. */
 export const VERSION = 1;
 /** Bytes of JSON that are unpacked at most: a saved notebook may hold anything. */
@@ -25,6 +27,8 @@ export interface IMoments {
 }
 
 export interface ILives {
+  /** Which allocation of the recording each is. */
+  number: number[];
   born: number[];
   freed: number[];
   category: number[];
@@ -52,28 +56,6 @@ export interface IPhase {
   reserved: number;
   left_out: number;
   held?: [number, number][];
-}
-
-export interface ISegment {
-  size: number;
-  small: boolean;
-  expandable: boolean;
-  stream: number;
-  pool: number;
-  /** Bytes, state (an index of STATES), category or -1, blocks. */
-  pieces: [number, number, number, number][];
-}
-
-export const STATES = ['used', 'pending', 'releasable', 'stuck'] as const;
-
-export interface IPool {
-  event: number;
-  others: number;
-  other_bytes: number;
-  used: number;
-  releasable: number;
-  stuck: number;
-  segments: ISegment[];
 }
 
 export interface ITip {
@@ -120,7 +102,8 @@ export interface IData {
   /** Step, start, highest allocated, allocated at its end. */
   steps: [number, number, number, number][];
   lives: ILives;
-  pools: IPool[];
+  /** The allocator's map: of every moment first, then of single ones as they were told. */
+  pools: IPoolMap[];
   tips: ITip[];
   history: ICellRow[];
   texts: string[];
@@ -130,8 +113,25 @@ export interface IData {
 /** Why a report cannot be drawn, for a person. */
 export class DataError extends Error {}
 
+/** What a kernel tells of single moments, and who lived at one of them. */
+export interface ICloseup {
+  moments: IMoments;
+  lives: ILives;
+  pool: IPoolMap;
+  texts: string[];
+}
+
 /** Unpack what stands in a notebook's output. */
 export async function unpack(output: unknown): Promise<IData> {
+  return decoded((await unpacked(output)) as IData);
+}
+
+/** Unpack what a kernel tells. */
+export async function unpackCloseup(data: IData, told: unknown): Promise<ICloseup> {
+  return decodedCloseup(data, (await unpacked(told)) as IWrittenCloseup);
+}
+
+async function unpacked(output: unknown): Promise<unknown> {
   const { version, data } = (output ?? {}) as { version?: unknown; data?: unknown };
   if (version !== VERSION) {
     throw new DataError(
@@ -140,7 +140,7 @@ export async function unpack(output: unknown): Promise<IData> {
     );
   }
   try {
-    return decoded(JSON.parse(await inflated(String(data))) as IData);
+    return JSON.parse(await inflated(String(data)));
   } catch (error) {
     throw new DataError(`This report cannot be read: ${String(error).slice(0, 200)}`);
   }
@@ -174,35 +174,62 @@ interface IWritten {
   line?: number[];
 }
 
+interface IWrittenCloseup {
+  moments: IWritten;
+  lives: ILives;
+  pool: IWrittenPool;
+  pool_event: number;
+  texts: string[];
+}
+
 /** Differences become values, and what an older nbmem left out becomes empty. */
 export function decoded(raw: IData): IData {
-  const written = raw.moments as unknown as IWritten;
+  const moments = momentsOf(raw, raw.moments as unknown as IWritten);
+  const { pool } = raw as unknown as { pool?: IWrittenPool };
+  return {
+    ...raw,
+    cells: raw.cells ?? [],
+    pools: pool === undefined ? [] : [mapOf(pool, [...moments.event])],
+    lives: livesOf(raw.lives ?? EMPTY),
+    moments
+  };
+}
+
+export function decodedCloseup(data: IData, raw: IWrittenCloseup): ICloseup {
+  return {
+    moments: momentsOf(data, raw.moments),
+    lives: livesOf(raw.lives),
+    pool: mapOf(raw.pool, [raw.pool_event]),
+    texts: raw.texts
+  };
+}
+
+function momentsOf({ categories, total }: IData, written: IWritten): IMoments {
   const count = written.event.length;
-  const columns = (found: [number, number[]][] = []): number[][] => {
-    const all = raw.categories.map(() => new Array<number>(count).fill(0));
+  const columns = (found: [number, number[]][]): number[][] => {
+    const all = categories.map(() => new Array<number>(count).fill(0));
     found.forEach(([category, column]) => (all[category] = summed(column)));
     return all;
   };
   const held = columns(written.held);
-  const free = raw.categories.findIndex(category => category.key === 'free');
-  held[free] = held[free].map((_, row) => raw.total - held.reduce((sum, one) => sum + one[row], 0));
-  const lives = raw.lives ?? EMPTY;
+  const free = categories.findIndex(category => category.key === 'free');
+  held[free] = held[free].map((_, row) => total - held.reduce((sum, one) => sum + one[row], 0));
   return {
-    ...raw,
-    cells: raw.cells ?? [],
-    pools: raw.pools ?? [],
-    lives: { ...lives, born: summed(lives.born) },
-    moments: {
-      event: summed(written.event),
-      t: summed(written.t),
-      held,
-      live: written.live === undefined ? [] : columns(written.live),
-      line: written.line ?? new Array<number>(count).fill(-1)
-    }
+    event: summed(written.event),
+    t: summed(written.t),
+    held,
+    live: written.live === undefined ? [] : columns(written.live),
+    line: written.line ?? new Array<number>(count).fill(-1)
   };
 }
 
+function livesOf(lives: ILives): ILives {
+  const number = lives.number === undefined ? lives.born.map((_, i) => i) : summed(lives.number);
+  return { ...lives, number, born: summed(lives.born) };
+}
+
 const EMPTY: ILives = {
+  number: [],
   born: [],
   freed: [],
   category: [],
@@ -215,6 +242,45 @@ const EMPTY: ILives = {
   born_in: [],
   line: []
 };
+
+/** Add what a kernel has told to what is known: the data get finer where a person looks. */
+export function learn(data: IData, told: ICloseup): void {
+  const known = new Map(data.texts.map((text, index) => [text, index]));
+  const textOf = (index: number): number => {
+    const text = told.texts[index];
+    if (text === undefined) {
+      return -1;
+    }
+    if (!known.has(text)) {
+      known.set(text, data.texts.push(text) - 1);
+    }
+    return known.get(text) as number;
+  };
+  const { moments, lives } = data;
+  told.moments.event.forEach((event, row) => {
+    const after = moments.event.findIndex(other => other >= event);
+    const at = after < 0 ? moments.event.length : after;
+    if (moments.event[at] !== event) {
+      moments.event.splice(at, 0, event);
+      moments.t.splice(at, 0, told.moments.t[row]);
+      moments.held.forEach((column, i) => column.splice(at, 0, told.moments.held[i][row]));
+      moments.live.forEach((column, i) => column.splice(at, 0, told.moments.live[i][row]));
+      moments.line.splice(at, 0, textOf(told.moments.line[row]));
+    }
+  });
+  const met = new Set(lives.number);
+  told.lives.number.forEach((number, row) => {
+    if (!met.has(number)) {
+      for (const column of Object.keys(lives) as (keyof ILives)[]) {
+        const value = told.lives[column][row];
+        lives[column].push(TEXTS.has(column) ? textOf(value) : value);
+      }
+    }
+  });
+  data.pools.push(told.pool);
+}
+
+const TEXTS = new Set<keyof ILives>(['name', 'group', 'shape', 'dtype', 'born_in', 'line']);
 
 function summed(column: number[]): number[] {
   let sum = 0;

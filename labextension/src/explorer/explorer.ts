@@ -1,8 +1,8 @@
 /** The explorer: the headline, the timeline, and beneath it what the chosen moment was made of. */
 
 import { formatBytes } from '../format.js';
-import type { Choice } from './choice.js';
-import type { IData } from './data.js';
+import type { Choice, IKernel } from './choice.js';
+import { learn, type ICloseup, type IData } from './data.js';
 import { button, choice as pick, h, swatch } from './dom.js';
 import type { IBokeh } from './figures.js';
 import { Holders } from './holders.js';
@@ -26,6 +26,8 @@ interface ITab {
   panel: HTMLElement;
   /** Draws its pictures when it is first seen. */
   draw: (() => Promise<IPart[]>) | null;
+  /** What has been drawn in it: follows while it is seen. */
+  parts: IPart[];
 }
 
 let count = 0;
@@ -37,7 +39,8 @@ export class Explorer {
     private readonly _data: IData,
     private readonly _choice: Choice,
     private readonly _actions: IActions,
-    private readonly _bokeh: () => Promise<IBokeh>
+    private readonly _bokeh: () => Promise<IBokeh>,
+    private readonly _kernel: IKernel | null = null
   ) {
     this._ledger = new LedgerView(_data, _choice);
     this._largest = new Largest(_data, _choice);
@@ -54,6 +57,13 @@ export class Explorer {
     });
     seen.observe(this.node);
     this._ends.push(() => seen.disconnect());
+    this._follow();
+  }
+
+  /** Add what a kernel has told of the chosen moment. */
+  learn(told: ICloseup): void {
+    learn(this._data, told);
+    this._timeline?.renew();
     this._follow();
   }
 
@@ -186,16 +196,16 @@ export class Explorer {
     if (data.phases.length > 0) {
       tabs.push(this._phasesTab());
     }
-    if (data.pools.some(pool => pool.segments.length > 0)) {
+    if ((data.pools[0]?.segments.length ?? 0) > 0) {
       tabs.push(this._poolTab());
     }
     if (data.tips.length > 0) {
       const panel = h('div', {}, tipsOf(data, this._actions));
-      tabs.push({ key: 'tips', label: `Tips (${data.tips.length})`, panel, draw: null });
+      tabs.push({ key: 'tips', label: `Tips (${data.tips.length})`, panel, draw: null, parts: [] });
     }
     if (data.history.length > 0) {
       const panel = h('div', { class: 'nbx-Scroll' }, historyOf(data.history));
-      tabs.push({ key: 'cells', label: 'Cells', panel, draw: null });
+      tabs.push({ key: 'cells', label: 'Cells', panel, draw: null, parts: [] });
     }
     return tabs;
   }
@@ -229,7 +239,7 @@ export class Explorer {
       path.append(holders.path);
       return [holders];
     };
-    return { key: 'moment', label: 'At this moment', panel, draw: told ? draw : null };
+    return { key: 'moment', label: 'At this moment', panel, draw: told ? draw : null, parts: [] };
   }
 
   private _phasesTab(): ITab {
@@ -270,29 +280,20 @@ export class Explorer {
       table.append(phases.table);
       return [phases];
     };
-    return { key: 'phases', label: 'Phases', panel, draw };
+    return { key: 'phases', label: 'Phases', panel, draw, parts: [] };
   }
 
   private _poolTab(): ITab {
-    const { pools, peak } = this._data;
     const canvas = h('div', { class: 'nbx-Picture nbx-mod-pool' });
     const figures = h('div', { class: 'nbx-Scroll' });
-    const head = h('div', { class: 'nbx-Toolbar' });
-    const panel = h('div', {}, head, canvas, figures);
+    const panel = h('div', {}, canvas, figures);
     const draw = async (): Promise<IPart[]> => {
-      const view = await PoolView.draw(await this._bokeh(), this._data, canvas);
-      const options = pools.map((pool, i): [string, string] => [
-        String(i),
-        pool.event === peak.event ? 'at the peak' : 'at the end'
-      ]);
-      const last = String(pools.length - 1);
-      head.append(pick('When', options, last, value => view.show(pools[Number(value)])));
-      head.after(view.words);
+      const view = await PoolView.draw(await this._bokeh(), this._data, this._choice, canvas);
+      canvas.before(view.words);
       figures.append(view.table);
-      view.show(pools[pools.length - 1]);
       return [view];
     };
-    return { key: 'pool', label: 'Pool', panel, draw };
+    return { key: 'pool', label: 'Pool', panel, draw, parts: [] };
   }
 
   private _select(key: string): void {
@@ -327,8 +328,13 @@ export class Explorer {
       if (this._isDisposed) {
         return;
       }
-      this._timeline = await Timeline.draw(bokeh, this._data, this._choice, this._canvas);
-      this._parts.push(this._timeline);
+      this._timeline = await Timeline.draw(
+        bokeh,
+        this._data,
+        this._choice,
+        this._canvas,
+        this._kernel
+      );
       this._wear();
       await this._drawTab();
       this.node.dataset.drawnMs = (performance.now() - began).toFixed(0);
@@ -345,11 +351,11 @@ export class Explorer {
     const draw = tab?.draw;
     if (tab !== undefined && draw !== null && draw !== undefined) {
       tab.draw = null;
-      this._parts.push(...(await draw()));
+      tab.parts.push(...(await draw()));
       this._wear();
-      this._follow();
     }
     if (tab !== undefined) {
+      this._follow();
       tab.panel.dataset.drawn = 'true';
     }
   }
@@ -368,6 +374,11 @@ export class Explorer {
       h('b', {}, `${formatBytes(allocatedAt(data, row))} allocated`),
       ` · ${peak === 'At' ? '' : 'the peak · '}${inWords(data, row)}`
     );
+    if (data.moments.event[row] !== moment) {
+      this._where.append(
+        ' · the nearest that is known until the kernel has told of the chosen one'
+      );
+    }
     this._clear.hidden = span === null;
     if (span !== null) {
       const [first, last] = span.map(event => rowOf(data, event));
@@ -382,15 +393,19 @@ export class Explorer {
         )
       );
     }
-    this._ledger.follow();
-    this._largest.follow();
-    this._parts.forEach(part => part.follow?.());
+    this._timeline?.follow();
+    if (this._tab === 'moment') {
+      this._ledger.follow();
+      this._largest.follow();
+    }
+    this._tabs.find(tab => tab.key === this._tab)?.parts.forEach(part => part.follow?.());
   }
 
   private _wear(): void {
     const theme = themeOf(this.node);
     this.node.classList.toggle('nbx-mod-dark', theme.dark);
-    this._parts.forEach(part => part.wear(theme));
+    this._timeline?.wear(theme);
+    this._tabs.forEach(tab => tab.parts.forEach(part => part.wear(theme)));
   }
 
   private readonly _id: string;
@@ -407,7 +422,6 @@ export class Explorer {
     'data-testid': 'nbx-where'
   });
   private readonly _clear = button('clear selection', () => this._choice.set({ span: null }));
-  private readonly _parts: IPart[] = [];
   private _tabs: ITab[] = [];
   private _tab = 'moment';
   private _timeline: Timeline | null = null;

@@ -43,8 +43,9 @@ export class Holders {
 
   follow(): void {
     const row = rowOf(this._data, this._choice.now.moment);
-    if (row !== this._row) {
-      this._row = row;
+    const seen = `${this._data.moments.event[row]} ${this._data.lives.number.length}`;
+    if (seen !== this._seen) {
+      this._seen = seen;
       this._roots = holdersAt(this._data, row);
       // Stay where the person has gone as long as it is there.
       let level = this._roots;
@@ -60,9 +61,7 @@ export class Holders {
       this._inside = stayed;
       this._draw();
     }
-    this._boxes.mark(
-      ({ holder }) => holder.life !== null && holder.life === this._choice.now.tensor
-    );
+    this._mark();
   }
 
   wear(theme: ITheme): void {
@@ -71,8 +70,8 @@ export class Holders {
 
   private _chosen({ holder, path }: IPlace): void {
     if (holder.life !== null) {
-      const same = this._choice.now.tensor === holder.life;
-      this._choice.set({ tensor: same ? null : holder.life });
+      const tensor = this._data.lives.number[holder.life];
+      this._choice.set({ tensor: this._choice.now.tensor === tensor ? null : tensor });
     } else if (holder.parts.length > 0) {
       this._go(path);
     }
@@ -81,9 +80,13 @@ export class Holders {
   private _go(path: IHolder[]): void {
     this._inside = path;
     this._draw();
-    this._boxes.mark(
-      ({ holder }) => holder.life !== null && holder.life === this._choice.now.tensor
-    );
+    this._mark();
+  }
+
+  /** Frame the chosen tensor. */
+  private _mark(): void {
+    const life = this._data.lives.number.indexOf(this._choice.now.tensor ?? -1);
+    this._boxes.mark(({ holder }) => holder.life !== null && holder.life === life);
   }
 
   private _draw(): void {
@@ -128,7 +131,7 @@ export class Holders {
   }
 
   private readonly _boxes: Boxes<IPlace>;
-  private _row = -1;
+  private _seen = '';
   private _roots: IHolder[] = [];
   private _inside: IHolder[] = [];
 }

@@ -59,7 +59,7 @@ export class Largest {
     const sorted = this._sorted(found);
     const body = h('tbody');
     for (const life of sorted.slice(0, MOST)) {
-      body.append(this._line(life, life === tensor));
+      body.append(this._line(life, this._data.lives.number[life] === tensor));
     }
     // A column in which nothing stands only takes room.
     const told = COLUMNS.filter(
@@ -116,17 +116,16 @@ export class Largest {
   }
 
   private _line(life: number, chosen: boolean): HTMLElement {
-    const { requested, block, category } = this._data.lives;
+    const { requested, block, category, number } = this._data.lives;
     const { key, label } = this._data.categories[category[life]];
-    const choose = (): void =>
-      this._choice.set({ tensor: this._choice.now.tensor === life ? null : life });
+    const choose = (): void => this._choice.set({ tensor: chosen ? null : number[life] });
     const name = button(nameOf(this._data, life), choose, {
       class: 'nbx-Button nbx-Link',
       'aria-pressed': String(chosen)
     });
     const row = h(
       'tr',
-      { 'aria-selected': String(chosen), 'data-life': life },
+      { 'aria-selected': String(chosen), 'data-tensor': number[life] },
       h(
         'td',
         { title: `${exactBytes(requested[life])}, ${exactBytes(block[life])} taken` },

@@ -2,106 +2,124 @@
 
 import { formatBytes } from '../format.js';
 import { Boxes, type IBox } from './boxes.js';
-import { STATES, type IData, type IPool, type ISegment } from './data.js';
+import type { Choice } from './choice.js';
+import type { IData } from './data.js';
 import { h } from './dom.js';
 import { Picture, type IBokeh } from './figures.js';
+import { ACTIVE, RESERVED, rowOf, sumAt } from './moments.js';
+import { tiledAt, type IPiece, type ISegment } from './poolmap.js';
 import type { ITheme } from './theme.js';
 
 /** Rows of the picture at most; segments lie in them one after the other, the largest first. */
 const ROWS = 12;
 
-type Piece = { segment: ISegment; size: number; state: number; category: number; blocks: number };
+interface IPlace {
+  segment: ISegment;
+  piece: IPiece;
+}
 
 export class PoolView {
   readonly table = h('table', { class: 'nbx-Table', 'data-testid': 'nbx-pool' });
-  readonly words = h('p', { class: 'nbx-Words' });
+  readonly words = h('p', { class: 'nbx-Words', role: 'status' });
 
   private constructor(
     private readonly _data: IData,
+    private readonly _choice: Choice,
     picture: Picture
   ) {
-    this._boxes = new Boxes<Piece>(
+    this._boxes = new Boxes<IPlace>(
       picture,
-      piece => this._said(piece),
+      place => this._said(place),
       () => undefined
     );
   }
 
-  static async draw(bokeh: IBokeh, data: IData, host: HTMLElement): Promise<PoolView> {
+  static async draw(
+    bokeh: IBokeh,
+    data: IData,
+    choice: Choice,
+    host: HTMLElement
+  ): Promise<PoolView> {
     const text = data.figures.find(([name]) => name === 'pool')?.[1] ?? '';
-    return new PoolView(data, await Picture.draw(bokeh, text, host));
+    return new PoolView(data, choice, await Picture.draw(bokeh, text, host));
   }
 
-  show(pool: IPool): void {
-    const reserved = pool.used + pool.releasable + pool.stuck;
+  follow(): void {
+    const row = rowOf(this._data, this._choice.now.moment);
+    const event = this._data.moments.event[row];
+    if (event === this._event) {
+      return;
+    }
+    this._event = event;
+    const { held } = this._data.moments;
+    const reserved = sumAt(this._data, row, RESERVED);
+    const used = sumAt(this._data, row, ACTIVE);
+    const [releasable, stuck] = [held[ACTIVE][row], held[ACTIVE + 1][row]];
     this.words.textContent =
-      `torch.cuda.empty_cache() would give back ${formatBytes(pool.releasable)} of ${formatBytes(reserved)} reserved; ` +
-      `${formatBytes(pool.stuck)} lie free between blocks in use and stay.`;
-    this._draw(pool);
-    this._list(pool, reserved);
+      `torch.cuda.empty_cache() would give back ${formatBytes(releasable)} of ${formatBytes(reserved)} reserved; ` +
+      `${formatBytes(stuck)} lie free between blocks in use and stay.`;
+    const tiled = tiledAt(this._data.pools, event);
+    this._draw(tiled);
+    const rows: [string, string, number][] = [
+      ['in use', 'blocks that hold tensors', used],
+      ['releasable', 'free whole segments: what empty_cache() gives back', releasable],
+      ['stuck', 'free pieces of segments in use', stuck],
+      ['reserved', 'taken from the driver', reserved]
+    ];
+    this._list(rows, tiled);
   }
 
   wear(theme: ITheme): void {
     this._boxes.wear(theme);
   }
 
-  private _draw(pool: IPool): void {
-    const whole = pool.segments.reduce((sum, segment) => sum + segment.size, 0);
-    const largest = pool.segments[0]?.size ?? 1;
+  private _draw(tiled: [ISegment, IPiece[]][]): void {
+    const whole = tiled.reduce((sum, [segment]) => sum + segment.size, 0);
+    const largest = tiled[0]?.[0].size ?? 1;
     const width = Math.max(largest, (1.04 * whole) / ROWS);
     const gap = width / 500;
-    const boxes: IBox<Piece>[] = [];
+    const boxes: IBox<IPlace>[] = [];
     let left = 0;
     let row = 0;
-    for (const segment of pool.segments) {
+    for (const [segment, pieces] of tiled) {
       if (left > 0 && left + segment.size > width * 1.0001) {
         left = 0;
         row += 1;
       }
       let at = left;
-      for (const [size, state, category, blocks] of segment.pieces) {
-        const key = category >= 0 ? this._data.categories[category].key : `cached_${STATES[state]}`;
-        const label = category >= 0 ? this._data.categories[category].label : STATES[state];
+      for (const piece of pieces) {
         boxes.push({
           left: at,
-          right: at + size,
+          right: at + piece.size,
           top: row + 0.08,
           bottom: row + 0.92,
-          paint: STATES[state] === 'pending' ? 'pending' : key,
+          paint: piece.state === 'pending' ? 'pending' : this._paint(piece),
           alpha: 1,
-          text: `${label} ${formatBytes(size)}`,
-          what: { segment, size, state, category, blocks }
+          text: `${this._label(piece)} ${formatBytes(piece.size)}`,
+          what: { segment, piece }
         });
-        at += size;
+        at += piece.size;
       }
       left = at + gap;
     }
     this._boxes.draw(boxes, width + gap, Math.max(row + 1, 5));
   }
 
-  private _list(pool: IPool, reserved: number): void {
-    const rows: [string, string, number][] = [
-      ['in use', 'blocks that hold tensors', pool.used],
-      ['releasable', 'free whole segments: what empty_cache() gives back', pool.releasable],
-      ['stuck', 'free pieces of segments in use', pool.stuck],
-      ['reserved', `${pool.segments.length + pool.others} segments`, reserved]
-    ];
-    const beyond =
-      pool.others === 0
-        ? []
-        : [
-            h(
-              'tr',
-              {},
-              h(
-                'td',
-                { colspan: 3, class: 'nbx-mod-quiet' },
-                `${pool.others} smaller segments, ${formatBytes(pool.other_bytes)}, are not in the picture`
-              )
-            )
-          ];
+  private _paint({ category, state }: IPiece): string {
+    return category >= 0 ? this._data.categories[category].key : `cached_${state}`;
+  }
+
+  private _label({ category, state }: IPiece): string {
+    return category >= 0 ? this._data.categories[category].label : state;
+  }
+
+  private _list(rows: [string, string, number][], tiled: [ISegment, IPiece[]][]): void {
+    const drawn = tiled.reduce((sum, [segment]) => sum + segment.size, 0);
+    const rest = rows[rows.length - 1][2] - drawn;
+    const count = `${tiled.length.toLocaleString('en-US')} segment${tiled.length === 1 ? '' : 's'}`;
+    const said = rest > 0 ? `${count}; smaller ones hold ${formatBytes(rest)} more` : count;
     this.table.replaceChildren(
-      h('caption', {}, 'The pool'),
+      h('caption', {}, `The pool: ${said}`),
       h(
         'tbody',
         {},
@@ -117,17 +135,21 @@ export class PoolView {
             h('td', {}, formatBytes(bytes)),
             h('td', { class: 'nbx-mod-text nbx-mod-quiet' }, what)
           )
-        ),
-        ...beyond
+        )
       )
     );
   }
 
-  private _said({ segment, size, state, category, blocks }: Piece): string {
-    const what =
-      category >= 0
-        ? `${this._data.categories[category].label}, ${blocks} block${blocks === 1 ? '' : 's'}`
-        : `free, ${STATES[state]}`;
+  private _said({ segment, piece }: IPlace): string {
+    const { size, state, category, blocks, free } = piece;
+    const count = `${blocks.toLocaleString('en-US')} block${blocks === 1 ? '' : 's'}`;
+    let what = `free, ${state}`;
+    if (free !== null) {
+      what = `several narrow pieces, mostly ${this._label(piece)}: ${count}, ${formatBytes(free)} free`;
+    } else if (category >= 0) {
+      const waits = state === 'pending' ? ', freed but still used by another stream' : '';
+      what = `${this._label(piece)}, ${count}${waits}`;
+    }
     const kind = [
       segment.small ? 'small pool' : '',
       segment.expandable ? 'expandable' : '',
@@ -141,5 +163,6 @@ export class PoolView {
     return `${formatBytes(size)} ${what}; in a segment of ${formatBytes(segment.size)}${tail}`;
   }
 
-  private readonly _boxes: Boxes<Piece>;
+  private _event = -1;
+  private readonly _boxes: Boxes<IPlace>;
 }

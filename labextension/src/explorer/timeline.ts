@@ -2,7 +2,7 @@
 
 import { formatBytes } from '../format.js';
 import { OTHER_TINT, PHASE_TINTS } from '../palette.js';
-import type { Choice } from './choice.js';
+import type { Choice, IKernel } from './choice.js';
 import { textOf, type IData } from './data.js';
 import { h, swatch } from './dom.js';
 import { phaseIn, Picture, type IBokeh } from './figures.js';
@@ -41,7 +41,8 @@ export class Timeline {
     private readonly _data: IData,
     private readonly _choice: Choice,
     private readonly _picture: Picture,
-    private readonly _host: HTMLElement
+    private readonly _host: HTMLElement,
+    private readonly _kernel: IKernel | null
   ) {
     this._byEvent = _data.by_event;
     this._tooltip = h('div', { class: 'nbx-Tooltip', 'aria-hidden': 'true' });
@@ -62,10 +63,11 @@ export class Timeline {
     bokeh: IBokeh,
     data: IData,
     choice: Choice,
-    host: HTMLElement
+    host: HTMLElement,
+    kernel: IKernel | null
   ): Promise<Timeline> {
     const text = data.figures.find(([name]) => name === 'timeline')?.[1] ?? '';
-    return new Timeline(data, choice, await Picture.draw(bokeh, text, host), host);
+    return new Timeline(data, choice, await Picture.draw(bokeh, text, host), host, kernel);
   }
 
   /** Count events or time from left to right. */
@@ -93,6 +95,13 @@ export class Timeline {
     this._show(0, this._end);
   }
 
+  /** There are more moments than before. */
+  renew(): void {
+    const view = this._view;
+    this._all();
+    this._show(...view);
+  }
+
   /** The chosen moment and stretch. */
   follow(): void {
     const { moment, span } = this._choice.now;
@@ -110,7 +119,7 @@ export class Timeline {
       this._show(x - half, x + half);
     }
     const said = inWords(this._data, this._row);
-    this._host.setAttribute('aria-valuenow', String(this._row));
+    this._host.setAttribute('aria-valuenow', String(this._data.moments.event[this._row]));
     const held = formatBytes(allocatedAt(this._data, this._row));
     this._host.setAttribute('aria-valuetext', `${said}: ${held} allocated`);
     this._host.dataset.event = String(this._data.moments.event[this._row]);
@@ -332,12 +341,13 @@ export class Timeline {
 
   private _connect(): void {
     const host = this._host;
-    const most = String(this._data.moments.event.length - 1);
+    const most = String(this._data.events);
     const role = { tabindex: '0', role: 'slider', 'aria-valuemin': '0', 'aria-valuemax': most };
     Object.entries(role).forEach(([name, value]) => host.setAttribute(name, value));
     host.setAttribute(
       'aria-label',
-      'Memory over time. Left and right choose a moment, Home and End the first and last, P the peak, + and - zoom.'
+      'Memory over time. Left and right choose a moment, Home and End the first and last, P the peak, + and - zoom.' +
+        (this._kernel === null ? '' : ' Comma and full stop go to the event before and after.')
     );
     host.addEventListener('pointermove', event => this._move(event));
     host.addEventListener('pointerleave', () => this._leave());
@@ -361,8 +371,7 @@ export class Timeline {
     const after = this._at.findIndex(at => at > x);
     const row = after < 0 ? this._at.length - 1 : Math.max(after - 1, 0);
     // Several moments on one pixel: a person points at the highest of them.
-    const [low, high] = this._view;
-    const near = (1.5 * (high - low)) / Math.max(this._picture.frame.width, 1);
+    const near = this._near;
     let best = row;
     for (let i = row; i >= 0 && x - this._at[i] <= near; i--) {
       best = allocatedAt(this._data, i) > allocatedAt(this._data, best) ? i : best;
@@ -371,6 +380,12 @@ export class Timeline {
       best = allocatedAt(this._data, i) > allocatedAt(this._data, best) ? i : best;
     }
     return best;
+  }
+
+  /** A pixel and a half of the picture. */
+  private get _near(): number {
+    const [low, high] = this._view;
+    return (1.5 * (high - low)) / Math.max(this._picture.frame.width, 1);
   }
 
   private _down(event: PointerEvent): void {
@@ -408,17 +423,36 @@ export class Timeline {
       this.follow();
       return;
     }
-    const events = this._data.moments.event;
     if (Math.abs(event.clientX - drag.client) <= CLICK) {
-      this._choice.set({ moment: events[this._rowAt(x)], span: null });
+      this._pick(x);
     } else if (!this.panning && !event.shiftKey) {
-      const [first, last] = [Math.min(drag.x, x), Math.max(drag.x, x)].map(
-        edge => events[rowOfX(this._at, edge)]
-      );
-      const peak = events[peakBetween(this._data, first, last)];
-      this._choice.set({ span: [first, last], moment: peak });
+      this._brush(Math.min(drag.x, x), Math.max(drag.x, x));
     }
     this.follow();
+  }
+
+  /** Choose what is drawn at x; a kernel knows what happened between two moments of the picture. */
+  private _pick(x: number): void {
+    const row = this._rowAt(x);
+    if (this._kernel === null || Math.abs(this._at[row] - x) <= this._near) {
+      this._choice.set({ moment: this._data.moments.event[row], span: null });
+    } else if (this._byEvent) {
+      this._choice.set({ moment: Math.round(x), span: null });
+    } else {
+      this._kernel.chooseTimes([x]);
+    }
+  }
+
+  private _brush(from: number, to: number): void {
+    if (this._kernel !== null && !this._byEvent) {
+      this._kernel.chooseTimes([from, to]);
+      return;
+    }
+    const { event } = this._data.moments;
+    const edge = (x: number): number =>
+      this._kernel === null ? event[rowOfX(this._at, x)] : Math.round(x);
+    const span: [number, number] = [edge(from), edge(to)];
+    this._choice.set({ span, moment: event[peakBetween(this._data, ...span)] });
   }
 
   private _wheel(event: WheelEvent): void {
@@ -438,7 +472,15 @@ export class Timeline {
     const events = this._data.moments.event;
     const go = (row: number): void =>
       this._choice.set({ moment: events[Math.min(Math.max(row, 0), events.length - 1)] });
+    const { moment } = this._choice.now;
+    const single = (to: number): void => {
+      if (this._kernel !== null) {
+        this._choice.set({ moment: Math.min(Math.max(to, 0), this._data.events) });
+      }
+    };
     const keys: Record<string, () => void> = {
+      ',': () => single(moment - 1),
+      '.': () => single(moment + 1),
       ArrowLeft: () => go(this._row - (event.shiftKey ? 10 : 1)),
       ArrowRight: () => go(this._row + (event.shiftKey ? 10 : 1)),
       Home: () => go(0),

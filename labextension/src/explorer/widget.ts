@@ -1,7 +1,7 @@
 /** The same explorer as an anywidget: its traits follow what a person chooses, and the other way. */
 
-import { Choice, type IChoice } from './choice.js';
-import { unpack } from './data.js';
+import { Choice, type IChoice, type IKernel } from './choice.js';
+import { unpack, unpackCloseup, type IData } from './data.js';
 import { h } from './dom.js';
 import { Explorer } from './explorer.js';
 import type { IBokeh } from './figures.js';
@@ -67,14 +67,26 @@ function chosen(model: IModel): IChoice {
 }
 
 async function render({ model, el }: { model: IModel; el: HTMLElement }): Promise<() => void> {
+  el.classList.add('nbx-Widget');
   const choice = new Choice(chosen(model));
+  const kernel: IKernel = { chooseTimes: times => model.send({ kind: 'times', times }) };
   let explorer: Explorer | null = null;
+  let data: IData | null = null;
+  const learn = async (): Promise<void> => {
+    const told = model.get('closeup');
+    if (data !== null && 'data' in (told as object)) {
+      const closeup = await unpackCloseup(data, told);
+      explorer?.learn(closeup);
+    }
+  };
   const draw = async (): Promise<void> => {
     explorer?.dispose();
     try {
-      const data = await unpack(model.get('report'));
-      explorer = new Explorer(data, choice, { insert: null, run: null }, () => bokehOf(model));
+      data = await unpack(model.get('report'));
+      const actions = { insert: null, run: null };
+      explorer = new Explorer(data, choice, actions, () => bokehOf(model), kernel);
       el.replaceChildren(explorer.node);
+      await learn();
     } catch (error) {
       el.replaceChildren(h('p', {}, (error as Error).message));
     }
@@ -88,12 +100,15 @@ async function render({ model, el }: { model: IModel; el: HTMLElement }): Promis
   });
   const redraw = (): void => void draw();
   TRAITS.forEach(name => model.on(`change:${name}`, follow));
+  const listen = (): void => void learn();
   model.on('change:report', redraw);
+  model.on('change:closeup', listen);
   await draw();
   return () => {
     tell();
     TRAITS.forEach(name => model.off(`change:${name}`, follow));
     model.off('change:report', redraw);
+    model.off('change:closeup', listen);
     explorer?.dispose();
   };
 }

@@ -16,6 +16,7 @@ from nbmem.views import wording
 from nbmem.views.charts.bands import time_hides_steps
 from nbmem.views.explorer.naming import parts_of
 from nbmem.views.explorer.phases import band_columns, phase_table, step_table
+from nbmem.views.explorer.pool import pool_columns
 from nbmem.views.explorer.texts import Texts
 from nbmem.views.markup import one_line
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.core.history import CellDelta
-    from nbmem.details import Details, Pool
-    from nbmem.report import Finding, Report
+    from nbmem.details import Closeup, Details, Life
+    from nbmem.report import Finding, Report, Timeline
 
 VERSION = 1
 """Raised when an older front end could no longer draw it."""
@@ -67,15 +68,7 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
             }
             for category in Category
         ],
-        "moments": {
-            "event": differences(moments.event),
-            "t": differences(moments.t_ns),
-            "held": [
-                [int(category), differences(moments.held[:, category])]
-                for category in Category
-                if category is not Category.FREE and moments.held[:, category].any()
-            ],
-        },
+        "moments": _curves(moments),
         "by_event": time_hides_steps(moments),
         "bands": band_columns(report, texts),
         "phases": phase_table(report, texts),
@@ -96,19 +89,54 @@ def differences(column: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
 
 
 def _add_details(data: dict[str, Any], details: Details, texts: Texts) -> None:
-    data["moments"]["live"] = [
-        [int(category), differences(details.live[:, category])]
-        for category in LIVE
-        if details.live[:, category].any()
-    ]
-    data["moments"]["line"] = [texts.index(line) for line in details.lines]
+    data["moments"] |= _told(details, texts)
     data["cells"] = [
         [texts.index(cell.name), cell.t0_ns, cell.t1_ns, cell.first, cell.last]
         for cell in details.cells
     ]
-    lives = details.lives
+    data["lives"] = _lives(details.lives, texts)
+    data["pool"] = pool_columns(details.pool)
+
+
+def closeup_data(closeup: Closeup) -> dict[str, Any]:
+    """What the explorer adds to its data when it is told of single moments."""
+    texts = Texts()
+    return {
+        "moments": _curves(closeup) | _told(closeup, texts),
+        "lives": _lives(closeup.lives, texts),
+        "pool": pool_columns(closeup.pool),
+        "pool_event": int(closeup.pool.event[0]),
+        "texts": texts.all,
+    }
+
+
+def _curves(moments: Timeline | Closeup) -> dict[str, Any]:
+    return {
+        "event": differences(moments.event),
+        "t": differences(moments.t_ns),
+        "held": [
+            [int(category), differences(moments.held[:, category])]
+            for category in Category
+            if category is not Category.FREE and moments.held[:, category].any()
+        ],
+    }
+
+
+def _told(moments: Details | Closeup, texts: Texts) -> dict[str, Any]:
+    return {
+        "live": [
+            [int(category), differences(moments.live[:, category])]
+            for category in LIVE
+            if moments.live[:, category].any()
+        ],
+        "line": [texts.index(line) for line in moments.lines],
+    }
+
+
+def _lives(lives: Sequence[Life], texts: Texts) -> dict[str, Any]:
     parts = [parts_of(life) for life in lives]
-    data["lives"] = {
+    return {
+        "number": differences(np.array([life.number for life in lives], np.int64)),
         "born": differences(np.array([life.born for life in lives], np.int64)),
         "freed": [life.freed for life in lives],
         "category": [int(life.category) for life in lives],
@@ -120,41 +148,6 @@ def _add_details(data: dict[str, Any], details: Details, texts: Texts) -> None:
         "dtype": [texts.index(part.dtype) for part in parts],
         "born_in": [texts.index(life.born_in) for life in lives],
         "line": [texts.index(life.line) for life in lives],
-    }
-    data["pools"] = [_pool(pool) for pool in details.pools]
-
-
-_STATES = ("used", "pending", "releasable", "stuck")
-
-
-def _pool(pool: Pool) -> dict[str, Any]:
-    return {
-        "event": pool.event,
-        "others": pool.others,
-        "other_bytes": pool.other_bytes,
-        "used": pool.used,
-        "releasable": pool.releasable,
-        "stuck": pool.stuck,
-        "segments": [
-            {
-                "size": segment.size,
-                "small": segment.small,
-                "expandable": segment.expandable,
-                "stream": segment.stream,
-                "pool": segment.pool,
-                # Pieces tile the segment, so their sizes say where they lie.
-                "pieces": [
-                    [
-                        piece.size,
-                        _STATES.index(piece.state),
-                        -1 if piece.category is None else int(piece.category),
-                        piece.blocks,
-                    ]
-                    for piece in segment.pieces
-                ],
-            }
-            for segment in pool.segments
-        ],
     }
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.core.history import CellDelta
+    from nbmem.ledger.books import Books
     from nbmem.report import Report
     from nbmem.views.widget.explorer import ExplorerWidget
 
@@ -19,11 +20,14 @@ NEEDS = (
 )
 
 
-def explorer_widget(report: Report, cells: Sequence[CellDelta] = ()) -> ExplorerWidget:
+def explorer_widget(
+    report: Report, books: Books, cells: Sequence[CellDelta] = ()
+) -> ExplorerWidget:
     """Make a widget of a report.
 
     Args:
         report: The report.
+        books: What it was read from: the widget looks at any moment in them.
         cells: The notebook's history, oldest first.
 
     Raises:
@@ -33,4 +37,4 @@ def explorer_widget(report: Report, cells: Sequence[CellDelta] = ()) -> Explorer
         from nbmem.views.widget.explorer import ExplorerWidget
     except ModuleNotFoundError as err:
         raise UsageError(NEEDS.format(err.name)) from None
-    return ExplorerWidget(report, cells)
+    return ExplorerWidget(report, books, cells)

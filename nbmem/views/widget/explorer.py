@@ -9,9 +9,12 @@ import anywidget
 import bokeh
 import traitlets
 
+from nbmem.analysis.closeup import closeup, position_at
+from nbmem.analysis.details import life_of
 from nbmem.core.errors import UsageError
-from nbmem.views.explorer.output import explorer_output
-from nbmem.views.widget.frame import largest_at
+from nbmem.views.explorer.data import VERSION, closeup_data
+from nbmem.views.explorer.output import explorer_output, packed
+from nbmem.views.widget.frame import frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.history import CellDelta
     from nbmem.details import Life
+    from nbmem.ledger.books import Books
     from nbmem.report import Report
 
 _STATIC = Path(__file__).parent / "static"
@@ -37,17 +41,18 @@ def _bundled(name: str) -> str:
 
 
 class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
-    """The explorer of one report.
+    """The explorer of one report, which knows every moment of the recording.
 
     Args:
         report: What it shows.
+        books: The books that the report was read from.
         cells: The notebook's history, oldest first.
 
     Attributes:
-        moment: Index of the next event at the chosen moment; the picture shows the nearest of its
-            own moments and writes that one back.
-        span: (first, last) event of the chosen stretch; None for all.
-        tensor: Index of the chosen allocation in the report's `details.lives`; None for none.
+        moment: Index of the next event at the chosen moment, from 0 to the number of events.
+        span: (first, last) event of the chosen stretch, None for all. Choosing one goes to the
+            highest moment in it.
+        tensor: The chosen allocation, by its number (the index of `to_frame()`); None for none.
     """
 
     _esm = traitlets.Unicode().tag(sync=True)
@@ -58,10 +63,13 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
     ).tag(sync=True)
     tensor = traitlets.Int(allow_none=True, default_value=None).tag(sync=True)
     report = traitlets.Dict().tag(sync=True)
+    closeup = traitlets.Dict().tag(sync=True)
     bokeh = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, report: Report, cells: Sequence[CellDelta] = (), **options: Any) -> None:
-        self._source = report
+    def __init__(
+        self, report: Report, books: Books, cells: Sequence[CellDelta] = (), **options: Any
+    ) -> None:
+        self._books = books
         super().__init__(
             _esm=_bundled("explorer.js"),
             _css=_bundled("explorer.css"),
@@ -75,28 +83,56 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
     @property
     def life(self) -> Life | None:
         """The chosen allocation; None if none is chosen."""
-        details = self._source.details
-        return None if details is None or self.tensor is None else details.lives[self.tensor]
+        return None if self.tensor is None else life_of(self._books, self.tensor)
 
     def to_frame(self) -> pd.DataFrame:
-        """The allocations that live at the chosen moment, the largest first (needs pandas)."""
-        return largest_at(self._source, self.moment)
+        """Every allocation that lives at the chosen moment, the largest first (needs pandas)."""
+        return frame_of(life_of(self._books, row) for row in self._books.live(self.moment).tolist())
 
     @traitlets.validate("moment")  # type: ignore[untyped-decorator]
-    def _known_moment(self, proposal: Any) -> int:
-        events = self._source.timeline.event
-        return int(events[abs(events - proposal["value"]).argmin()])
+    def _recorded_moment(self, proposal: Any) -> int:
+        return self._inside(proposal["value"])
+
+    @traitlets.validate("span")  # type: ignore[untyped-decorator]
+    def _recorded_span(self, proposal: Any) -> tuple[int, int] | None:
+        span = proposal["value"]
+        return None if span is None else (self._inside(min(span)), self._inside(max(span)))
 
     @traitlets.validate("tensor")  # type: ignore[untyped-decorator]
-    def _known_tensor(self, proposal: Any) -> int | None:
+    def _recorded_tensor(self, proposal: Any) -> int | None:
         value: int | None = proposal["value"]
-        details = self._source.details
-        count = 0 if details is None else len(details.lives)
+        count = len(self._books.followed.allocations)
         if value is not None and not 0 <= value < count:
             raise traitlets.TraitError(f"There are tensors 0 to {count - 1}, and no {value}.")
         return value
 
+    @traitlets.observe("span")  # type: ignore[untyped-decorator]
+    def _go_to_the_peak(self, _change: Any) -> None:
+        if self.span is not None:
+            self.moment = self._books.peak(*self.span)
+
+    @traitlets.observe("moment", "span", "tensor")  # type: ignore[untyped-decorator]
+    def _look_closely(self, _change: Any) -> None:
+        """Tell the page of the chosen moments what its own, reduced data lack."""
+        tensors = [] if self.tensor is None else [self.tensor]
+        found = closeup(self._books, self.moment, *(self.span or ()), tensors=tensors)
+        self.closeup = {"version": VERSION, "data": packed(closeup_data(found))}
+
+    def _inside(self, event: int) -> int:
+        return min(max(event, 0), self._books.events)
+
     def _answer(self, _widget: Any, message: dict[str, Any], _buffers: Any) -> None:
-        """Hand over BokehJS: the page may have no network, and needs the kernel's own version."""
+        """Do what a page asks for.
+
+        It needs BokehJS, since it may have no network, and the kernel's own version. And it knows
+        when a person pointed, not at which event.
+        """
         if message.get("kind") == "bokehjs":
             self.send({"kind": "bokehjs"}, [_BOKEHJS.read_bytes()])
+        elif message.get("kind") == "times":
+            events = [position_at(self._books, int(t_ns)) for t_ns in message["times"]]
+            if len(events) == 1:
+                self.set_trait("span", None)
+                self.moment = events[0]
+            else:
+                self.span = (events[0], events[-1])

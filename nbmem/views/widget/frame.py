@@ -8,13 +8,15 @@ from nbmem.core.errors import UsageError
 from nbmem.views.explorer.naming import parts_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
 
-    from nbmem.report import Report
+    from nbmem.details import Life
 
 
-def largest_at(report: Report, event: int) -> pd.DataFrame:
-    """What is known of the allocations that live before an event, the largest first.
+def frame_of(lives: Iterable[Life]) -> pd.DataFrame:
+    """What is known of some allocations, the largest first, by their numbers.
 
     Raises:
         UsageError: pandas is not installed.
@@ -26,9 +28,7 @@ def largest_at(report: Report, event: int) -> pd.DataFrame:
             "A DataFrame needs pandas, which is not installed: pip install pandas."
         ) from None
 
-    lives = report.details.lives if report.details else ()
-    found = [life for life in lives if life.born < event <= life.freed]
-    found.sort(key=lambda life: -life.requested)
+    found = sorted(lives, key=lambda life: -life.requested)
     parts = [parts_of(life) for life in found]
     return pd.DataFrame(
         {
@@ -41,5 +41,6 @@ def largest_at(report: Report, event: int) -> pd.DataFrame:
             "dtype": [part.dtype for part in parts],
             "born_in": [life.born_in for life in found],
             "line": [life.line for life in found],
-        }
+        },
+        index=pd.Index([life.number for life in found], name="tensor", dtype="int64"),
     )

@@ -1,0 +1,52 @@
+"""Any moment of a recording, exactly: what a view asks for where it can still ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.analysis.build import recorded_times
+from nbmem.analysis.details import LIVES, life_of, lines_at, live_counts
+from nbmem.analysis.pool import pool_history
+from nbmem.details import Closeup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.ledger.books import Books
+
+
+def closeup(books: Books, moment: int, *others: int, tensors: Sequence[int] = ()) -> Closeup:
+    """Look at one moment; of the others only the sums are told.
+
+    Args:
+        books: The card's books.
+        moment: Index of the next event.
+        others: More of them.
+        tensors: Allocations to tell of, wherever they lived.
+    """
+    positions = np.unique(np.array([moment, *others], np.int64))
+    rows = books.live(moment)
+    largest = rows[np.argsort(-books.followed.allocations.requested[rows], kind="stable")][:LIVES]
+    start, _ = recorded_times(books)
+    return Closeup(
+        t_ns=np.maximum(books.times(positions) - start, 0),
+        event=positions,
+        held=books.held(positions),
+        live=live_counts(books, positions),
+        lines=lines_at(books, positions),
+        lives=tuple(life_of(books, row) for row in sorted({*largest.tolist(), *tensors})),
+        pool=pool_history(books, np.array([moment], np.int64)),
+    )
+
+
+def position_at(books: Books, t_ns: int) -> int:
+    """The moment at a time.
+
+    Args:
+        books: The card's books.
+        t_ns: Nanoseconds since the start of the recording.
+    """
+    start, _ = recorded_times(books)
+    return int(np.searchsorted(books.trace.events.t_ns, start + t_ns, side="right"))
