@@ -31,8 +31,12 @@ class Choice(NamedTuple):
     sentence: str
 
 
-def use(name: str) -> Choice:
+def use(name: str, *, defer: bool = False) -> Choice:
     """Use a virtual card by its name, or with `auto` a real one if torch has one here.
+
+    Args:
+        name: The card's.
+        defer: Write large tensors on the CPU only when they are read, on a virtual one.
 
     Raises:
         NbmemError: There is no such card, torch is missing, or a real card is in use already.
@@ -42,7 +46,7 @@ def use(name: str) -> Choice:
     if import_torch() is None:
         raise ProbeUnavailableError(NO_TORCH)
     if name.lower() != AUTO:
-        card = virtual.activate(name)
+        card = virtual.activate(name, defer=defer)
         return Choice(virtual=True, sentence=f"Running on a virtual {card.name}: {_MEANING}")
     standing = virtual.active()
     if standing is not None:
@@ -50,7 +54,7 @@ def use(name: str) -> Choice:
     real = real_card()
     if real is not None:
         return Choice(virtual=False, sentence=f"Running on the {real} of this machine.")
-    card = virtual.activate(DEFAULT)
+    card = virtual.activate(DEFAULT, defer=defer)
     return Choice(
         virtual=True,
         sentence=f"There is no GPU here, so a virtual {card.name} stands in: {_MEANING}",

@@ -129,7 +129,7 @@ def _use_card(name: str) -> bool:
     if import_torch() is None:
         say(f"{devices.NO_TORCH} The script runs untraced.")
         return False
-    choice = devices.use(name)
+    choice = devices.use(name, defer=True)
     if name == devices.AUTO and choice.virtual:
         say(choice.sentence)
     return True

@@ -108,7 +108,7 @@ def _run(program: Program, request: Request) -> _Ran:
         conf = conf_of(request.remedies)
         others = request.margin
         gpu = stack.enter_context(
-            virtual.activated(request.card, conf=conf, other_processes=others)
+            virtual.activated(request.card, conf=conf, other_processes=others, defer=True)
         )
         module = program.prepare()
         watch = stack.enter_context(applied(request.remedies))

@@ -46,6 +46,7 @@ def activate(
     release: str | None = None,
     conf: str | None = None,
     other_processes: Mapping[int, int] | int | None = None,
+    defer: bool = False,
 ) -> VirtualGPU:
     """Put virtual cards in the place of CUDA for this process, until deactivate().
 
@@ -56,6 +57,7 @@ def activate(
         release: The release of torch whose allocator rules hold; None: the running one's.
         conf: Allocator settings; None: PYTORCH_CUDA_ALLOC_CONF of the environment.
         other_processes: Bytes that others hold on each card, by PID or in one number.
+        defer: Write large tensors on the CPU only when they are read (`virtual/host`).
 
     Returns:
         The first card, cuda:0; `gpus()` has all of them.
@@ -66,7 +68,9 @@ def activate(
     from nbmem.virtual.install.switch import switch_on
 
     cards = find_cards(name)
-    machine = switch_on(cards, release=release, conf=conf, other_processes=other_processes)
+    machine = switch_on(
+        cards, release=release, conf=conf, other_processes=other_processes, defer=defer
+    )
     return machine.gpus[0]
 
 
@@ -96,9 +100,10 @@ def activated(
     release: str | None = None,
     conf: str | None = None,
     other_processes: Mapping[int, int] | int | None = None,
+    defer: bool = False,
 ) -> Iterator[VirtualGPU]:
     """The same for a `with` block."""
-    gpu = activate(name, release=release, conf=conf, other_processes=other_processes)
+    gpu = activate(name, release=release, conf=conf, other_processes=other_processes, defer=defer)
     try:
         yield gpu
     finally:

@@ -68,8 +68,8 @@ def copy_(mode: CardMode, call: Call) -> Any:
         torch.broadcast_shapes(target.size(), source.size())
         mode.values.follow(call, [])
         return target
-    target.copy_(mode.values.on_cpu(source))
-    return target
+    value = mode.values.on_cpu(source)
+    return mode.host.run(Call(aten.copy_.default, (target, value), {}))
 
 
 def item(mode: CardMode, call: Call) -> Any:
@@ -108,7 +108,7 @@ def like(mode: CardMode, call: Call) -> Any:
         meta = torch.empty_strided(
             source.size(), source.stride(), dtype=source.dtype, device="meta"
         )
-        return call.func(meta, *call.args[1:], **call.kwargs)
+        return mode.host.run(Call(call.func, (meta, *call.args[1:]), call.kwargs))
     results = infer(call)
     alone = Call(call.func, (), call.kwargs)
     alone.gpu = call.gpu

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.virtual import copies, dynamic, engine, memory_ops, rnn
 from nbmem.virtual.calls import Call, facts_of
+from nbmem.virtual.host.unwritten import Unwritten
 from nbmem.virtual.install.choices import CHOICES
 from nbmem.virtual.kernels import plan_of
 from nbmem.virtual.shape_rules import SHAPES
@@ -64,13 +65,15 @@ class CardMode(TorchDispatchMode):
         machine: The cards; None after deactivation, when threads may still have the mode.
         storages: The blocks behind virtual storages.
         values: What is known of the values.
+        host: The large tensors on the CPU that nobody has read.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, *, defer: bool = False) -> None:
         super().__init__()
         self.machine: Machine | None = machine
         self.storages = Storages()
-        self.values = Values(machine.gpus[0].note, self.storages)
+        self.host = Unwritten(everything=defer)
+        self.values = Values(machine.gpus[0].note, self.storages, self.host)
         self._known: dict[tuple[Any, ...], tuple[Results, Plan | None]] = {}
 
     @classmethod
@@ -98,10 +101,15 @@ class CardMode(TorchDispatchMode):
         call = Call(func, args, kwargs)
         gpu = self._card_of(call)
         if gpu is None:
-            if kwargs.get("pin_memory"):
-                kwargs = {**kwargs, "pin_memory": False}
+            pinned = bool(kwargs.get("pin_memory"))
+            if pinned:
+                call = Call(func, args, {**kwargs, "pin_memory": False})
+            device = kwargs.get("device")
+            if device is None or device.type == "cpu":
+                return self.host.run(call, pinned=pinned)
             return func(*args, **kwargs)
         call.gpu = gpu
+        self.host.write_small(call)
         if func in CHOICES:
             with self:
                 return CHOICES[func](*args, **kwargs)

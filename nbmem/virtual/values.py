@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import _C
 
@@ -21,6 +20,7 @@ from nbmem.virtual.tensors import CPU, Block, is_virtual
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nbmem.virtual.host.unwritten import Unwritten
     from nbmem.virtual.tensors import Storages
 
 aten = torch.ops.aten
@@ -70,9 +70,10 @@ def worth_following(tensor: torch.Tensor) -> bool:
 class Values:
     """What is known of the values on the card."""
 
-    def __init__(self, note: Callable[[str], None], storages: Storages) -> None:
+    def __init__(self, note: Callable[[str], None], storages: Storages, host: Unwritten) -> None:
         self._note = note
         self._storages = storages
+        self._host = host
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A CPU view of a virtual tensor's values; None if they are not known."""
@@ -225,7 +226,7 @@ class Values:
         dtype = dtype or tensor.dtype
         if twin is None and tensor.numel() > LARGE:
             self._note(VALUES)
-            return _zeros(tensor, dtype)
+            return self._zeros(tensor, dtype)
         with _C._DisableTorchDispatch():
             copy = torch.empty_strided(tensor.size(), dense(tensor), dtype=dtype, device=CPU)
             if twin is not None:
@@ -233,19 +234,13 @@ class Values:
             self._note(VALUES)
             return copy.fill_(stand_in(tensor.dtype, self._storages.of(tensor)))
 
-
-def _zeros(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Fresh zero pages cost nothing until they are written, so offloading takes no memory here.
-
-    They come from numpy: torch.zeros writes its zeros.
-    """
-    count = 1 + sum((n - 1) * s for n, s in zip(tensor.size(), dense(tensor), strict=True))
-    with _C._DisableTorchDispatch():
+    def _zeros(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Untouched pages cost nothing, so offloading takes no memory here."""
         try:
-            pages = torch.from_numpy(np.zeros(count * dtype.itemsize, np.uint8))
-            return pages.view(dtype).as_strided(tensor.size(), dense(tensor))
+            return self._host.zeros(tuple(tensor.size()), dense(tensor), dtype)
         except MemoryError:  # More than this machine can even promise: one zero stands for all.
-            return torch.zeros((), dtype=dtype, device=CPU).expand(tensor.size())
+            with _C._DisableTorchDispatch():
+                return torch.zeros((), dtype=dtype, device=CPU).expand(tensor.size())
 
 
 def dense(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ def test_every_patch_is_undone():
         threading.Thread, pynvml, torch._C._nn, torch.utils._device,
         torch.autograd.profiler.record_function, torch.backends.cudnn.rnn,
         torch.distributed, torch.distributed.distributed_c10d, sys,
-        torch.nn.parallel.DistributedDataParallel, eval_frame, torch.compiler,
+        torch.nn.parallel.DistributedDataParallel, eval_frame, torch.compiler, torch.nn.init,
         torch.nn.parallel._functions.Scatter,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]

@@ -34,6 +34,7 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
 
     def data_ptr(self: torch.Tensor) -> int:
         if not is_virtual(self):
+            mode.host.show(self)  # somebody reads through the address
             return _Base.data_ptr(self)
         block = mode.storages.of(self)
         if block is None or not block.addr or not self.numel():
@@ -41,7 +42,10 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
         return block.addr + self.storage_offset() * self.element_size()
 
     def tolist(self: torch.Tensor) -> Any:
-        return _Base.tolist(self.detach().cpu() if is_virtual(self) else self)
+        if is_virtual(self):
+            self = self.detach().cpu()
+        mode.host.show(self)
+        return _Base.tolist(self)
 
     def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
         if is_virtual(self):
@@ -51,7 +55,14 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
                     "copy the tensor to host memory first."
                 )
             self = self.detach().cpu()
+        mode.host.show(self)
         return _Base.numpy(self, force=force)
+
+    true_dlpack = torch.Tensor.__dlpack__
+
+    def dlpack(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        mode.host.show(self)
+        return true_dlpack(self, *args, **kwargs)
 
     def record_stream(self: torch.Tensor, stream: Any) -> None:
         block = mode.storages.of(self) if is_virtual(self) else None
@@ -82,6 +93,7 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
         "record_stream": record_stream,
         "tolist": tolist,
         "numpy": numpy,
+        "__dlpack__": dlpack,
         "pin_memory": pin_memory,
         "is_pinned": is_pinned,
         "__cuda_array_interface__": property(array_interface),
@@ -97,6 +109,9 @@ def printing_patches(mode: CardMode) -> list[Patch]:
 
     def body(self: torch.Tensor, indent: int) -> str:
         # Torch prints with every mode off, so the copy cannot be made by .cpu().
-        return true_body(mode.values.on_cpu(self) if is_virtual(self) else self, indent)
+        if is_virtual(self):
+            self = mode.values.on_cpu(self)
+        mode.host.show(self)
+        return true_body(self, indent)
 
     return [Patch(_tensor_str, "_tensor_str", body)]

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 _Base: Any = _C.StorageBase
 _device = _Base.device.__get__
+READERS = (
+    "__getitem__", "__setitem__", "__iter__", "tolist", "fill_", "copy_", "byteswap", "resize_",
+    "share_memory_", "_share_fd_cpu_", "_share_filename_cpu_", "_write_file",
+)  # fmt: skip
 
 
 def storage_patches(mode: CardMode) -> list[Patch]:
@@ -33,6 +37,7 @@ def storage_patches(mode: CardMode) -> list[Patch]:
 
     def data_ptr(self: torch.UntypedStorage) -> int:
         if not on_card(self):
+            mode.host.write(self)  # somebody reads through the address
             return _Base.data_ptr(self)
         block = mode.storages.of_storage(self)
         return 0 if block is None else block.addr
@@ -42,7 +47,8 @@ def storage_patches(mode: CardMode) -> list[Patch]:
 
     def clone(self: torch.UntypedStorage) -> torch.UntypedStorage:
         if not on_card(self):
-            return true_clone(self)
+            unwritten = mode.host.copy(self)
+            return true_clone(self) if unwritten is None else unwritten
         return copy_to(self, device(self))
 
     def copy_to(self: torch.UntypedStorage, where: torch.device) -> torch.UntypedStorage:
@@ -58,7 +64,7 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         block = mode.storages.of_storage(self)
         if block is not None and block.twin is not None:
             return true_clone(block.twin)
-        return torch.zeros(self.nbytes(), dtype=torch.uint8, device="cpu").untyped_storage()
+        return mode.host.zeros((self.nbytes(),), (1,), torch.uint8).untyped_storage()
 
     def cuda(
         self: torch.UntypedStorage,
@@ -81,7 +87,20 @@ def storage_patches(mode: CardMode) -> list[Patch]:
             return cuda(self, target)
         return cpu(self) if on_card(self) else true_to(self, device=target, **kwargs)
 
+    def read(name: str) -> Any:
+        """A method that reads or writes the bytes themselves."""
+        true = getattr(torch.UntypedStorage, name)
+
+        def method(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+            for storage in (self, *args):
+                if isinstance(storage, torch.UntypedStorage) and not on_card(storage):
+                    mode.host.write(storage)
+            return true(self, *args, **kwargs)
+
+        return method
+
     names = {
+        **{name: read(name) for name in READERS if hasattr(torch.UntypedStorage, name)},
         "device": property(device),
         "data_ptr": data_ptr,
         "clone": clone,

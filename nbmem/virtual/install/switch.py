@@ -23,6 +23,7 @@ from nbmem.virtual.install.data_parallel import data_parallel_patches
 from nbmem.virtual.install.disguise import printing_patches, tensor_patches
 from nbmem.virtual.install.distributed import ddp_patches
 from nbmem.virtual.install.factories import factory_patches
+from nbmem.virtual.install.filling import filling_patches
 from nbmem.virtual.install.patches import Patch, Patches, wanted
 from nbmem.virtual.install.storage import storage_patches
 from nbmem.virtual.install.threads import remove, thread_patches
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 class Activation:
     """Everything that is in place while cards are active."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, *, defer: bool) -> None:
         self.machine = machine
-        self.mode = CardMode(machine)
+        self.mode = CardMode(machine, defer=defer)
         self.patches = Patches()
         self._autocast = Autocast()
         self._choices = Choices()
@@ -72,6 +73,7 @@ class Activation:
             gpu.dropout_state = None
             gpu.dnn.close()
         self.mode.storages.forget()
+        self.mode.host.forget()
 
     def _all_patches(self) -> list[Patch]:
         return [
@@ -81,6 +83,7 @@ class Activation:
             *tensor_patches(self.mode),
             *storage_patches(self.mode),
             *factory_patches(),
+            *filling_patches(self.mode),
             *data_parallel_patches(self.machine),
             *ddp_patches(self.machine),
             *printing_patches(self.mode),
@@ -109,6 +112,7 @@ def switch_on(
     release: str | None,
     conf: str | None,
     other_processes: Mapping[int, int] | int | None,
+    defer: bool,
 ) -> Machine:
     """Make a machine of these cards the active one, in place of another if there is one.
 
@@ -128,7 +132,7 @@ def switch_on(
         conf=conf_from_environment() if conf is None else conf,
         other_processes=other_processes,
     )
-    activation = Activation(machine)
+    activation = Activation(machine, defer=defer)
     activation.begin()
     _active.append(activation)
     return machine

@@ -1,0 +1,1 @@
+"""What the program keeps in the memory of the host, where that would only cost."""
