@@ -1,5 +1,7 @@
 """The rule for cuBLAS workspaces: kept from the first matrix product of a thread to the end.
 
+Or until somebody clears them, as Lightning does when its training ends: all threads' at once.
+
 Sizes: 32 MiB on compute capability 9.0 and above, else 4096 KiB x 2 + 16 KiB x 8;
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/cuda/CublasHandlePool.cpp
 With a cuBLASLt epilogue (addmm) 1 MiB more, once:
@@ -27,9 +29,10 @@ THREADS = (("forward", "inference"), ("backward",))
 
 
 def workspaces(facts: Facts) -> NDArray[np.bool_]:
-    """Allocations that are cuBLAS's: the first of the size in each thread, never freed."""
+    """Allocations that are cuBLAS's: the first of the size in each thread, kept."""
     a = facts.allocations
-    kept = (a.freed >= facts.events) & ~np.any([s >= 0 for s in facts.seen_as.values()], axis=0)
+    unseen = ~np.any([s >= 0 for s in facts.seen_as.values()], axis=0)
+    kept = unseen & ((a.freed >= facts.events) | _cleared(facts, unseen))
     found: NDArray[np.bool_] = np.zeros(len(a), bool)
     places = [a.born < 0, *(facts.phases.named(facts.born_in, *names) for names in THREADS)]
     found |= kept & places[0] & np.isin(a.requested, CUBLAS)  # an earlier cell's, both threads'
@@ -44,6 +47,18 @@ def workspaces(facts: Facts) -> NDArray[np.bool_]:
             if beside is not None:
                 found[beside] = True
     return found
+
+
+def _cleared(facts: Facts, unseen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """What was freed where both threads' workspaces were, with no allocation in between."""
+    a, phases = facts.allocations, facts.phases
+    moment = np.searchsorted(np.sort(a.born), a.freed)
+    dead = unseen & (a.freed < facts.events) & ~facts.within_one_phase
+    dead &= ~phases.named(facts.died_in, "forward", "backward")
+    of_size = dead & np.isin(a.requested, CUBLAS)
+    forward, backward = (phases.named(facts.born_in, *names) for names in THREADS)
+    both = np.intersect1d(moment[of_size & forward], moment[of_size & backward])
+    return dead & np.isin(moment, both)
 
 
 def _first(which: NDArray[np.bool_], born: NDArray[np.int64]) -> int | None:

@@ -42,8 +42,8 @@ class Listener(Protocol):
     def backward_ends(self) -> None:
         """The engine has run, or failed."""
 
-    def optimizer_begins(self, optimizer: Any) -> None:
-        """optimizer.step() begins."""
+    def optimizer_begins(self, optimizer: Any, *, closure: bool) -> None:
+        """optimizer.step() begins; with a closure, the whole pass runs inside it."""
 
     def optimizer_ends(self, optimizer: Any) -> None:
         """optimizer.step() has ended (not told if it raised)."""
@@ -75,11 +75,11 @@ class TrainingHooks:
         self._lend_engine_log(torch.autograd.graph)
         optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides its name
         for register, tell in (
-            ("register_optimizer_step_pre_hook", self._listener.optimizer_begins),
-            ("register_optimizer_step_post_hook", self._listener.optimizer_ends),
+            ("register_optimizer_step_pre_hook", self._step_begins),
+            ("register_optimizer_step_post_hook", self._step_ends),
         ):
             if hasattr(optimizers, register):
-                handle = getattr(optimizers, register)(_first_argument(tell))
+                handle = getattr(optimizers, register)(tell)
                 self._undo.append(handle.remove)
         self._wrap_zero_grad(torch.optim.Optimizer)
         self._wrap_zero_grad(torch.nn.Module)
@@ -88,6 +88,18 @@ class TrainingHooks:
         """Put everything back as it was."""
         while self._undo:
             self._undo.pop()()
+
+    # --- optimizers
+
+    def _step_begins(
+        self, optimizer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        # args[0] is the optimizer again; Lightning and LBFGS give step() a closure.
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        self._listener.optimizer_begins(optimizer, closure=closure is not None)
+
+    def _step_ends(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._listener.optimizer_ends(optimizer)
 
     # --- the outermost module call
 
@@ -191,12 +203,3 @@ class _AlwaysDebug:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
-
-
-def _first_argument(tell: Callable[[Any], None]) -> Callable[..., None]:
-    """An optimizer hook that passes the optimizer on."""
-
-    def hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        tell(optimizer)
-
-    return hook

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SEED_GRADIENT = 8
 """Bytes, at most, of the ones that backward() begins with; torch makes them before its engine."""
+_OPENS_CLOSURE = ("forward", "zero_grad")
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class Stretch:
     key: int = 0
     step: int | None = None
     parent: int | None = None
+    goes_on: bool = False  # an optimizer's step that calls a closure and is not over yet
 
 
 class PhaseBuilder:
@@ -60,6 +62,7 @@ class PhaseBuilder:
         self._open: Stretch | None = None
         self._left = 0  # mark at which the open forward's module returned
         self._gap = 0  # mark at which the last phase ended
+        self._around: int | None = None  # key of the optimizer inside whose step the pass runs
 
     def build(self, turns: Sequence[Turn]) -> list[Stretch]:
         """Phases in order of their start, with steps; recompute inside its backward."""
@@ -78,8 +81,14 @@ class PhaseBuilder:
 
     def _begin(self, turn: Turn) -> None:
         running = self._open
+        if turn.kind == "optimizer":
+            self._around = turn.key if turn.closure else None
+        elif running is not None and self._around is not None and running.key == self._around:
+            running.goes_on = True
         if running is not None and running.name in ("forward", "inference"):
             self._leave_forward(running, turn)
+        elif running is not None and running.goes_on and running.first == self._position(turn.mark):
+            self._open, self._gap = None, turn.mark  # nothing was done before the closure
         elif running is not None:  # its end was never told: an optimizer's step that raised
             self._close(turn.mark)
         self._open = Stretch(turn.kind, *self._bridge(turn), key=turn.key)
@@ -88,7 +97,10 @@ class PhaseBuilder:
     def _bridge(self, turn: Turn) -> tuple[int, int]:
         """Give the gap before a phase to somebody; returns where the phase begins."""
         before = self._done[-1].name if self._done else None
-        if before is None or turn.kind in ("forward", "inference"):
+        if self._around is not None and before == "backward" and turn.kind in _OPENS_CLOSURE:
+            if self._position(turn.mark) > self._position(self._gap):
+                self._back_to_optimizer(turn.mark, goes_on=True)
+        elif before is None or turn.kind in ("forward", "inference"):
             self._input_before(turn)
         elif turn.kind == "optimizer" and before == "backward":
             return self._place(self._gap)
@@ -135,12 +147,29 @@ class PhaseBuilder:
             self._add("input", (birth, self._time_of(birth)), mark)
 
     def _end(self, turn: Turn) -> None:
-        if self._open is None:
+        if turn.kind == "optimizer" and turn.key == self._around:
+            self._end_of_closure(turn)
+        elif self._open is None:
             return
-        if turn.kind in ("forward", "inference"):
+        elif turn.kind in ("forward", "inference"):
             self._left = turn.mark
         elif self._open.name == turn.kind:
             self._close(turn.mark)
+
+    def _end_of_closure(self, turn: Turn) -> None:
+        if self._open is not None and self._open.name == "optimizer":  # it was never called
+            self._close(turn.mark)
+        else:
+            if self._open is not None:
+                self._close(self._left)
+            self._back_to_optimizer(turn.mark, goes_on=False)
+        self._around = None
+
+    def _back_to_optimizer(self, mark: int, *, goes_on: bool) -> None:
+        """What follows a backward inside of its step, up to here, is the optimizer's."""
+        key = self._around or 0
+        self._open = Stretch("optimizer", *self._place(self._gap), key=key, goes_on=goes_on)
+        self._close(mark)
 
     def _recompute(self, turn: Turn) -> None:
         if turn.begins:
@@ -235,7 +264,7 @@ def _pass_ends(phases: Sequence[Stretch], closer: str) -> set[int]:
     seen: set[int] = set()
     last: int | None = None
     for index, phase in enumerate(phases):
-        if phase.name != closer:
+        if phase.name != closer or phase.goes_on:
             continue
         if last is not None and (phase.key in seen or closer == "backward"):
             ends.add(last)

@@ -24,12 +24,14 @@ class Turn:
         begins: Whether it begins.
         mark: Index of the reading taken then.
         key: Tells one module or optimizer from another.
+        closure: Whether an optimizer's step begins inside which forward and backward run.
     """
 
     kind: Kind
     begins: bool
     mark: int
     key: int
+    closure: bool = False
 
 
 class TurnLog:
@@ -55,6 +57,7 @@ class TurnLog:
         self._stepped: set[int] = set()
         self._usual = 1  # optimizers of a pass
         self._ahead = False  # whether a pass has begun whose optimizer has not stepped yet
+        self._inside = False  # whether the pass runs inside its optimizer's step
 
     def step_now(self) -> int | None:
         """Step of what runs now; None before the loop.
@@ -65,10 +68,13 @@ class TurnLog:
             return None
         return self.step + self._ahead
 
-    def _turn(self, kind: Kind, *, begins: bool, key: int = 0) -> int:
+    def _turn(self, kind: Kind, *, begins: bool, key: int = 0, closure: bool = False) -> int:
         mark = self._marks.take()
-        self.turns.append(Turn(kind, begins, mark, key))
+        self.turns.append(Turn(kind, begins, mark, key, closure))
         return mark
+
+    def _is_ahead(self) -> bool:
+        return len(self._stepped) >= self._usual and not self._inside
 
     def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
         """A module is called: a phase begins, unless one of its kind goes on."""
@@ -82,7 +88,7 @@ class TurnLog:
             return
         self._root = id(module)
         self.phase = kind
-        self._ahead = len(self._stepped) >= self._usual
+        self._ahead = self._is_ahead()
         self._graph_from = self._turn(kind, begins=True, key=self._root)
 
     def forward_ends(
@@ -101,18 +107,18 @@ class TurnLog:
     def backward_begins(self, outputs: Sequence[Any]) -> None:
         """The engine is about to run: what the graph has saved can be seen now."""
         self.phase = "backward"
-        self._ahead = len(self._stepped) >= self._usual
+        self._ahead = self._is_ahead()
         mark = self._turn("backward", begins=True)
         forward = (self._root, *self._marks.growth(self._graph_from, mark))
         self._identities.saved(mark, outputs, forward)
 
     def backward_ends(self) -> None:
         """The engine has run: the gradients are there."""
-        self.phase = None
+        self.phase = "optimizer" if self._inside else None
         self._graph_from = self._turn("backward", begins=False)
         self._identities.gradients(self._graph_from)
 
-    def optimizer_begins(self, optimizer: Any) -> None:
+    def optimizer_begins(self, optimizer: Any, *, closure: bool) -> None:
         """An optimizer steps."""
         self.phase = "optimizer"
         if id(optimizer) in self._stepped:  # its second step: a new pass of the loop
@@ -120,13 +126,13 @@ class TurnLog:
             self._usual = len(self._stepped)
             self._stepped.clear()
         self._stepped.add(id(optimizer))
-        self._ahead = False
+        self._ahead, self._inside = False, closure
         self._identities.meet(optimizer)
-        self._turn("optimizer", begins=True, key=id(optimizer))
+        self._turn("optimizer", begins=True, key=id(optimizer), closure=closure)
 
     def optimizer_ends(self, optimizer: Any) -> None:
         """An optimizer has stepped: its state is there."""
-        self.phase = None
+        self.phase, self._inside = None, False
         mark = self._turn("optimizer", begins=False, key=id(optimizer))
         self._identities.state(mark, optimizer)
 

@@ -24,9 +24,9 @@ class Loop:
         self.sizes.append(size)
         return self
 
-    def turn(self, kind, *, begins, key=0):
+    def turn(self, kind, *, begins, key=0, closure=False):
         self.positions.append(len(self.sizes))
-        self.turns.append(Turn(kind, begins, len(self.positions) - 1, key))
+        self.turns.append(Turn(kind, begins, len(self.positions) - 1, key, closure))
 
     def around(self, kind, count=1, key=0, size=1024):
         self.turn(kind, begins=True, key=key)
@@ -141,6 +141,32 @@ def test_two_optimizers_make_one_step():
         loop.take(is_input=True).forward(MODEL).backward().step(ADAM)
         loop.forward(OTHER).backward().step(SGD)
     assert [p.step for p in loop.phases() if p.name == "optimizer"] == [0, 0, 1, 1]
+
+
+def test_a_step_that_runs_the_whole_pass_in_its_closure():
+    loop = Loop().take(9)
+    for _ in range(2):  # Lightning's
+        loop.take(is_input=True).turn("optimizer", begins=True, key=ADAM, closure=True)
+        loop.forward().around("zero_grad", 0).backward()
+        loop.take().turn("optimizer", begins=False, key=ADAM)
+    phases = loop.phases()
+    assert told(phases) == (
+        "load input0 forward0 zero_grad0 backward0 optimizer0 "
+        "input1 forward1 zero_grad1 backward1 optimizer1"
+    )
+    assert_in_order(phases)
+    assert (phases[5].first, phases[5].last) == (9, 10)
+
+
+def test_a_step_that_calls_its_closure_twice_is_one_step():
+    loop = Loop().take(9)
+    for _ in range(2):  # LBFGS with a search along its line
+        loop.turn("optimizer", begins=True, key=ADAM, closure=True)
+        for _ in range(2):
+            loop.take().around("zero_grad", 0).forward().backward()
+        loop.turn("optimizer", begins=False, key=ADAM)
+    names = "optimizer{0} zero_grad{0} forward{0} backward{0} " * 2 + "optimizer{0} "
+    assert told(loop.phases()).removeprefix("load ") == (names.format(0) + names.format(1)).strip()
 
 
 def test_evaluation_between_steps_belongs_to_the_step_before():
