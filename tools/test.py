@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _XDIST = ["-n", "logical", "--maxprocesses", "8"]
+_GROUPS = ("torch", "run", "lint", "test", "frameworks")
 _OTHER_PYTHONS = ("3.11", "3.13")
 
 
@@ -61,10 +62,7 @@ def main() -> int:
             parser.error(f"there is no check {name!r}; there are {', '.join(names)}")
 
     begin = time.monotonic()
-    if options.here:
-        python = this_python()
-    else:
-        python = prepare(".venv", "torch", "run", "lint", "test", fresh=options.fresh)
+    python = this_python() if options.here else prepare(".venv", *_GROUPS, fresh=options.fresh)
     ready = Result("setup", failed=False, seconds=time.monotonic() - begin, text="")
     chosen = [check for check in CHECKS if check.name in (options.checks or names)]
     return _summary([ready, *(_timed(check, python, fresh=options.fresh) for check in chosen)])
