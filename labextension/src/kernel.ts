@@ -16,8 +16,8 @@ const QUIET_MS = 300;
 
 /**
  * The model of one session context. Pushes are taken without a handshake, so that a page reloaded
- * in the middle of a cell, and a second tab, are live at once. Requests are sent to an idle kernel
- * or on a click only: each makes JupyterLab show a busy kernel as idle (jupyterlab #10701).
+ * in the middle of a cell, and a second tab, are live at once. A kernel is asked when it rests or
+ * on a click, and answers when no cell runs.
  */
 export class KernelModel implements IDisposable {
   constructor(readonly context: ISessionContext) {

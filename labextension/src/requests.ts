@@ -1,6 +1,6 @@
 /** Asks a kernel's nbmem for what its list of requests allows, and waits for the answer. */
 
-import type { Kernel } from '@jupyterlab/services';
+import { CommsOverSubshells, type Kernel } from '@jupyterlab/services';
 import type { JSONObject } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 
@@ -28,11 +28,10 @@ interface IWaiting {
   reject: (error: NoAnswerError) => void;
 }
 
-const SUBSHELL_WAIT_MS = 3000;
-
 /**
- * The comm for requests, opened with the first of them. It is not the comm that pushes: ipykernel
- * answers a comm on the shell that last sent on it, so requests there would wait for the cell.
+ * The comm for requests, opened with the first of them. It stays in the kernel's main shell, where
+ * a request waits for the cell that runs: a subshell would answer at once, and its `idle` would be
+ * taken for the cell's (jupyterlab #10701).
  */
 export class Requests implements IDisposable {
   constructor(private readonly _kernel: Kernel.IKernelConnection) {}
@@ -46,15 +45,19 @@ export class Requests implements IDisposable {
       return;
     }
     this._isDisposed = true;
-    this._drop('gone');
+    const comm = this._comm;
+    this._comm = null;
+    this._rejectAll(new NoAnswerError('gone'));
+    if (this._kernel.isDisposed) {
+      comm?.dispose();
+    } else {
+      comm?.close();
+    }
   }
 
   /** Rejects with NoAnswerError where nobody answers. */
   async ask(request: Asked): Promise<Reply> {
-    const comm = await this._open();
-    if (this._isDisposed || comm.isDisposed) {
-      throw new NoAnswerError('gone');
-    }
+    const comm = this._open();
     const id = String(++this._last);
     return new Promise<Reply>((resolve, reject) => {
       this._waiting.set(id, { resolve, reject });
@@ -62,35 +65,24 @@ export class Requests implements IDisposable {
     });
   }
 
-  private _open(): Promise<Kernel.IComm> {
-    if (this._comm === null) {
-      this._comm = this._opened();
-      this._comm.catch(() => {
-        this._comm = null;
-      });
+  private _open(): Kernel.IComm {
+    if (this._comm !== null) {
+      return this._comm;
     }
-    return this._comm;
-  }
-
-  private async _opened(): Promise<Kernel.IComm> {
-    const comm = this._kernel.createComm(RPC_TARGET);
-    this._handler = comm;
-    comm.onMsg = message => this._answered(message.content.data);
-    comm.onClose = () => {
-      if (this._handler === comm) {
-        this._handler = null; // the kernel has closed it
-        this._drop('closed');
-      }
-    };
-    if (this._kernel.supportsSubshells) {
-      // Before it has started, messages go to the main shell, where they wait for the cell.
-      const { subshellStarted } = comm as { subshellStarted?: Promise<void> };
-      await Promise.race([subshellStarted, waited(SUBSHELL_WAIT_MS)]);
-    }
-    if (this._isDisposed || comm.isDisposed) {
+    if (this._isDisposed || this._kernel.isDisposed) {
       throw new NoAnswerError('gone');
     }
+    const comm = this._kernel.createComm(RPC_TARGET);
+    comm.commsOverSubshells = CommsOverSubshells.Disabled;
+    comm.onMsg = message => this._answered(message.content.data);
+    comm.onClose = () => {
+      if (this._comm === comm) {
+        this._comm = null; // the kernel has closed it
+        this._rejectAll(new NoAnswerError('closed'));
+      }
+    };
     comm.open();
+    this._comm = comm;
     return comm;
   }
 
@@ -107,20 +99,6 @@ export class Requests implements IDisposable {
     waiting?.resolve(read.message);
   }
 
-  private _drop(why: 'closed' | 'gone'): void {
-    const comm = this._handler;
-    this._handler = null;
-    this._comm = null;
-    this._rejectAll(new NoAnswerError(why));
-    if (comm !== null && !comm.isDisposed) {
-      if (this._kernel.isDisposed) {
-        comm.dispose();
-      } else {
-        comm.close();
-      }
-    }
-  }
-
   private _rejectAll(error: NoAnswerError): void {
     const waiting = [...this._waiting.values()];
     this._waiting.clear();
@@ -129,11 +107,6 @@ export class Requests implements IDisposable {
 
   private _isDisposed = false;
   private _last = 0;
-  private _comm: Promise<Kernel.IComm> | null = null;
-  private _handler: Kernel.IComm | null = null;
+  private _comm: Kernel.IComm | null = null;
   private readonly _waiting = new Map<string, IWaiting>();
-}
-
-function waited(ms: number): Promise<void> {
-  return new Promise(resolve => setTimeout(resolve, ms));
 }

@@ -87,7 +87,7 @@ export function afterPush(state: IKernelState, push: Push): IKernelState {
     case 'cell_ended':
       return { ...live, cell: null, cells: withCell(state.cells, push) };
     case 'last_report':
-      return { ...live, report: push };
+      return { ...live, report: push, muted: state.muted.filter(rule => !finds(push, rule)) };
     case 'processes':
       return { ...live, processes: push.processes };
     case 'note':
@@ -123,6 +123,11 @@ export function newest(state: IKernelState): ISample | null {
 
 function isLater(told: IState): (message: { t_ms: number }) => boolean {
   return message => message.t_ms > told.t_ms;
+}
+
+/** Whether a report has such a finding. A new one has none that is muted. */
+function finds(report: ILastReport, rule: string): boolean {
+  return report.findings.some(finding => finding.rule === rule);
 }
 
 function withSample(samples: ISample[], sample: ISample): ISample[] {

@@ -62,6 +62,13 @@ test('the whole state replaces what was known, except what was pushed after it',
   assert.deepEqual(state.cards, told.cards);
 });
 
+test('what a new report finds is not muted, and what was muted stays so', () => {
+  const { findings } = golden('last_report');
+  const muted = ['fragmentation', ...findings.map(finding => finding.rule)];
+  const state = afterState(START, { ...golden('state'), muted });
+  assert.deepEqual(afterPush(state, golden('last_report')).muted, ['fragmentation']);
+});
+
 test('nbmem that is taken out leaves nothing behind', () => {
   const state = pushed(golden('sample'), golden('last_report'), golden('unloaded'));
   assert.deepEqual(state, emptyState({ kind: 'not-loaded' }));

@@ -23,7 +23,8 @@ import comm
 if "_test_push" not in globals():
     _test_push = comm.create_comm("nbmem", primary=False)
     comm.get_comm_manager().register_comm(_test_push)"""
-_KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
+KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
+"""The connection to the kernel of what is in front."""
 
 
 def golden(name: str) -> Any:
@@ -57,7 +58,7 @@ class Notebook:
             self.wait_idle()
 
     def wait_idle(self) -> None:
-        self.page.wait_for_function(f"() => {_KERNEL}?.status === 'idle'", timeout=60_000)
+        self.page.wait_for_function(f"() => {KERNEL}?.status === 'idle'", timeout=60_000)
 
     def run(self, index: int, *, wait: bool = True) -> None:
         """Run a cell; wait for its end."""
@@ -91,7 +92,7 @@ class Notebook:
     def execute(self, code: str) -> None:
         """Run code in the kernel, beside the cells, and wait for its end."""
         self.page.evaluate(
-            f"code => {_KERNEL}.requestExecute({{code, store_history: false}}).done", code
+            f"code => {KERNEL}.requestExecute({{code, store_history: false}}).done", code
         )
 
     def push(self, *messages: dict[str, Any]) -> None:
@@ -106,7 +107,7 @@ class Notebook:
         )
 
     def restart(self) -> None:
-        self.page.evaluate(f"() => {_KERNEL}.restart()")
+        self.page.evaluate(f"() => {KERNEL}.restart()")
         self.wait_idle()
 
     def printed(self, index: int) -> str:
@@ -149,6 +150,17 @@ class Notebook:
     def wait_link(self, kind: str) -> None:
         """Wait until the panel has come as far as this with the kernel."""
         self.page.wait_for_selector(f"[data-testid={_ID}][data-link={kind}]")
+
+    def watch_readings(self) -> None:
+        """Collect the different readings from now on, in the page's `window.seen`."""
+        self.page.evaluate(
+            """() => {
+                window.seen = new Set();
+                const figure = document.querySelector('[data-testid=nbmem-allocated]');
+                new MutationObserver(() => window.seen.add(figure.dataset.bytes))
+                    .observe(figure, {attributes: true});
+            }"""
+        )
 
     def bytes_of(self, figure: str) -> int:
         """One of the card's figures, as the page has it."""

@@ -50,6 +50,7 @@ class Server:
             "JUPYTER_DATA_DIR": str(root / "data"),
             "JUPYTER_RUNTIME_DIR": str(root / "run"),
             "IPYTHONDIR": str(root / "ipython"),
+            "XDG_CONFIG_HOME": str(root / "settings"),
             "PYTHONPATH": str(ROOT),
         }
         options = [
@@ -76,7 +77,9 @@ class Server:
         self.url = self._wait()
 
     def notebook(self, name: str, *cells: str) -> str:
-        """Write a notebook; its name."""
+        """Write a notebook, and take away what an earlier run has touched for it; its name."""
+        for touched in self._notebooks.glob(f"{name}.*"):
+            touched.unlink()
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
         book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
         nbformat.write(book, self._notebooks / name)

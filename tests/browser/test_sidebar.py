@@ -18,12 +18,6 @@ for step in range(40):
     optimizer.step()
     optimizer.zero_grad()
 print(torch.cuda.max_memory_allocated())"""
-WATCH = """() => {
-    window.seen = new Set();
-    const figure = document.querySelector('[data-testid=nbmem-allocated]');
-    new MutationObserver(() => window.seen.add(figure.dataset.bytes))
-        .observe(figure, {attributes: true});
-}"""
 
 
 @pytest.mark.cells(LOAD, TRAIN, name="train.ipynb")
@@ -32,7 +26,7 @@ def test_the_numbers_move_while_a_training_cell_runs(notebook, page):
     notebook.wait_link("live")
     notebook.run(1, wait=False)
     page.get_by_test_id("nbmem-card-0").wait_for()
-    page.evaluate(WATCH)
+    notebook.watch_readings()
     page.wait_for_function("() => window.seen.size > 5")
     page.get_by_test_id("nbmem-running").get_by_text("step").wait_for()
     assert page.locator("[data-part=weights]").first.is_visible()
@@ -56,7 +50,7 @@ def test_pictures_for_the_readme(notebook, page, pictures):
     page.get_by_test_id("nbmem-card-0").wait_for()
     notebook.command("application:toggle-left-area")
     notebook.drag_sidebar(360)
-    page.evaluate(WATCH)
+    notebook.watch_readings()
     page.wait_for_function("() => window.seen.size > 40")
     for theme in ("Dark", "Light"):
         notebook.theme(f"JupyterLab {theme}")
@@ -133,20 +127,6 @@ def test_a_button_of_the_toolbar_frees_the_cache(notebook, page):
     )
     page.locator("[data-jp-item-name=nbmem-free]").get_by_role("button").click()
     page.locator(".Toastify__toast").wait_for()
-
-
-@pytest.mark.cells(LOAD, "x = 1", "y = 2")
-def test_a_tip_inserts_its_code_and_runs_its_command(notebook, page):
-    notebook.run(0)
-    notebook.wait_link("live")
-    notebook.push(golden("last_report"))
-    notebook.select(1)
-    tip = page.get_by_test_id("nbmem-tips").locator("[data-rule=cache_held]")
-    tip.get_by_text("Insert the code below").click()
-    assert notebook.sources() == [LOAD, "x = 1", "torch.cuda.empty_cache()", "y = 2"]
-    tip.get_by_text("Do it").click()
-    page.get_by_test_id("nbmem-said").wait_for()
-    tip.get_by_role("button", name="Do not show this advice again").wait_for()
 
 
 @pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")

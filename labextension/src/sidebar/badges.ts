@@ -52,6 +52,7 @@ export class Badges implements IDisposable {
     model.changed.connect(draw);
     const undo = (): void => {
       model.changed.disconnect(draw);
+      host.disposed.disconnect(undo);
       this._undo.delete(undo);
       if (!host.isDisposed) {
         host.content.widgets.forEach(remove);

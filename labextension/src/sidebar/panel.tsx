@@ -229,7 +229,7 @@ function Body(props: {
         actions={{
           insert: code => insert(host, code),
           run: command => said(model.run(command)),
-          mute: rule => said(model.request({ kind: 'mute_rule', rule, muted: true }))
+          mute: (rule, muted) => said(model.request({ kind: 'mute_rule', rule, muted }))
         }}
       />
       <Cells

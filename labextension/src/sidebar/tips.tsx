@@ -14,7 +14,7 @@ const MOST_CODE = 5000;
 export interface ITipActions {
   insert: (code: string) => void;
   run: (command: ICommand) => void;
-  mute: (rule: string) => void;
+  mute: (rule: string, muted: boolean) => void;
 }
 
 export function Tips(props: {
@@ -24,10 +24,10 @@ export function Tips(props: {
   actions: ITipActions;
 }): React.JSX.Element | null {
   const trans = React.useContext(Trans);
-  const shown = props.findings
-    .filter(finding => !props.muted.includes(finding.rule))
-    .slice(0, MOST_TIPS);
-  if (shown.length === 0) {
+  const isMuted = (finding: IFinding): boolean => props.muted.includes(finding.rule);
+  const shown = props.findings.filter(finding => !isMuted(finding)).slice(0, MOST_TIPS);
+  const muted = new Set(props.findings.filter(isMuted).map(finding => finding.rule));
+  if (props.findings.length === 0) {
     return null;
   }
   return (
@@ -37,6 +37,18 @@ export function Tips(props: {
           <Tip key={`${finding.rule}-${i}`} {...props} finding={finding} />
         ))}
       </ul>
+      {[...muted].slice(0, MOST_TIPS).map(rule => (
+        <p key={rule} className="nbmem-Note nbmem-Muted" data-rule={rule}>
+          {trans.__('Muted: %1', clipped(rule, 80))}
+          <button
+            className="nbmem-Button nbmem-mod-quiet"
+            disabled={props.busy}
+            onClick={() => props.actions.mute(rule, false)}
+          >
+            {trans.__('Show again')}
+          </button>
+        </p>
+      ))}
     </Section>
   );
 }
@@ -45,6 +57,7 @@ function Tip(props: { finding: IFinding; busy: boolean; actions: ITipActions }):
   const trans = React.useContext(Trans);
   const { finding, actions } = props;
   const { code, command } = finding;
+  const whileBusy = props.busy ? trans.__('Not while a cell runs') : undefined;
   const grounds = {
     exact: trans.__('counted'),
     simulated: trans.__('simulated'),
@@ -69,7 +82,7 @@ function Tip(props: { finding: IFinding; busy: boolean; actions: ITipActions }):
           <button
             className="nbmem-Button nbmem-mod-main"
             disabled={props.busy}
-            title={props.busy ? trans.__('Not while a cell runs') : undefined}
+            title={whileBusy}
             onClick={() => actions.run(command)}
           >
             {trans.__('Do it: %1', `%nbmem ${[command.name, ...command.arguments].join(' ')}`)}
@@ -82,7 +95,9 @@ function Tip(props: { finding: IFinding; busy: boolean; actions: ITipActions }):
         )}
         <button
           className="nbmem-Button nbmem-mod-quiet"
-          onClick={() => actions.mute(finding.rule)}
+          disabled={props.busy}
+          title={whileBusy}
+          onClick={() => actions.mute(finding.rule, true)}
           aria-label={trans.__('Do not show this advice again: %1', clipped(finding.title, 80))}
         >
           {trans.__('Mute')}
