@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _FORM = re.compile(r" \([\d, ]*\) \w+$")
-_ROOT = re.compile(r"(?:input |saved by |saved after )?(?:Out\[\d+\]|[A-Za-z_]\w*)")
+_ROOT = re.compile(r"(?:input |saved by )?(?:Out\[\d+\]|[A-Za-z_]\w*)")
 _INDEX = re.compile(r"\[\d+\]")
+_LAYER = re.compile(r"\.\d+(?=[.\s]|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,11 @@ def sums(books: Books, position: int) -> dict[Account, int]:
 
 
 def root_of(name: str) -> str:
-    """`model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`: what one would delete."""
+    """`model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`: what one would delete.
+
+    What the model's graph has saved is `saved by model`, wherever in it.
+    """
+    name = name.replace("saved after ", "saved by ", 1)
     match = _ROOT.match(name)
     return match[0] if match else name
 
@@ -94,6 +99,14 @@ def _texts(codes: Ints, text: Callable[[int], str | None]) -> tuple[list[str | N
     return unique, np.array([place[found] for found in texts], np.int64)[index.reshape(-1)]
 
 
+def without_numbers(name: str) -> str:
+    """What `losses[3]` and `losses[4]`, or a layer and the next, have in common.
+
+    `losses[...]`, `model.layers.*.linear1.weight`.
+    """
+    return _INDEX.sub("[...]", _LAYER.sub(".*", name))
+
+
 def _plain(name: str) -> str:
-    """A name as it is from step to step: `losses[3] () float32` is `losses[...]`."""
-    return _INDEX.sub("[...]", _FORM.sub("", name))
+    """A name as it is from step to step and from layer to layer: without its shape, too."""
+    return without_numbers(_FORM.sub("", name))

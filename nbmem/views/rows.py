@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from nbmem.analysis.accounts import without_numbers
 from nbmem.core.categories import ACTIVE, CARD, PROCESS, RESERVED, Category
 from nbmem.core.units import MIB, format_bytes
 from nbmem.views import wording
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from nbmem.ledger.balance import Ledger
     from nbmem.report import Holding, PhaseRow, Report
-
-_LAYER = re.compile(r"\.\d+(?=[.\s]|$)")
-_INDEX = re.compile(r"\[\d+\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,12 +230,8 @@ def alike(holdings: Sequence[Holding]) -> list[Alike]:
 
 
 def _without_numbers(held: Holding) -> Holding:
-    holders = tuple(replace(holder, path=_plain(holder.path)) for holder in held.holders)
-    return replace(held, name=held.name and _plain(held.name), holders=holders)
-
-
-def _plain(name: str) -> str:
-    return _INDEX.sub("[...]", _LAYER.sub(".*", name))
+    holders = tuple(replace(holder, path=without_numbers(holder.path)) for holder in held.holders)
+    return replace(held, name=held.name and without_numbers(held.name), holders=holders)
 
 
 def holdings_title(shown: Sequence[Alike], report: Report) -> str:
