@@ -37,7 +37,7 @@ def test_every_patch_is_undone():
         torch.autograd.profiler.record_function, torch.backends.cudnn.rnn,
         torch.distributed, torch.distributed.distributed_c10d, sys,
         torch.nn.parallel.DistributedDataParallel, eval_frame, torch.compiler, torch.nn.init,
-        torch.nn.parallel._functions.Scatter,
+        torch.nn.parallel._functions.Scatter, torch._TorchCompileInductorWrapper,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

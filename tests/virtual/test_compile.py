@@ -1,5 +1,8 @@
 """torch.compile on a virtual card: everything that is compiled runs, with eager mode's memory."""
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
@@ -42,6 +45,17 @@ def test_a_compiled_function_takes_what_eager_mode_takes_and_says_so(gpu, functi
 def test_eager_mode_alone_says_nothing(gpu):
     train(torch.compiler.disable(double))
     assert COMPILE not in gpu.notes
+
+
+def test_inductor_is_not_even_imported():
+    code = (
+        "import sys, torch; from nbmem import virtual; virtual.activate('L4'); "
+        "torch.compile(torch.relu)(torch.ones(2, device='cuda')); "
+        "print('torch._inductor.compile_fx' in sys.modules)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_models_and_optimizers_are_compiled_in_every_way(gpu):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.install.patches import Patch
+from nbmem.virtual.install.patches import Patch, wanted
 from nbmem.virtual.notes import COMPILE
 
 if TYPE_CHECKING:
@@ -30,4 +30,10 @@ def compiler_patches(note: Callable[[str], None]) -> list[Patch]:
         Patch(eval_frame, "_callback_from_stance", callback_from_stance),
         # It would look for the private pools of compiled graphs, of which there are none.
         Patch(torch.compiler, "cudagraph_mark_step_begin", lambda: None),
+        # torch.compile() imports Inductor for this alone, which takes seconds and starts workers.
+        *wanted(
+            getattr(torch, "_TorchCompileInductorWrapper", None),
+            {"get_compiler_config": lambda self: {}},
+            only_existing=True,
+        ),
     ]
