@@ -64,9 +64,11 @@ def compare(name: str, *, baselines: bool) -> dict[str, Any]:
     if baselines:
         was = max(b["peak_allocated"] for b in real)
         guesses = ask("baselines", name)
-        for key in BASELINES:
+        for key, label in BASELINES.items():
             value = guesses.get(key)
             row[key] = 100 * (value - was) / was if isinstance(value, int) else None
+            if row[key] is None:
+                row["why"] = f"{label}: {value or guesses['error']}"
     return row
 
 
@@ -137,7 +139,8 @@ def main() -> None:
     names = options.names or every
     with ThreadPoolExecutor(options.jobs) as pool:
         rows = list(pool.map(lambda name: compare(name, baselines=not options.no_baselines), names))
-    lines = [*summary(rows), "", *table(rows)]
+    reasons = [f"- `{row['name']}`, {row['why']}" for row in rows if "why" in row]
+    lines = [*summary(rows), "", *table(rows), "", *reasons]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
