@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import _C
 from torch.backends.cudnn import rnn as cudnn_rnn
 
 from nbmem.virtual.install.patches import Patch, wanted
@@ -18,6 +19,7 @@ CUDA_VERSION = "13.0"
 """The toolkit of the recordings' torch (2.11.0+cu130)."""
 
 
+_true_groups: Any = _C._group_tensors_by_device_and_dtype
 _MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 
 
@@ -32,6 +34,7 @@ def accelerator_patches(machine: Machine) -> list[Patch]:
     patches += wanted(torch, {"_use_cudnn_rnn_flatten_weight": lambda: True}, only_existing=True)
     if torch.version.cuda is None:
         patches.append(Patch(torch.version, "cuda", CUDA_VERSION))
+    patches.append(Patch(_C, "_group_tensors_by_device_and_dtype", _grouped))
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is not None:
         names: dict[str, Any] = {
@@ -61,3 +64,9 @@ def _acceptable(tensor: torch.Tensor) -> bool:
         and tensor.is_cuda
         and tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
     )
+
+
+def _grouped(lists: Any, with_indices: bool = False) -> Any:  # noqa: FBT001, FBT002 - torch's own
+    """Groups by the device that Python sees: foreach is for CUDA, not for what C++ sees."""
+    groups = _true_groups(lists, with_indices)
+    return {(found[0][0][0].device, key[1]): found for key, found in groups.items()}
