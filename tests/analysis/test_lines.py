@@ -15,7 +15,7 @@ OURS = Frame("/home/x/nbmem/virtual/history.py", 95, "on_event")
         ((), None),
         ((OURS,), None),
         ((OURS, TORCH), "conv.py:9 in forward"),
-        ((OURS, Frame("/work/nbmem/train.py", 3, "step"), TORCH), "train.py:3 in step"),
+        ((OURS, Frame("/data/nbmem/train.py", 3, "step"), TORCH), "train.py:3 in step"),
         ((TORCH, Frame("/home/x/train.py", 12, "step")), "train.py:12 in step"),
         ((Frame("/home/x/train.py", 12, "<module>"),), "train.py:12"),
         ((Frame("/tmp/ipykernel_77/123.py", 4, "<module>"),), "line 4 of the cell"),
