@@ -30,12 +30,17 @@ for step in range(4):
 WIDGET = """\
 import ipywidgets, nbmem
 w = nbmem.open("run.nbmem").widget()
+slider = ipywidgets.IntSlider(value=w.moment, max=100_000, description="event")
+tensors = w.to_frame()
+choice = ipywidgets.Dropdown(options=[("none", None), *zip(tensors["name"], tensors.index)])
 said = ipywidgets.Label("nothing yet")
+ipywidgets.jslink((slider, "value"), (w, "moment"))
+ipywidgets.link((choice, "value"), (w, "tensor"))
 w.observe(
-    lambda change: setattr(said, "value", f"{change.name} is {change.new}"),
+    lambda _: setattr(said, "value", f"moment {w.moment}, span {w.span}, tensor {w.tensor}"),
     ["moment", "span", "tensor"],
 )
-ipywidgets.VBox([said, w])"""
+ipywidgets.HBox([ipywidgets.VBox([slider, choice, said]), w])"""
 EXPLORER = "[data-testid=nbx-explorer]"
 DRAWN = f"{EXPLORER}[data-drawn=true]"
 LARGEST = "[data-testid=nbx-largest] tbody tr"
@@ -57,6 +62,19 @@ def ledger_of(page):
         "rows => rows.map(row => [row.dataset.category, Number(row.dataset.bytes)])"
     )
     return dict(shown)
+
+
+def pool_of(page):
+    """The pool as the page shows it: bytes in use, releasable, stuck and reserved."""
+    rows = page.locator("[data-testid=nbx-pool] [data-pool]")
+    return rows.evaluate_all("rows => rows.map(row => Number(row.dataset.bytes))")
+
+
+def pool_at(books, event):
+    f = books.followed
+    used, releasable = int(f.active[event]), int(f.releasable[event])
+    reserved = int(f.reserved[event])
+    return [used, releasable, reserved - used - releasable, reserved]
 
 
 def held_at(books, event):
@@ -177,8 +195,14 @@ def test_it_is_small_and_opens_again_without_a_kernel(traced, page, lab, context
         shown_whole(page, pictures, f"explorer-{tab}")
     books, report = books_of(lab)
     page.locator(f"{EXPLORER} [data-tab=pool]").click()
-    releasable = page.locator("[data-pool=releasable]").get_attribute("data-bytes")
-    assert int(releasable) == books.followed.releasable[-1]
+    assert pool_of(page) == pool_at(books, report.peak.at.event)
+    page.get_by_role("button", name="end", exact=True).click()
+    assert pool_of(page) == pool_at(books, books.events)
+    page.get_by_test_id("nbx-timeline").focus()
+    for _ in range(3):
+        page.keyboard.press("Shift+ArrowLeft")
+        assert pool_of(page) == pool_at(books, event_of(page))
+    assert event_of(page) < books.events
     traced.save()
     outputs = lab.saved(traced.name).cells[1].outputs
     (data,) = [output.data for output in outputs if "data" in output]
@@ -213,29 +237,97 @@ def convert(saved, lab, context):
     assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
 
 
-@pytest.mark.cells(LOAD, TRAIN, WIDGET)
-def test_the_widgets_traits_follow_the_page_and_the_page_follows_them(traced, page, lab):
+@pytest.fixture
+def live(traced, page):
+    """The widget of the saved run, beside controls of the user's own."""
     pytest.importorskip("anywidget")
-    _, report = books_of(lab)
     traced.run(2)
-    label = page.locator(".widget-label")
-    label.wait_for()
-    widget = page.locator(EXPLORER).nth(1)
     page.locator(DRAWN).nth(1).wait_for()
-    timeline = widget.get_by_test_id("nbx-timeline")
+    return page.locator(EXPLORER).nth(1)
+
+
+def wait_event(page, event):
+    """Wait until the widget shows this event, and nothing but it."""
+    page.wait_for_function(
+        """([one, event]) => {
+            const [, widget] = document.querySelectorAll(one);
+            const where = widget.querySelector('[data-testid=nbx-where]').textContent;
+            const shown = widget.querySelector('[data-testid=nbx-timeline]').dataset.event;
+            return shown === event && !where.includes('nearest');
+        }""",
+        arg=[EXPLORER, str(event)],
+    )
+
+
+@pytest.mark.cells(LOAD, TRAIN, WIDGET)
+def test_the_users_own_controls_move_the_widget_and_it_moves_them(traced, live, page, lab):
+    books, report = books_of(lab)
+    said = page.locator(".widget-label").last
+    timeline = live.get_by_test_id("nbx-timeline")
+    assert page.locator(".widget-hbox .nbx-Explorer").count() == 1
+    slider = page.get_by_role("slider", name="event").or_(page.locator(".noUi-handle")).first
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    wait_event(page, report.peak.at.event + 1)
+    assert ledger_of(live) == held_at(books, report.peak.at.event + 1)
     timeline.focus()
     page.keyboard.press("Home")
-    label.get_by_text("moment is 0", exact=True).wait_for()
-    traced.execute(f"w.moment = {report.peak.at.event}")
+    said.get_by_text("moment 0,").wait_for()
     page.wait_for_function(
-        "([all, event]) => document.querySelectorAll(all)[1].dataset.event === event",
-        arg=["[data-testid=nbx-timeline]", str(report.peak.at.event)],
+        "() => document.querySelector('.widget-readout').textContent.trim() === '0'"
     )
-    widget.locator(LARGEST).first.locator("button").click()
-    label.get_by_text("tensor is ").wait_for()
-    chosen = int(label.inner_text().split()[-1])
-    name = widget.locator(f"{LARGEST}[aria-selected=true]").get_attribute("data-life")
-    assert int(name) == chosen
+    page.keyboard.press("p")
+    wait_event(page, report.peak.at.event)
+
+    page.locator(".widget-dropdown select").select_option(index=3)
+    row = live.locator(f"{LARGEST}[aria-selected=true]")
+    row.wait_for()
+    number = row.get_attribute("data-tensor")
+    said.get_by_text(f"tensor {number}").wait_for()
+    live.locator(LARGEST).nth(0).locator("button").click()
+    chosen = live.locator(LARGEST).nth(0).get_attribute("data-tensor")
+    said.get_by_text(f"tensor {chosen}").wait_for()
+    label = "select => select.selectedOptions[0].textContent.replaceAll('\\u00a0', ' ')"
+    name = page.locator(".widget-dropdown select").evaluate(label)
+    assert name in live.locator(LARGEST).nth(0).inner_text()
+
+
+@pytest.mark.cells(LOAD, TRAIN, WIDGET)
+def test_a_live_kernel_tells_of_events_that_the_output_has_not(traced, live, page, lab):
+    books, report = books_of(lab)
+    between = sorted(set(range(books.events)) - set(report.timeline.event.tolist()))
+    event = between[len(between) // 2]
+    traced.execute(f"w.moment = {event}")
+    wait_event(page, event)
+    assert ledger_of(live) == held_at(books, event)
+    live.locator("[data-tab=pool]").click()
+    live.get_by_test_id("nbx-pool").wait_for()
+    assert pool_of(live) == pool_at(books, event)
+    live.get_by_test_id("nbx-timeline").focus()
+    page.keyboard.press(".")
+    wait_event(page, event + 1)
+    assert pool_of(live) == pool_at(books, event + 1)
+
+    first, last = between[0], between[-1]
+    traced.execute(f"w.span = ({first}, {last})")
+    wait_event(page, books.peak(first, last))
+    live.locator("[data-tab=phases]").click()
+    live.get_by_text("Phases in the selection").wait_for()
+    box = live.get_by_test_id("nbx-timeline").bounding_box()
+    said = page.locator(".widget-label").last
+    page.mouse.move(box["x"] + 200, box["y"] + 200)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 260, box["y"] + 200, steps=5)
+    page.mouse.up()
+    page.wait_for_function(
+        "old => !document.querySelector('.widget-label:last-of-type').textContent.includes(old)",
+        arg=f"({first}, {last})",
+    )
+    traced.execute("chosen = [*w.span, w.moment]; said.value = f'{chosen}'")
+    said.get_by_text("[", exact=False).wait_for()
+    start, end, moment = json.loads(said.inner_text())
+    assert moment == books.peak(start, end)
+    wait_event(page, moment)
 
 
 HOSTILE = """\

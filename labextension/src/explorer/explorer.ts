@@ -82,7 +82,7 @@ export class Explorer {
       h('div', { class: 'nbx-mod-quiet' }, data.about)
     );
     if (data.error !== null) {
-      this.node.append(h('div', { class: 'nbx-Ended' }, `Ended by ${data.error}`));
+      this.node.append(endedBy(data.error));
     }
     this.node.append(this._toolbar(), this._canvas, this._legend());
     this._tabs = this._makeTabs();
@@ -100,7 +100,7 @@ export class Explorer {
       tab.panel.setAttribute('role', 'tabpanel');
       tab.panel.setAttribute('aria-labelledby', made.id);
     }
-    this.node.append(list, ...this._tabs.map(tab => tab.panel));
+    this.node.append(this._where, list, ...this._tabs.map(tab => tab.panel));
     if (data.notes.length > 0) {
       const notes = data.notes.map(note => h('li', {}, note));
       this.node.append(h('ul', { class: 'nbx-Notes nbx-mod-quiet' }, ...notes));
@@ -225,7 +225,6 @@ export class Explorer {
     const panel = h(
       'div',
       {},
-      this._where,
       this._ledger.bars,
       h(
         'div',
@@ -244,6 +243,7 @@ export class Explorer {
 
   private _phasesTab(): ITab {
     const many = this._data.steps.length >= 3;
+    const compared = this._data.phases.some(phase => phase.held !== undefined);
     const bars = h('div', { class: 'nbx-Picture nbx-mod-phases' });
     const growth = many ? h('div', { class: 'nbx-Picture nbx-mod-growth' }) : null;
     const table = h('div', {
@@ -259,22 +259,15 @@ export class Explorer {
       growth,
       h('p', { class: 'nbx-Words' }, growthInWords(this._data))
     );
-    const panel = h(
+    const wide = h(
       'div',
-      {},
-      h(
-        'div',
-        { class: 'nbx-Columns' },
-        h(
-          'div',
-          { class: 'nbx-Main nbx-mod-wide' },
-          h('h4', {}, 'Peak of each phase by category, step beside step; the line is what it left'),
-          bars
-        ),
-        many ? side : null
-      ),
-      table
+      { class: 'nbx-Main nbx-mod-wide' },
+      h('h4', {}, 'Peak of each phase by category, step beside step; the line is what it left'),
+      bars
     );
+    const pictures = h('div', { class: 'nbx-Columns' }, wide, many ? side : null);
+    pictures.hidden = !compared; // outside of steps there is nothing to stand side by side
+    const panel = h('div', {}, pictures, table);
     const draw = async (): Promise<IPart[]> => {
       const phases = await Phases.draw(await this._bokeh(), this._data, this._choice, bars, growth);
       table.append(phases.table);
@@ -426,4 +419,18 @@ export class Explorer {
   private _tab = 'moment';
   private _timeline: Timeline | null = null;
   private _isDisposed = false;
+}
+
+/** What ended the cell: torch's advice behind the first two sentences is a click away. */
+function endedBy(error: string): HTMLElement {
+  const [, first, rest] = /^(.{60,}?\. )(.{80,})$/.exec(error) ?? [null, error, null];
+  const said = `Ended by ${first.trim()}`;
+  return rest === null
+    ? h('div', { class: 'nbx-Ended' }, said)
+    : h(
+        'details',
+        { class: 'nbx-Ended' },
+        h('summary', {}, said),
+        h('div', { class: 'nbx-mod-quiet' }, rest)
+      );
 }

@@ -168,11 +168,18 @@ export class Picture {
   }
 }
 
-/** A text cut to a width in pixels; empty where not even three letters fit. */
+/** A text cut to a width in pixels, a path from its front; empty where not even three letters fit. */
 export function fitting(text: string, width: number, size = 11): string {
   const most = Math.floor((width - 8) / (0.55 * size));
   if (text.length <= most) {
     return text;
+  }
+  const path = /^[\w.]+$/.test(text) ? text.split('.') : [];
+  for (let i = 1; i < path.length; i++) {
+    const end = `…${path.slice(i).join('.')}`;
+    if (end.length <= most) {
+      return end;
+    }
   }
   return most >= 4 ? `${text.slice(0, most - 1)}…` : '';
 }

@@ -121,6 +121,7 @@ export class Largest {
     const choose = (): void => this._choice.set({ tensor: chosen ? null : number[life] });
     const name = button(nameOf(this._data, life), choose, {
       class: 'nbx-Button nbx-Link',
+      title: nameOf(this._data, life),
       'aria-pressed': String(chosen)
     });
     const row = h(

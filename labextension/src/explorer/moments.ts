@@ -165,7 +165,9 @@ function leafOf(data: IData, life: number): string {
   const shape = textOf(data, data.lives.shape[life]);
   const name = textOf(data, data.lives.name[life]);
   const group = textOf(data, data.lives.group[life]);
-  const short = name.startsWith(`${group}.`) ? name.slice(group.length + 1) : name;
+  const short = name.startsWith(`${group}.`)
+    ? name.slice(group.length + 1)
+    : name.replace(new RegExp(`^saved (by|after) `), 'saved ').replace(`saved ${group}`, 'saved');
   return [short || textOf(data, data.lives.line[life]) || 'unnamed', shape]
     .filter(Boolean)
     .join(' ');

@@ -104,7 +104,7 @@ export class Phases {
   private _line(phase: IPhase, newStep: boolean): HTMLElement {
     const peak = this._data.peak.event;
     const name = textOf(this._data, phase.name);
-    const go = button(name, () => this._go(phase), { class: 'nbx-Button nbx-Link' });
+    const go = button(name, () => this._go(phase), { class: 'nbx-Button nbx-Link', title: name });
     const indent = phase.depth === 0 ? null : '\u00a0\u00a0\u00a0';
     const here = phase.first < peak && peak <= phase.last && phase.depth === 0;
     return h(

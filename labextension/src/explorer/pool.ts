@@ -12,6 +12,8 @@ import type { ITheme } from './theme.js';
 
 /** Rows of the picture at most; segments lie in them one after the other, the largest first. */
 const ROWS = 12;
+/** A segment that would need more than so many of these rows goes on in the next ones. */
+const WRAPPED = 6;
 
 interface IPlace {
   segment: ISegment;
@@ -76,7 +78,8 @@ export class PoolView {
   private _draw(tiled: [ISegment, IPiece[]][]): void {
     const whole = tiled.reduce((sum, [segment]) => sum + segment.size, 0);
     const largest = tiled[0]?.[0].size ?? 1;
-    const width = Math.max(largest, (1.04 * whole) / ROWS);
+    const usual = (1.04 * whole) / ROWS;
+    const width = Math.max(largest > WRAPPED * usual ? usual : largest, usual);
     const gap = width / 500;
     const boxes: IBox<IPlace>[] = [];
     let left = 0;
@@ -86,21 +89,29 @@ export class PoolView {
         left = 0;
         row += 1;
       }
-      let at = left;
       for (const piece of pieces) {
-        boxes.push({
-          left: at,
-          right: at + piece.size,
-          top: row + 0.08,
-          bottom: row + 0.92,
-          paint: piece.state === 'pending' ? 'pending' : this._paint(piece),
-          alpha: 1,
-          text: `${this._label(piece)} ${formatBytes(piece.size)}`,
-          what: { segment, piece }
-        });
-        at += piece.size;
+        const text = `${this._label(piece)} ${formatBytes(piece.size)}`;
+        for (let size = piece.size; size > 0;) {
+          if (left >= width) {
+            left = 0;
+            row += 1;
+          }
+          const part = Math.min(size, Math.max(width * 1.0001 - left, 1));
+          boxes.push({
+            left,
+            right: left + part,
+            top: row + 0.08,
+            bottom: row + 0.92,
+            paint: piece.state === 'pending' ? 'pending' : this._paint(piece),
+            alpha: 1,
+            text: size === piece.size ? text : '',
+            what: { segment, piece }
+          });
+          left += part;
+          size -= part;
+        }
       }
-      left = at + gap;
+      left += gap;
     }
     this._boxes.draw(boxes, width + gap, Math.max(row + 1, 5));
   }
