@@ -10,20 +10,27 @@ Random state, flags, the cards (real and virtual) and every variable here are no
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.core.errors import NbmemError
-from nbmem.estimates.worker import Job, Setting
+from nbmem.estimates import surroundings
+from nbmem.estimates.worker import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from nbmem.estimates.programs import Program
+
+
+PARTING = 2.0
+"""Seconds in which the process may end by itself after its last answer."""
 
 
 class EstimateError(NbmemError):
@@ -46,8 +53,9 @@ class Apart:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**environment, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            start_new_session=True,  # so that what the program starts can be ended with it
         )
-        self._send(_setting())
+        self._send(dataclasses.replace(surroundings.taken(), environment=environment))
         return self
 
     def __exit__(
@@ -63,7 +71,15 @@ class Apart:
             with contextlib.suppress(OSError):
                 if pipe is not None:
                     pipe.close()
-        if kind is not None:  # Ctrl-C, too: what it computes is of no use to anybody
+        if kind is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(PARTING)
+        # After Ctrl-C what it computes is of no use to anybody; after the answer neither is a
+        # thread or process that the program left running.
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        else:
             process.kill()
         process.wait()
 
@@ -94,12 +110,6 @@ class Apart:
         assert self._process.stdin is not None  # noqa: S101 - a pipe
         pickle.dump(message, self._process.stdin)
         self._process.stdin.flush()
-
-
-def _setting() -> Setting:
-    torch = sys.modules.get("torch")
-    dtype = None if torch is None else str(torch.get_default_dtype()).rpartition(".")[2]
-    return Setting(path=list(sys.path), dtype=dtype)
 
 
 def _how(code: int) -> str:

@@ -107,7 +107,7 @@ def fit(  # noqa: PLR0913 - the question's parts
         test=prober.verdict, room=card.total_bytes - kept, low=low, high=high, step=step
     )
     search.run(max(bound.value, low))
-    _refuse_other(prober.probes, bound.value, search)
+    _refuse_other(prober.probes, bound.value)
     _fill(search, prober)
     probes = tuple(prober.probes[value] for value in sorted(prober.probes))
     line = growth.same_peak(probes, search.best)
@@ -131,16 +131,15 @@ def fit(  # noqa: PLR0913 - the question's parts
     )
 
 
-def _refuse_other(probes: dict[int, Probe], value: int, search: Search) -> None:
+def _refuse_other(probes: dict[int, Probe], value: int) -> None:
     """Nothing ran at all: the program is at fault, not its size."""
     if any(p.ran for p in probes.values()):
         return
     first = next(iter(probes.values()))
+    tried = ", ".join(map(str, sorted(probes)))
     raise UsageError(
-        f"The program does not run, whatever the value ({', '.join(map(str, sorted(probes)))}): "
-        f"{first.failure}. It is not for want of memory. Its value in the program is {value}."
-        if search.best is None
-        else str(first.failure)
+        f"The program fails with every value that was tried ({tried}), and not for want of "
+        f"memory: {first.failure}. Its own value is {value}."
     )
 
 

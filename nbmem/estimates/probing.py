@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import threading
 import time
 import warnings
 from typing import TYPE_CHECKING
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING
 from nbmem.answers import Failure, Probe
 from nbmem.core.categories import ACTIVE
 from nbmem.core.errors import NbmemError
+from nbmem.estimates.programs import EndedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nbmem.api import Trace
     from nbmem.core.session import Session
     from nbmem.estimates.programs import Program
@@ -114,6 +118,7 @@ def _run(program: Program, request: Request) -> _Ran:
         watch = stack.enter_context(applied(request.remedies))
         trace = api.trace(program.title, namespace=vars(module))
         failure, error = None, None
+        threads = stack.enter_context(_threads(program))
         trace.start()
         try:
             watch.begin()
@@ -128,12 +133,33 @@ def _run(program: Program, request: Request) -> _Ran:
         refused = next((r.unapplied for r in watch.remedies if r.unapplied), None)
         price = "; ".join(r.price_of(request.card, steps) for r in watch.remedies)
         context = gpu.context_bytes
-    return _Ran(trace, failure, refused, price, context)
+    return _Ran(trace, failure or next(iter(threads), None), refused, price, context)
+
+
+@contextlib.contextmanager
+def _threads(program: Program) -> Iterator[list[Failure]]:
+    """Collects what threads ran out of memory with: torch raises there, and only a text is seen."""
+    found: list[Failure] = []
+    true = threading.excepthook
+
+    def heard(args: threading.ExceptHookArgs) -> None:
+        failure = None if args.exc_value is None else _failure(program, args.exc_value)
+        if failure is not None and failure.kind == "memory":
+            found.append(failure)
+        true(args)
+
+    threading.excepthook = heard
+    try:
+        yield found
+    finally:
+        threading.excepthook = true
 
 
 def _failure(program: Program, error: BaseException) -> Failure:
     import torch
 
+    if isinstance(error, EndedError):
+        return Failure(kind="other", text=str(error), line=program.line_of(error))
     first = next(iter(str(error).splitlines()), "")
     text = f"{type(error).__name__}: {first}" if first else type(error).__name__
     memory = isinstance(error, torch.cuda.OutOfMemoryError)
@@ -145,8 +171,8 @@ def _failure(program: Program, error: BaseException) -> Failure:
 def _read(ran: _Ran, request: Request) -> Probe:
     try:
         report = ran.trace.report()
-    except NbmemError as err:
-        failure = ran.failure or Failure(kind="other", text=str(err))
+    except NbmemError:
+        failure = ran.failure or Failure(kind="other", text="it puts no tensor on a card")
         return Probe(
             value=request.value, fits=False, allocated=0, reserved=0, process=0, wanted=0,
             phase=None, failure=failure,

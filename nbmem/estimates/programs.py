@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
-from nbmem.estimates import binding
+from nbmem.estimates import binding, surroundings
 from nbmem.estimates.parcel import Parcel, pack
 
 if TYPE_CHECKING:
@@ -20,6 +20,21 @@ if TYPE_CHECKING:
     from nbmem.estimates.binding import Binding
 
 CELL = "<cell>"
+
+
+class EndedError(Exception):
+    """The program called sys.exit() with an error, or asked for what an estimate cannot give."""
+
+
+def nobody_answers(prompt: object = "", /) -> str:
+    """What input() is in the process of an estimate.
+
+    Raises:
+        EndedError: Always.
+    """
+    raise EndedError(
+        f"input({prompt!r}) has nobody to ask in an estimate: write the answer into the program"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +59,7 @@ class Program:
 
     def prepare(self) -> ModuleType:
         """A fresh `__main__`, with copies of the names on the card that is active."""
+        surroundings.restore()
         module = ModuleType("__main__")
         module.__dict__["__builtins__"] = sys.modules["builtins"]
         sys.modules["__main__"] = module
@@ -68,7 +84,7 @@ class Program:
             exec(code, vars(module))  # noqa: S102 - the user's program
         except SystemExit as err:
             if err.code:
-                raise RuntimeError(f"the program ended itself: sys.exit({err.code!r})") from None
+                raise EndedError(f"it ended itself with sys.exit({err.code!r})") from None
 
     def line_of(self, error: BaseException) -> int | None:
         """The line of the program where an exception passed through, the innermost."""

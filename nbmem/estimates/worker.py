@@ -6,6 +6,7 @@ nowhere; they see no real card, so that they cannot disturb one.
 
 from __future__ import annotations
 
+import builtins
 import gc
 import os
 import pickle
@@ -14,23 +15,13 @@ import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.errors import NbmemError
+from nbmem.estimates import programs, surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.estimates.programs import Program
-
-
-class Setting(NamedTuple):
-    """What the programs find of the process that asks.
-
-    Attributes:
-        path: sys.path.
-        dtype: torch's default dtype, by its name; None if torch is not loaded there.
-    """
-
-    path: list[str]
-    dtype: str | None
+    from nbmem.estimates.surroundings import Surroundings
 
 
 class Job(NamedTuple):
@@ -47,12 +38,10 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
     sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - it is the program's from here on
-    setting: Setting = pickle.load(requests)  # noqa: S301 - from the process that started this one
-    sys.path[:] = setting.path
-    import torch
-
-    if setting.dtype is not None:
-        torch.set_default_dtype(getattr(torch, setting.dtype))
+    theirs: Surroundings = pickle.load(requests)  # noqa: S301 - from the process that asks
+    theirs.put()
+    builtins.input = programs.nobody_answers
+    surroundings.stand(surroundings.taken())
     gc.freeze()  # each run collects what the one before left: only that, not all of torch
     while True:
         try:

@@ -113,8 +113,38 @@ def test_another_reason_than_memory_is_told_apart(here, tmp_path):
 def test_a_program_that_never_runs_is_an_error(here, tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("batch = 4\nimport torch\ntorch.zeros(batch, device='cuda').nothing()\n")
-    with pytest.raises(UsageError, match=r"does not run.*nothing.*line 3.*not for want of memory"):
+    with pytest.raises(UsageError, match=r"fails with every.*want of memory.*nothing.*line 3"):
         here.fit(programs.script(str(path), vary="batch"), "T4")
+
+
+IN_A_THREAD = """
+import threading
+thread = threading.Thread(target=lambda: torch.zeros(batch << 20, device="cuda"))
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_out_of_memory_in_a_thread_is_out_of_memory(here):
+    program = programs.cell(f"batch = 2\n{IN_A_THREAD}", {"torch": torch}, vary="batch")
+    card = small_card(512)
+    room = card.total_bytes - card.context_bytes
+    assert here.fit(program, card, margin=0).best == room // (4 << 20)
+
+
+@pytest.mark.parametrize(
+    ("cell", "sentence"),
+    [
+        ("x = torch.ones(batch)", "it puts no tensor on a card"),
+        ("import sys; sys.exit('bad data')", r"it ended itself with sys.exit\('bad data'\)"),
+        ("programs.nobody_answers('Name? ')", r"input\('Name\? '\) has nobody to ask"),
+    ],
+)
+def test_what_cannot_be_estimated_is_a_sentence(here, cell, sentence):
+    names = {"torch": torch, "programs": programs}
+    with pytest.raises(UsageError, match=sentence):
+        here.fit(programs.cell(f"batch = 2\n{cell}", names, vary="batch"), "T4")
 
 
 def test_a_curve_that_falls_is_said(here):

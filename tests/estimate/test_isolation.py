@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import threading
+import time
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +18,7 @@ from torch import nn  # noqa: E402
 
 import nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
-from nbmem.estimates import programs  # noqa: E402
+from nbmem.estimates import programs, surroundings  # noqa: E402
 from nbmem.estimates.apart import Apart, EstimateError  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
 
@@ -133,6 +136,86 @@ def test_a_process_that_dies_is_a_sentence(tmp_path):
     apart = Apart(programs.script(str(path)))
     with pytest.raises(EstimateError, match=r"ended by itself \(exit code 3\)"), apart:
         apart.ask(probe, Request(card=virtual.find_card("T4")))
+
+
+LEAVES_ALL_RUNNING = """
+import subprocess, sys, threading, time
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+open({path!r}, "w").write(str(child.pid))
+threading.Thread(target=time.sleep, args=(1e6,)).start()
+print("x" * 1_000_000)
+torch.zeros(8, device="cuda")
+"""
+
+
+def test_threads_and_processes_of_the_program_end_with_the_estimate(tmp_path):
+    path = tmp_path / "pid.txt"
+    program = programs.cell(LEAVES_ALL_RUNNING.format(path=str(path)), {"torch": torch})
+    with Apart(program) as apart:
+        assert apart.ask(probe, Request(card=virtual.find_card("T4"))).probe.fits
+        pid = int(path.read_text())
+        os.kill(pid, 0)
+    deadline = time.monotonic() + 10
+    while _runs(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _runs(pid)
+
+
+def _runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+SURROUNDED = """
+import os, random
+import numpy as np
+seen = dict(
+    dtype=torch.get_default_dtype(), grad=torch.is_grad_enabled(),
+    device=str(torch.empty(0).device), benchmark=torch.backends.cudnn.benchmark,
+    matmul=torch.get_float32_matmul_precision(), flash=torch.backends.cuda.flash_sdp_enabled(),
+    deterministic=torch.are_deterministic_algorithms_enabled(),
+    autocast=torch.get_autocast_dtype("cuda"), folder=os.getcwd(), word=os.environ["NBMEM_WORD"],
+    numbers=(random.random(), np.random.rand(), torch.rand(1, device="cpu").item()),
+)
+torch.set_default_dtype(torch.float16)
+torch.set_grad_enabled(True)
+torch.set_default_device("cpu")
+os.environ["NBMEM_WORD"] = "turned"
+os.chdir("/")
+torch.zeros(1, device="cuda")
+raise ValueError(seen)
+"""
+
+
+def test_every_run_begins_as_the_notebook_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NBMEM_WORD", "as it was")
+    before = surroundings.taken()
+    virtual.activate("T4")
+    try:
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        torch.set_default_device("cuda")
+        torch.backends.cudnn.benchmark = True
+        torch.set_float32_matmul_precision("medium")
+        torch.backends.cuda.enable_flash_sdp(enabled=False)
+        torch.use_deterministic_algorithms(mode=True)
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        with Apart(programs.cell(SURROUNDED, {"torch": torch})) as apart:
+            request = Request(card=virtual.find_card("T4"))
+            first, second = (apart.ask(probe, request).probe.failure.text for _ in range(2))
+        numbers = random.random(), np.random.rand(), torch.rand(1, device="cpu").item()  # noqa: NPY002
+    finally:
+        virtual.deactivate()
+        before.put()
+    assert first == second
+    assert eval(first.partition(": ")[2], {"torch": torch}) == {
+        "dtype": torch.float64, "grad": False, "device": "cuda:0", "benchmark": True,
+        "matmul": "medium", "flash": False, "deterministic": True, "autocast": torch.bfloat16,
+        "folder": str(tmp_path), "word": "as it was", "numbers": numbers,
+    }  # fmt: skip
 
 
 def test_an_interrupt_ends_the_process(notebook):
