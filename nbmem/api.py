@@ -196,11 +196,11 @@ class Trace:
             return self.cells
         return (*self.cells, replace(self.cell, peak=report.peak.allocated))
 
-    def _repr_mimebundle_(self, **_options: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, *, device: int | None = None, **_options: Any) -> dict[str, Any]:
         from nbmem.views.bundle import mimebundle
 
         try:
-            report = self.report()
+            report = self.report(device)
             return mimebundle(report, self._history(report))
         except NbmemError as err:
             return {"text/plain": f"nbmem: {err}"}

@@ -32,10 +32,10 @@ class Choice(NamedTuple):
 
 
 def use(name: str, *, defer: bool = False) -> Choice:
-    """Use a virtual card by its name, or with `auto` a real one if torch has one here.
+    """Use virtual cards by name ("2xT4" is two), or with `auto` a real one if torch has one here.
 
     Args:
-        name: The card's.
+        name: The cards'.
         defer: Write large tensors on the CPU only when they are read, on a virtual one.
 
     Raises:
@@ -46,37 +46,45 @@ def use(name: str, *, defer: bool = False) -> Choice:
     if import_torch() is None:
         raise ProbeUnavailableError(NO_TORCH)
     if name.lower() != AUTO:
-        card = virtual.activate(name, defer=defer)
-        return Choice(virtual=True, sentence=f"Running on a virtual {card.name}: {_MEANING}")
-    standing = virtual.active()
-    if standing is not None:
-        return Choice(virtual=True, sentence=f"Running on a virtual {standing.name}: {_MEANING}")
+        virtual.activate(name, defer=defer)
+    if virtual.active() is not None:
+        return Choice(virtual=True, sentence=f"Running on {_in_use()}")
     real = real_card()
     if real is not None:
         return Choice(virtual=False, sentence=f"Running on the {real} of this machine.")
-    card = virtual.activate(DEFAULT, defer=defer)
+    virtual.activate(DEFAULT, defer=defer)
     return Choice(
         virtual=True,
-        sentence=f"There is no GPU here, so a virtual {card.name} stands in: {_MEANING}",
+        sentence=f"There is no GPU here, so {_in_use(' stands in')}",
     )
 
 
-_MEANING = "its memory is accounted for as the card would, and no values are computed."
+def _in_use(verb: str = "") -> str:
+    """The virtual cards in words, and what they are good for."""
+    from nbmem.virtual import gpus
+    from nbmem.virtual.naming import described
+
+    cards = [gpu.card for gpu in gpus()]
+    whose = "its memory is accounted for as the card would"
+    if len(cards) > 1:
+        whose = "their memory is accounted for as the cards would"
+    return f"{described(cards)}{verb}: {whose}, and no values are computed."
 
 
 def stop_virtual() -> str:
-    """Leave the virtual card; returns the sentence to show.
+    """Leave the virtual cards; returns the sentence to show.
 
     Raises:
         NbmemError: It cannot be left now.
     """
     from nbmem import virtual
 
-    card = virtual.active()
-    if card is None:
+    cards = virtual.gpus()
+    if not cards:
         return "No virtual card is in use; nothing has changed."
     virtual.deactivate()
-    return f"The virtual {card.name} is out; torch.cuda is as it was before."
+    what = f"{cards[0].name} is" if len(cards) == 1 else "cards are"
+    return f"The virtual {what} out; torch.cuda is as it was before."
 
 
 def real_card() -> str | None:
@@ -106,11 +114,13 @@ class CardHere(NamedTuple):
 
 
 def cards_here() -> tuple[CardHere, ...]:
-    """The virtual card where one is in use, else those that NVML sees; empty without any."""
+    """The virtual cards where they are in use, else those that NVML sees; empty without any."""
     virtual = sys.modules.get("nbmem.virtual")
-    standing = virtual.active() if virtual is not None else None
-    if standing is not None:
-        return (CardHere(0, standing.name, standing.card.nvml_total, virtual=True),)
+    standing = virtual.gpus() if virtual is not None else ()
+    if standing:
+        return tuple(
+            CardHere(gpu.index, gpu.name, gpu.card.nvml_total, virtual=True) for gpu in standing
+        )
     nvml = NvmlProbe()
     try:
         cards = nvml.cards()
@@ -133,20 +143,26 @@ def table() -> str:
     from nbmem import virtual
     from nbmem.virtual.cards import CARDS
 
-    active = virtual.active()
-    names = [(card.key, card.name, card.total_bytes, card) for card in CARDS]
+    active = virtual.gpus()
+    names = [(card.key, card.name, card.total_bytes) for card in CARDS]
     width, long = max(len(key) for key, *_ in names), max(len(name) for _, name, *_ in names)
-    lines = ["Real cards", *_real_lines(hidden=active is not None), "", "Virtual cards"]
-    for key, name, total, card in names:
-        here = "  in use" if active is not None and active.name == card.name else ""
-        lines.append(f"  {key:<{width}}  {name:<{long}}  {format_bytes(total):>10}{here}")
-    lines += ["", "Use one with `%nbmem gpu NAME` in a notebook or `nbmem run --gpu NAME SCRIPT`."]
+    lines = ["Real cards", *_real_lines(hidden=bool(active)), "", "Virtual cards"]
+    for key, name, total in names:
+        here = [f"cuda:{gpu.index}" for gpu in active if gpu.name == name]
+        use = f"  in use as {', '.join(here)}" if len(active) > 1 else "  in use"
+        row = f"  {key:<{width}}  {name:<{long}}  {format_bytes(total):>10}"
+        lines.append(row + use if here else row)
+    lines += [
+        "",
+        "Use one with `%nbmem gpu NAME` in a notebook or `nbmem run --gpu NAME SCRIPT`; 2xT4 is a",
+        "machine with two of them.",
+    ]
     return "\n".join(lines)
 
 
 def _real_lines(*, hidden: bool) -> list[str]:
     """The cards that NVML sees, or why there are none."""
-    if hidden:  # NVML answers for the virtual card now
+    if hidden:  # NVML answers for the virtual cards now
         return ["  not to be seen while a virtual card is in use"]
     try:
         cards = NvmlProbe().cards()

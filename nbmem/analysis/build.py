@@ -9,6 +9,7 @@ import numpy as np
 from nbmem.analysis.curves import timeline
 from nbmem.analysis.details import born_in, details, stack_line
 from nbmem.analysis.oom import autopsies
+from nbmem.analysis.other_cards import other_cards
 from nbmem.core.categories import Category
 from nbmem.core.errors import UsageError
 from nbmem.core.holders import held_storages
@@ -194,7 +195,8 @@ def _named_by(held: HeldStorage | None) -> str | None:
 
 
 def _notes(session: Session, books: Books, at_peak: Ledger) -> tuple[str, ...]:
-    notes = [*session.notes, *books.notes]
+    shown = session.devices.index(books.trace)
+    notes = [*session.notes, *books.notes, *other_cards(session, shown)]
     unknown = at_peak[Category.UNKNOWN]
     if books.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:
         share = 100 * unknown / at_peak.active

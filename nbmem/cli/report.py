@@ -30,8 +30,11 @@ def run(options: argparse.Namespace) -> int:
         if (value := getattr(options, name)) is not None
     }
     trace = api.open(options.file)
-    trace.report()  # a file without anything in it is an error here, unlike a script without CUDA
-    return EXIT_OK if write_report(trace, targets, quiet=options.quiet) else EXIT_FAILED
+    trace.report(
+        options.device
+    )  # a file without anything in it is an error here, unlike a script without CUDA
+    written = write_report(trace, targets, device=options.device, quiet=options.quiet)
+    return EXIT_OK if written else EXIT_FAILED
 
 
 COMMAND = Command("report", "show a saved session or a torch memory snapshot", configure, run)

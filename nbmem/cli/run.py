@@ -30,8 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--gpu",
         metavar="NAME",
         default="auto",
-        help="run on this virtual card (`nbmem gpus` lists them); the default is a real card, "
-        "or where there is none a virtual H100 80GB",
+        help="run on this virtual card (`nbmem gpus` lists them; 2xT4 is two); the default is a "
+        "real card, or where there is none a virtual H100 80GB",
     )
     add_outputs(parser)
     parser.add_argument("--save", metavar="FILE", help="save the session for `nbmem report`")
@@ -42,7 +42,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
-    """The forms in which a report can be written to a file."""
+    """Which card's report, and the forms in which it can be written to a file."""
+    parser.add_argument(
+        "--device", metavar="N", type=int, help="of card N; the default is the one with most events"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON (a stable form)")
     parser.add_argument("--html", metavar="FILE", help="write the report as a page of its own")
 
@@ -69,16 +72,19 @@ def trace_script(script: Script, options: argparse.Namespace) -> int:
     del error
     if trace is None:
         return code
-    written = write_report(trace, targets, quiet=options.quiet)
+    device = getattr(options, "device", None)
+    written = write_report(trace, targets, device=device, quiet=options.quiet)
     return code if code != EXIT_OK or written else EXIT_FAILED
 
 
-def write_report(trace: Trace, targets: dict[str, Path], *, quiet: bool) -> bool:
-    """Print a report and write the files that were asked for; False if one is missing then."""
+def write_report(
+    trace: Trace, targets: dict[str, Path], *, device: int | None, quiet: bool
+) -> bool:
+    """Print one card's report and write the files asked for; False if one is missing then."""
     try:
         if "save" in targets:
             trace.save(targets["save"])
-        report = _without_commands(trace.report())
+        report = _without_commands(trace.report(device))
         if "json" in targets:
             from nbmem.views.export import report_json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nbmem import devices, virtual
 from nbmem.core.errors import UsageError
 from nbmem.virtual.cards import Card
-from nbmem.virtual.naming import find_card
+from nbmem.virtual.naming import find_card, find_cards
 
 
 def card_for(gpu: str | Card | None) -> Card:
@@ -17,7 +17,13 @@ def card_for(gpu: str | Card | None) -> Card:
     if isinstance(gpu, Card):
         return gpu
     if gpu is not None and gpu.lower() != devices.AUTO:
-        return find_card(gpu)
+        cards = find_cards(gpu)
+        if len(cards) > 1:
+            raise UsageError(
+                f"An estimate is about one card, and {gpu!r} is a machine of {len(cards)}. "
+                f"To see what a program takes of each, run it there: nbmem run SCRIPT --gpu {gpu}."
+            )
+        return cards[0]
     standing = virtual.active()
     if standing is not None:
         return standing.card

@@ -148,15 +148,22 @@ class Tracer:
         return line
 
 
-def show(trace: Trace, *, widget: bool = True, display_id: str | None = None) -> None:
+def show(
+    trace: Trace,
+    *,
+    device: int | None = None,
+    widget: bool = True,
+    display_id: str | None = None,
+) -> None:
     """Show a recording's report in the cell's output: as HTML and as text, the front end picks.
 
     Args:
         trace: The recording.
+        device: CUDA ordinal of the card; None for the one with the most events.
         widget: Whether to show more than the plain text.
         display_id: Of the output that the report replaces; None for a new one.
     """
-    bundle = trace._repr_mimebundle_()
+    bundle = trace._repr_mimebundle_(device=device)
     if not widget:
         bundle = {"text/plain": bundle["text/plain"]}
     show_bundle(bundle, display_id=display_id, update=display_id is not None)

@@ -33,8 +33,9 @@ def meaning(category: Category, *, process_known: bool) -> str:
 
 
 def card(device: DeviceInfo) -> str:
-    """The card's name, saying so if it is not there."""
-    return one_line(device.name) + (" (virtual)" if device.virtual else "")
+    """The card's name, saying so if it is not the first one, or not there."""
+    facts = [f"cuda:{device.index}"] * bool(device.index) + ["virtual"] * device.virtual
+    return one_line(device.name) + (f" ({', '.join(facts)})" if facts else "")
 
 
 def digits_for(largest: int) -> int:

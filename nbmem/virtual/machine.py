@@ -58,7 +58,7 @@ class Machine:
             )
             for index, card in enumerate(cards)
         )
-        self.by_device = {
+        self.by_device: dict[object, VirtualGPU] = {
             device: gpu for gpu in self.gpus for device in (LAZY[gpu.index], CUDA[gpu.index])
         }
         self._thread = _CurrentDevice()
@@ -75,6 +75,9 @@ class Machine:
         Raises:
             RuntimeError: There are not so many cards.
         """
+        known = self.by_device.get(device)
+        if known is not None:
+            return known
         if isinstance(device, str):
             device = torch.device(device)
         index = device.index if isinstance(device, torch.device) else device

@@ -37,7 +37,7 @@ class Workspaces:
         self._gpu = gpu
         self._held: dict[tuple[str, str, int, int], int] = {}
         self._handles: set[tuple[str, str, int]] = set()
-        self._callers: dict[int, int] = {}
+        self._callers: dict[threading.Thread, int] = {}
         self.handle_bytes = 0
 
     def blas(self, *, lt: bool = False) -> None:
@@ -93,10 +93,9 @@ class Workspaces:
         """
         if torch._C._current_autograd_node() is not None:
             return "engine", 0
-        thread = threading.get_ident()
+        thread = threading.current_thread()
         if thread not in self._callers:
-            alive = {t.ident for t in threading.enumerate()}
-            self._callers = {t: n for t, n in self._callers.items() if t in alive}
+            self._callers = {t: n for t, n in self._callers.items() if t.is_alive()}
             taken = set(self._callers.values())
             self._callers[thread] = next(n for n in itertools.count() if n not in taken)
         return "caller", self._callers[thread]

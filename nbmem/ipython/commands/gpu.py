@@ -27,7 +27,7 @@ def _run(notebook: Notebook, argument: str) -> None:
 
 COMMAND = Command(
     "gpu",
-    "[NAME|auto|off]",
-    "list the cards; run on a virtual one (auto: only if there is no real one); leave it",
+    "[NAME|2xNAME|auto|off]",
+    "list the cards; run on virtual ones (auto: only if there is no real one); leave them",
     _run,
 )

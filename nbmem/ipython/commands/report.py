@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.errors import UsageError
 from nbmem.ipython.commands.base import Command
 from nbmem.ipython.tracer import show
 
@@ -11,10 +12,26 @@ if TYPE_CHECKING:
     from nbmem.ipython.commands.base import Notebook
 
 
-def _run(notebook: Notebook, _argument: str) -> None:
-    trace = notebook.last()
-    trace.report()  # says in one sentence why there is nothing to show
-    show(trace)
+def _run(notebook: Notebook, argument: str) -> None:
+    trace, device = notebook.last(), _device(argument)
+    trace.report(device)  # says in one sentence why there is nothing to show
+    show(trace, device=device)
 
 
-COMMAND = Command("report", "", "show the last report (`%nbmem` alone does the same)", _run)
+def _device(argument: str) -> int | None:
+    match argument.split():
+        case []:
+            return None
+        case ["--device", number] if number.isdecimal():
+            return int(number)
+    raise UsageError(
+        f"%nbmem report takes --device N, a card's number; {argument!r} was not understood."
+    )
+
+
+COMMAND = Command(
+    "report",
+    "[--device N]",
+    "show the last report (`%nbmem` alone does the same), or that of card N",
+    _run,
+)

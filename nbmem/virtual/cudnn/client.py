@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -29,12 +30,14 @@ class Client:
         self._card = card
         self._process: subprocess.Popen[str] | None = None
         self._failed = False
+        self._lock = threading.Lock()
         self._known: dict[Problem, Answer | None] = {}
 
     def ask(self, problem: Problem) -> Answer | None:
         """What cuDNN would take; None if nobody can say."""
         if problem not in self._known:
-            self._known[problem] = None if self._failed else self._ask(problem)
+            with self._lock:  # one answer belongs to one question, whichever thread asks
+                self._known[problem] = None if self._failed else self._ask(problem)
         return self._known[problem]
 
     def _ask(self, problem: Problem) -> Answer | None:

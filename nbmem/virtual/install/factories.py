@@ -95,7 +95,27 @@ def _by_number() -> list[Patch]:
         return true_parse(*args, **kwargs)
 
     factories = {name: taught(getattr(torch, name)) for name in NUMBERED if hasattr(torch, name)}
-    return [*wanted(torch, factories), Patch(_C._nn, "_parse_to", parse)]
+    return [
+        *wanted(torch, factories),
+        Patch(_C._nn, "_parse_to", parse),
+        Patch(torch, "device", _numbered_device()),
+    ]
+
+
+def _numbered_device() -> Any:
+    """torch.device that reads `torch.device(0)`, too; what it makes are torch's own devices."""
+    true = torch.device
+
+    class DeviceType(type):
+        def __call__(cls, *args: Any, **kwargs: Any) -> torch.device:
+            if len(args) == 1 and type(args[0]) is int and not kwargs:
+                return true("cuda", args[0])
+            return true(*args, **kwargs)
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, true)
+
+    return DeviceType("device", (), {"__module__": "torch"})
 
 
 def _off_card(data: Any, *, keep: bool = False) -> Any:

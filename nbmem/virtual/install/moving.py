@@ -11,6 +11,7 @@ from nbmem.virtual import current
 from nbmem.virtual.tensors import CUDA, is_virtual
 
 _Base: Any = _C.TensorBase
+_Device: Any = torch.device
 _true_to = _Base.to
 
 
@@ -35,7 +36,7 @@ def card_device(device: Any) -> Any:
 
 def is_card(device: Any) -> bool:
     """Whether it is the device of a card."""
-    return isinstance(device, torch.device) and device.type in ("cuda", "lazy")
+    return isinstance(device, _Device) and device.type in ("cuda", "lazy")
 
 
 def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

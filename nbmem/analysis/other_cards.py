@@ -1,0 +1,41 @@
+"""What the other cards of a recording held, a sentence each: a report is about one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.units import format_bytes
+from nbmem.ledger.books import Books
+
+if TYPE_CHECKING:
+    from nbmem.core.session import Session
+
+
+def other_cards(session: Session, shown: int) -> tuple[str, ...]:
+    """The cards beside the one that is shown, in order.
+
+    Args:
+        session: What was recorded.
+        shown: Index of that one in the session's devices.
+    """
+    return tuple(
+        _sentence(Books(session, index)) for index in range(len(session.devices)) if index != shown
+    )
+
+
+def _sentence(books: Books) -> str:
+    info, allocated = books.trace.info, books.followed.allocated
+    top = books.peak(0, books.events)
+    index = int(books.phases.of(np.array([top - 1], np.int64))[0])
+    span = books.phases.spans[index][1] if index >= 0 else None
+    where = "" if span is None else f" in {span.name}"
+    if span is not None and span.step is not None:
+        where += f", step {span.step}"
+    return (
+        f"cuda:{info.index} ({info.name}) was used, too: up to {format_bytes(int(allocated[top]))} "
+        f"allocated{where}, {format_bytes(int(allocated[-1]))} at the end. Its report: "
+        f"`%nbmem report --device {info.index}`, in Python `trace.report({info.index})`, in a "
+        f"terminal `nbmem report FILE --device {info.index}`."
+    )
