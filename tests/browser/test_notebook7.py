@@ -1,4 +1,4 @@
-"""The sidebar in Notebook 7, in its right area."""
+"""The sidebar in Notebook 7, in its right area, and the explorer under a cell."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tests.browser.conftest import opened
 from tests.browser.pages import LOAD
 
 
+@pytest.mark.oldest
 @pytest.mark.cells(LOAD, "%%memtrace\nx = torch.zeros(2**22, device='cuda')")
 def test_it_is_live_beside_the_notebook(page, notebook7, request):
     notebook = opened(page, notebook7, request)
@@ -17,3 +18,22 @@ def test_it_is_live_beside_the_notebook(page, notebook7, request):
     page.get_by_test_id("nbmem-report").wait_for()
     assert notebook.bytes_of("allocated") == 2**24
     assert page.locator(".nbmem-Badge").inner_text() == "peak 16.0 MiB · kept +16.0 MiB"
+
+
+@pytest.mark.cells(LOAD, "%%memtrace\nx = [torch.zeros(2**22, device='cuda') for _ in range(4)]")
+def test_the_explorer_is_drawn_and_asks_nobody(page, notebook7, request):
+    asked = []
+    page.on("request", lambda one: asked.append(one.url))
+    notebook = opened(page, notebook7, request)
+    notebook.run(0)
+    notebook.run(1)
+    page.locator("[data-testid=nbx-explorer][data-drawn=true]").wait_for()
+    page.get_by_role("button", name="events", exact=True).click()
+    timeline = page.get_by_test_id("nbx-timeline")
+    peak = timeline.get_attribute("data-event")
+    box = timeline.bounding_box()
+    timeline.click(position={"x": box["width"] / 2, "y": box["height"] / 2})
+    page.locator(f"[data-testid=nbx-timeline]:not([data-event='{peak}'])").wait_for()
+    bytes_of = "[data-testid=nbx-ledger] [data-category=user_tensors]"
+    assert int(page.locator(bytes_of).get_attribute("data-bytes")) in {2**24, 2**25, 3 * 2**24}
+    assert all(url.startswith((notebook7.url, "data:", "blob:")) for url in asked)
