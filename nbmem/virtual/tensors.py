@@ -105,6 +105,7 @@ class Storages:
 
     def __init__(self) -> None:
         self._blocks: dict[int, Block] = {}
+        self._lost: dict[int, Block] = {}
 
     def adopt(self, tensor: torch.Tensor, gpu: VirtualGPU) -> Block:
         """Allocate memory of its card for a new tensor's storage.
@@ -114,6 +115,12 @@ class Storages:
         """
         storage = tensor.untyped_storage()
         addr = gpu.take(storage.nbytes())
+        before = self._lost.pop(storage._cdata, None)
+        if before is not None:  # It died unseen, for another lives where it was.
+            before.gpu.give(before.addr)
+        return self._watch(storage, gpu, addr)
+
+    def _watch(self, storage: torch.UntypedStorage, gpu: VirtualGPU, addr: int) -> Block:
         block = Block(storage, self._died)
         block.key = storage._cdata
         block.gpu = gpu
@@ -125,16 +132,27 @@ class Storages:
 
     def _died(self, block: Block) -> None:
         self._blocks.pop(block.key, None)
-        block.gpu.give(block.addr)
+        # Before torch 2.10 the garbage collector takes a storage's Python object for dead where
+        # only a cycle holds it, though tensors do, too: it is watched again when one is next used.
+        if _C._storage_Use_Count(block.key) > 1:
+            self._lost[block.key] = block
+        else:
+            block.gpu.give(block.addr)
 
     def of(self, tensor: torch.Tensor) -> Block | None:
         """The block behind a tensor; None for one of an earlier activation."""
-        return self._blocks.get(tensor.untyped_storage()._cdata)
+        return self.of_storage(tensor.untyped_storage())
 
     def of_storage(self, storage: torch.UntypedStorage) -> Block | None:
         """The block behind a storage."""
-        return self._blocks.get(storage._cdata)
+        block = self._blocks.get(storage._cdata)
+        if block is None and storage._cdata in self._lost:
+            lost = self._lost.pop(storage._cdata)
+            block = self._watch(storage, lost.gpu, lost.addr)
+            block.twin, block.healthy = lost.twin, lost.healthy
+        return block
 
     def forget(self) -> None:
         """Let go of all blocks: the cards are being taken away."""
         self._blocks.clear()
+        self._lost.clear()

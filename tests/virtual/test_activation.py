@@ -1,5 +1,6 @@
 """Turning a card on and off: what is asked for is answered, and everything goes back."""
 
+import importlib
 import subprocess
 import sys
 import threading
@@ -27,17 +28,18 @@ def test_importing_it_imports_no_torch():
 
 def test_every_patch_is_undone():
     import pynvml
-    from torch._dynamo import eval_frame
+    from torch._dynamo import eval_frame, trace_rules
 
+    cudnn_rnn = importlib.import_module("torch.backends.cudnn.rnn")
     watched = [
         torch, torch._C, torch.Tensor, torch.UntypedStorage, torch.cuda, torch.cuda.memory,
         torch.cuda.streams, torch.cuda.graphs, torch.backends.cudnn, torch.version,
         torch.accelerator, torch.autograd, torch.autograd.graph, torch._tensor_str,
         threading.Thread, pynvml, torch._C._nn, torch.utils._device,
-        torch.autograd.profiler.record_function, torch.backends.cudnn.rnn,
+        torch.autograd.profiler.record_function, cudnn_rnn,
         torch.distributed, torch.distributed.distributed_c10d, sys,
         torch.nn.parallel.DistributedDataParallel, eval_frame, torch.compiler, torch.nn.init,
-        torch.nn.parallel._functions.Scatter, torch._TorchCompileInductorWrapper,
+        trace_rules, torch.nn.parallel._functions.Scatter, torch._TorchCompileInductorWrapper,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

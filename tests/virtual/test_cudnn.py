@@ -1,6 +1,8 @@
 """cuDNN is asked which kernel it takes; where nobody answers, the rules stand alone."""
 
+import contextlib
 import json
+from importlib import metadata
 
 import pytest
 
@@ -26,6 +28,14 @@ def problem(kind, source, weight, result, padding):
 
 
 SMALL = problem("forward", (2, 8, 8, 8), (8, 8, 3, 3), (2, 8, 8, 8), (1, 1))
+
+
+def cudnn_version():
+    """The installed library's; (0, 0) without one."""
+    for name in ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return tuple(map(int, metadata.version(name).split(".")[:2]))
+    return 0, 0
 
 
 @pytest.fixture
@@ -73,8 +83,8 @@ def test_every_card_can_be_described(card):
     ],
 )
 def test_cudnn_answers_what_a_card_took(asked, asked_for, recorded):
+    if not (9, 10) <= cudnn_version() < (9, 21):
+        pytest.skip("recorded with cuDNN 9.19: older ones do not answer, newer ones choose anew")
     found = asked.ask(asked_for)
-    if found is None:
-        pytest.skip("cuDNN is older than 9.8")
     assert found.nbytes == recorded
     assert not found.clustered

@@ -110,7 +110,7 @@ def with_lightning(folder, *, bf16):
     ids=["accelerate", "trainer", "lightning"],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_a_loop_of_others_is_traced_like_ones_own(  # noqa: PLR0913
+def test_a_loop_of_others_is_traced_like_ones_own(  # noqa: PLR0913, PLR0917
     gpu, tmp_path, packages, train, more, bf16
 ):
     for package in packages:

@@ -199,6 +199,18 @@ def test_memory_is_freed_when_the_last_reference_goes(gpu):
     assert torch.cuda.memory_allocated() == 0
 
 
+def test_a_storage_that_only_a_cycle_held_is_still_the_tensors(gpu):
+    tensor = torch.ones(4, device="cuda")
+    cycle = [tensor.untyped_storage()]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert torch.cuda.memory_allocated() == 512
+    assert tensor.data_ptr()
+    del tensor
+    assert torch.cuda.memory_allocated() == 0
+
+
 def test_nothing_leaks_after_an_error(gpu):
     def fail():
         x = torch.randn(64, 64, device="cuda")

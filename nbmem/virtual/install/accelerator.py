@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C
-from torch.backends.cudnn import rnn as cudnn_rnn
 
 from nbmem.virtual.install.patches import Patch, wanted
 
@@ -30,6 +30,8 @@ def accelerator_patches(machine: Machine) -> list[Patch]:
         {"version": lambda: CUDNN, "is_available": lambda: True, "is_acceptable": _acceptable},
         only_existing=True,
     )
+    # torch 2.9 has something else under the module's name in the package.
+    cudnn_rnn = importlib.import_module("torch.backends.cudnn.rnn")
     patches.append(Patch(cudnn_rnn, "get_cudnn_mode", _MODES.__getitem__))
     patches += wanted(torch, {"_use_cudnn_rnn_flatten_weight": lambda: True}, only_existing=True)
     if torch.version.cuda is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,13 +20,16 @@ def compiler_patches(note: Callable[[str], None]) -> list[Patch]:
     Dynamo asks for its stance at every call, so functions that were compiled before the card was
     switched on follow, too, and models are wrapped as they are on a card.
     """
-    from torch._dynamo import eval_frame
+    from torch._dynamo import eval_frame, trace_rules
 
     def callback_from_stance(callback: Any) -> None:
         if callback is not None and callback is not False:  # None and False: torch.compiler.disable
             note(COMPILE)
 
+    # Computed before the patches, as it is by functions: two may have one stand-in.
+    rules = trace_rules.get_torch_obj_rule_map()
     return [
+        Patch(trace_rules, "get_torch_obj_rule_map", functools.cache(lambda: rules)),
         Patch(eval_frame, "_stance", eval_frame.DynamoStance("force_eager")),
         Patch(eval_frame, "_callback_from_stance", callback_from_stance),
         # It would look for the private pools of compiled graphs, of which there are none.

@@ -102,6 +102,7 @@ def _history(machine: Machine) -> dict[str, Any]:
         compile_context: bool = False,  # noqa: FBT001, FBT002
         global_record_annotations: bool = False,  # noqa: FBT001, FBT002
         skip_actions: list[str] | None = None,
+        *_newer: Any,
     ) -> None:
         del stacks, compile_context, global_record_annotations
         for history in histories:
@@ -156,6 +157,7 @@ def _streams(machine: Machine) -> dict[str, Any]:
         "_cuda_beginAllocateToPool": lambda device, pool: pools(device).begin(pool),
         "_cuda_beginAllocateCurrentThreadToPool": lambda device, pool: pools(device).begin(pool),
         "_cuda_endAllocateToPool": lambda device, pool: pools(device).end(pool),
+        "_cuda_endAllocateCurrentStreamToPool": lambda device, pool: pools(device).end(pool),
         "_cuda_releasePool": lambda device, pool: pools(device).release(pool),
     }
 
@@ -271,6 +273,8 @@ def cuda_patches(machine: Machine) -> list[Patch]:
             {n: functions[n] for n in ("_cuda_isCurrentStreamCapturing", "_graph_pool_handle")},
         ),
         *wanted(cuda.memory, {**memory, "MemPool": pool, "_lazy_init": machine.initialize}),
+        # Before torch 2.7 a pool was entered through another object.
+        *wanted(cuda.memory, {"MemPoolContext": lambda pool: pool}, only_existing=True),
         *_annotations(machine),
         *wanted(cuda.memory, {"is_initialized": lambda: machine.initialized}),
     ]

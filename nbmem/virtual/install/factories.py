@@ -72,9 +72,7 @@ NUMBERED = (
 
 
 def _by_number() -> list[Patch]:
-    """A CPU-only build cannot read `device=0`: there is no accelerator that it could mean."""
-    if hasattr(_C, "_cuda_getDeviceCount") and torch.version.cuda is not None:
-        return []
+    """Without a card torch cannot read `device=0`: there is no accelerator that it could mean."""
 
     def taught(true_factory: Any) -> Any:
         def factory(*args: Any, **kwargs: Any) -> Any:

@@ -33,9 +33,9 @@ def remove(mode: CardMode) -> None:
     """Take the mode off this thread's stack, wherever in it the mode is."""
     above: list[Any] = []
     while torch._C._len_torch_dispatch_stack():
-        top = modes._pop_mode()
-        if top is mode:
+        if modes._get_current_dispatch_mode() is mode:
+            mode.__exit__(None, None, None)  # torch counts: while a mode is on, nothing compiles
             break
-        above.append(top)
+        above.append(modes._pop_mode())
     for other in reversed(above):
         modes._push_mode(other)

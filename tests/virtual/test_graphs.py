@@ -1,0 +1,105 @@
+"""CUDA graphs: what is captured stays in a private pool, and a replay allocates nothing."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+
+MIB = 1 << 20
+SIZE = 4 * MIB
+SEGMENT = 20 * MIB
+"""What the allocator takes from the driver for a block of 1 to 10 MiB."""
+
+
+def held():
+    return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+
+
+def pools():
+    found = {}
+    for segment in torch.cuda.memory_snapshot():
+        pool = segment["segment_pool_id"]
+        found[pool] = found.get(pool, 0) + segment["total_size"]
+    return found
+
+
+@pytest.fixture
+def x(gpu):
+    return torch.ones(SIZE // 4, device="cuda")
+
+
+def captured(function, **options):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, **options):
+        assert torch.cuda.is_current_stream_capturing()
+        result = function()
+    assert not torch.cuda.is_current_stream_capturing()
+    return graph, result
+
+
+def test_what_is_captured_comes_from_a_pool_of_its_own(x):
+    graph, y = captured(lambda: x * 2 + 1)
+    assert held() == (2 * SIZE, 2 * SEGMENT)
+    assert pools() == {(0, 0): SEGMENT, graph.pool(): SEGMENT}
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    for _ in range(3):
+        graph.replay()
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+    y + 1  # a block of the pool is free, but not for what is outside of the graph
+    assert pools() == {(0, 0): SEGMENT, graph.pool(): SEGMENT}
+    del y
+    torch.cuda.empty_cache()
+    assert held() == (SIZE, 2 * SEGMENT)  # a replay may write to it
+    graph.reset()
+    torch.cuda.empty_cache()
+    assert held() == (SIZE, SEGMENT)
+
+
+def test_graphs_that_share_a_pool_share_what_one_of_them_left_free(x):
+    first, y = captured(lambda: x * 2 + 1)
+    second, z = captured(lambda: x * 3 + 1, pool=first.pool())
+    assert second.pool() == first.pool()
+    assert held() == (3 * SIZE, 2 * SEGMENT)
+    alone, w = captured(lambda: x * 4 + 1)
+    assert held() == (4 * SIZE, 3 * SEGMENT)
+    del first, y, z, alone, w
+    torch.cuda.empty_cache()
+    assert pools() == {(0, 0): SEGMENT, second.pool(): SEGMENT}
+    del second
+    torch.cuda.empty_cache()
+    assert pools() == {(0, 0): SEGMENT}
+
+
+def test_a_pools_handle_and_a_stream_can_be_given(x):
+    handle, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+    graph, y = captured(lambda: x * 2, pool=handle, stream=stream)
+    assert pools() == {(0, 0): SEGMENT, graph.pool(): SEGMENT}
+    assert graph.pool() == handle
+    assert torch.cuda.current_stream() != stream
+    del y
+
+
+def test_a_capture_that_fails_is_over(x):
+    with pytest.raises(ZeroDivisionError):
+        captured(lambda: x * (1 // 0))
+    assert not torch.cuda.is_current_stream_capturing()
+    assert (x * 2).numel() == x.numel()
+    assert pools()[0, 0] == SEGMENT
+
+
+def test_graphed_callables_hold_their_static_tensors_and_no_more(x):
+    class Curve(torch.nn.Module):
+        def forward(self, a):
+            return (a * 2).exp()
+
+    sample = x.requires_grad_()
+    curve = torch.cuda.make_graphed_callables(Curve(), (sample,))
+    # The sample, the output, its gradient outside of the pool and the input's inside.
+    assert held()[0] == 4 * SIZE
+    torch.cuda.empty_cache()  # what warming up took
+    assert sorted(pools().values()) == [SEGMENT, SEGMENT]
+    for _ in range(3):
+        y = curve(torch.ones(SIZE // 4, device="cuda", requires_grad=True))
+        y.sum().backward()
+        del y
+        assert held()[0] == 4 * SIZE
