@@ -61,7 +61,8 @@ def test_history_and_snapshot(gpu):
 
 
 @pytest.mark.skipif(
-    not hasattr(torch.cuda.memory, "_set_memory_metadata"), reason="labels are newer than this torch"
+    not hasattr(torch.cuda.memory, "_set_memory_metadata"),
+    reason="labels are newer than this torch",
 )
 def test_backward_has_the_stack_and_the_label_of_the_engines_thread(gpu):
     torch.cuda.memory._record_memory_history(context="all", stacks="python")
