@@ -39,7 +39,7 @@ accuracy: ## compare the virtual GPU and three baselines with recorded runs: dow
 accuracy-cpu: setup ## the same with the CPU build of torch: the runs that need no torchvision
 	$(VENV) -m tests.accuracy
 
-torches: ## the virtual GPU's tests on torch 2.6, 2.9, 2.11, 2.13 and the newest
+torches: ## nbmem's tests of torch on 2.6, 2.9, 2.11, 2.13 and the newest: 5 to 7 GB each
 	$(PYTHON) tools/torches.py
 
 clean: ## remove what the commands above made, environments and results included
