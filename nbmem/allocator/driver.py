@@ -12,6 +12,7 @@ RANGE_STEP = 1 << 40
 CARD_STEP = 1 << 48
 """Between the addresses of two cards: one address space holds them all, as on a real machine."""
 _STEP = 2 << 20
+_CHUNK = 32 << 20
 
 
 class Driver(Protocol):
@@ -106,3 +107,35 @@ class SimulatedDriver:
         """Take that memory back."""
         del addr
         self.used -= size
+
+
+class DownwardDriver(SimulatedDriver):
+    """Addresses as a real driver was seen to hand them out.
+
+    Address space is taken in chunks of 32 MiB, each below the last, and smaller segments go into
+    what larger ones leave of their chunks (nearly always so on the H100 of tests/recordings). It
+    matters because up to torch 2.11 the allocator takes the lowest of equal blocks: the newest.
+    """
+
+    __slots__ = ("_left", "_lowest")
+
+    def __init__(self, total_bytes: int, *, number: int = 0) -> None:
+        """Make the driver of one card; `number` is its ordinal where there are several."""
+        super().__init__(total_bytes, number=number)
+        self._lowest = SEGMENT_START + number * CARD_STEP
+        self._left: dict[int, list[int]] = {}
+
+    def malloc(self, size: int) -> int | None:
+        """Hand out `size` bytes; None if they cannot be had."""
+        if super().malloc(size) is None:
+            return None
+        size = -(-size // _STEP) * _STEP
+        room = next((room for room in range(size, _CHUNK, _STEP) if self._left.get(room)), 0)
+        if room:
+            addr = self._left[room].pop()
+        else:
+            room = -(-size // _CHUNK) * _CHUNK
+            addr = self._lowest = self._lowest - room
+        if room > size:
+            self._left.setdefault(room - size, []).append(addr + size)
+        return addr

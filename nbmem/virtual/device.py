@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.allocator.driver import SimulatedDriver
+from nbmem.allocator.driver import DownwardDriver
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.core.events import Action
 from nbmem.virtual.cudnn.client import Client
@@ -36,7 +36,7 @@ allocations here, of which there are about as many."""
 logger = logging.getLogger(__name__)
 
 
-class CardDriver(SimulatedDriver):
+class CardDriver(DownwardDriver):
     """cudaMalloc of a card whose context and other processes take their part, too."""
 
     __slots__ = ("_gpu",)

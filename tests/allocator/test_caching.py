@@ -3,7 +3,7 @@
 import pytest
 
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.allocator.driver import SimulatedDriver
+from nbmem.allocator.driver import DownwardDriver, SimulatedDriver
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.core.errors import ReplayError, UsageError
 from nbmem.core.events import Action, BlockState
@@ -218,3 +218,12 @@ def test_lowering_max_split_size_over_split_segments_is_refused_where_torch_woul
     with pytest.raises(ReplayError, match="lowered while larger segments were split"):
         a.malloc(150 * MIB)
     assert kept == block
+
+
+def test_a_card_hands_out_addresses_downwards_and_fills_its_chunks():
+    """As recorded: resnet50_b40_sgdm_offload reserves 68 MiB more where they rise."""
+    driver = DownwardDriver(GIB)
+    first, second, small, large = (driver.malloc(n * MIB) for n in (20, 20, 2, 124))
+    assert second == first - 32 * MIB
+    assert small == second + 20 * MIB
+    assert large == second - 128 * MIB
