@@ -29,6 +29,7 @@ def test_importing_it_imports_no_torch():
 def test_every_patch_is_undone():
     import pynvml
     from torch._dynamo import eval_frame, trace_rules
+    from torch._higher_order_ops.flex_attention import FlexAttentionHOP
 
     cudnn_rnn = importlib.import_module("torch.backends.cudnn.rnn")
     watched = [
@@ -39,7 +40,8 @@ def test_every_patch_is_undone():
         torch.autograd.profiler.record_function, cudnn_rnn,
         torch.distributed, torch.distributed.distributed_c10d, sys,
         torch.nn.parallel.DistributedDataParallel, eval_frame, torch.compiler, torch.nn.init,
-        trace_rules, torch.nn.parallel._functions.Scatter, torch._TorchCompileInductorWrapper,
+        trace_rules, FlexAttentionHOP,
+        torch.nn.parallel._functions.Scatter, torch._TorchCompileInductorWrapper,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

@@ -72,6 +72,30 @@ def test_models_and_optimizers_are_compiled_in_every_way(gpu):
     assert len(optimizer.state) == 4
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_flex_attention_writes_no_scores(gpu):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    size, rows = (2, 4, 256, 64), 2 * 4 * 256
+    q, k, v = (
+        torch.randn(size, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in "qkv"
+    )
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 256, 256, device="cuda")
+    before = torch.cuda.memory_allocated()
+    out, row = torch.compile(flex_attention)(
+        q, k, v, lambda score, b, h, i, j: score + i - j, block_mask=mask, return_lse=True
+    )
+    assert out.size() == size
+    assert row.size() == size[:-1]
+    assert torch.cuda.memory_allocated() - before == rows * (2 * 64 + 4 + 4)  # lse is scaled
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    out.backward(torch.empty_like(out))
+    # The output's gradient, a scratch row and the three gradients.
+    assert torch.cuda.max_memory_allocated() - held == rows * (4 * 2 * 64 + 4)
+    assert q.grad.size() == size
+
+
 def test_the_compiler_is_itself_again_afterwards():
     seen = []
     compiled = torch.compile(double, backend=lambda graph, _inputs: seen.append(graph) or graph)

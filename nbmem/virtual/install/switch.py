@@ -13,6 +13,7 @@ from nbmem.virtual import current
 from nbmem.virtual.device import conf_from_environment
 from nbmem.virtual.dispatch import CardMode
 from nbmem.virtual.engine import engine_patches
+from nbmem.virtual.flex import flex_patches
 from nbmem.virtual.frames import excepthook_patch
 from nbmem.virtual.install.accelerator import accelerator_patches
 from nbmem.virtual.install.autocast import Autocast
@@ -83,6 +84,7 @@ class Activation:
             *tensor_patches(self.mode),
             *storage_patches(self.mode),
             *factory_patches(),
+            *flex_patches(),
             *filling_patches(self.mode),
             *data_parallel_patches(self.machine),
             *ddp_patches(self.machine),
