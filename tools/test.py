@@ -163,7 +163,8 @@ def _pythons(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Compile the JupyterLab extension as users get it, and look at it in a browser as they do.
 
-    Playwright's event loop disturbs other tests, hence a process of their own.
+    In the newest JupyterLab all of it, in the oldest the tests that are marked so. Playwright's
+    event loop disturbs other tests, hence processes of their own.
     """
     if not (ROOT / "tests" / "browser").exists():
         return 0, "left out: there is no tests/browser"
@@ -181,7 +182,12 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
         code, last = _stream(npm, "--prefix", place, "run", task)
         if code:
             return code, f"npm run {task}: {last}"
-    return _stream(str(small), "-m", "pytest", "tests/browser")
+    code, newest = _stream(str(small), "-m", "pytest", "tests/browser")
+    if code:
+        return code, newest
+    small = _beside(python, "browser-oldest", fresh=fresh)
+    code, oldest = _stream(str(small), "-m", "pytest", "-m", "oldest", "tests/browser")
+    return code, f"{newest}; JupyterLab 4.4: {oldest}"
 
 
 def _missing_chromium() -> str | None:

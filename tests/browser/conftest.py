@@ -44,6 +44,7 @@ def _why_not(items: list[pytest.Item]) -> str | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cells(*code): of the notebook that the test opens")
+    config.addinivalue_line("markers", "oldest: is run in the oldest JupyterLab, too")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

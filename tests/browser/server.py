@@ -45,7 +45,7 @@ class Server:
         extensions.mkdir(parents=True)
         (extensions / "nbmem-labextension").symlink_to(EXTENSION)
         env = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER_", "JPY_"))}
-        env |= {
+        self._env = env | {
             "JUPYTER_CONFIG_DIR": str(root / "config"),
             "JUPYTER_DATA_DIR": str(root / "data"),
             "JUPYTER_RUNTIME_DIR": str(root / "run"),
@@ -69,7 +69,7 @@ class Server:
         self._log = (root / "server.log").open("w")
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULES[app], *options],
-            env=env,
+            env=self._env,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             cwd=self._notebooks,
@@ -84,6 +84,14 @@ class Server:
         book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
         nbformat.write(book, self._notebooks / name)
         return name
+
+    def jupyter(self, *words: str) -> str:
+        """What a command of Jupyter's says with this server's settings."""
+        command = [sys.executable, "-m", "jupyter", *words]
+        asked = subprocess.run(
+            command, env=self._env, capture_output=True, text=True, check=True, timeout=120
+        )
+        return asked.stdout + asked.stderr
 
     def touch(self, name: str) -> None:
         """Make an empty file beside the notebooks: what a cell waits for."""

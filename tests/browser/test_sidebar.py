@@ -20,6 +20,7 @@ for step in range(40):
 print(torch.cuda.max_memory_allocated())"""
 
 
+@pytest.mark.oldest
 @pytest.mark.cells(LOAD, TRAIN, name="train.ipynb")
 def test_the_numbers_move_while_a_training_cell_runs(notebook, page):
     notebook.run(0)
@@ -87,6 +88,7 @@ def test_without_a_gpu_a_virtual_card_is_chosen_from_a_menu(notebook, page):
     page.get_by_test_id("nbmem-said").get_by_text("is out").wait_for()
 
 
+@pytest.mark.oldest
 @pytest.mark.cells(LOAD, "x = torch.zeros(2**22, device='cuda')\nprint(x.nbytes)", "1 + 1")
 def test_a_cell_that_has_run_has_a_row_and_a_badge(notebook, page):
     notebook.run(0)
@@ -105,6 +107,7 @@ def test_a_cell_that_has_run_has_a_row_and_a_badge(notebook, page):
     badge.wait_for()
 
 
+@pytest.mark.oldest
 @pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")
 def test_a_command_of_the_palette_traces_the_cell(notebook, page):
     notebook.run(0)

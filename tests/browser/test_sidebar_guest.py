@@ -59,7 +59,10 @@ def statuses_in_the_middle(notebook, index):
 
 @pytest.mark.cells("1 + 1", BLOCK, LOAD, BLOCK.replace("stop", "second.stop"))
 def test_a_kernel_is_shown_busy_for_as_long_as_its_cell_runs(notebook, page, lab):
-    """A request's own `idle` would be taken for the cell's: JupyterLab's #10701."""
+    """A request's own `idle` would be taken for the cell's: JupyterLab's #10701.
+
+    Up to 4.4 its own debugger, which asks when a notebook opens, is taken for the cell.
+    """
     notebook.run(0)
     notebook.run(1, wait=False)
     without = statuses_in_the_middle(notebook, 1)

@@ -47,6 +47,7 @@ def test_two_tabs_on_one_notebook_are_both_live(notebook, context, lab):
     assert len(peaks) == 1
 
 
+@pytest.mark.oldest
 @pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")
 def test_a_restart_is_said_and_survived(notebook, page):
     notebook.run(0)
