@@ -3,7 +3,8 @@
     python -m tests.benchmarks.explorer_speed [CHROMIUM]
 
 Reading the session, the data, and its size in Python; with a Chromium, also the redraw in a page
-(a zoom of the timeline, to the next frame), which shall take at most 0.3 s.
+(a zoom of the timeline, to the next frame), which shall take at most 0.3 s; and what the kernel
+takes to tell a live widget of a moment, with what the page takes to add and draw it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from typing import TYPE_CHECKING
 import bokeh
 import numpy as np
 
-from nbmem.analysis import build_report
+from nbmem.analysis import books_of, report_of
+from nbmem.analysis.closeup import closeup
 from nbmem.views.explorer import explorer_output
+from nbmem.views.explorer.data import VERSION, closeup_data
+from nbmem.views.explorer.output import packed
 from tests.benchmarks.load_to_report import LAYERS, Training
 
 if TYPE_CHECKING:
@@ -34,7 +38,7 @@ STATIC = Path(__file__).parents[2] / "nbmem" / "views" / "widget" / "static"
 BOKEHJS = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
 PAGE = """<!DOCTYPE html><body><div id="root"></div><script type="module">
 import explorer from './explorer.js';
-const [values, on] = [await (await fetch('values.json')).json(), {}];
+Object.assign(globalThis, {values: await (await fetch('values.json')).json(), on: {}});
 const script = await (await fetch('bokeh.js')).arrayBuffer();
 const model = {
   get: name => values[name], set: (name, value) => { values[name] = value; }, save_changes() {},
@@ -43,6 +47,24 @@ const model = {
 };
 explorer.render({model, el: document.getElementById('root')});
 </script>"""
+ASKED = 5
+"""Moments that a live widget is asked for."""
+TOLD = """async told => {
+    const [times, where] = [[], document.querySelector('[data-testid=nbx-where]')];
+    for (const [event, closeup] of told) {
+        const began = performance.now();
+        Object.assign(values, {moment: event, closeup});
+        on['change:moment']();
+        on['change:closeup']();
+        const shown = event.toLocaleString('en-US');
+        while (!where.textContent.includes(shown) || where.textContent.includes('nearest')) {
+            await new Promise(done => requestAnimationFrame(done));
+        }
+        await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+        times.push(performance.now() - began);
+    }
+    return times;
+}"""
 REDRAW = """async () => {
     const times = [];
     for (const label of ['Zoom in', 'Zoom in', 'Zoom out', 'Zoom out', 'Show all']) {
@@ -80,8 +102,8 @@ def served(folder: Path):
     server.shutdown()
 
 
-def in_a_page(browser, values: dict) -> tuple[float, list[float]]:
-    """Milliseconds to the first picture (BokehJS included), and of each redraw."""
+def in_a_page(browser, values: dict, told: list) -> tuple[float, list[float], list[float]]:
+    """Milliseconds to the first picture (BokehJS included), of redraws, and of exact moments."""
     with tempfile.TemporaryDirectory() as name, served(Path(name)) as url:
         folder = Path(name)
         (folder / "index.html").write_text(PAGE)
@@ -93,13 +115,27 @@ def in_a_page(browser, values: dict) -> tuple[float, list[float]]:
         page.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]", timeout=60_000)
         first = page.locator("[data-testid=nbx-explorer]").get_attribute("data-drawn-ms")
         redraws = page.evaluate(REDRAW)
+        learned = page.evaluate(TOLD, told)
         page.close()
-    return float(first), redraws
+    return float(first), redraws, learned
+
+
+def told_of(books) -> tuple[list[tuple[int, dict]], list[float]]:
+    """What a live widget is told of some moments, and the milliseconds that each takes."""
+    found, times = [], []
+    for part in range(1, ASKED + 1):
+        event = books.events * part // (ASKED + 1) + 1
+        began = time.perf_counter()
+        data = packed(closeup_data(closeup(books, event)))
+        times.append(1000 * (time.perf_counter() - began))
+        found.append((event, {"version": VERSION, "data": data}))
+    return found, times
 
 
 def measure(chromium: str | None) -> None:
     """Print a line for each size."""
-    print("events      report     data    output     first picture   redraw median, worst")
+    print("events      report     data    output     a moment: kernel, sent")
+    print("            first picture   redraw median, worst   a moment in the page")
     with contextlib.ExitStack() as stack:
         browser = None
         if chromium:
@@ -111,21 +147,27 @@ def measure(chromium: str | None) -> None:
         for events in SIZES:
             recorded = session(events)
             began = time.perf_counter()
-            report = build_report(recorded)
+            books = books_of(recorded)
+            report = report_of(books)
             read = time.perf_counter()
             output = explorer_output(report)
             written = time.perf_counter()
-            line = (
+            told, asked = told_of(books)
+            sent = max(len(closeup["data"]) for _, closeup in told) / 1024
+            print(
                 f"{report.events:9,}  {read - began:6.2f} s {written - read:6.3f} s "
-                f"{len(json.dumps(output)) / 1024:6.1f} kB"
+                f"{len(json.dumps(output)) / 1024:6.1f} kB   "
+                f"{np.median(asked):5.0f} ms {max(asked):5.0f} ms {sent:5.1f} kB"
             )
             if browser is not None:
                 values = {"report": output, "moment": report.peak.at.event, "bokeh": "3"}
-                first, redraws = in_a_page(browser, values | {"span": None, "tensor": None})
-                line += (
-                    f"   {first:7.0f} ms     {np.median(redraws):5.0f} ms {max(redraws):5.0f} ms"
+                values |= {"span": None, "tensor": None, "closeup": {}}
+                first, redraws, learned = in_a_page(browser, values, told)
+                middle = np.median(redraws), np.median(learned)
+                print(
+                    f"            {first:7.0f} ms       {middle[0]:5.0f} ms {max(redraws):5.0f} ms "
+                    f"    {middle[1]:5.0f} ms {max(learned):5.0f} ms"
                 )
-            print(line)
 
 
 if __name__ == "__main__":
