@@ -71,6 +71,7 @@ class CardMode(TorchDispatchMode):
     def __init__(self, machine: Machine, *, defer: bool = False) -> None:
         super().__init__()
         self.machine: Machine | None = machine
+        self._cards = machine.by_device
         self.storages = Storages()
         self.host = Unwritten(everything=defer)
         self.values = Values(machine.gpus[0].note, self.storages, self.host)
@@ -122,11 +123,10 @@ class CardMode(TorchDispatchMode):
 
     def _card_of(self, call: Call) -> VirtualGPU | None:
         """The card that the call names, else that of its tensors; None: it is not about one."""
-        assert self.machine is not None
         device = call.kwargs.get("device")
-        if device is not None and device.type in _CARD_DEVICES:
+        if device is not None and device.type in _CARD_DEVICES and self.machine is not None:
             return self.machine.gpu(device)
-        cards = self.machine.by_device
+        cards = self._cards
         for tensor in call.tensors:
             gpu = cards.get(true_device(tensor))
             if gpu is not None:

@@ -241,7 +241,8 @@ def data_parallel(steps):
     spread = nn.DataParallel(model)
     after = []
     for _ in range(steps):
-        torch.cuda.memory._record_memory_history(clear_history=True)
+        torch.cuda.memory._record_memory_history(None)
+        torch.cuda.memory._record_memory_history()
         result = spread(torch.randn(64, 1000))
         assert (result.get_device(), result.size(0)) == (0, 64)
         result.sum().backward()
