@@ -33,11 +33,9 @@ class PlainSGD(Remedy):
         """Turn an Adam into an SGD without momentum, and drop its state."""
         import torch
 
-        if not _one_of(optimizer, ADAMS):
-            return
-        sgd = torch.optim.SGD([torch.nn.Parameter(torch.empty(0))], lr=1e-3)
-        _become(optimizer, torch.optim.SGD, sgd.defaults)
-        self.applied += 1
+        if _one_of(optimizer, ADAMS):
+            _become(optimizer, torch.optim.SGD(_dummy(), lr=1e-3))
+            self.applied += 1
 
 
 class EightBit(Remedy):
@@ -56,55 +54,36 @@ class EightBit(Remedy):
             self.refuse("bitsandbytes is not installed in this environment.")
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """Its kernels cannot run without a card, so a stand-in takes the memory that it takes."""
+        """The package's own class makes its state; its kernel is an operator without a result.
+
+        So the virtual card takes for it what it asks torch for (seen with 0.50.2). A release that
+        hands addresses to a C library instead fails, and the plan says with what.
+        """
         if self.why_not is None and _one_of(optimizer, ADAMS):
-            _become(optimizer, _eight_bit_class(), {"lr": 1e-3})
+            package = importlib.import_module("bitsandbytes")
+            _become(optimizer, package.optim.AdamW8bit(_dummy()))
             self.applied += 1
 
 
-def _become(optimizer: Any, kind: type, defaults: dict[str, Any]) -> None:
-    """Change an optimizer's class; its groups keep their parameters and learning rate."""
-    optimizer.__class__ = kind
-    optimizer.state.clear()
-    optimizer.defaults = {**defaults, "lr": optimizer.defaults.get("lr", 1e-3)}
-    for group in optimizer.param_groups:
-        kept = {name: group[name] for name in ("params", "lr", "initial_lr") if name in group}
-        group.clear()
-        group.update({**defaults, **kept})
-    optimizer._patch_step_function()  # noqa: SLF001 - torch's own way to give a class its hooks
-
-
-def _eight_bit_class() -> type:
+def _dummy() -> list[Any]:
     import torch
 
-    class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
-        """The memory of bitsandbytes' optimizer with two states.
+    return [torch.nn.Parameter(torch.empty(0))]
 
-        https://github.com/bitsandbytes-foundation/bitsandbytes/blob/0.49.0/bitsandbytes/optim/optimizer.py
-        (Optimizer2State.init_state): two tensors of bytes and a float32 scale for each block of
-        256; tensors below 4096 elements keep float32. Its kernels work in place.
-        """
 
-        def step(self, closure: Any = None) -> Any:
-            """Make the state that is missing."""
-            loss = None if closure is None else closure()
-            for group in self.param_groups:
-                for p in group["params"]:
-                    if p.grad is not None and p not in self.state:
-                        self.state[p] = _state(p)
-            return loss
-
-    def _state(p: Any) -> dict[str, Any]:
-        if p.numel() < 4096:
-            return {name: torch.zeros_like(p, dtype=torch.float32) for name in ("state1", "state2")}
-        blocks = -(-p.numel() // 256)
-        state: dict[str, Any] = {}
-        for number in (1, 2):
-            state[f"state{number}"] = torch.zeros_like(p, dtype=torch.uint8)
-            state[f"absmax{number}"] = torch.zeros(blocks, device=p.device)
-        return state
-
-    return AdamW8bit
+def _become(optimizer: Any, other: Any) -> None:
+    """Change an optimizer into another; its groups keep their parameters and learning rate."""
+    kept = ("param_groups", "state")
+    lr = optimizer.defaults.get("lr", other.defaults["lr"])
+    optimizer.__class__ = type(other)
+    optimizer.__dict__.update({n: v for n, v in vars(other).items() if n not in kept})
+    optimizer.defaults = {**other.defaults, "lr": lr}
+    optimizer.state.clear()
+    for group in optimizer.param_groups:
+        own = {name: group[name] for name in ("params", "lr", "initial_lr") if name in group}
+        group.clear()
+        group.update({**other.defaults, **own})
+    optimizer._patch_step_function()  # noqa: SLF001 - torch's own way to give a class its hooks
 
 
 class Fused(Remedy):
