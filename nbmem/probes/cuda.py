@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.session import DeviceInfo
-
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from nbmem.core.session import DeviceInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,8 @@ def device_info(index: int, total_bytes: int | None, *, virtual: bool) -> Device
     """
     torch: Any = initialized_torch()
     properties = torch.cuda.get_device_properties(index)
+    from nbmem.core.session import DeviceInfo  # with numpy, which --help does without
+
     return DeviceInfo(
         index=index,
         name=str(properties.name),

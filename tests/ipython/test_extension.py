@@ -222,7 +222,7 @@ def test_help_lists_every_command_and_option(run):
 
 def _loaded_by(statement):
     look = f"print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
-    code = f"import sys, json; {statement}; {look}"
+    code = f"import sys, json; {statement}\n{look}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
@@ -241,3 +241,12 @@ def test_loading_the_extension_imports_neither_torch_nor_numpy():
         "nbmem.load_ipython_extension(InteractiveShell.instance())"
     )
     assert loaded == ["IPython"]
+
+
+def test_the_commands_help_imports_nothing_heavy():
+    loaded = _loaded_by(
+        "import io; from nbmem.cli import main; out, sys.stdout = sys.stdout, io.StringIO()\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: sys.stdout = out\n"
+    )
+    assert loaded == []
