@@ -8,7 +8,8 @@ import pytest
 
 from nbmem.virtual.cards import CARDS
 from nbmem.virtual.cudnn import client
-from nbmem.virtual.cudnn.problem import Problem
+from nbmem.virtual.cudnn.problem import Answer, Problem
+from nbmem.virtual.kernels import convolution_workspace
 from nbmem.virtual.naming import find_card
 
 H100 = find_card("H100")
@@ -88,3 +89,19 @@ def test_cudnn_answers_what_a_card_took(asked, asked_for, recorded):
     found = asked.ask(asked_for)
     assert found.nbytes == recorded
     assert not found.clustered
+
+
+@pytest.mark.parametrize(
+    ("rows", "channels", "side", "answered", "recorded"),
+    [
+        (8, 2, 256, 142_734_480, 142_734_480),  # unet_b8_adam
+        (8, 64, 80, 26_869_904, 26_869_904),  # deeplabv3_resnet50_b8_sgdm
+        (16, 64, 56, 26_869_904, 262_144),  # resnet152_b16_sgdm: a product for each image
+    ],
+)
+def test_few_small_images_are_not_multiplied_one_by_one(rows, channels, side, answered, recorded):
+    sizes = (rows, 64, side, side), (channels, 64, 1, 1), (rows, channels, side, side)
+    found = convolution_workspace.nbytes(
+        problem("weight", *sizes, (0, 0)), Answer(answered, clustered=False), H100, last=False
+    )
+    assert found == pytest.approx(recorded, abs=512)

@@ -40,6 +40,9 @@ COPYING_PAYS_UNALIGNED = 105
 SINGLE_IMAGES = 1.0
 SINGLE_IMAGES_MOST = 3.3
 FILLED = 0.6
+# The results of single images need blocks enough, of 64 rows and columns each: 8 are not taken
+# (unet_b8, 64 to 2; deeplabv3_b8, 64 to 64), 16 are (resnet152_b16, 64 to 64).
+LEAST_FILLED = 0.1
 TILE = 128
 """Rows and columns of one tile of a weight gradient."""
 MOST_PARTS = 18
@@ -158,6 +161,8 @@ def _for_weight(shape: Shape, answer: Answer | None, card: Card) -> int:
     if answer is not None and (answer.nbytes == 0 or not (shape.plain or answer.clustered)):
         return answer.nbytes
     if shape.plain:
+        if answer is not None and not (answer.clustered or _fills(shape, card)):
+            return answer.nbytes
         # A product for each image, and then their sum.
         single = shape.images * shape.inputs * shape.outputs * 4
         if single <= _most_single(shape, card) * shape.copies:
@@ -165,6 +170,12 @@ def _for_weight(shape: Shape, answer: Answer | None, card: Card) -> int:
     elif answer is None and _few_channels(shape):
         return 0
     return shape.copies + partial_sums(shape, card)
+
+
+def _fills(shape: Shape, card: Card) -> bool:
+    """Whether a product for each image keeps enough multiprocessors busy."""
+    blocks = shape.images * ceil(shape.inputs / 64) * ceil(shape.outputs / 64)
+    return blocks >= LEAST_FILLED * card.processors
 
 
 def _most_single(shape: Shape, card: Card) -> float:
