@@ -79,3 +79,22 @@ def test_reports_say_what_they_rest_on(gpu):
         assert note[:40] in render_html(report)
     assert notes.VALUES not in report.notes
     del kept
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("experts", "note"),
+    [("eager", notes.NONZERO), ("grouped_mm", notes.COUNTS), ("batched_mm", None)],
+)
+def test_tokens_reach_their_experts(gpu, experts, note):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    config = transformers.MixtralConfig(
+        hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=4, num_local_experts=4, vocab_size=100,
+    )  # fmt: skip
+    config._experts_implementation = experts
+    model = transformers.MixtralForCausalLM(config).cuda().bfloat16()
+    tokens = torch.randint(0, 100, (2, 32), device="cuda")
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    assert all(p.grad is not None for p in model.parameters())
+    assert notes.on_figures(gpu.notes) == ([] if note is None else [note])
