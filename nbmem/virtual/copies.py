@@ -72,6 +72,17 @@ def copy_(mode: CardMode, call: Call) -> Any:
     return mode.host.run(Call(aten.copy_.default, (target, value), {}))
 
 
+def copy_each(mode: CardMode, call: Call) -> Any:
+    """`torch._foreach_copy_`: across devices it is one copy after the other."""
+    targets, sources = call.args[:2]
+    if all(_is_on(tensor, call.gpu) for tensor in call.tensors):
+        return NotImplemented
+    with mode:
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
+    return None
+
+
 def item(mode: CardMode, call: Call) -> Any:
     """`.item()`, `bool()`, `float()`."""
     tensor = call.args[0]
@@ -118,6 +129,7 @@ def like(mode: CardMode, call: Call) -> Any:
 SPECIAL: dict[Any, Any] = {
     aten._to_copy.default: to_copy,
     aten.copy_.default: copy_,
+    aten._foreach_copy_.default: copy_each,
     aten._local_scalar_dense.default: item,
     aten.item.default: item,
     aten.equal.default: equal,

@@ -1,6 +1,8 @@
 """Several cards in one machine: each has its own books, and torch's calls reach the right one."""
 
 import io
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -126,6 +128,27 @@ def test_tensors_move_between_cards_with_their_values(mixed):
     assert torch.zeros_like(there, device=0).device == here.device
     assert there.new_zeros(2).device == torch.as_tensor(there).device == there.device
     assert there.untyped_storage().device == there.device
+    torch._foreach_copy_([there, torch.ones(2, device="cuda:0")], [here * 2, torch.ones(2)])
+    assert there.tolist() == [6, 8]
+
+
+def test_a_number_is_a_device(two):
+    for device in (torch.device(1), torch.device("cuda:1")):
+        assert isinstance(device, torch.device)
+        assert device == torch.ones(2).to(device).device == torch.ones(2, device=1).device
+
+
+def test_a_copy_of_a_model_for_ddp_stays_on_its_card(two):
+    if not torch.distributed.is_available():
+        pytest.skip("this torch has no torch.distributed")
+    torch.distributed.init_process_group("nccl", rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(nn.Linear(64, 64).to("cuda:1"))
+        wrapped(torch.ones(2, 64, device="cuda:1")).sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert wrapped.device == torch.device("cuda", 1)
+    assert [bool(gpu.context_bytes) for gpu in two] == [False, True]
 
 
 def test_a_model_spread_over_two_cards_trains(two):
@@ -290,3 +313,30 @@ def test_a_report_says_what_the_other_card_held(two):
     assert "--device 1" in note
     assert "cuda:1" in str(trace)
     del model, other
+
+
+SCRIPT = """
+import torch
+
+first = torch.empty(3 << 20, dtype=torch.uint8, device="cuda:0")
+second = [torch.empty(5 << 20, dtype=torch.uint8, device="cuda:1") for _ in range(3)]
+"""
+
+
+def test_a_script_runs_on_two_and_each_has_its_report(tmp_path):
+    script, saved = tmp_path / "train.py", tmp_path / "train.nbmem"
+    script.write_text(SCRIPT)
+
+    def nbmem(*arguments):
+        command = [sys.executable, "-m", "nbmem", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    done = nbmem("run", script, "--gpu", "2xT4", "--save", saved)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Peak 15.0 MiB allocated")
+    assert "train.py on Tesla T4 (cuda:1, virtual)" in done.stdout
+    assert "- cuda:0 (Tesla T4) was used, too: up to 3.0 MiB allocated" in done.stdout
+    assert nbmem("report", saved, "--device", "0").stdout.startswith("Peak 3.0 MiB allocated")
+    refused = nbmem("plan", script, "--gpu", "2xT4")
+    assert refused.returncode == 2
+    assert "An estimate is about one card, and '2xT4' is a machine of 2." in refused.stderr
