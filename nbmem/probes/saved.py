@@ -48,6 +48,14 @@ class Saved(NamedTuple):
     owner: Any
 
 
+def why_unreadable() -> str | None:
+    """Why this torch does not show what a graph has saved; None if it does."""
+    torch: Any = loaded_torch()
+    if torch is None or hasattr(torch._C._autograd.SavedTensor, "data"):  # noqa: SLF001
+        return None
+    return f"torch {torch.__version__} does not show them, 2.7 and later do"
+
+
 def saved_tensors(
     outputs: Iterable[Any], module_of: Callable[[Any], Module | None]
 ) -> Iterator[Saved]:

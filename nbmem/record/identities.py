@@ -10,7 +10,7 @@ import numpy as np
 from nbmem.core.categories import Category
 from nbmem.core.session import Identities, Marks
 from nbmem.probes import tensors
-from nbmem.probes.saved import Module, saved_tensors
+from nbmem.probes.saved import Module, saved_tensors, why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -113,6 +113,9 @@ class IdentityLog:
             return
         if forward is not None:
             self._forwards.add(forward)
+        self.unread = why_unreadable()
+        if self.unread is not None:
+            return
         try:
             found = list(saved_tensors(outputs, self._module_of))
         except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet

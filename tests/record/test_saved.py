@@ -11,6 +11,7 @@ from nbmem import virtual  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
 from nbmem.ledger.books import Books  # noqa: E402
 from nbmem.probes import saved  # noqa: E402
+from nbmem.record import identities  # noqa: E402
 
 nn = torch.nn
 pytestmark = [
@@ -164,3 +165,12 @@ def test_a_graph_that_cannot_be_read_costs_only_the_names(monkeypatch):
     report = trace.report()
     assert [row.name for row in report.phases if row.step == 1][-2:] == ["optimizer", "zero_grad"]
     assert any("lost the names of what graphs have saved: ValueError" in n for n in report.notes)
+
+
+def test_a_torch_that_does_not_show_them_is_said(monkeypatch):
+    monkeypatch.setattr(identities, "why_unreadable", lambda: "torch 2.6.0 does not show them")
+    net = Net().cuda()
+    with nbmem.trace() as trace:
+        net(torch.randn(2, 3, 8, 8, device="cuda")).sum().backward()
+    (note,) = trace.report().notes
+    assert note.startswith("nbmem lost the names of what graphs have saved: torch 2.6.0 does not")
