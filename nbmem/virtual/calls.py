@@ -121,6 +121,13 @@ def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tens
     return found
 
 
+def operator_of(name: str) -> Any:
+    """An aten operator by "name.overload"; None where this torch has none."""
+    packet, _, overload = name.partition(".")
+    found = getattr(torch.ops.aten, packet, None)
+    return getattr(found, overload or "default", None) if found is not None else None
+
+
 def _map(value: Any, change: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)

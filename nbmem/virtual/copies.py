@@ -9,7 +9,7 @@ import torch
 from nbmem.virtual.calls import Call
 from nbmem.virtual.shapes import infer, spec_of
 from nbmem.virtual.tensors import LAZY, is_virtual, true_device
-from nbmem.virtual.values import dense
+from nbmem.virtual.values import dense, stand_in
 
 if TYPE_CHECKING:
     from nbmem.virtual.device import VirtualGPU
@@ -98,7 +98,10 @@ def equal(mode: CardMode, call: Call) -> bool:
         return False
     twins = [mode.values.twin(t) if is_virtual(t) else t for t in (left, right)]
     if twins[0] is None or twins[1] is None:
-        return True
+        known, unknown = (twins[0], right) if twins[1] is None else (twins[1], left)
+        if known is None or known.dtype is not torch.bool:
+            return True
+        return bool((known == stand_in(torch.bool, mode.storages.of(unknown))).all())
     return bool(call.func(twins[0], twins[1], *call.args[2:], **call.kwargs))
 
 

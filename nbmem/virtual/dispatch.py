@@ -35,13 +35,25 @@ if TYPE_CHECKING:
 
     Special = Callable[["CardMode", Call], Any]
 
-SPECIAL: dict[Any, Special] = {
-    **copies.SPECIAL,
-    **dynamic.SPECIAL,
-    **memory_ops.SPECIAL,
-    **rnn.SPECIAL,
-    torch.ops.aten.add.Tensor: engine.add,
-}
+
+class _Handlers(dict):  # type: ignore[type-arg]
+    """By operator; those of libraries that may be imported later are found by name."""
+
+    def __missing__(self, func: Any) -> Special | None:
+        handler = dynamic.FOREIGN.get(func._schema.name)
+        self[func] = handler
+        return handler
+
+
+SPECIAL = _Handlers(
+    {
+        **copies.SPECIAL,
+        **dynamic.SPECIAL,
+        **memory_ops.SPECIAL,
+        **rnn.SPECIAL,
+        torch.ops.aten.add.Tensor: engine.add,
+    }
+)
 """Operators that are not answered by a shape rule; a handler may return NotImplemented."""
 MIXES_DEVICES = frozenset(
     {
@@ -49,11 +61,13 @@ MIXES_DEVICES = frozenset(
         torch.ops.aten.index_put.default,
         torch.ops.aten.index_put_.default,
         torch.ops.aten._index_put_impl_.default,
+        torch.ops.aten._foreach_copy_.default,
     }
 )
 """Operators that take CPU tensors of any shape beside those on the card."""
 _CARD_DEVICES = frozenset({"cuda", "lazy"})
 _CACHE_LIMIT = 20_000
+_NO_SUBCLASS = torch.Tensor.__torch_dispatch__
 
 
 class CardMode(TorchDispatchMode):
@@ -83,8 +97,9 @@ class CardMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator; an error leaves without pinning the arguments in its traceback."""
-        del types
         __tracebackhide__ = True
+        if types and any(kind.__torch_dispatch__ is not _NO_SUBCLASS for kind in types):
+            return NotImplemented  # It says itself which tensors it consists of.
         kwargs = kwargs or {}
         if self.machine is None:
             return func(*args, **kwargs)
@@ -114,7 +129,7 @@ class CardMode(TorchDispatchMode):
         if func in CHOICES:
             with self:
                 return CHOICES[func](*args, **kwargs)
-        special = SPECIAL.get(func)
+        special = SPECIAL[func]
         if special is not None:
             answer = special(self, call)
             if answer is not NotImplemented:

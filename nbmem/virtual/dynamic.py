@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.notes import BINS, COUNTS, MASKED_SELECT, NONZERO, REPEAT, UNIQUE
+from nbmem.virtual.notes import BINS, COUNTS, MASKED_SELECT, NMS, NONZERO, REPEAT, UNIQUE
 from nbmem.virtual.shapes import Results, spec_of
 from nbmem.virtual.tensors import is_virtual
 
@@ -175,7 +175,22 @@ def pack(mode: CardMode, call: Call) -> Any:
     return packed, sizes
 
 
+def nms(mode: CardMode, call: Call) -> Any:
+    """Indices of the boxes that no better box covers."""
+    boxes = call.args[0]
+    if boxes.size(0):
+        call.gpu.note(NMS)
+    return _deliver(mode, call, ((boxes.size(0),), torch.int64))
+
+
+def left_aligned(mode: CardMode, call: Call) -> bool:
+    """Whether a padding mask allows TransformerEncoder to cut the padding off: it keeps it."""
+    del mode, call
+    return False
+
+
 SPECIAL: dict[Any, Any] = {
+    aten._nested_tensor_from_mask_left_aligned.default: left_aligned,
     aten._pack_padded_sequence.default: pack,
     aten.nonzero.default: nonzero,
     aten.masked_select.default: masked_select,
@@ -191,3 +206,5 @@ SPECIAL: dict[Any, Any] = {
     aten.repeat_interleave.Tensor: repeat_interleave,
     aten.bincount.default: bincount,
 }
+FOREIGN: dict[str, Any] = {"torchvision::nms": nms}
+"""Operators of other libraries, by name."""

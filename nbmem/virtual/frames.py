@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.virtual.install.patches import Patch
 
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
+    from types import CodeType, FrameType, TracebackType
 
 _OWN = str(Path(__file__).parent)
 
@@ -17,6 +17,15 @@ _OWN = str(Path(__file__).parent)
 def is_own(frame: FrameType) -> bool:
     """Whether a frame is the virtual card's, which a real card would not have."""
     return frame.f_code.co_filename.startswith(_OWN)
+
+
+def line_outside() -> tuple[CodeType, int]:
+    """Where in the program the virtual card is asked: code and instruction."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_back is not None and is_own(frame):
+        frame = frame.f_back
+    assert frame is not None
+    return frame.f_code, frame.f_lasti
 
 
 def without_own(traceback: TracebackType | None) -> TracebackType | None:

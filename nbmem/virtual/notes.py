@@ -32,6 +32,7 @@ REPEAT = (
     f"How often repeat_interleave repeats {_UNKNOWN}: once each is assumed, which may be too few. "
     "output_size=... says the sum."
 )
+NMS = f"How many boxes nms keeps {_UNKNOWN}: all are assumed, {_BOUND}."
 BINS = (
     f"How many bins bincount makes {_UNKNOWN}: minlength is assumed, which may be too few. "
     "A larger minlength=... says how many."
@@ -39,6 +40,10 @@ BINS = (
 COUNTS = (
     f"How many elements fall into each bin of bincount or histc {_UNKNOWN}: the same number in "
     "each is assumed."
+)
+LOOP = (
+    f"A condition that {_UNKNOWN} was asked for again and again at one line: in case a loop waits "
+    "for it, the opposite is answered from time to time."
 )
 
 

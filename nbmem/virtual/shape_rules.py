@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbmem.virtual.kernels.convolution_layout import layout, of_call, planar, strides
+from nbmem.virtual.missing_rules import MISSING
 from nbmem.virtual.shapes import Results, as_meta, infer, spec_of
 from nbmem.virtual.values import dense
 
@@ -68,6 +70,19 @@ def convolution_backward(call: Call) -> Results:
     return _several(shapes, formats)
 
 
+def loss(call: Call) -> Results:
+    """A reduced loss stays in the storage of the losses of all elements, shrunk to one number.
+
+    aten/src/ATen/native/Loss.cpp: TORCH_META_FUNC(mse_loss) (resize_), soft_margin_loss_out;
+    aten/src/ATen/native/cuda/Loss.cu: binary_cross_entropy_out_cuda
+    """
+    spec = infer(call).fresh[0]
+    source, target = call.args[:2]
+    whole = torch.broadcast_shapes(source.size(), target.size()).numel()
+    spec = replace(spec, nbytes=max(spec.nbytes, whole * spec.dtype.itemsize))
+    return Results(spec, (spec,))
+
+
 def _several(specs: list[Any], formats: list[torch.memory_format]) -> Results:
     """Dense tensors in these formats where there is a result."""
     fresh: list[TensorSpec] = []
@@ -89,6 +104,7 @@ def encoder_layer(call: Call) -> Results:
 
 
 SHAPES: dict[Any, Callable[[Call], Results]] = {
+    **MISSING,
     aten._softmax.default: softmax,
     aten._log_softmax.default: softmax,
     aten._softmax_backward_data.default: softmax_backward,
@@ -97,4 +113,8 @@ SHAPES: dict[Any, Callable[[Call], Results]] = {
     aten._transformer_encoder_layer_fwd.default: encoder_layer,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
+    aten.mse_loss.default: loss,
+    aten.smooth_l1_loss.default: loss,
+    aten.soft_margin_loss.default: loss,
+    aten.binary_cross_entropy.default: loss,
 }

@@ -31,6 +31,7 @@ CPU = torch.device("cpu")
 true_device = _C.TensorBase.device.__get__
 """The device that C++ sees; `tensor.device` is disguised."""
 _make = torch.Tensor._make_subclass
+true_wrapper = torch.Tensor._make_wrapper_subclass
 
 
 class _Wrapper(torch.Tensor):
@@ -73,7 +74,7 @@ def bare(  # noqa: PLR0913 - what a tensor is
     ordinal: int,
 ) -> torch.Tensor:
     """A tensor on a card with a storage of `nbytes` that nothing has been allocated for yet."""
-    wrapper = torch.Tensor._make_wrapper_subclass(
+    wrapper = true_wrapper(
         _Wrapper, size, stride, offset, dtype=dtype, device=LAZY[ordinal], storage_size=nbytes
     )
     with DataKernels():

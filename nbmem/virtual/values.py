@@ -8,17 +8,20 @@ program as on a real card. A stand-in for anything else is what a healthy run wo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C
 
 from nbmem.virtual.calls import Call, facts_of
-from nbmem.virtual.notes import VALUES
+from nbmem.virtual.frames import line_outside
+from nbmem.virtual.notes import LOOP, VALUES
 from nbmem.virtual.tensors import CPU, Block, is_virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
 
     from nbmem.virtual.host.unwritten import Unwritten
     from nbmem.virtual.tensors import Storages
@@ -28,6 +31,8 @@ WHOLE_BYTES = 64 << 10
 """Integers and bools are followed up to this many bytes."""
 LARGE = 1 << 18
 """Elements from which a copy to the CPU holds zeros instead of a stand-in."""
+PATIENCE = 256
+"""How often one line gets the same answer to an unknown condition."""
 FLOATS = 16
 """Floats are followed up to this many elements: scales and averages, not activations."""
 
@@ -35,6 +40,9 @@ _HEALTHY: dict[Any, bool] = {
     aten.isnan.default: False,
     aten.isinf.default: False,
     aten.isclose.default: True,
+    # Asked by torch.distributions, whether parameters and samples are what they may be.
+    aten._is_all_true.default: True,
+    aten._is_any_true.default: False,
 }
 _PASS_ON = frozenset(
     {
@@ -56,6 +64,10 @@ _UNDEFINED = frozenset(
     {aten.empty.memory_format, aten.empty_strided.default, aten.empty_like.default,
      aten.new_empty.default, aten.new_empty_strided.default}
 )  # fmt: skip
+_BY_GEOMETRY = frozenset(
+    {aten.zeros_like.default, aten.ones_like.default, aten.full_like.default,
+     aten.new_zeros.default, aten.new_ones.default, aten.new_full.default}
+)  # fmt: skip
 # A healthy run finds no infinity, so the flag stays as it is while the gradients are unknown.
 _HARMLESS = frozenset({aten._amp_foreach_non_finite_check_and_unscale_.default})
 
@@ -74,6 +86,7 @@ class Values:
         self._note = note
         self._storages = storages
         self._host = host
+        self._asked: Counter[tuple[CodeType, int]] = Counter()
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A CPU view of a virtual tensor's values; None if they are not known."""
@@ -130,7 +143,7 @@ class Values:
         twins: dict[int, torch.Tensor] = {}
         for tensor in call.tensors:
             if is_virtual(tensor):
-                twin = self.twin(tensor)
+                twin = _shape(tensor) if call.func in _BY_GEOMETRY else self.twin(tensor)
                 if twin is None:
                     return False
                 twins[id(tensor)] = twin
@@ -218,7 +231,20 @@ class Values:
             with _C._DisableTorchDispatch():
                 return twin.item()
         self._note(VALUES)
-        return stand_in(tensor.dtype, self._storages.of(tensor))
+        block = self._storages.of(tensor)
+        answer = stand_in(tensor.dtype, block)
+        if tensor.dtype is torch.bool and (block is None or block.healthy is None):
+            return self._until_loops_end(answer)
+        return answer
+
+    def _until_loops_end(self, answer: bool) -> bool:  # noqa: FBT001
+        """`while not done.all()` ends on a card; here it does when the answer turns."""
+        place = line_outside()
+        self._asked[place] += 1
+        if self._asked[place] % PATIENCE:
+            return answer
+        self._note(LOOP)
+        return not answer
 
     def on_cpu(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """What a copy to the CPU holds."""
@@ -241,6 +267,10 @@ class Values:
         except MemoryError:  # More than this machine can even promise: one zero stands for all.
             with _C._DisableTorchDispatch():
                 return torch.zeros((), dtype=dtype, device=CPU).expand(tensor.size())
+
+
+def _shape(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty((), dtype=tensor.dtype, device=CPU).expand(tensor.size())
 
 
 def dense(tensor: torch.Tensor) -> tuple[int, ...]:

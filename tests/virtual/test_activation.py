@@ -42,6 +42,7 @@ def test_every_patch_is_undone():
         torch.nn.parallel.DistributedDataParallel, eval_frame, torch.compiler, torch.nn.init,
         trace_rules, FlexAttentionHOP,
         torch.nn.parallel._functions.Scatter, torch._TorchCompileInductorWrapper,
+        torch.nn.parameter.UninitializedTensorMixin,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

@@ -8,7 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
+import numpy as np
 from torch import nn
+
+from nbmem.core.errors import UsageError
 
 CUDA = torch.device("cuda", 0)
 
@@ -188,6 +191,51 @@ def test_in_place_and_indexing(gpu):
     x[rows.cuda()] = 0.0
     x.t_()
     assert x.size() == (16, 8)
+
+
+def test_lists_and_arrays_are_indices(gpu):
+    x = torch.randn(4, 5, 6, device="cuda")
+    assert x[[0, 2]].size() == x[range(2)].size() == (2, 5, 6)
+    assert x[:, [0, 2]].size() == (4, 2, 6)
+    assert x[[True, False, True, False]].size() == x[np.array([0, 3])].size() == (2, 5, 6)
+    assert x[(0, 1), (2, 3)].size() == (2, 6)
+    assert x[[]].size() == (0, 5, 6)
+    assert x[torch.tensor([0, 1], device="cuda"), [0, 1]].size() == (2, 6)
+    before = torch.cuda.memory_allocated()
+    x[[0, 1]] = 0.0
+    x[:, [1, 2]] = torch.randn(4, 2, 6, device="cuda")
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_a_generator_of_the_card(gpu):
+    generator = torch.Generator("cuda").manual_seed(3)
+    assert generator.device == CUDA
+    assert isinstance(generator, torch.Generator)
+    assert isinstance(torch.default_generator, torch.Generator)
+    assert torch.randn(3, device="cuda", generator=generator).is_cuda
+    assert torch.randperm(4, device="cuda", generator=generator).size() == (4,)
+    generator.set_state(generator.get_state())
+    on_cpu = torch.Generator().manual_seed(0)
+    assert torch.rand(2, generator=on_cpu).tolist() == pytest.approx([0.4963, 0.7682], abs=1e-3)
+
+
+def test_a_lazy_module_gets_its_parameters_on_the_card(gpu):
+    for model in (nn.LazyLinear(5).cuda(), nn.LazyLinear(5).to("cuda")):
+        assert model(torch.randn(2, 3, device="cuda")).is_cuda
+        assert model.weight.size() == (5, 3)
+        assert model.weight.device == CUDA
+
+
+def test_a_subclass_says_itself_what_it_consists_of(gpu):
+    parts = [torch.randn(2, 8, device="cuda"), torch.randn(5, 8, device="cuda")]
+    ragged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    assert (ragged * 2).values().size() == (7, 8)
+    assert nn.Linear(8, 4).cuda()(ragged).values().device == CUDA
+
+
+def test_what_has_no_shape_rule_says_so(gpu):
+    with pytest.raises(UsageError, match=r"has dense tensors, but no sparse ones \(COO, CSR\)"):
+        torch.randn(3, 3, device="cuda").to_sparse()
 
 
 def test_memory_is_freed_when_the_last_reference_goes(gpu):

@@ -65,6 +65,34 @@ def test_a_loop_over_tokens_ends_where_the_program_says_so(gpu, mode):
             assert bool(unfinished.max() == 0) is (length == 2)
 
 
+def test_a_loop_that_waits_for_values_ends_and_says_so(gpu):
+    """As the rejection sampling of torch.distributions.VonMises."""
+    done = torch.zeros(4, dtype=torch.bool, device="cuda")
+    rounds = 0
+    while not done.all():
+        done = done | (torch.randn(4, device="cuda") > 0)
+        rounds += 1
+    assert rounds < 1000
+    assert any("a loop waits" in note for note in gpu.notes)
+
+
+def test_a_healthy_run_passes_the_checks_of_libraries(gpu):
+    loc, scale = torch.randn(4, device="cuda"), torch.rand(4, device="cuda")
+    torch.distributions.Normal(loc, scale).log_prob(torch.randn(4, device="cuda"))
+    torch.distributions.Beta(scale, scale).rsample()
+    window = torch.hann_window(64, device="cuda")
+    spectrum = torch.stft(
+        torch.randn(2, 400, device="cuda"), 64, window=window, return_complex=True
+    )
+    assert torch.istft(spectrum, 64, window=window).size() == (2, 400)
+
+
+def test_what_is_made_in_the_likeness_of_something_unknown_is_known(gpu):
+    unknown = torch.randn(3, device="cuda")
+    assert torch.zeros_like(unknown).tolist() == [0, 0, 0]
+    assert unknown.new_ones(2, dtype=torch.int64).tolist() == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("question", "answer"),
     [

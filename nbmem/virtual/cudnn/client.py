@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -73,8 +72,11 @@ class Client:
         """End the worker."""
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(OSError):
+            try:
                 process.communicate(timeout=5)
+            except (OSError, subprocess.TimeoutExpired):  # it still loads cuDNN on a busy machine
+                process.kill()
+                process.wait()
 
 
 @lru_cache(maxsize=1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
+from nbmem.virtual.calls import operator_of
 from nbmem.virtual.install.patches import Patch
 from nbmem.virtual.recurrent import autocast_cells
 from nbmem.virtual.tensors import is_virtual
@@ -184,13 +185,6 @@ def _guarded(operator: Any, policy: Callable[[Any, Any, Any], Any]) -> Callable[
             return policy(operator, args, kwargs)
 
     return kernel
-
-
-def operator_of(name: str) -> Any:
-    """An aten operator by "name.overload"; None where this torch has none."""
-    packet, _, overload = name.partition(".")
-    found = getattr(torch.ops.aten, packet, None)
-    return getattr(found, overload or "default", None) if found is not None else None
 
 
 def implement(library: Any, operator: Any, kernel: Any, key: str) -> None:

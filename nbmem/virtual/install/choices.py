@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from nbmem.virtual.attention import scaled_dot_product_attention
-from nbmem.virtual.install.autocast import implement, operator_of
+from nbmem.virtual.calls import operator_of
+from nbmem.virtual.install.autocast import implement
 from nbmem.virtual.recurrent import MODES, layer
 
 aten = torch.ops.aten
@@ -99,6 +100,20 @@ def _suggested(tensor: torch.Tensor) -> torch.memory_format:
     return torch.contiguous_format
 
 
+def ctc_loss(  # noqa: PLR0913 - the schema's
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,  # noqa: FBT001, FBT002
+) -> torch.Tensor:
+    """Lengths are read to the host, wherever they are."""
+    lengths = input_lengths.tolist(), target_lengths.tolist()
+    return aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+
+
 CHOICES: dict[Any, Any] = {
     operator: choice
     for operator, choice in (
@@ -112,6 +127,7 @@ CHOICES: dict[Any, Any] = {
         (operator_of("softmax.int"), softmax),
         (operator_of("log_softmax.int"), log_softmax),
         (operator_of("batch_norm"), batch_norm),
+        (operator_of("ctc_loss.Tensor"), ctc_loss),
     )
     if operator is not None
 }

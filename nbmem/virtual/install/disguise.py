@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.install.moving import MOVES
+from nbmem.virtual.install.moving import MOVES, card_device, is_card, lazy_patches
 from nbmem.virtual.install.patches import Patch, wanted
-from nbmem.virtual.tensors import CUDA, is_virtual, true_device
+from nbmem.virtual.tensors import CUDA, LAZY, is_virtual, true_device, true_wrapper
 
 if TYPE_CHECKING:
     from nbmem.virtual.dispatch import CardMode
@@ -85,7 +85,13 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
             )
         raise AttributeError("Can't get __cuda_array_interface__ on a CPU tensor.")
 
+    def wrapper(*args: Any, **kwargs: Any) -> torch.Tensor:
+        """A subclass around tensors of the card: the engine must take it for one of them."""
+        kwargs = {name: _for_cpp(value) for name, value in kwargs.items()}
+        return true_wrapper(*map(_for_cpp, args), **kwargs)
+
     names = {
+        "_make_wrapper_subclass": staticmethod(wrapper),
         "device": property(device),
         "is_cuda": property(is_cuda),
         "get_device": get_device,
@@ -98,7 +104,11 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
         "is_pinned": is_pinned,
         "__cuda_array_interface__": property(array_interface),
     }
-    return [*wanted(torch.Tensor, names), *wanted(torch.Tensor, MOVES)]
+    return [*wanted(torch.Tensor, names), *wanted(torch.Tensor, MOVES), *lazy_patches()]
+
+
+def _for_cpp(value: Any) -> Any:
+    return LAZY[card_device(value).index] if is_card(value) else value
 
 
 def printing_patches(mode: CardMode) -> list[Patch]:

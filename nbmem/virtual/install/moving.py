@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import _C
+from torch.nn import parameter
 
 from nbmem.virtual import current
+from nbmem.virtual.install.patches import Patch
 from nbmem.virtual.tensors import CUDA, is_virtual
 
 _Base: Any = _C.TensorBase
@@ -87,6 +89,12 @@ def new_tensor(self: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
     needs_grad = kwargs.pop("requires_grad", False)
     fresh = torch.tensor(data, device="cpu", **kwargs)
     return fresh.to(target).requires_grad_(needs_grad)
+
+
+def lazy_patches() -> list[Patch]:
+    """Parameters of lazy modules let only functions that they know move them."""
+    lazy: Any = vars(parameter)["UninitializedTensorMixin"]
+    return [Patch(lazy, "_allowed_methods", [*lazy._allowed_methods, to, cuda])]
 
 
 MOVES = {"to": to, "cuda": cuda, "new_tensor": new_tensor}

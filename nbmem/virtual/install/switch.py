@@ -25,6 +25,8 @@ from nbmem.virtual.install.disguise import printing_patches, tensor_patches
 from nbmem.virtual.install.distributed import ddp_patches
 from nbmem.virtual.install.factories import factory_patches
 from nbmem.virtual.install.filling import filling_patches
+from nbmem.virtual.install.generators import generator_patches
+from nbmem.virtual.install.indexing import indexing_patches
 from nbmem.virtual.install.patches import Patch, Patches, wanted
 from nbmem.virtual.install.storage import storage_patches
 from nbmem.virtual.install.threads import remove, thread_patches
@@ -85,6 +87,8 @@ class Activation:
             *storage_patches(self.mode),
             *factory_patches(),
             *flex_patches(),
+            *generator_patches(),
+            *indexing_patches(),
             *filling_patches(self.mode),
             *data_parallel_patches(self.machine),
             *ddp_patches(self.machine),

@@ -13,6 +13,7 @@ from nbmem.virtual.kernels import (
     blas,
     convolution,
     embedding,
+    loss,
     normalization,
     pointwise,
     reduce,
@@ -31,6 +32,7 @@ KERNELS: tuple[Kernel, ...] = (
     *convolution.KERNELS,
     *normalization.KERNELS,
     *pointwise.KERNELS,
+    *loss.KERNELS,
 )
 
 
