@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch._prims_common import suggest_memory_format
+
 from nbmem.virtual.kernels.plan import DNN, Kernel, out, temporary
 
 if TYPE_CHECKING:
@@ -37,9 +39,17 @@ def on_gradient_and_input(launch: Launch) -> Iterator[Step]:
 
 
 def batch_norm(launch: Launch) -> Iterator[Step]:
-    """cuDNN's kernel; for contiguous inputs it keeps no reserve."""
+    """cuDNN's kernel; without an activation in it, it keeps no reserve."""
     yield from _outs(launch)
     yield DNN
+
+
+def batch_norm_backward(launch: Launch) -> Iterator[Step]:
+    """The gradient is brought into the input's format."""
+    gradient, wanted = launch["grad_output"], suggest_memory_format(launch["input"])
+    if not gradient.is_contiguous(memory_format=wanted):
+        yield temporary("gradient", gradient.numel() * gradient.element_size())
+    yield from batch_norm(launch)
 
 
 KERNELS = (
@@ -57,8 +67,14 @@ KERNELS = (
         shown_by="vit_b_16_b32_adamw, backward",
     ),
     Kernel(
-        ops=("cudnn_batch_norm", "cudnn_batch_norm_backward"),
+        ops=("cudnn_batch_norm",),
         rule=batch_norm,
+        source="aten/src/ATen/native/cudnn/BatchNorm.cpp",
+        shown_by="resnet50_b32_sgdm",
+    ),
+    Kernel(
+        ops=("cudnn_batch_norm_backward",),
+        rule=batch_norm_backward,
         source="aten/src/ATen/native/cudnn/BatchNorm.cpp",
         shown_by="resnet50_b32_sgdm",
     ),
