@@ -2,7 +2,10 @@
 
 import { h } from './dom.js';
 import { fitting, type Picture } from './figures.js';
-import { colourOf, hatchOf, inkOn, type ITheme } from './theme.js';
+import { colourOf, inkOn, type ITheme } from './theme.js';
+
+/** What is hatched has a glyph of its own in the picture. */
+const HATCHED = ['rounding', 'cached_releasable', 'cached_stuck'];
 
 export interface IBox<T> {
   left: number;
@@ -42,18 +45,20 @@ export class Boxes<T> {
     this._size = [width, height];
     this._picture.x(0, width);
     this._picture.y(height, 0);
-    this._picture.fill('boxes', {
-      left: boxes.map(box => box.left),
-      right: boxes.map(box => box.right),
-      top: boxes.map(box => box.top),
-      bottom: boxes.map(box => box.bottom),
-      colour: boxes.map(box =>
-        box.paint === '' ? 'rgba(128, 128, 128, 0.18)' : colourOf(box.paint)
-      ),
-      hatch: boxes.map(box => hatchOf(box.paint) ?? 'rgba(0, 0, 0, 0)'),
-      pattern: boxes.map(box => (hatchOf(box.paint) === null ? ' ' : '/')),
-      alpha: boxes.map(box => box.alpha)
+    const ground = (box: IBox<T>): string =>
+      box.paint === '' ? 'rgba(128, 128, 128, 0.18)' : colourOf(box.paint);
+    const edges = (some: IBox<T>[]): Record<string, number[]> => ({
+      left: some.map(box => box.left),
+      right: some.map(box => box.right),
+      top: some.map(box => box.top),
+      bottom: some.map(box => box.bottom),
+      alpha: some.map(box => box.alpha)
     });
+    const plain = boxes.filter(box => !HATCHED.includes(box.paint));
+    this._picture.fill('boxes', { ...edges(plain), colour: plain.map(ground) });
+    for (const paint of HATCHED) {
+      this._picture.fill(`boxes ${paint}`, edges(boxes.filter(box => box.paint === paint)));
+    }
     this._label();
   }
 
@@ -70,7 +75,9 @@ export class Boxes<T> {
 
   wear(theme: ITheme): void {
     this._ink = theme.ink;
-    this._picture.glyph('boxes', { line_color: theme.ground });
+    for (const name of ['boxes', ...HATCHED.map(paint => `boxes ${paint}`)]) {
+      this._picture.glyph(name, { line_color: theme.ground });
+    }
     this._picture.glyph('chosen', { line_color: theme.ink });
     this._label();
   }

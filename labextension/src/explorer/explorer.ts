@@ -30,6 +30,9 @@ interface ITab {
   parts: IPart[];
 }
 
+/** How long a kernel may take to tell of a moment before the nearest that is known is drawn. */
+const PATIENCE_MS = 300;
+
 let count = 0;
 
 export class Explorer {
@@ -69,6 +72,7 @@ export class Explorer {
 
   dispose(): void {
     this._isDisposed = true;
+    clearTimeout(this._late);
     this._ends.splice(0).forEach(end => end());
     this._timeline?.dispose();
     this.node.remove();
@@ -387,6 +391,15 @@ export class Explorer {
       );
     }
     this._timeline?.follow();
+    clearTimeout(this._late);
+    if (this._kernel !== null && data.moments.event[row] !== moment) {
+      this._late = setTimeout(() => this._followBelow(), PATIENCE_MS); // it may be busy for minutes
+    } else {
+      this._followBelow();
+    }
+  }
+
+  private _followBelow(): void {
     if (this._tab === 'moment') {
       this._ledger.follow();
       this._largest.follow();
@@ -417,6 +430,7 @@ export class Explorer {
   private readonly _clear = button('clear selection', () => this._choice.set({ span: null }));
   private _tabs: ITab[] = [];
   private _tab = 'moment';
+  private _late: ReturnType<typeof setTimeout> | undefined;
   private _timeline: Timeline | null = null;
   private _isDisposed = false;
 }

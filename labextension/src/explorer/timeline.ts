@@ -97,9 +97,7 @@ export class Timeline {
 
   /** There are more moments than before. */
   renew(): void {
-    const view = this._view;
-    this._all();
-    this._show(...view);
+    this._all(this._view);
   }
 
   /** The chosen moment and stretch. */
@@ -143,7 +141,7 @@ export class Timeline {
     this._picture.dispose();
   }
 
-  private _all(): void {
+  private _all(view: [number, number] | null = null): void {
     const { moments, events, duration, total } = this._data;
     this._at = this._byEvent ? moments.event : moments.t;
     this._end = this._byEvent ? Math.max(events, 1) : Math.max(duration, moments.t.at(-1) ?? 0, 1);
@@ -166,7 +164,7 @@ export class Timeline {
     this._limit = total - context[peak] - others[peak];
     this._picture.fill('peak', { x: [this._at[peak]], y: [allocatedAt(this._data, peak)] });
     this._strips = this._makeStrips();
-    this._view = [0, this._end];
+    this._view = view ?? [0, this._end];
     if (this._byEvent) {
       const rows = this._at.map((_, row) => row);
       this._fill([...this._at, this._end], [...rows, rows.length - 1]);

@@ -30,7 +30,7 @@ from bokeh.models import (
 )
 
 from nbmem.core.categories import ACTIVE, RESERVED
-from nbmem.views.palette import TINT_INK
+from nbmem.views.palette import COLOURS, HATCHES, TINT_INK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,22 +225,22 @@ def _grid(plot: Plot) -> None:
 
 def _boxes(plot: Plot) -> None:
     """Boxes with a text inside; the front end places both."""
-    boxes = _source(
-        "boxes", "left", "right", "bottom", "top", "colour", "hatch", "pattern", "alpha"
-    )
-    quad = Quad(
-        left="left",
-        right="right",
-        bottom="bottom",
-        top="top",
-        fill_color="colour",
-        fill_alpha="alpha",
-        line_width=1,
-        hatch_color="hatch",
-        hatch_pattern="pattern",
-        hatch_scale=7,
-    )
-    _draw(plot, quad, boxes, name="boxes")
+    edges = {edge: edge for edge in ("left", "right", "bottom", "top")}
+    paint = {"fill_alpha": "alpha", "line_width": 1}
+    plain = _source("boxes", *edges, "alpha", "colour")
+    _draw(plot, Quad(**edges, **paint, fill_color="colour"), plain, name="boxes")
+    for category in RESERVED:
+        if category in HATCHES:  # its own glyph: BokehJS makes a canvas for each box's own pattern
+            quad = Quad(
+                **edges,
+                **paint,
+                fill_color=COLOURS[category],
+                hatch_color=HATCHES[category],
+                hatch_pattern="/",
+                hatch_scale=7,
+            )
+            name = f"boxes {category.key}"
+            _draw(plot, quad, _source(name, *edges, "alpha"), name=name)
     text = Text(
         x="x",
         y="y",
