@@ -27,6 +27,10 @@ ENDLESS = 1 << 50
 """Bytes of the card on which a program may take what it wants: a pebibyte."""
 
 
+LONGEST = 160
+"""Characters of an error's text that an answer shows."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What to run.
@@ -165,6 +169,8 @@ def _failure(program: Program, error: BaseException) -> Failure:
     memory = isinstance(error, torch.cuda.OutOfMemoryError)
     if memory:
         text = text.partition(". GPU")[0]
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST - 3]}..."
     return Failure(kind="memory" if memory else "other", text=text, line=program.line_of(error))
 
 

@@ -10,12 +10,14 @@ from nbmem.views import style
 from nbmem.views.charts.growth import growth
 from nbmem.views.grid import Cell, Grid, cells
 from nbmem.views.html import page
-from nbmem.views.markup import Markup, element
+from nbmem.views.markup import Markup, clipped, element
 
 if TYPE_CHECKING:
     from nbmem.answers import Fit, Part, Probe
 
 _BAR = 24
+_ENDED = 48
+"""Characters of an error in the table; the sentences above have more of it."""
 
 
 def render_text(fit: Fit) -> str:
@@ -136,7 +138,7 @@ def _probes(fit: Fit, *, bars: bool) -> Grid:
 def _probe(probe: Probe, fit: Fit, *, bars: bool) -> tuple[Cell, ...]:
     strong = probe.value == fit.best
     if not probe.ran:
-        return cells(f"{probe.value:,}", "", "", "", "", f"fails: {probe.failure}")
+        return cells(f"{probe.value:,}", "", "", "", "", clipped(f"fails: {probe.failure}", _ENDED))
     share = min(probe.need / max(fit.card.total, 1), 1.0)
     end = "fits" if probe.fits else "out of memory"
     if bars:

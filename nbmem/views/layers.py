@@ -49,7 +49,8 @@ def render_text(layers: Layers) -> str:
     grid = _grid(layers, most=_MOST)
     left = len(layers.rows) - _MOST
     more = [f"{left} more layers: sort them (--sort saved), or read the HTML."] if left > 0 else []
-    return "\n".join([_about(layers), "", grid.text(), *more, *layers.sentences])
+    head = f"{layers.title}, {_about(layers)}"
+    return "\n".join([head, "", grid.text(), *more, *layers.sentences])
 
 
 def render_html(layers: Layers) -> str:
@@ -90,7 +91,7 @@ def records(layers: Layers) -> list[dict[str, Any]]:
 
 def _about(layers: Layers) -> str:
     given = "without an input" if layers.shape is None else f"for an input of {layers.shape}"
-    return f"{layers.title}, {given}; optimizer state {layers.optimizer}"
+    return f"{given}; optimizer state {layers.optimizer}"
 
 
 def _grid(layers: Layers, most: int) -> Grid:
