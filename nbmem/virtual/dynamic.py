@@ -69,12 +69,21 @@ def index_put(mode: CardMode, call: Call) -> Any:
     values = rest[0]
     with mode:
         if values.numel() == 1 and not is_virtual(values):
-            return tensor  # A masked fill: no indices are made.
+            return _written(mode, call)  # A masked fill: no indices are made.
         plain = _without_masks(indices)
         found = next(i for i in plain if i is not None).numel()
         if values.dim() and values.size(0) not in (1, found):
-            return tensor  # The mask's true count is the value's length; only the bound differs.
+            # The mask's true count is the value's length, or the value is a row for each.
+            return _written(mode, call)
         return call.func(tensor, plain, *rest, **call.kwargs)
+
+
+def _written(mode: CardMode, call: Call) -> Any:
+    """The call's result, with no memory of its own but for a result that is new."""
+    if call.func is aten.index_put.default:
+        return mode.execute(call)
+    mode.values.follow(call, [])
+    return call.args[0]
 
 
 def _without_masks(indices: Any) -> list[torch.Tensor | None]:

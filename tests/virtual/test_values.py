@@ -87,6 +87,20 @@ def test_a_healthy_run_passes_the_checks_of_libraries(gpu):
     assert torch.istft(spectrum, 64, window=window).size() == (2, 400)
 
 
+def test_what_is_written_through_a_mask_is_known(gpu):
+    labels = torch.tensor([3, 0, 2, 0]).cuda()
+    labels[labels == 0] = -100
+    assert labels.tolist() == [3, -100, 2, -100]
+    table = torch.zeros(3, 2, dtype=torch.int64, device="cuda")
+    mask = torch.tensor([True, False, True], device="cuda")
+    written = table.index_put((mask,), torch.tensor([5, 6], device="cuda"))
+    assert written.data_ptr() != table.data_ptr()
+    assert written.tolist() == [[5, 6], [0, 0], [5, 6]]
+    assert table.sum().item() == 0
+    labels[torch.randn(4, device="cuda") > 0] = 7
+    assert labels.tolist() == [1, 1, 1, 1]  # the mask is unknown, so are they
+
+
 def test_what_is_made_in_the_likeness_of_something_unknown_is_known(gpu):
     unknown = torch.randn(3, device="cuda")
     assert torch.zeros_like(unknown).tolist() == [0, 0, 0]
