@@ -23,7 +23,7 @@ CATEGORIES = (
     Category.GRADIENTS,
     Category.OPTIMIZER_STATE,
 )
-REST = ("rest", "activations and all else")
+REST = ("rest", "activations etc.")
 
 Storages = dict[tuple[int, int], int]
 """(card, address) -> bytes."""
