@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _INVALID_ORDINAL = (
     "CUDA error: invalid device ordinal\n"
     "GPU device may be out of range, do you have enough GPUs?\n"
-    "The virtual machine has {count}: cuda:0{last}."
+    "The virtual machine has {count}: cuda:0{last}. Ask for more as in 2xT4."
 )
 
 

@@ -299,6 +299,15 @@ def test_data_parallel_takes_what_torchs_copies_take(two):
     assert two[1].context_bytes == two[1].card.context_bytes + 2 * two[1].card.cublas_bytes + nccl
 
 
+def test_one_flat_buffer_of_a_broadcast_lives_at_a_time(two):
+    tensors = [torch.empty(MIB, device="cuda:0") for _ in range(4)]  # 4 MiB each: two in 10 MB
+    before = torch.cuda.memory_allocated(0)
+    copies = nn.parallel.comm.broadcast_coalesced(tensors, [0, 1])
+    assert torch.cuda.max_memory_allocated(0) - before == 8 * MIB
+    assert torch.cuda.max_memory_allocated(1) == torch.cuda.memory_allocated(1) == 16 * MIB
+    assert [[t.get_device() for t in of_card] for of_card in copies] == [[0] * 4, [1] * 4]
+
+
 def test_a_report_says_what_the_other_card_held(two):
     import nbmem
 

@@ -68,6 +68,8 @@ class Communication:
             flat = self.broadcast(_utils._flatten_dense_tensors(chunk), devices)
             for copies, buffer in zip(copied[1:], flat[1:], strict=True):
                 copies += [t.data for t in _utils._unflatten_dense_tensors(buffer, chunk)]
+                del buffer
+            del flat  # before the next one is made
         place = {id(tensor): at for at, tensor in enumerate(taken)}
         ordered = [[copies[place[id(t)]] for t in tensors] for copies in copied[1:]]
         return [list(tensors), *ordered]
@@ -139,11 +141,11 @@ class Communication:
 
 
 def data_parallel_patches(machine: Machine) -> list[Patch]:
-    """The C functions, and the scatter that asks for a stream of a real card."""
+    """The C functions, and the node that scatters inputs."""
     cards = Communication(machine)
 
     def scatter(ctx: Any, targets: Any, sizes: Any, dim: int, source: torch.Tensor) -> Any:
-        # torch's own needs torch.device(0), which a CPU-only build cannot make.
+        # torch's own asks for a stream of a real card.
         indices = [machine.gpu(target).index for target in targets]
         from_cpu = source.device.type == "cpu"
         ctx.dim, ctx.input_device = dim, -1 if from_cpu else source.get_device()
