@@ -188,7 +188,7 @@ class _Tilings:
             np.insert(blocks.kind, ends, GONE),
         )
         pieces, group = _merged(pieces, group, least)
-        return np.split(pieces, np.flatnonzero(np.diff(group)) + 1)
+        return np.split(pieces, np.searchsorted(group, np.arange(1, len(counts))))
 
 
 def _marks(*columns: Ints) -> NDArray[np.uint64]:
