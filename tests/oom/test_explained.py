@@ -75,6 +75,7 @@ def _small_pieces(autopsy):
     return autopsy.reserved - autopsy.allocated - autopsy.pieces
 
 
+@pytest.mark.usefixtures("named_graphs")
 def test_the_ledger_of_that_moment_is_the_card_and_its_free_bytes_are_the_drivers():
     model = network()
     autopsy, _, _ = out_of_memory(step, model, 30_000, names={"model": model})

@@ -53,6 +53,7 @@ def allocated():
     return torch.cuda.memory_allocated()
 
 
+@pytest.mark.usefixtures("named_graphs")
 def test_after_free_traceback_the_memory_is_what_it_was_before_the_cell(run):
     before = allocated()
     for first_line in ("%%memtrace --stacks\n", ""):
