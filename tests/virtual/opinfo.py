@@ -1,0 +1,120 @@
+"""Torch's own samples of its operators, run on the virtual card and on the CPU.
+
+    python -m tests.virtual.opinfo [NAME ...]
+
+prints every difference in shape, type, strides and shared storage, and what raises on the card
+alone; without names for all operators, in some twenty minutes. Not every difference is a fault:
+CUDA has strides of its own for some, and a shape that depends on values is a bound; some ask for
+their `out=` or an index below the functions that a virtual card replaces.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import unittest
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from nbmem import virtual
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
+_SAMPLES = 5
+
+
+def database() -> list[Any]:
+    """All of torch's OpInfos; they want a package that only torch's own tests use."""
+    sys.modules.setdefault("expecttest", types.ModuleType("expecttest")).__dict__.setdefault(
+        "TestCase", unittest.TestCase
+    )
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return list(op_db)
+
+
+def differences(op: Any) -> Iterator[str]:
+    """What differs for one operator, each a line; a virtual card must be active."""
+    for dtype in DTYPES:
+        if dtype not in op.supported_dtypes("cuda"):
+            continue
+        samples = list(op.sample_inputs("cpu", dtype))
+        for sample in samples[:: max(1, len(samples) // _SAMPLES)]:
+            arguments = (sample.input, sample.args, sample.kwargs)
+            try:
+                expected = _described(_run(op, arguments), arguments)
+            except (RuntimeError, ValueError, IndexError, TypeError):
+                continue  # Not for the CPU's kernel.
+            moved = pytree.tree_map(_on_card, arguments)
+            try:
+                found = _described(_run(op, moved), moved)
+            except Exception as err:  # noqa: BLE001 - whatever it is, it is the finding
+                yield f"{op.formatted_name} {dtype}: {type(err).__name__}: {str(err)[:200]}"
+                continue
+            if found != expected:
+                yield f"{op.formatted_name} {dtype}: {found}, on the CPU {expected}"
+
+
+def _run(op: Any, arguments: tuple[Any, tuple[Any, ...], dict[str, Any]]) -> Any:
+    source, args, kwargs = arguments
+    return op.op(source, *args, **kwargs)
+
+
+def _on_card(value: Any) -> Any:
+    """The same geometry on the card; views are views there, too."""
+    if value == "cpu" if isinstance(value, str) else value == torch.device("cpu"):
+        return "cuda"
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return value
+    count = value.untyped_storage().nbytes() // value.element_size()
+    whole = value.detach().resolve_conj().resolve_neg()
+    if whole.is_contiguous() and whole.numel() == count:
+        return whole.cuda()
+    flat = torch.empty(count, dtype=value.dtype).cuda()
+    return flat.as_strided(value.size(), value.stride(), value.storage_offset())
+
+
+def _described(result: Any, arguments: Any) -> list[Any]:
+    """Geometry and type of each result, and which argument it shares its storage with."""
+    tensors = [t for t in pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor)]
+    places = {
+        t.untyped_storage()._cdata: at
+        for at, t in reversed(list(enumerate(tensors)))
+        if t.layout is torch.strided
+    }
+    rows: list[Any] = []
+    for value in pytree.tree_leaves(result):
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            rows.append(type(value).__name__)
+            continue
+        shared = places.get(value.untyped_storage()._cdata) if value.numel() else None
+        steps = [s for n, s in zip(value.size(), value.stride(), strict=True) if n != 1]
+        rows.append((tuple(value.size()), value.dtype, value.numel() and tuple(steps), shared))
+    return rows
+
+
+def main() -> int:
+    """Print the differences of the named operators, or of all; 1 if there are any."""
+    names = set(sys.argv[1:])
+    seen: set[str] = set()
+    different: set[str] = set()
+    warnings.simplefilter("ignore")
+    with virtual.activated("H100"):
+        for op in database():
+            if names and op.name not in names:
+                continue
+            seen.add(op.name)
+            for line in dict.fromkeys(differences(op)):
+                different.add(op.name)
+                sys.stdout.write(line + "\n")
+    sys.stdout.write(f"{len(seen - different)} of {len(seen)} operators are as on the CPU\n")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
