@@ -251,8 +251,7 @@ def _dlrm() -> Any:
             self.t = nn.Sequential(nn.Linear(64 * 9, 512), nn.ReLU(), nn.Linear(512, 1))
 
         def forward(self, x: torch.Tensor, i: torch.Tensor) -> Any:
-            bags = [e(i[:, k]) for k, e in enumerate(self.e)]
-            return self.t(torch.cat([self.b(x), *bags], 1))
+            return self.t(torch.cat([self.b(x), *[e(i[:, k]) for k, e in enumerate(self.e)]], 1))
 
     return (
         Ranking(),

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem.virtual import shape_rules
 from nbmem.virtual.calls import Call
-from nbmem.virtual.kernels import KERNELS, convolution, embedding, reduce
+from nbmem.virtual.kernels import KERNELS, convolution, embedding, loss, reduce
 from nbmem.virtual.kernels.plan import Launch
 from nbmem.virtual.naming import find_card
 from nbmem.virtual.shapes import spec_of
@@ -104,3 +104,14 @@ def test_a_convolution_keeps_the_format_of_its_input(channels, groups, last, dty
     mask = [True, True, False]
     back = Call(torch.ops.aten.convolution_backward.default, (y, x, w, *more, mask), {})
     assert shape_rules.convolution_backward(back).fresh[0].stride == y.stride()
+
+
+def test_a_loss_and_a_logsumexp_hold_what_they_are_composed_of():
+    rows = torch.empty(512, 1000, device="meta")
+    every, few = rows.numel() * 4, 512 * 4
+    call = Call(torch.ops.aten.binary_cross_entropy_with_logits.default, (rows, rows), {})
+    taken = loss.bce_with_logits(Launch(call, (spec_of((), torch.float32, 0),), H100))
+    assert [step.nbytes for step in taken if step.kind == "temporary"][:2] == [every, every]
+    found = Call(torch.ops.aten.logsumexp.default, (rows, [1]), {})
+    taken = reduce.logsumexp(Launch(found, (spec_of((512,), torch.float32, 0),), H100))
+    assert [step.nbytes for step in taken if step.kind == "temporary"] == [few, few, 512, every]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.kernels.plan import Kernel, out, temporary
+from nbmem.virtual.kernels import reduce
+from nbmem.virtual.kernels.plan import Kernel, drop, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,31 @@ def reduced(launch: Launch) -> Iterator[Step]:
         yield temporary("terms", launch.outs[0].nbytes)
 
 
+def bce_with_logits(launch: Launch) -> Iterator[Step]:
+    """The logarithm of the sigmoid, the weights of positives, and the loss of each element."""
+    tensor, weight = launch["self"], launch["pos_weight"]
+    size = tensor.numel() * tensor.element_size()
+    yield temporary("log sigmoid", size)
+    if weight is not None:
+        yield temporary("weight - 1", weight.numel() * weight.element_size())
+        yield temporary("weight", size)
+        yield drop("weight - 1")
+        yield drop("weight")
+    if not launch["reduction"]:
+        yield out()
+        return
+    yield temporary("losses", size)
+    dims = tuple(range(tensor.dim()))
+    yield from reduce.steps(launch, tensor, dims, reduce.accumulator(tensor.dtype))
+
+
 KERNELS = (
+    Kernel(
+        ops=("binary_cross_entropy_with_logits",),
+        rule=bce_with_logits,
+        source="aten/src/ATen/native/Loss.cpp: binary_cross_entropy_with_logits",
+        shown_by="dlrm_like_b2048_adagrad, forward",
+    ),
     Kernel(
         ops=("mse_loss", "smooth_l1_loss"),
         rule=reduced,

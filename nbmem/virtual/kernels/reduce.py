@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.kernels.plan import Kernel, out, temporary
+from nbmem.virtual.kernels.plan import Kernel, drop, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -200,6 +200,18 @@ def truth(launch: Launch) -> Iterator[Step]:
     yield from steps(launch, tensor, _dims(launch, tensor), 1)
 
 
+def logsumexp(launch: Launch) -> Iterator[Step]:
+    """The maxima, where they are infinite, and the exponentials of what is left of the input."""
+    tensor, rows = launch["self"], launch.outs[0].nbytes
+    yield temporary("maxima", rows)
+    yield temporary("absolute", rows)
+    yield temporary("infinite", rows // launch.outs[0].dtype.itemsize)
+    yield drop("infinite")
+    yield drop("absolute")
+    yield temporary("exponentials", tensor.numel() * tensor.element_size())
+    yield from steps(launch, tensor, _dims(launch, tensor), accumulator(tensor.dtype))
+
+
 SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, gpu_reduce_kernel"
 KERNELS = (
     Kernel(
@@ -221,6 +233,12 @@ KERNELS = (
         rule=norm,
         source=SOURCE,
         shown_by="t5_small_b8s256_adafactor, optimizer",
+    ),
+    Kernel(
+        ops=("logsumexp",),
+        rule=logsumexp,
+        source="aten/src/ATen/native/ReduceOps.cpp: logsumexp_out_impl",
+        shown_by="none of the H100's runs has one",
     ),
     Kernel(
         ops=("any", "any.dim", "all", "all.dim"),
