@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_NODES = 50_000
 """A graph is read up to so many nodes: about 0.1 s."""
 _BACKWARD = re.compile(r"Backward\d*$")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
 
 
 class Module(NamedTuple):

@@ -151,6 +151,9 @@ def test_without_a_module_the_operator_is_the_name():
     w = torch.ones(256, device="cuda", requires_grad=True)
     names = {s.seen.name for s in saved.saved_tensors([w.exp().sum()], lambda _: None)}
     assert names == {"saved by exp (256,) float32"}
+    pooled = nn.functional.max_pool2d(w.view(1, 1, 16, 16).exp(), 2)
+    names = {s.seen.name for s in saved.saved_tensors([pooled], lambda _: None)}
+    assert "saved by max_pool2d_with_indices (1, 1, 8, 8) int64" in names
 
 
 def test_a_graph_that_cannot_be_read_costs_only_the_names(monkeypatch):
