@@ -210,7 +210,7 @@ def _sentences(first: Option, ran: Sequence[Option], card: Card, wanted: int) ->
                 + (
                     f" The furthest is {best.title}, which asks for "
                     f"{format_bytes(best.probe.wanted)}."
-                    if best is not None and best.probe is not None
+                    if best is not None and best.probe is not None and best.saved > 0
                     else ""
                 )
             )

@@ -89,7 +89,8 @@ def probe(program: Program, request: Request) -> Reply:
         figures = pressed if pressed.fits else found
         found = dataclasses.replace(
             found,
-            fits=pressed.fits,
+            # What a library takes when its handle is made is not asked of the card: it may be full.
+            fits=pressed.fits and pressed.process <= room,
             failure=pressed.failure,
             reserved=figures.reserved,
             process=figures.process,

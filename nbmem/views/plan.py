@@ -106,7 +106,7 @@ def _table(plan: Plan, *, prices: bool) -> Grid:
         head.append(f"largest {plan.variable}")
     return Grid(
         title="",
-        head=(*head, "", *(("what it costs",) if prices else ())),
+        head=(*head, "fits", *(("what it costs",) if prices else ())),
         rows=tuple(
             (*_row(o, plan, with_batch=with_batch), *(cells(_price(o)) if prices else ()))
             for o in _ran(plan)
@@ -139,7 +139,7 @@ def _row(option: Option, plan: Plan, *, with_batch: bool) -> tuple[Cell, ...]:
     ]
     if with_batch:
         row.append(Cell(text="" if option.largest is None else f"{option.largest:,}"))
-    return (*row, *cells("fits" if probe.fits else "does not fit"))
+    return (*row, *cells("yes" if probe.fits else "no"))
 
 
 def _code(option: Option) -> Markup:
