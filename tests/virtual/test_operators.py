@@ -1,5 +1,8 @@
 """Operators for which torch has a CUDA kernel but no shape rule, or one that is not CUDA's."""
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
@@ -77,6 +80,19 @@ def test_a_padded_transformer_runs_on_its_fast_path(gpu):
     padding = torch.zeros(2, 5, dtype=torch.bool, device="cuda")
     with torch.no_grad():
         assert model(some(2, 5, 16).detach(), src_key_padding_mask=padding).size() == (2, 5, 16)
+
+
+def test_forward_mode_derivatives_in_a_process_that_had_none():
+    code = """
+import torch
+from nbmem import virtual
+virtual.activate("H100")
+x = torch.randn(3, 4, device="cuda")
+layer = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4)).cuda()
+print(torch.func.jacfwd(layer)(x).size())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "torch.Size([3, 4, 3, 4])", done.stderr
 
 
 def test_nms_keeps_every_box_and_says_so(gpu):

@@ -130,6 +130,8 @@ def switch_on(
     # The first shape rule would import it, and its import keeps the frames that it finds on the
     # stack, with all their tensors, until the next garbage collection.
     importlib.import_module("torch._dynamo")
+    # Forward-mode derivatives are compiled from torch's own functions, not from the patched ones.
+    importlib.import_module("torch._decomp.decompositions_for_jvp")
     if isinstance(other_processes, int):
         other_processes = {1: other_processes} if other_processes else {}
     machine = Machine(
