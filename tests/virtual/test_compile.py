@@ -106,3 +106,11 @@ def test_the_compiler_is_itself_again_afterwards():
         assert seen == []
     compiled(torch.ones(2))
     assert len(seen) == 1
+
+
+def test_a_script_may_call_what_stands_in_for_torchs_functions(gpu):
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.ones([3], device=x.device) + torch.zeros([2, 3], device=x.device)
+
+    result = torch.jit.script(scaled)(torch.ones(2, 3, device="cuda"))
+    assert (result.device.type, tuple(result.shape)) == ("cuda", (2, 3))

@@ -131,5 +131,7 @@ def test_a_loop_of_others_is_traced_like_ones_own(  # noqa: PLR0913, PLR0917
     for name in ("input", "forward", "backward"):
         found = [row.step for row in report.phases if row.name == name]
         assert set(found) >= set(range(STEPS)), name
-    assert report.ledger_at_peak.process == report.peak.process
+    # Where most is allocated, not yet all may be reserved.
+    at_peak = report.ledger_at_peak
+    assert at_peak.process == at_peak.reserved + at_peak[Category.CONTEXT] <= report.peak.process
     assert saved <= {path.name for path in tmp_path.rglob("*")}

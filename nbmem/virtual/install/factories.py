@@ -48,9 +48,10 @@ def factory_patches() -> list[Patch]:
     names = {"tensor": tensor, "as_tensor": as_tensor, "asarray": asarray}
     # Computed before the patches: it must hold torch's own functions, also in its cache.
     constructors = default_devices._device_constructors()
+    factories = [*wanted(torch, names), *_by_number()]
     return [
-        *wanted(torch, names),
-        *_by_number(),
+        *factories,
+        *_scripted(factories),
         Patch(default_devices, "_device_constructors", lambda: constructors),
     ]
 
@@ -98,6 +99,20 @@ def _by_number() -> list[Patch]:
         Patch(_C._nn, "_parse_to", parse),
         Patch(torch, "device", _numbered_device()),
     ]
+
+
+def _scripted(factories: list[Patch]) -> list[Patch]:
+    """torch.jit.script knows torch's functions by identity: what stands in for one is that one."""
+    from torch.jit import _builtins, _recursive
+
+    _builtins._get_builtin_table()  # made at the first question, of the functions that are there
+    true_find = _builtins._find_builtin
+    stands_for = {id(p.value): getattr(torch, p.name) for p in factories if p.target is torch}
+
+    def find(function: Any) -> Any:
+        return true_find(stands_for.get(id(function), function))
+
+    return [Patch(module, "_find_builtin", find) for module in (_builtins, _recursive)]
 
 
 def _numbered_device() -> Any:
