@@ -55,7 +55,8 @@ def activate(
             machine as "2xT4", of two kinds as "H100, 2xT4". CUDA_VISIBLE_DEVICES is of the real
             cards and hides none of these.
         release: The release of torch whose allocator rules hold; None: the running one's.
-        conf: Allocator settings; None: PYTORCH_CUDA_ALLOC_CONF of the environment.
+        conf: Allocator settings; None: PYTORCH_CUDA_ALLOC_CONF of the environment,
+            as it is when the program first touches the card.
         other_processes: Bytes that others hold on each card, by PID or in one number.
         defer: Write large tensors on the CPU only when they are read (`virtual/host`).
 

@@ -81,7 +81,7 @@ class VirtualGPU:
         *,
         release: str,
         index: int = 0,
-        conf: str = "",
+        conf: str | None = None,
         other_processes: Mapping[int, int] | None = None,
         notes: list[str] | None = None,
         dnn: Client | None = None,
@@ -93,11 +93,12 @@ class VirtualGPU:
         self.other_processes = dict(other_processes or {})
         self.oom_observers: list[Callable[[int, int, int, int], None]] = []
         self.initialized = False
+        self._settings_are_set = conf is not None
         self.history = History(index)
         self.allocator = CachingAllocator(
             total_bytes=card.total_bytes,
             release=release,
-            settings=conf,
+            settings=conf or "",
             driver=CardDriver(self),
             on_event=self.history.on_event,
         )
@@ -124,7 +125,7 @@ class VirtualGPU:
         Raises:
             torch.OutOfMemoryError: As torch raises it, after torch's own retries.
         """
-        self.initialized = True
+        self.initialize()
         handle = self.stream.handle if stream is None else stream
         if self._unfinished:
             self._unfinished -= 1
@@ -170,11 +171,24 @@ class VirtualGPU:
 
     def initialize(self) -> None:
         """The program touches the card: from here on a context exists."""
-        self.initialized = True
+        if not self.initialized:
+            self.initialized = True
+            self.read_environment()
+
+    def read_environment(self) -> None:
+        """Take the allocator's settings from the environment, once: as it is at the first use.
+
+        Raises:
+            UsageError: The text is one that torch refuses.
+        """
+        if not self._settings_are_set:
+            self._settings_are_set = True
+            if conf := _conf_from_environment():
+                self.allocator.set_settings(conf)
 
     def synchronize(self) -> None:
         """All queued work is done, so memory that other streams used can go back."""
-        self.initialized = True
+        self.initialize()
         with self._lock:
             self.allocator.complete_streams()
 
@@ -242,6 +256,6 @@ class _CurrentStream(threading.local):
     handle = 0
 
 
-def conf_from_environment() -> str:
+def _conf_from_environment() -> str:
     """The allocator settings of the environment; CUDA's own name wins, as in torch."""
     return os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF", "")

@@ -41,7 +41,7 @@ class Machine:
         cards: Sequence[Card],
         *,
         release: str,
-        conf: str,
+        conf: str | None,
         other_processes: Mapping[int, int] | None = None,
     ) -> None:
         notes: list[str] = []

@@ -193,3 +193,23 @@ def test_workspaces_belong_to_threads_of_the_program(gpu):
     assert torch.cuda.memory_allocated() > 64 << 20
     torch._C._cuda_clearCublasWorkspaces()
     assert torch.cuda.memory_allocated() < 1 << 20
+
+
+def test_the_environment_is_read_when_the_card_is_first_used(monkeypatch):
+    """A script sets it at its top, when the card is there already."""
+
+    def settings():
+        return torch.cuda.memory._snapshot()["allocator_settings"]
+
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    with virtual.activated("T4"):
+        monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+        torch.ones(1, device="cuda")
+        monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False")
+        torch.ones(1, device="cuda")
+        assert settings()["expandable_segments"] is True
+    with virtual.activated("T4", conf="max_split_size_mb:64"):
+        torch.ones(1, device="cuda")
+        assert settings()["max_split_size"] == 64 << 20
+        assert settings()["expandable_segments"] is False

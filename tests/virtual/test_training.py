@@ -171,7 +171,8 @@ def test_optimizers_hold_what_their_algorithm_needs(gpu, name, more, per_paramet
         try:
             optimizer.step()
         except RuntimeError as err:
-            assert "fused=True" in str(err)
+            if "fused=True" not in str(err):
+                raise
             pytest.skip("this release of torch has no fused kernel for it")
         optimizer.zero_grad()
     state = [t for s in optimizer.state.values() for t in s.values() if torch.is_tensor(t)]

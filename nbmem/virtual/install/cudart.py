@@ -53,6 +53,7 @@ def _statistics(machine: Machine) -> dict[str, Any]:
 
     def set_settings(conf: str) -> None:
         for gpu in machine.gpus:
+            gpu.read_environment()  # what it says comes first, as in torch
             gpu.allocator.set_settings(conf)
 
     def empty_cache() -> None:

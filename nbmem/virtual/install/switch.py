@@ -10,7 +10,6 @@ import torch
 
 from nbmem.core.errors import UsageError
 from nbmem.virtual import current
-from nbmem.virtual.device import conf_from_environment
 from nbmem.virtual.dispatch import CardMode
 from nbmem.virtual.engine import engine_patches
 from nbmem.virtual.flex import flex_patches
@@ -137,7 +136,7 @@ def switch_on(
     machine = Machine(
         cards,
         release=release or torch.__version__.partition("+")[0],
-        conf=conf_from_environment() if conf is None else conf,
+        conf=conf,
         other_processes=other_processes,
     )
     activation = Activation(machine, defer=defer)
