@@ -80,6 +80,11 @@ def sums(books: Books, position: int) -> dict[Account, int]:
     return dict(zip(found, held.tolist(), strict=True))
 
 
+def of_graph(name: str | None) -> bool:
+    """Whether a name says which module saved a tensor for backward, and not who holds it."""
+    return name is not None and name.startswith(("saved by ", "saved after "))
+
+
 def root_of(name: str) -> str:
     """`model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`: what one would delete.
 

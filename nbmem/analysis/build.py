@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.accounts import of_graph
 from nbmem.analysis.curves import timeline
 from nbmem.analysis.details import born_in, details, stack_line
 from nbmem.analysis.oom import autopsies
 from nbmem.analysis.other_cards import other_cards
 from nbmem.core.categories import Category
 from nbmem.core.errors import UsageError
-from nbmem.core.holders import held_storages
+from nbmem.core.holders import HolderKind, held_storages
 from nbmem.ledger.balance import Ledger
 from nbmem.ledger.books import Books
 from nbmem.report import Holding, Moment, Peak, PhaseRow, Report
@@ -176,7 +177,7 @@ def _holdings(books: Books, position: int) -> tuple[Holding, ...]:
     lasting = {row: held.get(int(a.addr[row])) for row in rows if a.freed[row] >= books.events}
     return tuple(
         Holding(
-            name=books.name(row) or _named_by(lasting.get(row)),
+            name=_name(books.name(row), lasting.get(row)),
             category=Category(int(books.category[row])),
             requested=int(a.requested[row]),
             block=int(a.block[row]),
@@ -189,9 +190,16 @@ def _holdings(books: Books, position: int) -> tuple[Holding, ...]:
     )
 
 
-def _named_by(held: HeldStorage | None) -> str | None:
-    """What a holder calls an allocation that nothing else has named."""
-    return f"{held.name} {held.form}".rstrip() if held else None
+def _name(seen: str | None, held: HeldStorage | None) -> str | None:
+    """A holder names what nothing else does, and what it has kept of a graph.
+
+    But a traceback is no name to know a tensor by: the module says more.
+    """
+    if held is None or (seen is not None and not of_graph(seen)):
+        return seen
+    if seen is not None and held.holders[0].kind is HolderKind.TRACEBACK:
+        return seen
+    return f"{held.name} {held.form}".rstrip()
 
 
 def _notes(session: Session, books: Books, at_peak: Ledger) -> tuple[str, ...]:

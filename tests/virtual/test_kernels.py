@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 
+from nbmem import virtual
 from nbmem.virtual import shape_rules
 from nbmem.virtual.calls import Call
 from nbmem.virtual.kernels import KERNELS, convolution, embedding, loss, reduce
@@ -115,3 +116,17 @@ def test_a_loss_and_a_logsumexp_hold_what_they_are_composed_of():
     found = Call(torch.ops.aten.logsumexp.default, (rows, [1]), {})
     taken = reduce.logsumexp(Launch(found, (spec_of((512,), torch.float32, 0),), H100))
     assert [step.nbytes for step in taken if step.kind == "temporary"] == [few, few, 512, every]
+
+
+@pytest.mark.parametrize("rows", [(2, 3), ()])
+@pytest.mark.parametrize("transposed", ["", "Transpose"])
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_convolutions_of_every_dimension_run_as_on_the_cpu(dimensions, transposed, rows):
+    layer = getattr(torch.nn, f"Conv{transposed}{dimensions}d")(rows[-1] if rows else 3, 8, 3)
+    x = torch.randn(*(rows or (3,)), *(9,) * dimensions)
+    wanted = layer(x)
+    with virtual.activated("T4"):
+        y = layer.cuda()(x.cuda())
+        y.sum().backward()
+        assert (y.shape, y.stride()) == (wanted.shape, wanted.stride())
+        assert layer.weight.grad.shape == layer.weight.shape

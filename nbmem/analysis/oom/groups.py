@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.analysis.accounts import root_of
+from nbmem.analysis.accounts import of_graph, root_of
 from nbmem.analysis.lines import users_line
 from nbmem.core.categories import Category
 from nbmem.core.holders import HolderKind, held_storages
@@ -55,7 +55,8 @@ def groups(case: Case) -> list[Group]:
         name, free = books.name(row), None
         root = None if name is None else root_of(name)
         if a.freed[row] == books.events and (holder := late.get(int(a.addr[row]))):
-            root, free = root or holder[0], holder[1]
+            root = (holder[0] or root) if of_graph(name) else (root or holder[0])
+            free = holder[1]
             if free == TRACEBACK and a.born[row] >= 0:
                 free = None  # of this very failure, whose line came before it
         elif category is Category.USER_TENSORS:

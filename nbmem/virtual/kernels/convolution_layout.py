@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch._prims_common import suggest_memory_format
 
+from nbmem.virtual.tensors import DataKernels
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,7 +23,10 @@ MIN_CHANNELS, MIN_WIDTH = 32, 7
 
 def planar(tensor: torch.Tensor) -> torch.Tensor:
     """One-dimensional convolutions run as two-dimensional ones of height 1 (view4d)."""
-    return tensor.unsqueeze(2) if tensor.dim() == 3 else tensor
+    if tensor.dim() != 3:
+        return tensor
+    with DataKernels():
+        return tensor.unsqueeze(2)
 
 
 def layout(first: torch.Tensor, second: torch.Tensor) -> torch.memory_format:
