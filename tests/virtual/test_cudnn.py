@@ -6,6 +6,8 @@ from importlib import metadata
 
 import pytest
 
+pytest.importorskip("torch", reason="the virtual card answers torch")
+
 from nbmem.virtual.cards import CARDS
 from nbmem.virtual.cudnn import client
 from nbmem.virtual.cudnn.problem import Answer, Problem
