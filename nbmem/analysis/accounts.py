@@ -10,6 +10,7 @@ import numpy as np
 
 from nbmem.analysis.lines import users_line
 from nbmem.core.categories import Category
+from nbmem.core.names import without_numbers
 from nbmem.ledger.facts import NO_NAME
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _FORM = re.compile(r" \([\d, ]*\) \w+$")
-_ROOT = re.compile(r"(?:input |saved by )?(?:Out\[\d+\]|[A-Za-z_]\w*)")
-_INDEX = re.compile(r"\[\d+\]")
-_LAYER = re.compile(r"\.\d+(?=[.\s]|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,21 +78,6 @@ def sums(books: Books, position: int) -> dict[Account, int]:
     return dict(zip(found, held.tolist(), strict=True))
 
 
-def of_graph(name: str | None) -> bool:
-    """Whether a name says which module saved a tensor for backward, and not who holds it."""
-    return name is not None and name.startswith(("saved by ", "saved after "))
-
-
-def root_of(name: str) -> str:
-    """`model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`: what one would delete.
-
-    What the model's graph has saved is `saved by model`, wherever in it.
-    """
-    name = name.replace("saved after ", "saved by ", 1)
-    match = _ROOT.match(name)
-    return match[0] if match else name
-
-
 def _texts(codes: Ints, text: Callable[[int], str | None]) -> tuple[list[str | None], Ints]:
     """The texts of some codes, each once, and for each code the index of its text."""
     known, index = np.unique(codes, return_inverse=True)
@@ -102,14 +85,6 @@ def _texts(codes: Ints, text: Callable[[int], str | None]) -> tuple[list[str | N
     unique = list(dict.fromkeys(texts))
     place = {found: at for at, found in enumerate(unique)}
     return unique, np.array([place[found] for found in texts], np.int64)[index.reshape(-1)]
-
-
-def without_numbers(name: str) -> str:
-    """What `losses[3]` and `losses[4]`, or a layer and the next, have in common.
-
-    `losses[...]`, `model.layers.*.linear1.weight`.
-    """
-    return _INDEX.sub("[...]", _LAYER.sub(".*", name))
 
 
 def _plain(name: str) -> str:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.analysis.accounts import of_graph
 from nbmem.analysis.curves import timeline
 from nbmem.analysis.details import born_in, details, stack_line
 from nbmem.analysis.oom import autopsies
@@ -14,6 +13,7 @@ from nbmem.analysis.other_cards import other_cards
 from nbmem.core.categories import Category
 from nbmem.core.errors import UsageError
 from nbmem.core.holders import HolderKind, held_storages
+from nbmem.core.names import of_graph
 from nbmem.ledger.balance import Ledger
 from nbmem.ledger.books import Books
 from nbmem.report import Holding, Moment, Peak, PhaseRow, Report

@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from nbmem.analysis.accounts import root_of, sums
+from nbmem.analysis.accounts import sums
 from nbmem.core.categories import RESERVED
 from nbmem.core.errors import UsageError
+from nbmem.core.names import root_of
 from nbmem.ledger.books import Books
 
 if TYPE_CHECKING:

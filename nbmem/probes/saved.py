@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.categories import Category
+from nbmem.core.names import SAVED_AFTER, SAVED_BY
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.holders.graphs import Graphs
 from nbmem.probes.tensors import Seen, see
@@ -66,12 +67,11 @@ def saved_tensors(
         module_of: The module of a parameter; None if nobody knows it.
     """
     walk = _Walk(module_of)
-    nodes = sorted(walk.nodes(outputs), key=lambda node: node._sequence_nr())  # noqa: SLF001
+    nodes = walk.nodes(outputs)
     taken = {addr for node in nodes if (addr := walk.parameter_addr(node))}
-    own = [node for node in nodes if walk.module_at(node) is not None]
-    others = [node for node in nodes if walk.module_at(node) is None]
     # A tensor that several have saved is named by a module's own node, else by the earliest.
-    for node in (*own, *others):
+    nodes.sort(key=lambda node: (walk.module_at(node) is None, node._sequence_nr()))  # noqa: SLF001
+    for node in nodes:
         for tensor in walk.saved_by(node):
             seen, owner = walk.see(node, tensor)
             if seen is not None and seen.addr not in taken:
@@ -121,8 +121,8 @@ class _Walk:
         module = own or self._module_before(node)
         operator = _HUMP.sub("_", _BACKWARD.sub("", node.name())).lower()
         if module is None:
-            return see(tensor, Category.ACTIVATIONS, f"saved by {operator}"), None
-        before = "saved by " if own else "saved after "
+            return see(tensor, Category.ACTIVATIONS, f"{SAVED_BY}{operator}"), None
+        before = SAVED_BY if own else SAVED_AFTER
         name = module.path if own else f"{module.path} ({operator})"
         seen = see(tensor, Category.ACTIVATIONS, name)
         return (None if seen is None else seen._replace(before=before)), module.owner

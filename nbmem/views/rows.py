@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import ACTIVE, CARD, PROCESS, RESERVED, Category
+from nbmem.core.names import without_numbers
 from nbmem.core.units import MIB, format_bytes
 from nbmem.views import wording
 
@@ -229,8 +230,6 @@ def alike(holdings: Sequence[Holding]) -> list[Alike]:
 
 
 def _without_numbers(held: Holding) -> Holding:
-    from nbmem.analysis.accounts import without_numbers  # with numpy: not when nbmem is loaded
-
     holders = tuple(replace(holder, path=without_numbers(holder.path)) for holder in held.holders)
     return replace(held, name=held.name and without_numbers(held.name), holders=holders)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.analysis.accounts import of_graph, root_of
 from nbmem.analysis.lines import users_line
 from nbmem.core.categories import Category
 from nbmem.core.holders import HolderKind, held_storages
+from nbmem.core.names import of_graph, root_of
 from nbmem.report import HeldGroup
 
 if TYPE_CHECKING:

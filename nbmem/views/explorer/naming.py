@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nbmem.core.names import saver_of
+
 if TYPE_CHECKING:
     from nbmem.details import Life
 
 _TAIL = re.compile(r"\s(\((?:\d+(?:,\s?)?)*(?:\d+)?\))(?:\s([a-z]+\d*\w*))?$")
 """` (64, 3, 7, 7) float32` at the end of a name, as the probes write it."""
-_SAVED = re.compile(r"saved (?:by|after) (\S+)(?: \(\w+\))?$")
-"""What a graph has saved, with the module that it belongs to, or its operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,8 @@ def parts_of(life: Life) -> Parts:
 
 def _holder(name: str) -> str:
     """`model.conv` of `model.conv.weight.grad`; `optimizer` of `optimizer.state[0]['step']`."""
-    if saved := _SAVED.match(name):
-        return saved[1]
+    if saver := saver_of(name):
+        return saver
     path = name.removesuffix(".grad")
     holder, dot, _ = path.rpartition(".")
     if "[" in holder or not dot:

@@ -1,0 +1,41 @@
+"""How tensors are named: the words that the probes write and that the reading side takes apart."""
+
+from __future__ import annotations
+
+import re
+
+SAVED_BY, SAVED_AFTER = "saved by ", "saved after "
+"""Before the module that saved a tensor for backward, or that the saving operator comes after."""
+_SAVED = re.compile(rf"(?:{SAVED_BY}|{SAVED_AFTER})(\S+)(?: \(\w+\))?$")
+_ROOT = re.compile(rf"(?:input |{SAVED_BY})?(?:Out\[\d+\]|[A-Za-z_]\w*)")
+_INDEX = re.compile(r"\[\d+\]")
+_LAYER = re.compile(r"\.\d+(?=[.\s]|$)")
+
+
+def of_graph(name: str | None) -> bool:
+    """Whether a name says which module saved a tensor for backward, and not who holds it."""
+    return name is not None and name.startswith((SAVED_BY, SAVED_AFTER))
+
+
+def saver_of(name: str) -> str | None:
+    """The module (or operator) in a name without shape that `of_graph`; None for any other."""
+    found = _SAVED.match(name)
+    return found[1] if found else None
+
+
+def root_of(name: str) -> str:
+    """`model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`: what one would delete.
+
+    What the model's graph has saved is `saved by model`, wherever in it.
+    """
+    name = name.replace(SAVED_AFTER, SAVED_BY, 1)
+    match = _ROOT.match(name)
+    return match[0] if match else name
+
+
+def without_numbers(name: str) -> str:
+    """What `losses[3]` and `losses[4]`, or a layer and the next, have in common.
+
+    `losses[...]`, `model.layers.*.linear1.weight`.
+    """
+    return _INDEX.sub("[...]", _LAYER.sub(".*", name))
