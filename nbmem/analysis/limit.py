@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from nbmem.analysis.accounts import sums
-from nbmem.analysis.lines import users_line
+from nbmem.analysis.details import lines_at, phase_at
 from nbmem.core.categories import LIVE, RESERVED, Category
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
@@ -95,15 +95,8 @@ def _sentences(  # noqa: PLR0913, PLR0917 - what the sentences name
 
 
 def _where(books: Books, position: int) -> str:
-    index = int(books.phases.of(np.array([position - 1], np.int64))[0])
-    span = books.phases.spans[index][1] if index >= 0 else None
-    stack = int(books.trace.events.stack[position - 1]) if position else -1
-    line = users_line(books.session.stacks[stack]) if stack >= 0 else None
-    parts = [
-        f"in {span.name}" if span else None,
-        f"step {span.step}" if span and span.step is not None else None,
-        f"at {line}" if line else None,
-    ]
+    phase, line = phase_at(books, position), lines_at(books, np.array([position], np.int64))[0]
+    parts = [f"in {phase}" if phase else None, f"at {line}" if line else None]
     known = ", ".join(part for part in parts if part)
     return f" ({known})" if known else ""
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from nbmem.analysis.details import phase_at
 from nbmem.core.units import format_bytes
 from nbmem.ledger.books import Books
 
@@ -28,11 +27,8 @@ def other_cards(session: Session, shown: int) -> tuple[str, ...]:
 def _sentence(books: Books) -> str:
     info, allocated = books.trace.info, books.followed.allocated
     top = books.peak(0, books.events)
-    index = int(books.phases.of(np.array([top - 1], np.int64))[0])
-    span = books.phases.spans[index][1] if index >= 0 else None
-    where = "" if span is None else f" in {span.name}"
-    if span is not None and span.step is not None:
-        where += f", step {span.step}"
+    phase = phase_at(books, top)
+    where = f" in {phase}" if phase else ""
     return (
         f"cuda:{info.index} ({info.name}) was used, too: up to {format_bytes(int(allocated[top]))} "
         f"allocated{where}, {format_bytes(int(allocated[-1]))} at the end. Its report: "

@@ -30,9 +30,8 @@ def run(options: argparse.Namespace) -> int:
         if (value := getattr(options, name)) is not None
     }
     trace = api.open(options.file)
-    trace.report(
-        options.device
-    )  # a file without anything in it is an error here, unlike a script without CUDA
+    # A file without anything in it is an error here, unlike a script without CUDA.
+    trace.report(options.device)
     written = write_report(trace, targets, device=options.device, quiet=options.quiet)
     return EXIT_OK if written else EXIT_FAILED
 

@@ -14,6 +14,7 @@ from nbmem.answers import Failure, Probe
 from nbmem.core.categories import ACTIVE
 from nbmem.core.errors import NbmemError
 from nbmem.estimates.programs import EndedError
+from nbmem.views.markup import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 ENDLESS = 1 << 50
 """Bytes of the card on which a program may take what it wants: a pebibyte."""
-
-
 LONGEST = 160
 """Characters of an error's text that an answer shows."""
 
@@ -170,9 +169,8 @@ def _failure(program: Program, error: BaseException) -> Failure:
     memory = isinstance(error, torch.cuda.OutOfMemoryError)
     if memory:
         text = text.partition(". GPU")[0]
-    if len(text) > LONGEST:
-        text = f"{text[: LONGEST - 3]}..."
-    return Failure(kind="memory" if memory else "other", text=text, line=program.line_of(error))
+    line = program.line_of(error)
+    return Failure(kind="memory" if memory else "other", text=clipped(text, LONGEST), line=line)
 
 
 def _read(ran: _Ran, request: Request) -> Probe:
