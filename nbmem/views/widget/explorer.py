@@ -106,14 +106,14 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
             raise traitlets.TraitError(f"There are tensors 0 to {count - 1}, and no {value}.")
         return value
 
-    @traitlets.observe("span")  # type: ignore[untyped-decorator]
-    def _go_to_the_peak(self, _change: Any) -> None:
-        if self.span is not None:
-            self.moment = self._books.peak(*self.span)
-
     @traitlets.observe("moment", "span", "tensor")  # type: ignore[untyped-decorator]
-    def _look_closely(self, _change: Any) -> None:
+    def _look_closely(self, change: Any) -> None:
         """Tell the page of the chosen moments what its own, reduced data lack."""
+        if change.name == "span" and self.span is not None:
+            peak = self._books.peak(*self.span)
+            if peak != self.moment:
+                self.moment = peak  # which leads here again
+                return
         tensors = [] if self.tensor is None else [self.tensor]
         found = closeup(self._books, self.moment, *(self.span or ()), tensors=tensors)
         self.closeup = {"version": VERSION, "data": packed(closeup_data(found))}
