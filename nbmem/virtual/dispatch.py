@@ -65,6 +65,8 @@ MIXES_DEVICES = frozenset(
     }
 )
 """Operators that take CPU tensors of any shape beside those on the card."""
+_TO_DEVICE = torch.ops.aten.to.device
+"""Its device is no keyword; it comes in whole where autograd is out of the way (inference_mode)."""
 _CARD_DEVICES = frozenset({"cuda", "lazy"})
 _CACHE_LIMIT = 20_000
 _NO_SUBCLASS = torch.Tensor.__torch_dispatch__
@@ -129,6 +131,10 @@ class CardMode(TorchDispatchMode):
         if func in CHOICES:
             with self:
                 return CHOICES[func](*args, **kwargs)
+        if func in engine.FILLS:
+            answer = engine.fill(self, call)
+            if answer is not NotImplemented:
+                return answer
         special = SPECIAL[func]
         if special is not None:
             answer = special(self, call)
@@ -138,7 +144,7 @@ class CardMode(TorchDispatchMode):
 
     def _card_of(self, call: Call) -> VirtualGPU | None:
         """The card that the call names, else that of its tensors; None: it is not about one."""
-        device = call.kwargs.get("device")
+        device = call.argument("device") if call.func is _TO_DEVICE else call.kwargs.get("device")
         if device is not None and device.type in _CARD_DEVICES and self.machine is not None:
             return self.machine.gpu(device)
         cards = self._cards

@@ -1,7 +1,8 @@
-"""What the autograd engine does differently because a dispatch mode is active, put right.
+"""What autograd does differently because a dispatch mode is active, put right.
 
-With a mode on the stack the engine never adds two gradients in place, for the mode might be a
-tensor subclass in disguise. On a card it does whenever it holds the last reference.
+With a mode on the stack every tensor might be a subclass in disguise, so the engine never adds two
+gradients in place, and formulas that fill zeros of their own leave them as they are and take a
+second result. On a card both write in place.
 """
 
 from __future__ import annotations
@@ -29,6 +30,21 @@ SOLE_OBJECT = 5
 """The same for the Python object, counted in `add`."""
 _ENGINE = "_engine_run_backward"
 
+aten = torch.ops.aten
+FILLS = {
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.index_add.default: aten.index_add_.default,
+    aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
+    aten.index_put.default: aten._index_put_impl_.default,
+}
+"""Operators with which a formula in C++ fills its zeros, and what it calls on a card instead.
+
+Each asks isTensorSubclassLike: value_selecting_reduction_backward, cummaxmin_backward and
+index_backward (https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/autograd/
+FunctionsManual.cpp), gather_backward, index_select_backward, trace_backward (aten/src/ATen/native).
+"""
+
 
 class _Runs:
     """Backward passes that are going on: whether each makes a graph."""
@@ -36,9 +52,9 @@ class _Runs:
     stack: list[bool] = []  # noqa: RUF012 - one engine for the process
 
 
-def in_accumulation() -> bool:
+def in_backward() -> bool:
     """Whether the engine or a node calls an operator from C++, not Python code in a node."""
-    if not _Runs.stack or _Runs.stack[-1]:
+    if not _Runs.stack:
         return False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
@@ -54,7 +70,7 @@ def add(mode: CardMode, call: Call) -> Any:
     (can_accumulate_inplace)
     """
     del mode
-    if not in_accumulation() or len(call.args) != 2 or call.kwargs:
+    if not in_backward() or _Runs.stack[-1] or len(call.args) != 2 or call.kwargs:
         return NotImplemented
     held, new = call.args
     if not (is_virtual(held) and is_virtual(new)) or held.dtype is not new.dtype:
@@ -68,7 +84,18 @@ def add(mode: CardMode, call: Call) -> Any:
     if torch._C._storage_Use_Count(held.untyped_storage()._cdata) > SOLE_STORAGE:
         return NotImplemented
     with DataKernels():
-        return torch.ops.aten.alias.default(held)
+        return aten.alias.default(held)
+
+
+def fill(mode: CardMode, call: Call) -> Any:
+    """The zeros of a formula, written in place; not what the program itself calls."""
+    if not in_backward() or (call.func is aten.index_put.default and len(call.args) < 4):
+        return NotImplemented
+    zeros = call.args[0]
+    with mode:
+        FILLS[call.func](*call.args, **call.kwargs)
+    with DataKernels():
+        return aten.alias.default(zeros)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -291,3 +291,25 @@ def test_gradients_are_added_in_place_as_the_engine_does_on_cuda(gpu):
     total.backward()
     # Live at once: the sum so far, the new part and a factor; a copied sum would be a fourth.
     assert torch.cuda.max_memory_allocated() - before <= 3 * (4 << 20) + 2048
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda x: x.max(1)[0],
+        lambda x: x.gather(0, torch.zeros(2, 2, dtype=torch.int64, device="cuda")),
+        lambda x: x.index_select(0, torch.zeros(2, dtype=torch.int64, device="cuda")),
+        lambda x: x[torch.zeros(2, dtype=torch.int64, device="cuda")],
+        lambda x: x.cummax(0)[0],
+    ],
+    ids=["max", "gather", "index_select", "index", "cummax"],
+)
+def test_formulas_fill_their_zeros_in_place_as_on_cuda(gpu, pick):
+    x = torch.randn(1024, 1024, device="cuda", requires_grad=True)
+    picked = pick(x)
+    ones = torch.ones_like(picked)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    picked.backward(ones)
+    # The gradient and no second one. index_put sorts its two indices, besides.
+    assert 4 << 20 <= torch.cuda.max_memory_allocated() - before <= (4 << 20) + 8192
