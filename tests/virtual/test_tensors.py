@@ -52,6 +52,15 @@ def test_every_way_onto_the_card(gpu, make):
     assert torch.cuda.memory_allocated() == 512
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_moved_and_converted_at_once(gpu, mode):
+    with mode():
+        there = torch.ones(4).to(device=torch.device("cuda", 0), dtype=torch.float16)
+        assert (there.device, there.dtype) == (CUDA, torch.float16)
+        back = there.to(device="cpu", dtype=torch.float64)
+        assert (back.device.type, back.dtype) == ("cpu", torch.float64)
+
+
 def test_default_device(gpu):
     with torch.device("cuda"):
         assert torch.ones(2).is_cuda
