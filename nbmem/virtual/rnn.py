@@ -198,7 +198,7 @@ def _sequence(
 def dropout_state(mode: CardMode, call: Call) -> Any:
     """One generator for each thread that the card can hold: 24 bytes (lstm_lm_b32s128_sgd)."""
     card = call.gpu.card
-    size = card.processors * card.threads_per_processor * 24
+    size = card.processors * card.multiprocessor.threads * 24
     return mode.allocate(call.gpu, (spec_of((size,), torch.uint8, 0),))[0]
 
 

@@ -105,11 +105,10 @@ def _environment(path: Path) -> dict[str, str]:
 def facts_of(card: Card) -> str:
     """A card as cuDNN describes one. The heuristics look at the capability; clocks hardly matter.
 
-    The blocks of a multiprocessor are from CUDA's table of technical specifications, clocks are
-    the H100's.
+    Clocks are the H100's.
     """
     major, minor = card.capability
-    blocks = {(7, 5): 16, (8, 6): 16, (8, 9): 24, (12, 0): 24}.get(card.capability, 32)
+    processor = card.multiprocessor
     return json.dumps(
         {
             "deviceName": card.name,
@@ -119,9 +118,9 @@ def facts_of(card: Card) -> str:
             "multiProcessorCount": card.processors,
             "totalGlobalMem": card.total_bytes,
             "l2CacheSize": card.l2_bytes,
-            "maxThreadsPerSM": card.threads_per_processor,
-            "maxCtasPerSM": blocks,
-            "maxSharedMemoryPerBlockOptin": card.shared_bytes,
+            "maxThreadsPerSM": processor.threads,
+            "maxCtasPerSM": processor.blocks,
+            "maxSharedMemoryPerBlockOptin": processor.shared_bytes,
             "maxSharedMemoryPerBlock": 48 << 10,
             "reservedSharedMemoryPerBlock": 1 << 10 if major >= 8 else 0,
             "maxGridSize": [2**31 - 1, 65535, 65535],

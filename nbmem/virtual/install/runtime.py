@@ -18,13 +18,13 @@ class DeviceProperties:
         self.major, self.minor = card.capability
         self.total_memory = card.total_bytes
         self.multi_processor_count = card.processors
-        self.max_threads_per_multi_processor = card.threads_per_processor
+        self.max_threads_per_multi_processor = card.multiprocessor.threads
         self.max_threads_per_block = 1024
         self.warp_size = 32
         self.regs_per_multiprocessor = 65536
         self.shared_memory_per_block = 48 << 10
-        self.shared_memory_per_block_optin = card.shared_bytes
-        self.shared_memory_per_multiprocessor = card.shared_bytes + 1024
+        self.shared_memory_per_block_optin = card.multiprocessor.shared_bytes
+        self.shared_memory_per_multiprocessor = card.multiprocessor.shared_bytes + 1024
         self.L2_cache_size = card.l2_bytes
         self.is_integrated = 0
         self.is_multi_gpu_board = 0

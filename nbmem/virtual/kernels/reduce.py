@@ -117,7 +117,7 @@ def staging(shape: Geometry, itemsize: int, card: Card, vector: int = VECTOR) ->
         step_output *= block_y
     per_thread = -(-inputs // step_input)
     grid = -(-(outputs // wide) // step_output)
-    target = card.processors * (card.threads_per_processor // (block_x * block_y))
+    target = card.processors * (card.multiprocessor.threads // (block_x * block_y))
     if not split or per_thread < MAX_PER_THREAD or grid > target:
         return 0, 0
     blocks = max(
