@@ -163,10 +163,11 @@ def _for_weight(shape: Shape, answer: Answer | None, card: Card) -> int:
     if shape.plain:
         if answer is not None and not (answer.clustered or _fills(shape, card)):
             return answer.nbytes
-        # A product for each image, and then their sum.
+        # A product for each image, and then their sum. Two in three of those recorded have no
+        # descriptors beside; with them, the size would miss free blocks that it just fits.
         single = shape.images * shape.inputs * shape.outputs * 4
         if single <= _most_single(shape, card) * shape.copies:
-            return single + DIRECT
+            return single
     elif answer is None and _few_channels(shape):
         return 0
     return shape.copies + partial_sums(shape, card)
