@@ -67,20 +67,22 @@ def batch_norm(  # noqa: PLR0913 - the schema's
     """cuDNN's kernel where its conditions hold, else the native one.
 
     https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Normalization.cpp
-    (_batch_norm_impl_index)
+    (_select_batch_norm_backend)
     """
     rows = tensor.size(0) if tensor.dim() else 0
+    both = running_mean is not None and running_var is not None
+    neither = running_mean is None and running_var is None
     cudnn = (
         cudnn_enabled
         and tensor.numel() > 0
         and weight is not None
         and bias is not None
-        and (running_mean is not None or training)
-        and tensor.dtype in (torch.float32, *_HALVES)
-        and weight.dtype is torch.float32
-        and ((tensor.dim() == 2 and rows <= 131070 and training) or tensor.dim() > 2)
-        and ((training and rows <= 880801) or (not training and rows <= 65535))
-        and (training or torch.is_grad_enabled() is not None)
+        and (both or (neither and training))
+        and torch.bfloat16 not in (tensor.dtype, weight.dtype)
+        and (tensor.dtype is not torch.float16 or weight.dtype is torch.float32)
+        and tensor.dim() > 2
+        and rows <= (880801 if training else 65535)
+        and tensor.numel() < 2**31 - 1
     )
     if cudnn and torch.backends.cudnn.enabled:
         source = tensor.contiguous(memory_format=_suggested(tensor))

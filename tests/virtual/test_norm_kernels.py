@@ -1,0 +1,90 @@
+"""Exact steps of the norms' kernels, from recordings and from torch's source."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+from nbmem.virtual.calls import Call
+from nbmem.virtual.kernels import normalization
+from nbmem.virtual.kernels.plan import Launch
+from nbmem.virtual.naming import find_card
+from nbmem.virtual.shapes import spec_of
+
+H100 = find_card("H100")
+
+
+def written(rule, call, *outs):
+    """A launch's steps: a result by its number, a temporary by its bytes, what is dropped as -."""
+    specs = tuple(spec_of(tuple(t.size()), t.dtype, n) for n, t in enumerate(outs))
+    sizes: dict[str, int] = {}
+    steps = []
+    for step in rule(Launch(call, specs, H100)):
+        if step.kind == "temporary":
+            sizes[step.name] = step.nbytes
+        if step.kind == "drop" and step.name not in sizes:
+            continue
+        steps.append(
+            f"out {step.number}"
+            if step.kind == "out"
+            else -sizes[step.name]
+            if step.kind == "drop"
+            else step.nbytes or step.kind
+        )
+    return steps
+
+
+def on_meta(*size, dtype=torch.float32, last=False):
+    layout = torch.channels_last if last else torch.contiguous_format
+    return torch.empty(size, dtype=dtype, device="meta", memory_format=layout)
+
+
+def test_a_norm_over_many_short_rows_adds_up_in_tiles_as_recorded():
+    rows = 32 * 56 * 56
+    x, w, m = on_meta(32, 56, 56, 96), on_meta(96), on_meta(rows, 1)
+    more = ([96], m, m, w, w, [True, True, True])
+    call = Call(torch.ops.aten.native_layer_norm_backward.default, (x, x, *more), {})
+    each = [614_400, 8, -8, -614_400, -384]
+    assert written(normalization.rows_backward, call, x, w, w) == [
+        "out 0", 384, 384, 1_204_224, 1_204_224, "out 1", *each, "out 2", *each
+    ]  # fmt: skip
+
+
+def test_group_norm_keeps_factors_and_sums_of_channels_and_groups():
+    x, w, m = on_meta(8, 256, 56, 56, dtype=torch.bfloat16), on_meta(256), on_meta(8, 32)
+    shape = (8, 256, 56 * 56, 32)
+    ahead = Call(torch.ops.aten.native_group_norm.default, (x, w, w, *shape, 1e-5), {})
+    assert written(normalization.group_norm, ahead, x, m, m) == [
+        "out 0", "out 1", "out 2", 8192, 8192
+    ]  # fmt: skip
+    call = (x, x, m, m, w, *shape, [True, True, True])
+    back = Call(torch.ops.aten.native_group_norm_backward.default, call, {})
+    assert written(normalization.group_norm_backward, back, x, w, w) == [
+        "out 0", "out 1", "out 2", 8192, 8192, 1024, 1024, 8192
+    ]  # fmt: skip
+
+
+def test_batch_norm_of_bfloat16_stages_its_sums_where_channels_are_last():
+    # cuDNN's kernel is not for bfloat16 (_select_batch_norm_backend).
+    x, w = on_meta(32, 64, 56, 56, dtype=torch.bfloat16, last=True), on_meta(64)
+    ahead = Call(torch.ops.aten.native_batch_norm.default, (x, w, w, w, w, True, 0.1, 1e-5), {})
+    assert written(normalization.native_batch_norm, ahead, x, w, w) == [
+        "out 0", "out 1", "out 2", 4 * 64 * 128 * 4, 8
+    ]  # fmt: skip
+    call = (x, x, w, w, w, w, w, True, 1e-5, [True, True, True])
+    back = Call(torch.ops.aten.native_batch_norm_backward.default, call, {})
+    staged = 2 * 64 * 128 * 4
+    assert written(normalization.native_batch_norm_backward, back, x, w, w) == [
+        256, 256, "out 1", "out 2", staged, 8, -8, -staged, "out 0"
+    ]  # fmt: skip
+
+
+def test_batch_norm_takes_cudnns_kernel_where_torch_does(gpu):
+    def kernel(dtype, *size):
+        norm = torch.nn.BatchNorm2d(4) if len(size) == 4 else torch.nn.BatchNorm1d(4)
+        x = torch.randn(size, device="cuda", dtype=dtype, requires_grad=True)
+        return norm.cuda()(x).grad_fn.name()
+
+    assert kernel(torch.float32, 2, 4, 3, 3) == "CudnnBatchNormBackward0"
+    assert kernel(torch.float16, 2, 4, 3, 3) == "CudnnBatchNormBackward0"
+    assert kernel(torch.bfloat16, 2, 4, 3, 3) == "NativeBatchNormBackward0"
+    assert kernel(torch.float32, 2, 4) == "NativeBatchNormBackward0"
