@@ -26,13 +26,12 @@ def run(options: argparse.Namespace) -> int:
     """Run it under each remedy, and print the table."""
     from nbmem import estimates
     from nbmem.estimates import programs
-    from nbmem.estimates.options import batch_of, planned
+    from nbmem.estimates.options import planned, with_batch
 
     targets = files(options)
     asked = planned(options)
-    plain = programs.script(options.script, tuple(options.script_arguments))
-    batch = batch_of(plain.source, None, options.batch)
-    program = programs.script(options.script, plain.arguments, vary=batch)
+    script = programs.script(options.script, tuple(options.script_arguments))
+    program = with_batch(script, options.batch)
     with progress(f"plan {Path(options.script).name}") as tell:
         answer = estimates.plan(program, **asked, tell=tell)
     return finish(answer, targets)

@@ -127,11 +127,20 @@ def plan(  # noqa: PLR0913 - the question's parts
         NbmemError: The program cannot be copied or does not run, or there is no such card.
     """
     card = card_for(gpu)
+    variable = None
     if not isinstance(program, programs.Program):
+        variable = None if batch is None else _parameter(program)
         program = programs.call(program, start=batch)
     with Apart(program) as apart:
-        ask = fitting.asker(apart.ask)
-        answer = planning.plan(program, ask, card, margin=margin, target=target, tell=tell)
+        answer = planning.plan(
+            program,
+            fitting.asker(apart.ask),
+            card,
+            margin=margin,
+            target=target,
+            variable=variable,
+            tell=tell,
+        )
     return shown(PlanAnswer, answer)
 
 

@@ -55,7 +55,11 @@ class Apart:
             env={**environment, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             start_new_session=True,  # so that what the program starts can be ended with it
         )
-        self._send(dataclasses.replace(surroundings.taken(), environment=environment))
+        try:
+            self._send(dataclasses.replace(surroundings.taken(), environment=environment))
+        except BaseException:  # Ctrl-C while it starts: nobody else would end it
+            self.__exit__(*sys.exc_info())
+            raise
         return self
 
     def __exit__(

@@ -1,15 +1,24 @@
-"""Where a program's variable gets its value, and how another one is put there."""
+"""Where a program's variable gets its value, and how another one is put there.
+
+A variable is a name (`batch`), an attribute (`cfg.batch_size`) or an entry (`cfg['batch_size']`).
+Its value is a whole number that the program writes, that the notebook holds, or that is one of a
+script's arguments.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
+from nbmem.estimates import places
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, MutableMapping, Sequence
+
+_OPTION = re.compile(r"-*[A-Za-z][\w-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,112 +28,170 @@ class Binding:
     Attributes:
         name: The variable.
         value: What it is in the program as it stands.
-        line: Line of its assignment; None where it comes from the namespace.
+        line: Line where the program writes it; None where it does not.
+        word: Its place among the script's arguments; None where it is not one of them.
     """
 
     name: str
     value: int
-    line: int | None
+    line: int | None = None
+    word: int | None = None
 
 
-def find(name: str, source: str, namespace: Mapping[str, Any] | None = None) -> Binding:
-    """How a variable gets its value.
+def in_script(name: str, source: str, arguments: Sequence[str] = ()) -> Binding:
+    """How a script's variable gets its value.
+
+    Raises:
+        UsageError: It cannot be replaced, or there is none.
+    """
+    plain = _plain(name) if _OPTION.fullmatch(name) else name
+    given = _given(plain, arguments)
+    if given is not None:
+        return given
+    target = places.target(plain)
+    tree = ast.parse(source)
+    found = _written(tree, target) or places.keywords(tree, target)
+    if found:
+        return _only(found, target)
+    text = ast.unparse(target)
+    strings = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant))
+    options = (s for s in strings if isinstance(s, str) and s.startswith("--"))
+    for option in options:
+        if _plain(option) == plain:
+            raise UsageError(
+                f"{text} is the script's argument {option}, and it was not given, so there is "
+                f"nothing to vary. Write it at the end of the line: -- {option} 32."
+            )
+    raise _nowhere(text, "the script", "")
+
+
+def in_cell(
+    name: str, source: str, namespace: Mapping[str, Any], copied: Collection[str]
+) -> Binding:
+    """How a cell's variable gets its value.
 
     Args:
         name: The variable.
-        source: The program, in plain Python.
-        namespace: Where it comes from if the program does not assign it; None: nowhere else.
+        source: The cell, in plain Python.
+        namespace: The notebook's names.
+        copied: Those of them that the cell uses, by itself or through what it calls.
 
     Raises:
-        UsageError: It is assigned in a way that cannot be replaced, or not at all.
+        UsageError: It cannot be replaced, or there is none.
     """
+    target = places.target(name)
     tree = ast.parse(source)
-    lines = _bound(tree, name)
-    if not lines:
-        return _from(namespace, name, tree)
-    if len(lines) > 1:
-        raise UsageError(
-            f"{name} is assigned more than once (lines {', '.join(map(str, lines))}), so it is not "
-            "clear which of them to vary. Assign it once, as a number, and derive the others."
-        )
-    found = [s for s in tree.body if _assigns(s, name)]
-    value = _number(found[0]) if found else None
+    text = ast.unparse(target)
+    found = _written(tree, target)
+    if found:
+        return _only(found, target)
+    value = _held(namespace, target)
+    used = places.root(target) in copied
+    if value is not None and used:
+        return Binding(text, value)
+    found = places.keywords(tree, target)
+    if found:
+        return _only(found, target)
     if value is None:
-        raise UsageError(
-            f"{name} is not assigned as a whole number at the top level (line {lines[0]}), so no "
-            f"other value can be put there. Write it as `{name} = 32`, on a line of its own."
-        )
-    return Binding(name, value, lines[0])
+        raise _nowhere(text, "the cell", " and the notebook has no whole number of that name")
+    raise UsageError(
+        f"{text} is {value} in the notebook, but the cell does not use it, so varying it "
+        "would change nothing. Make what depends on it (a batch, a DataLoader) inside the cell."
+    )
 
 
 def compiled(source: str, file: str, binding: Binding | None, value: int | None) -> Any:
-    """The program's code, with another value in the variable's assignment."""
+    """The program's code, with another value where it writes the variable's."""
     tree = ast.parse(source, file)
     if binding is not None and binding.line is not None and value is not None:
-        for statement in tree.body:
-            if isinstance(statement, (ast.Assign, ast.AnnAssign)) and _assigns(
-                statement, binding.name
-            ):
-                old = statement.value
-                assert old is not None  # noqa: S101 - find() read a number there
-                statement.value = ast.copy_location(ast.Constant(value), old)
+        target = places.target(binding.name)
+        (place,) = _written(tree, target) or places.keywords(tree, target)
+        assert place.now is not None  # noqa: S101 - a number was read there
+        place.put(ast.copy_location(ast.Constant(value), place.now))
     return compile(ast.fix_missing_locations(tree), file, "exec")
 
 
-def names_of(source: str) -> list[str]:
-    """Every name that a program mentions, in their order."""
-    found = (n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name))
-    return list(dict.fromkeys(found))
+def put(namespace: MutableMapping[str, Any], name: str, value: int) -> None:
+    """Give a variable of the notebook another value, in a copy."""
+    target = places.target(name)
+    if isinstance(target, ast.Name):
+        namespace[target.id] = value
+    elif isinstance(target, ast.Subscript):
+        places.value(namespace, target.value)[ast.literal_eval(target.slice)] = value
+    elif isinstance(target, ast.Attribute):
+        owner = places.value(namespace, target.value)
+        try:
+            setattr(owner, target.attr, value)
+        except AttributeError:  # a frozen dataclass
+            object.__setattr__(owner, target.attr, value)
 
 
-def _from(namespace: Mapping[str, Any] | None, name: str, tree: ast.Module) -> Binding:
-    used = any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(tree))
-    value = None if namespace is None else namespace.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        where = "the script" if namespace is None else "the cell"
-        also = "" if namespace is None else " and the notebook has no whole number of that name"
-        raise UsageError(
-            f"{name} is not assigned in {where}{also}, so there is nothing to vary. "
-            f"Put `{name} = 32` on a line of its own in {where}, and use {name} below it."
-        )
-    if not used:
-        raise UsageError(
-            f"{name} is {value} in the notebook, but the cell does not mention it, so varying it "
-            "would change nothing. Make what depends on it (a batch, a DataLoader) inside the cell."
-        )
-    return Binding(name, value, None)
+def _plain(option: str) -> str:
+    """`--batch-size` as argparse calls it."""
+    return option.lstrip("-").replace("-", "_")
 
 
-def _bound(tree: ast.Module, name: str) -> list[int]:
-    """Lines where the module's own scope gives the name a value."""
-    lines: list[int] = []
-    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-    queue: list[ast.AST] = list(tree.body)
-    while queue:
-        node = queue.pop(0)
-        if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
-            lines.append(node.lineno)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            lines += [node.lineno] if node.name == name else []
-        elif isinstance(node, ast.alias) and (node.asname or node.name) == name:
-            lines.append(node.lineno)
-        if not isinstance(node, inner):
-            queue += ast.iter_child_nodes(node)
-    return sorted(lines)
-
-
-def _assigns(statement: ast.stmt, name: str) -> bool:
-    if isinstance(statement, ast.AnnAssign):
-        targets: list[ast.expr] = [statement.target]
-    elif isinstance(statement, ast.Assign):
-        targets = statement.targets
-    else:
-        return False
-    return any(isinstance(t, ast.Name) and t.id == name for t in targets)
-
-
-def _number(statement: ast.stmt) -> int | None:
-    value = getattr(statement, "value", None)
-    if isinstance(value, ast.Constant) and type(value.value) is int:
-        return value.value
+def _given(name: str, arguments: Sequence[str]) -> Binding | None:
+    """The variable among a script's arguments: `--batch-size 32` or `--batch-size=32`."""
+    for number, word in enumerate(arguments):
+        option, joined, value = word.partition("=")
+        if not option.startswith("-") or _plain(option) != name:
+            continue
+        at = number if joined else number + 1
+        value = value if joined else "".join(arguments[at : at + 1])
+        if not value.isdecimal():
+            raise UsageError(f"The argument {option} is not a whole number: {value or 'nothing'}.")
+        return Binding(name, int(value), word=at)
     return None
+
+
+def _written(tree: ast.Module, target: ast.expr) -> list[places.Place]:
+    """Where the program assigns it, or makes what it is a part of."""
+    found = places.assigned(tree, target)
+    if found or isinstance(target, ast.Name):
+        return found
+    text = ast.unparse(target)
+    owner = target.value  # type: ignore[attr-defined] # an attribute or an entry
+    made = places.assigned(tree, owner)
+    found = [part for place in made for part in places.parts(place.now, target)]
+    if made and not found:
+        raise UsageError(
+            f"{ast.unparse(owner)} is made in the program (line {made[-1].line}), and its "
+            f"{places.part(target)} is not written there as a whole number, so no other value can "
+            f"be put there. Write `{text} = 32` on a line of its own below it."
+        )
+    return found
+
+
+def _only(found: list[places.Place], target: ast.expr) -> Binding:
+    text = ast.unparse(target)
+    if len(found) > 1:
+        raise UsageError(
+            f"{text} is assigned more than once (lines {', '.join(str(p.line) for p in found)}), "
+            "so it is not clear which of them to vary. Assign it once, as a number, and derive the "
+            "others."
+        )
+    (place,) = found
+    number = place.number()
+    if number is None:
+        raise UsageError(
+            f"{text} is not assigned as a whole number at the top level (line {place.line}), so no "
+            f"other value can be put there. Write it as `{text} = 32`, on a line of its own."
+        )
+    return Binding(text, number, place.line)
+
+
+def _held(namespace: Mapping[str, Any], target: ast.expr) -> int | None:
+    """The whole number that the notebook holds there, or None."""
+    try:
+        value = places.value(namespace, target)
+    except Exception:  # noqa: BLE001 - whatever an object does when it is asked for a part
+        return None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _nowhere(text: str, where: str, also: str) -> UsageError:
+    return UsageError(
+        f"{text} is not assigned in {where}{also}, so there is nothing to vary. "
+        f"Put `{text} = 32` on a line of its own in {where}, and use {text} below it."
+    )

@@ -91,7 +91,9 @@ def _dead() -> Any:
 def _function(function: types.FunctionType, homes: Collection[str], mentioned: set[str]) -> Any:
     # Not __module__: functools.wraps gives a library's wrapper the module of what it wraps.
     module = function.__globals__.get("__name__") or "__main__"
-    if module not in homes and "<locals>" not in function.__qualname__ and _importable(function):
+    # But a method that dataclass() wrapped is its class's, and that travels.
+    foreign = module not in homes and function.__module__ not in homes
+    if foreign and "<locals>" not in function.__qualname__ and _importable(function):
         return NotImplemented
     theirs = module not in homes  # a closure made by a library's function keeps its module
     if not theirs:

@@ -9,7 +9,7 @@ from nbmem.answers import CardFigures, Fit, Probe
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
 from nbmem.estimates import growth
-from nbmem.estimates.probing import Reply, Request, probe
+from nbmem.estimates.probing import Reply, Request, probe, refuse
 from nbmem.estimates.search import Search, Verdict
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 MARGIN = 0.02
 """Part of the card that is kept free: of the 35 runs recorded on a real card, the README's table
 shows how many needed at most so much more than was predicted."""
-POINTS = 4
-"""Values at or below the answer that the lines go through at least."""
+PARTS = (0.25, 0.5, 0.75)
+"""Of the answer: values there are run, too, so that the lines go through points that lie apart."""
+REACH = 0.12
+"""A run counts as being there if it is as near as this part of the answer."""
 
 
 class Prober:
@@ -106,7 +108,9 @@ def fit(  # noqa: PLR0913 - the question's parts
     search = Search(
         test=prober.verdict, room=card.total_bytes - kept, low=low, high=high, step=step
     )
-    search.run(max(bound.value, low))
+    if search.has(bound.value):
+        refuse(prober(bound.value), f"as it is, with {variable or bound.name} = {bound.value}")
+    search.run(bound.value)
     _refuse_other(prober.probes, bound.value)
     _fill(search, prober)
     probes = tuple(prober.probes[value] for value in sorted(prober.probes))
@@ -135,25 +139,20 @@ def _refuse_other(probes: dict[int, Probe], value: int) -> None:
     """Nothing ran at all: the program is at fault, not its size."""
     if any(p.ran for p in probes.values()):
         return
-    first = next(iter(probes.values()))
     tried = ", ".join(map(str, sorted(probes)))
-    raise UsageError(
-        f"The program fails with every value that was tried ({tried}), and not for want of "
-        f"memory: {first.failure}. Its own value is {value}."
-    )
+    first = next(iter(probes.values()))
+    refuse(first, f"with every value that was tried ({tried}; its own is {value})")
 
 
 def _fill(search: Search, prober: Prober) -> None:
-    """Run a few values below the answer: the lines need points, and a gap would show."""
+    """Run a few values below the answer: a line needs points that lie apart, near it."""
     if search.best is None or search.flat:
         return
-    for part in (0.25, 0.5, 0.75):
-        below = [v for v, p in prober.probes.items() if p.ran and v <= search.best]
-        if len(below) >= POINTS:
-            return
-        wanted = search.low + int((search.best - search.low) * part)
-        wanted = wanted // search.step * search.step or search.low
-        if wanted >= search.low:
+    for part in PARTS:
+        wanted = search.nearest(search.low + int((search.best - search.low) * part))
+        reach = search.best * REACH
+        known = [v for v, p in prober.probes.items() if p.ran]
+        if wanted < search.best and not any(abs(v - wanted) <= reach for v in known):
             prober(wanted)
 
 
@@ -187,7 +186,9 @@ def _sentences(  # noqa: PLR0913, PLR0917 - what a verdict is made of
             f"in the others it is in {', '.join(others)}."
         )
     if program.names is not None:
-        found += [f"{note[:1].upper()}{note[1:]}." for note in program.names.notes]
+        for note in dict.fromkeys(note for _, note in program.names.notes):
+            names = [n for n, said in program.names.notes if said == note]
+            found.append(f"{', '.join(names)}: {note}.")
         found += [f"{n} was left out: it is {kind}." for n, kind in program.names.left_out]
     return found
 
@@ -218,13 +219,15 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
         )
     if search.limit is None:
         return f"It fits on a {card.name} for every {name} up to {best}: {held}."
-    lacks = (
-        ""
-        if after is None
-        else f" asks for {format_bytes(after.wanted)} and runs out of memory"
-        + (f" at line {after.failure.line}" if after.failure and after.failure.line else "")
+    verdict = f"{name} = {best} fits on a {card.name}: {held}."
+    if after is None:
+        return f"{verdict} {search.limit} does not."
+    line = after.failure.line if after.failure else None
+    at = "" if line is None else f" at line {line}"
+    return (
+        f"{verdict} {search.limit} runs out of memory{at}; if there were no end to the card, it "
+        f"would take {format_bytes(after.wanted)}."
     )
-    return f"{name} = {best} fits on a {card.name}: {held}. {search.limit}{lacks or ' does not'}."
 
 
 def _oddities(name: str, probes: Sequence[Probe]) -> list[str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
 from nbmem.core.units import parse_bytes
-from nbmem.estimates import binding
+from nbmem.estimates import programs
 from nbmem.estimates.fitting import MARGIN
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
+
+    from nbmem.estimates.programs import Program
 
 BATCHES = ("batch", "batch_size", "bs", "BATCH", "BATCH_SIZE", "B", "per_device_train_batch_size")
 """What people call the batch: one of these is taken for it where nobody says."""
@@ -100,21 +103,21 @@ def margin(options: argparse.Namespace) -> float:
     return part
 
 
-def batch_of(source: str, namespace: Mapping[str, Any] | None, named: str | None) -> str | None:
-    """The batch variable: the one that was named, else the one usual name that can be varied.
+def with_batch(
+    program: Program, named: str | None, namespace: Mapping[str, Any] | None = None
+) -> Program:
+    """The program with its batch varied: the one that was named, else the one usual name.
 
     Raises:
         UsageError: The named one cannot be varied.
     """
     if named is not None:
-        return binding.find(named, source, namespace).name
+        return programs.varied(program, named, namespace)
     found = []
     for name in BATCHES:
-        try:
-            found.append(binding.find(name, source, namespace).name)
-        except (UsageError, SyntaxError):
-            continue
-    return found[0] if len(found) == 1 else None
+        with contextlib.suppress(UsageError):
+            found.append(programs.varied(program, name, namespace))
+    return found[0] if len(found) == 1 else program
 
 
 def shape(text: str | None, batch: int | None) -> tuple[int, ...] | None:

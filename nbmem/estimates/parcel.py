@@ -27,22 +27,23 @@ class Parcel:
 
     Attributes:
         parts: Pickles that are read one after the other, with one memo: {name: value} each.
+        names: What they hold, in their order.
         home: The module whose functions and classes travel as code.
         left_out: What could not be copied: name, and what it is.
-        notes: What is not quite the same in the copy.
+        notes: What is not quite the same in a copy: name, and what it is.
     """
 
     parts: bytes
-    count: int
+    names: tuple[str, ...]
     home: str
     left_out: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
+    notes: tuple[tuple[str, str], ...]
 
     def open(self, namespace: dict[str, Any]) -> None:
         """Put the copies into a namespace, each storage anew on the card that is active."""
         unpickler = _Unpickler(io.BytesIO(self.parts))
         with by_value.globals_are(namespace):
-            for _ in range(self.count):
+            for _ in self.names:
                 namespace.update(unpickler.load())
         for name, kind in self.left_out:
             namespace[name] = NotCopied(name, kind)
@@ -57,7 +58,7 @@ class NotCopied:
 
     def __init__(self, name: str, kind: str) -> None:
         self.__dict__["said"] = (
-            f"{name} is {kind}, which cannot be copied. Make it inside the cell, or take it out."
+            f"{name} is {kind}, which cannot be copied: make it inside the cell, or take it out"
         )
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> Any:
@@ -82,10 +83,11 @@ def pack(namespace: Mapping[str, Any], names: Iterable[str], home: str = "__main
     """
     wanted = [name for name in names if name in namespace and name not in SHARED]
     done: set[str] = set()
+    copied: list[str] = []
     left_out: list[tuple[str, str]] = []
+    notes: list[tuple[str, str]] = []
     buffer = io.BytesIO()
     pickler = _Pickler(buffer, home)
-    count = 0
     while wanted:
         name = wanted.pop(0)
         if name in done:
@@ -97,14 +99,18 @@ def pack(namespace: Mapping[str, Any], names: Iterable[str], home: str = "__main
             left_out.append((name, _kind(namespace[name], err)))
             continue
         pickler.dump({name: namespace[name]})
-        count += 1
+        notes += [(name, note) for note in pickler.notes]
+        pickler.notes.clear()
+        copied.append(name)
         wanted += [n for n in sorted(pickler.mentioned) if n in namespace and n not in SHARED]
         pickler.mentioned.clear()
-    return Parcel(buffer.getvalue(), count, home, tuple(left_out), tuple(pickler.notes))
+    return Parcel(buffer.getvalue(), tuple(copied), home, tuple(left_out), tuple(notes))
 
 
 def _kind(value: Any, error: Exception) -> str:
     """What it is, for a sentence: `a generator`."""
+    if isinstance(value, io.IOBase):
+        return "an open file"
     what = type(value).__name__
     article = "an" if what[:1].lower() in "aeiou" else "a"
     reason = str(error).partition("\n")[0]
@@ -116,8 +122,8 @@ class _Pickler(pickle.Pickler):
     """Pickle with two rules more.
 
     Attributes:
-        mentioned: Global names that the functions and classes seen so far use.
-        notes: What is not quite the same in the copy.
+        mentioned: Global names that the functions and classes seen since it was cleared use.
+        notes: What is not quite the same in the copy; cleared likewise.
     """
 
     def __init__(self, file: io.BytesIO, home: str) -> None:

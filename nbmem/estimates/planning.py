@@ -7,11 +7,11 @@ import itertools
 from typing import TYPE_CHECKING
 
 from nbmem.answers import CardFigures, Option, Plan
-from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
 from nbmem.estimates.fitting import MARGIN, Prober
-from nbmem.estimates.probing import Request
+from nbmem.estimates.probing import Request, refuse
 from nbmem.estimates.remedies import BY_KEY, REMEDIES, exclude_each_other
+from nbmem.estimates.remedies.base import BATCH
 from nbmem.estimates.search import Search
 
 if TYPE_CHECKING:
@@ -36,10 +36,16 @@ LOOSE = 0.02
 class Planner:
     """Asks for one program under remedies."""
 
-    def __init__(
-        self, program: Program, ask: Ask, card: Card, margin: int, tell: Callable[[str], None]
+    def __init__(  # noqa: PLR0913, PLR0917 - the question's parts
+        self,
+        program: Program,
+        variable: str | None,
+        ask: Ask,
+        card: Card,
+        margin: int,
+        tell: Callable[[str], None],
     ) -> None:
-        self.program = program
+        self.variable = variable
         self.card = card
         self.margin = margin
         self._ask = ask
@@ -54,8 +60,7 @@ class Planner:
             UsageError: It does not run, for another reason than memory.
         """
         found = self._ask(self._request(())).probe
-        if not found.ran:
-            raise UsageError(f"The program does not run as it is: {found.failure}.")
+        refuse(found, "as it is")
         self._tell(f"as it is: {format_bytes(found.allocated)}")
         return Option(key="as it is", title="as it is", price="", code="", probe=found)
 
@@ -67,7 +72,7 @@ class Planner:
             key="+".join(keys),
             title=title,
             price="; ".join(kind.price for kind in kinds),
-            code="\n".join(kind.code for kind in kinds),
+            code="",
             probe=None,
         )
         why_not = self._impossible(kinds)
@@ -84,6 +89,7 @@ class Planner:
             row,
             probe=found,
             price=reply.price,
+            code=reply.code.replace(BATCH, self._batch(keys)),
             saved=base.allocated - found.allocated,
             saved_reserved=base.reserved - found.reserved,
         )
@@ -113,6 +119,10 @@ class Planner:
         value = None if self.value is None else self.value // parts
         return Request(card=self.card, margin=self.margin, value=value, remedies=keys)
 
+    def _batch(self, keys: tuple[str, ...]) -> str:
+        """The assignment of the batch under remedies."""
+        return f"{self.variable} = {self._request(keys).value}"
+
     def _impossible(self, kinds: Sequence[type[Remedy]]) -> str | None:
         parts = max(kind.parts for kind in kinds)
         if parts == 1:
@@ -131,6 +141,7 @@ def plan(  # noqa: PLR0913 - the question's parts
     *,
     margin: float = MARGIN,
     target: int | None = None,
+    variable: str | None = None,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Plan:
     """Run a program under every remedy and under pairs of the best.
@@ -141,6 +152,7 @@ def plan(  # noqa: PLR0913 - the question's parts
         card: On which card.
         margin: Part of the card to keep free.
         target: Bytes of the process that are wanted; None for the card less the margin.
+        variable: What the batch is called in the answer; None for its own name.
         tell: Hears about every run.
 
     Raises:
@@ -149,16 +161,18 @@ def plan(  # noqa: PLR0913 - the question's parts
     kept = int(card.total_bytes * margin)
     if target is not None:
         kept = max(card.total_bytes - target, 0)
-    planner = Planner(program, ask, card, kept, tell)
+    if variable is None and program.binding is not None:
+        variable = program.binding.name
+    planner = Planner(program, variable, ask, card, kept, tell)
     first = planner.as_it_is()
     base = first.probe
     assert base is not None  # noqa: S101 - it ran
     singles = [planner.option((kind.key,), base) for kind in REMEDIES]
-    worth = sorted(_worth(singles, base), key=lambda option: -option.saved)
+    worth = sorted(_worth(singles, base), key=lambda option: -_gain(option))
     couples = itertools.combinations([_keys(option)[0] for option in worth[:PAIRED]], 2)
     pairs = [planner.option(c, base) for c in couples if not exclude_each_other(c)]
     ran = [o for o in (*singles, *pairs) if o.probe is not None]
-    ran.sort(key=lambda option: -option.saved)
+    ran.sort(key=lambda option: -_gain(option))
     if planner.value is not None:
         searched = {o.key for o in _worth(ran, base)}
         ran = [
@@ -172,7 +186,7 @@ def plan(  # noqa: PLR0913 - the question's parts
         title=program.title,
         card=CardFigures(name=card.name, total=card.total_bytes, margin=kept),
         target=wanted,
-        variable=None if program.binding is None else program.binding.name,
+        variable=variable,
         value=planner.value,
         options=(first, *ran, *rest),
         sentences=tuple(_sentences(first, ran, card, wanted)),
@@ -185,7 +199,13 @@ def _keys(option: Option) -> tuple[str, ...]:
 
 def _worth(options: Sequence[Option], base: Probe) -> list[Option]:
     """Those that save enough to be looked at closer."""
-    return [o for o in options if o.probe is not None and o.saved >= WORTH * base.allocated]
+    least = WORTH * base.allocated
+    return [o for o in options if o.probe is not None and _gain(o) >= least]
+
+
+def _gain(option: Option) -> int:
+    """Bytes that it saves: of the live ones, or of what the allocator keeps around them."""
+    return max(option.saved, option.saved_reserved)
 
 
 def _sentences(first: Option, ran: Sequence[Option], card: Card, wanted: int) -> list[str]:
@@ -204,13 +224,13 @@ def _sentences(first: Option, ran: Sequence[Option], card: Card, wanted: int) ->
             default=None,
         )
         if cheapest is None:
-            best = max(ran, key=lambda o: o.saved, default=None)
+            best = max(ran, key=_gain, default=None)
             found.append(
                 "None of the remedies and pairs makes it fit."
                 + (
                     f" The furthest is {best.title}, which asks for "
                     f"{format_bytes(best.probe.wanted)}."
-                    if best is not None and best.probe is not None and best.saved > 0
+                    if best is not None and best.probe is not None and _gain(best) > 0
                     else ""
                 )
             )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from nbmem.answers import Failure, Probe
 from nbmem.core.categories import ACTIVE
-from nbmem.core.errors import NbmemError
+from nbmem.core.errors import NbmemError, UsageError
+from nbmem.estimates.parcel import NotCopiedError
 from nbmem.estimates.programs import EndedError
 from nbmem.views.markup import clipped
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 ENDLESS = 1 << 50
 """Bytes of the card on which a program may take what it wants: a pebibyte."""
+NO_TENSOR = "it puts no tensor on a card"
 LONGEST = 160
 """Characters of an error's text that an answer shows."""
 
@@ -55,11 +57,13 @@ class Reply:
         probe: The run.
         refused: Why a remedy did nothing, or None.
         price: What the remedies cost, with this run's figures.
+        code: The lines that apply them to this program.
     """
 
     probe: Probe
     refused: str | None = None
     price: str = ""
+    code: str = ""
 
 
 @dataclasses.dataclass(slots=True)
@@ -68,6 +72,7 @@ class _Ran:
     failure: Failure | None
     refused: str | None
     price: str
+    code: str
     context: int
 
 
@@ -95,7 +100,28 @@ def probe(program: Program, request: Request) -> Reply:
             process=figures.process,
         )
     found = dataclasses.replace(found, seconds=time.perf_counter() - begun)
-    return Reply(probe=found, refused=ran.refused, price=ran.price)
+    return Reply(probe=found, refused=ran.refused, price=ran.price, code=ran.code)
+
+
+def refuse(found: Probe, how: str) -> None:
+    """Raise where a program did not run for another reason than memory.
+
+    Args:
+        found: Its run.
+        how: It was run.
+
+    Raises:
+        UsageError: With the reason.
+    """
+    if found.ran:
+        return
+    assert found.failure is not None  # noqa: S101 - else it ran
+    if found.failure.text == NO_TENSOR:
+        raise UsageError(
+            "The program puts no tensor on a card, so there is nothing to estimate. Move its model "
+            'and its batch there: `.cuda()`, or device="cuda".'
+        )
+    raise UsageError(f"The program fails {how}, and not for want of memory: {found.failure}.")
 
 
 def record(program: Program, request: Request) -> Session:
@@ -136,8 +162,9 @@ def _run(program: Program, request: Request) -> _Ran:
         steps = max(watch.backwards, 1)
         refused = next((r.unapplied for r in watch.remedies if r.unapplied), None)
         price = "; ".join(r.price_of(request.card, steps) for r in watch.remedies)
+        code = "\n".join(r.code_of(request.card) for r in watch.remedies)
         context = gpu.context_bytes
-    return _Ran(trace, failure or next(iter(threads), None), refused, price, context)
+    return _Ran(trace, failure or next(iter(threads), None), refused, price, code, context)
 
 
 @contextlib.contextmanager
@@ -162,7 +189,7 @@ def _threads(program: Program) -> Iterator[list[Failure]]:
 def _failure(program: Program, error: BaseException) -> Failure:
     import torch
 
-    if isinstance(error, EndedError):
+    if isinstance(error, (EndedError, NotCopiedError)):
         return Failure(kind="other", text=str(error), line=program.line_of(error))
     first = next(iter(str(error).splitlines()), "")
     text = f"{type(error).__name__}: {first}" if first else type(error).__name__
@@ -170,14 +197,16 @@ def _failure(program: Program, error: BaseException) -> Failure:
     if memory:
         text = text.partition(". GPU")[0]
     line = program.line_of(error)
-    return Failure(kind="memory" if memory else "other", text=clipped(text, LONGEST), line=line)
+    return Failure(
+        kind="memory" if memory else "other", text=clipped(text.rstrip("."), LONGEST), line=line
+    )
 
 
 def _read(ran: _Ran, request: Request) -> Probe:
     try:
         report = ran.trace.report()
     except NbmemError:
-        failure = ran.failure or Failure(kind="other", text="it puts no tensor on a card")
+        failure = ran.failure or Failure(kind="other", text=NO_TENSOR)
         return Probe(
             value=request.value, fits=False, allocated=0, reserved=0, process=0, wanted=0,
             phase=None, failure=failure,

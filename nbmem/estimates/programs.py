@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import sys
-from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
-from nbmem.estimates import binding, surroundings
+from nbmem.estimates import binding, places, surroundings
 from nbmem.estimates.parcel import Parcel, pack
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def nobody_answers(prompt: object = "", /) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """A program that can be run again and again, each time in a namespace of its own.
 
@@ -77,14 +77,22 @@ class Program:
     def run(self, module: ModuleType, value: int | None) -> None:
         """Run it from start to end with a value of its variable; `sys.exit(0)` is an end, too."""
         bound = self.binding
-        if bound is not None and bound.line is None and value is not None:
-            setattr(module, bound.name, value)
+        if bound is not None and value is not None:
+            self._put(module, bound, value)
         code = binding.compiled(self.source, self.file, bound, value)
         try:
             exec(code, vars(module))  # noqa: S102 - the user's program
         except SystemExit as err:
             if err.code:
                 raise EndedError(f"it ended itself with sys.exit({err.code!r})") from None
+
+    def _put(self, module: ModuleType, bound: Binding, value: int) -> None:
+        """Put a value where the source does not write it."""
+        if bound.word is not None:
+            option, given, _ = self.arguments[bound.word].rpartition("=")
+            sys.argv[1 + bound.word] = f"{option}{given}{value}"
+        elif bound.line is None:
+            binding.put(vars(module), bound.name, value)
 
     def line_of(self, error: BaseException) -> int | None:
         """The line of the program where an exception passed through, the innermost."""
@@ -109,20 +117,16 @@ def cell(
     """
     try:
         compile(source, CELL, "exec")
-        names = binding.names_of(source)
     except SyntaxError as err:
+        also = " A top-level await cannot be estimated." if "await" in source else ""
         raise UsageError(
-            f"The cell cannot be read as Python: {err.msg} (line {err.lineno}). "
-            "A top-level await and other cell magics cannot be estimated."
+            f"The cell cannot be read as Python: {err.msg} (line {err.lineno}).{also}"
         ) from None
-    bound = None if vary is None else binding.find(vary, source, namespace)
-    return Program(
-        title=title,
-        source=source,
-        file=CELL,
-        names=pack(namespace, names),
-        binding=bound,
-    )
+    names = pack(namespace, places.names_of(source))
+    own = places.bound(source)  # what the cell makes anew needs no note on its copy
+    names = dataclasses.replace(names, notes=tuple(n for n in names.notes if n[0] not in own))
+    program = Program(title=title, source=source, file=CELL, names=names)
+    return program if vary is None else varied(program, vary, namespace)
 
 
 def script(path: str, arguments: tuple[str, ...] = (), *, vary: str | None = None) -> Program:
@@ -135,14 +139,26 @@ def script(path: str, arguments: tuple[str, ...] = (), *, vary: str | None = Non
     try:
         with io.open_code(str(file)) as opened:
             source = opened.read().decode()
-        bound = None if vary is None else binding.find(vary, source)
+        compile(source, str(file), "exec")
     except (OSError, UnicodeDecodeError) as err:
         raise UsageError(f"The script {path} cannot be read ({err}).") from None
     except SyntaxError as err:
         raise UsageError(f"{path} is not valid Python: {err.msg} (line {err.lineno}).") from None
-    return Program(
-        title=file.name, source=source, file=str(file), binding=bound, arguments=arguments
-    )
+    program = Program(title=file.name, source=source, file=str(file), arguments=arguments)
+    return program if vary is None else varied(program, vary)
+
+
+def varied(program: Program, name: str, namespace: Mapping[str, Any] | None = None) -> Program:
+    """A cell (with its notebook's names) or a script whose variable has been found.
+
+    Raises:
+        UsageError: It cannot be varied.
+    """
+    if program.names is None:
+        bound = binding.in_script(name, program.source, program.arguments)
+    else:
+        bound = binding.in_cell(name, program.source, namespace or {}, program.names.names)
+    return dataclasses.replace(program, binding=bound)
 
 
 def call(function: Callable[..., Any], *, start: int | None = None) -> Program:
@@ -167,7 +183,7 @@ def call(function: Callable[..., Any], *, start: int | None = None) -> Program:
         source=f"_nbmem_called({'_nbmem_value' if varied else ''})",
         file=CALL,
         names=names,
-        binding=binding.Binding("_nbmem_value", start, None) if start is not None else None,
+        binding=binding.Binding("_nbmem_value", start) if start is not None else None,
     )
 
 

@@ -49,9 +49,21 @@ class Search:
     flat: bool = False
     _seen: dict[int, tuple[Verdict, int]] = field(default_factory=dict)
 
+    def has(self, value: int) -> bool:
+        """Whether a value is among those that are searched."""
+        return self.nearest(value) == value
+
+    def nearest(self, value: int) -> int:
+        """The value, or the next below it, that is among those that are searched."""
+        value = max(value, self.low)
+        if self.high is not None:
+            value = min(value, self.high)
+        offset = 0 if self.widened else self.low % self.step
+        return max(self.low, (value - offset) // self.step * self.step + offset)
+
     def run(self, start: int) -> None:
         """Search from `start`: outwards by guesses, then between what fits and what does not."""
-        start = self._within(start)
+        start = self.nearest(start)
         if self._try(start) == "fits":
             self.best = start
             self._upwards()
@@ -67,7 +79,7 @@ class Search:
             guess, stride = self._guess(), max(stride, self.step)
             if guess < self.best + stride:  # the line was too steep: on in growing strides
                 guess, stride = self.best + stride, stride * 2
-            value, verdict = self._running(self._within(min(guess, top)))
+            value, verdict = self._running(self.nearest(min(guess, top)))
             if value <= self.best:
                 return
             if verdict == "fits":
@@ -83,7 +95,7 @@ class Search:
         """Until something fits; halving is cheap, for smaller runs are."""
         value = self.limit or self.low
         while value > self.low:
-            value = self._within(max(self.low, value // 2))
+            value = self.nearest(max(self.low, value // 2))
             if self._try(value) == "fits":
                 self.best = value
                 return
@@ -100,7 +112,7 @@ class Search:
             if guesses and self.best < guess < self.limit:
                 value, guesses = guess, guesses - 1
             inside = min(max(value, self.best + self.step), self.limit - self.step)
-            value, verdict = self._running(self._within(inside))
+            value, verdict = self._running(self.nearest(inside))
             if not self.best < value < self.limit:
                 return
             if verdict == "fits":
@@ -141,11 +153,3 @@ class Search:
             known = [b for said, b in self._seen.values() if said == "fits"]
             self.flat = self.high is None and len(known) >= FLAT and len(set(known)) == 1
         return self._seen[value][0]
-
-    def _within(self, value: int) -> int:
-        """The value on the grid of steps, inside the range."""
-        value = max(value, self.low)
-        if self.high is not None:
-            value = min(value, self.high)
-        offset = 0 if self.widened else self.low % self.step
-        return max(self.low, (value - offset) // self.step * self.step + offset)

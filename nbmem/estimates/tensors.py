@@ -22,10 +22,7 @@ def reduce(value: Any, notes: dict[str, None]) -> Any:
     if value.layout is not torch.strided:
         raise TypeError(f"cannot copy a tensor of layout {value.layout}")
     if value.grad_fn is not None:
-        notes[
-            "a tensor with an autograd history was copied without it, so what that history "
-            "keeps alive is not counted"
-        ] = None
+        notes["an autograd history is not copied, so what it keeps alive is not counted"] = None
     plain = value.detach()
     made = (
         plain.untyped_storage(), plain.dtype, tuple(plain.size()), plain.stride(),
@@ -46,7 +43,7 @@ def storage_id(value: Any, notes: dict[str, None]) -> Any:
     if device == "cpu" and nbytes <= SMALL:
         values = bytes(torch.empty(0, dtype=torch.uint8).set_(value).numpy())
     elif device == "cpu":
-        notes["tensors on the CPU of more than 16 MiB have zeros for values in the estimate"] = None
+        notes["tensors on the CPU of more than 16 MiB have zeros for values here"] = None
     return value._cdata, device, nbytes, values  # noqa: SLF001 - torch's own key of a storage
 
 

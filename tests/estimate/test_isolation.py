@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 import threading
 import time
 import warnings
@@ -20,6 +21,7 @@ import nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
 from nbmem.estimates import programs, surroundings  # noqa: E402
 from nbmem.estimates.apart import Apart, EstimateError  # noqa: E402
+from nbmem.estimates.parcel import pack  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
 
 
@@ -128,6 +130,35 @@ def test_a_function_is_estimated_with_what_its_closure_holds():
     assert trace.report().device.name == "Tesla T4"
     assert not torch.cuda.is_initialized()
     assert trace.report().peak.allocated > width * width * 4 * 2
+
+
+CONFIG = """
+import dataclasses, contextlib
+
+@dataclasses.dataclass
+class Config:
+    batch: int = 4
+
+@contextlib.contextmanager
+def doubled():
+    yield 2 * Config().batch
+"""
+
+
+def test_what_a_library_wrapped_travels_as_code(monkeypatch):
+    main = sys.modules["__main__"]
+    names = {"__name__": "__main__"}
+    exec(CONFIG, names)
+    for name in ("Config", "doubled"):  # a kernel's names are those of its __main__
+        monkeypatch.setattr(main, name, names[name], raising=False)
+    parcel = pack(names, ["doubled"])
+    monkeypatch.undo()
+    found = {}
+    parcel.open(found)
+    with found["doubled"]() as count:
+        assert count == 8
+    assert repr(found["Config"](2)) == "Config(batch=2)"
+    assert found["Config"] is not names["Config"]
 
 
 def test_a_process_that_dies_is_a_sentence(tmp_path):

@@ -51,14 +51,18 @@ def test_fit_answers_under_the_cell_and_runs_nothing_here(run, tmp_path):
 @pytest.mark.parametrize(
     ("cell", "sentence"),
     [
-        ("%%nbmem fit rows\nrows = 1\nrows = 2", "assigned more than once (lines 1, 2)"),
+        ("%%nbmem fit rows\nrows = 1\nrows = 2", "assigned more than once (lines 2, 3)"),
         ("%%nbmem fit rows\nrows = 2 * 3", "not assigned as a whole number at the top level"),
         ("%%nbmem fit rows\nx = 3", "rows is not assigned in the cell and the notebook has no"),
-        ("%%nbmem fit depth\nx = 3", "depth is 3 in the notebook, but the cell does not mention"),
+        ("%%nbmem fit depth\nx = 3", "depth is 3 in the notebook, but the cell does not use it"),
         ("%%nbmem fit\nx = 3", "The following arguments are required: VARIABLE"),
         ("%%nbmem fit x --gpu T5\nx = 3", "T5"),
         ("%%nbmem fit x --margin 2x\nx = 3", "--margin 2x is not a percentage"),
-        ("%%nbmem fit x\nx = 3\nawait y", "cannot be read as Python"),
+        ("%%nbmem fit x\nx = 3\nawait y", "(line 3). A top-level await cannot be estimated."),
+        (
+            "%%nbmem fit 32\nx = 32",
+            "A number that stands in the program needs a name first: `batch",
+        ),
         ("%nbmem fit x", "with two percent signs"),
         ("%nbmem plan", "with two percent signs"),
         ("%%nbmem history\nx = 3", "takes no cell"),

@@ -13,7 +13,7 @@ from nbmem.core.units import MIB  # noqa: E402
 from nbmem.estimates import planning, programs  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
 from nbmem.estimates.remedies import BY_KEY, REMEDIES, exclude_each_other  # noqa: E402
-from nbmem.estimates.remedies.activations import repeated_blocks  # noqa: E402
+from nbmem.estimates.remedies.blocks import repeated_blocks  # noqa: E402
 from nbmem.views.plan import plan_json, render_html, render_text  # noqa: E402
 
 PLAIN = """

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from nbmem.estimates.remedies.activations import (
     Autocast,
     ChannelsLast,
-    Checkpoint,
     InPlace,
     Offload,
 )
 from nbmem.estimates.remedies.batches import Expandable, FourMicroBatches, MicroBatches
+from nbmem.estimates.remedies.blocks import Checkpoint
 from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, PlainSGD
 from nbmem.estimates.remedies.watching import watched
 

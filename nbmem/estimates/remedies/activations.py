@@ -1,4 +1,4 @@
-"""Remedies for what forward keeps for backward: keep it smaller, elsewhere, or not at all."""
+"""Remedies for what forward keeps for backward: keep it smaller, or elsewhere."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class _Around(Remedy):
 
 
 class Autocast(_Around):
-    """bfloat16 where it is safe."""
+    """Half the bits where it is safe: bfloat16, on cards before Ampere float16."""
 
     key = "autocast"
-    title = "autocast to bfloat16"
-    price = "7 bits of mantissa instead of 23 in matrix products and convolutions; faster"
+    title = "autocast"
+    price = "bfloat16: 7 bits of mantissa instead of 23 in matrix products and convolutions; faster"
     code = 'with torch.autocast("cuda", torch.bfloat16):\n    loss = ...  # forward and loss'
     nothing = "No module is called in it."
 
@@ -68,24 +68,40 @@ class Autocast(_Around):
         if not any(p.dtype is torch.float32 for p in module.parameters()):
             self.refuse("The model has no float32 weights to cast.")
             return None
-        return torch.autocast("cuda", torch.bfloat16)
+        small = _has_bfloat16(torch.cuda.get_device_capability())
+        return torch.autocast("cuda", torch.bfloat16 if small else torch.float16)
 
     def price_of(self, card: Card, steps: int) -> str:
-        """Cards before Ampere have no bfloat16 units."""
+        """Without bfloat16 units it is float16, whose gradients want scaling."""
         del steps
-        if card.capability >= (8, 0):
+        if _has_bfloat16(card.capability):
             return self.price
         return (
-            f"a {card.name} has no bfloat16 units: use torch.float16 and a GradScaler, which takes "
-            "as much memory and is faster there"
+            f"float16, for a {card.name} has no bfloat16 units: its range is small, so the loss is "
+            "scaled; faster"
         )
+
+    def code_of(self, card: Card) -> str:
+        """With a GradScaler for float16."""
+        if _has_bfloat16(card.capability):
+            return self.code
+        return (
+            'scaler = torch.amp.GradScaler("cuda")  # once, before the loop\n'
+            'with torch.autocast("cuda", torch.float16):\n    loss = ...  # forward and loss\n'
+            "scaler.scale(loss).backward()\n"
+            "scaler.step(optimizer); scaler.update()"
+        )
+
+
+def _has_bfloat16(capability: tuple[int, int]) -> bool:
+    return capability >= (8, 0)
 
 
 class Offload(_Around):
     """Saved tensors wait in the host's memory."""
 
     key = "offload"
-    title = "saved activations on the host"
+    title = "host offload"
     price = "copies every saved activation to the host and back in each step"
     code = (
         "with torch.autograd.graph.save_on_cpu(pin_memory=True):\n"
@@ -125,102 +141,17 @@ class Offload(_Around):
         )
 
 
-class Checkpoint(Remedy):
-    """Blocks keep their input only."""
-
-    key = "checkpoint"
-    title = "checkpoint the repeated blocks"
-    price = "runs the blocks' forward again in backward: about a third more arithmetic"
-    code = (
-        "from torch.utils.checkpoint import checkpoint\n"
-        "for block in blocks:  # in forward()\n"
-        "    x = checkpoint(block, x, use_reentrant=False)"
-    )
-    nothing = "No module trains in it."
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._done: set[int] = set()
-
-    def outermost(
-        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Wrap the blocks of a model that is seen for the first time."""
-        import torch
-
-        if id(module) not in self._done and module.training and torch.is_grad_enabled():
-            self._done.add(id(module))
-            self._wrap(module)
-        return args, kwargs
-
-    def _wrap(self, model: Any) -> None:
-        if getattr(model, "is_gradient_checkpointing", False):
-            self.refuse("The model checkpoints its blocks already.")
-            return
-        own = getattr(model, "gradient_checkpointing_enable", None)
-        if own is not None and getattr(model, "supports_gradient_checkpointing", True):
-            own(gradient_checkpointing_kwargs={"use_reentrant": False})
-            self.applied += 1
-            return
-        blocks = repeated_blocks(model)
-        if not blocks:
-            self.refuse("The model has no repeated blocks in a ModuleList or Sequential.")
-        for block in blocks:
-            block.forward = _checkpointed(block)
-            self.applied += 1
-
-
-def repeated_blocks(model: Any) -> list[Any]:
-    """Children of lists and sequences that are of one class, have layers inside, and weights."""
-    from torch import nn
-
-    found: list[Any] = []
-    for child in model.children():
-        within = repeated_blocks(child) if not isinstance(child, _lists()) else None
-        if within is not None:
-            found += within
-            continue
-        found += _blocks_of(child)
-    return found if not isinstance(model, (nn.Sequential, nn.ModuleList)) else _blocks_of(model)
-
-
-def _blocks_of(container: Any) -> list[Any]:
-    kinds = [type(child) for child in container.children()]
-    found: list[Any] = []
-    for child in container.children():
-        inside = next(child.children(), None) is not None
-        if inside and kinds.count(type(child)) > 1 and next(child.parameters(), None) is not None:
-            found.append(child)
-        else:
-            found += repeated_blocks(child)
-    return found
-
-
-def _lists() -> tuple[type, ...]:
-    from torch import nn
-
-    return (nn.Sequential, nn.ModuleList)
-
-
-def _checkpointed(block: Any) -> Any:
-    from torch.utils.checkpoint import checkpoint
-
-    forward = block.forward
-
-    def again(*args: Any, **kwargs: Any) -> Any:
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-
-    return again
-
-
 class InPlace(Remedy):
     """Activation functions write over their input."""
 
     key = "inplace"
-    title = "activation functions in place"
+    title = "inplace=True"
     price = "none, where autograd allows it; it raises where it does not"
-    code = "nn.ReLU(inplace=True)"
     nothing = "The model has no activation module with inplace=False."
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: dict[str, None] = {}
 
     def outermost(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -230,7 +161,17 @@ class InPlace(Remedy):
             if getattr(layer, "inplace", None) is False and "Dropout" not in type(layer).__name__:
                 layer.inplace = True
                 self.applied += 1
+                self._kinds[type(layer).__name__] = None
         return args, kwargs
+
+    def code_of(self, card: Card) -> str:
+        """The loop that does it."""
+        del card
+        kinds = ", ".join(f"torch.nn.{name}" for name in self._kinds)
+        return (
+            "for layer in model.modules():\n"
+            f"    if isinstance(layer, ({kinds},)):\n        layer.inplace = True"
+        )
 
 
 class ChannelsLast(Remedy):
@@ -257,9 +198,8 @@ class ChannelsLast(Remedy):
             module.to(memory_format=torch.channels_last)
         self.applied += 1
 
-        def turned(value: Any) -> Any:
-            if isinstance(value, torch.Tensor) and value.dim() == 4:
-                return value.to(memory_format=torch.channels_last)
-            return value
-
-        return tuple(map(turned, args)), {name: turned(v) for name, v in kwargs.items()}
+        # In the tensor itself: `x = x.to(...)` in the program would let go of the one before.
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor) and value.dim() == 4 and value.grad_fn is None:
+                value.data = value.data.to(memory_format=torch.channels_last)
+        return args, kwargs

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
 
 
+BATCH = "<batch>"
+"""Stands in lines of code for the assignment of the batch."""
+
+
 class NotApplicableError(NbmemError):
     """A remedy has nothing to do in this program; the text says why."""
 
@@ -24,7 +28,7 @@ class Remedy:
         key: Its name in JSON and in pairs.
         title: What is done.
         price: What it costs, in words.
-        code: The lines to paste.
+        code: The lines to paste, where they do not depend on the program.
         group: Remedies of one group exclude each other.
         conf: Allocator settings that it adds.
         parts: Into how many micro-batches it cuts a batch.
@@ -35,7 +39,7 @@ class Remedy:
     key: ClassVar[str]
     title: ClassVar[str]
     price: ClassVar[str]
-    code: ClassVar[str]
+    code: ClassVar[str] = ""
     group: ClassVar[str] = ""
     conf: ClassVar[str] = ""
     parts: ClassVar[int] = 1
@@ -81,3 +85,8 @@ class Remedy:
         """The price with this run's figures."""
         del card, steps
         return self.price
+
+    def code_of(self, card: Card) -> str:
+        """The lines to paste into this program."""
+        del card
+        return self.code

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from nbmem.estimates.remedies.base import Remedy
+from nbmem.estimates.remedies.base import BATCH, Remedy
+
+_ACCUMULATED = """\
+{batch}  # {parts} of them make one step
+(loss / {parts}).backward()
+if step % {parts} == {last}:  # step counts from 0
+    optimizer.step()
+    optimizer.zero_grad()"""
 
 
 class MicroBatches(Remedy):
@@ -15,13 +22,9 @@ class MicroBatches(Remedy):
     """
 
     key = "micro2"
-    title = "2 micro-batches, gradients accumulated"
+    title = "2 micro-batches"
     price = "twice as many kernels, each with half the work; BatchNorm sees half the batch"
-    code = (
-        "for x, y in zip(x.chunk(2), y.chunk(2)):\n"
-        "    (loss_of(model(x), y) / 2).backward()\n"
-        "optimizer.step(); optimizer.zero_grad()"
-    )
+    code = _ACCUMULATED.format(batch=BATCH, parts=2, last=1)
     group = "batch"
     parts = 2
     nothing = "Nothing is trained in it."
@@ -44,9 +47,9 @@ class FourMicroBatches(MicroBatches):
     """Four passes make one step."""
 
     key = "micro4"
-    title = "4 micro-batches, gradients accumulated"
+    title = "4 micro-batches"
     price = "four times as many kernels, each with a quarter of the work; BatchNorm sees a quarter"
-    code = MicroBatches.code.replace("2", "4")
+    code = _ACCUMULATED.format(batch=BATCH, parts=4, last=3)
     parts: ClassVar[int] = 4
 
 
@@ -56,7 +59,7 @@ class Expandable(Remedy):
     key = "expandable"
     title = "expandable segments"
     price = "none on Linux; set before torch touches the card"
-    code = 'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"'
+    code = 'import os\nos.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"'
     conf = "expandable_segments:True"
 
     def prepare(self) -> None:

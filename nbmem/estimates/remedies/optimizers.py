@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+import inspect
+from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates.remedies.base import Remedy
+
+if TYPE_CHECKING:
+    from nbmem.virtual.cards import Card
 
 ADAMS = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -19,13 +23,47 @@ def _one_of(optimizer: Any, names: tuple[str, ...]) -> bool:
     return isinstance(optimizer, kinds)
 
 
-class PlainSGD(Remedy):
+class _Changed(Remedy):
+    """Another optimizer, or the same one with another switch: one line makes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: dict[str, None] = {}
+
+    def code_of(self, card: Card) -> str:
+        """A line for each different optimizer."""
+        del card
+        return "\n".join(self._lines)
+
+    def changes(self, optimizer: Any, kind: str = "", **changed: Any) -> None:
+        """It is about to be changed; its arguments are kept where its kind is."""
+        self.applied += 1
+        made = kind or _name(type(optimizer))
+        given = {"lr": optimizer.defaults["lr"]} if kind else _given(optimizer)
+        words = "".join(f", {name}={value!r}" for name, value in {**given, **changed}.items())
+        self._lines[f"optimizer = {made}(model.parameters(){words})"] = None
+
+
+def _name(kind: type) -> str:
+    return f"torch.optim.{kind.__name__}" if kind.__module__.startswith("torch.") else kind.__name__
+
+
+def _given(optimizer: Any) -> dict[str, Any]:
+    """What it was made with, as far as that differs from its class's defaults."""
+    usual = inspect.signature(type(optimizer)).parameters
+    return {
+        name: value
+        for name, value in optimizer.defaults.items()
+        if name in usual and isinstance(value, (int, float, tuple)) and value != usual[name].default
+    }
+
+
+class PlainSGD(_Changed):
     """No state at all."""
 
     key = "sgd"
-    title = "SGD instead of Adam"
+    title = "plain SGD"
     price = "another optimizer: its learning rate has to be found anew"
-    code = "optimizer = torch.optim.SGD(model.parameters(), lr=lr)"
     group = "optimizer"
     nothing = "No optimizer of the Adam family is made in it."
 
@@ -34,17 +72,16 @@ class PlainSGD(Remedy):
         import torch
 
         if _one_of(optimizer, ADAMS):
+            self.changes(optimizer, "torch.optim.SGD")
             _become(optimizer, torch.optim.SGD(_dummy(), lr=1e-3))
-            self.applied += 1
 
 
-class EightBit(Remedy):
+class EightBit(_Changed):
     """Adam's state in 8 bits."""
 
     key = "adam8bit"
-    title = "Adam with 8-bit state"
+    title = "8-bit Adam"
     price = "needs bitsandbytes; state rounded to 8 bits in blocks of 256"
-    code = "optimizer = bitsandbytes.optim.AdamW8bit(model.parameters(), lr=lr)"
     group = "optimizer"
     nothing = "No optimizer of the Adam family is made in it."
 
@@ -61,8 +98,8 @@ class EightBit(Remedy):
         """
         if self.why_not is None and _one_of(optimizer, ADAMS):
             package = importlib.import_module("bitsandbytes")
+            self.changes(optimizer, "bitsandbytes.optim.AdamW8bit")
             _become(optimizer, package.optim.AdamW8bit(_dummy()))
-            self.applied += 1
 
 
 def _dummy() -> list[Any]:
@@ -86,13 +123,12 @@ def _become(optimizer: Any, other: Any) -> None:
     optimizer._patch_step_function()  # noqa: SLF001 - torch's own way to give a class its hooks
 
 
-class Fused(Remedy):
+class Fused(_Changed):
     """One kernel for the whole step."""
 
     key = "fused"
     title = "fused optimizer"
     price = "none; faster"
-    code = "optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"
     group = "optimizer"
     nothing = "Its optimizers have no fused form, or are fused already."
 
@@ -100,26 +136,28 @@ class Fused(Remedy):
         """Turn the switch of each group."""
         if not _one_of(optimizer, FUSED):
             return
+        if optimizer.defaults.get("fused") or optimizer.defaults.get("differentiable"):
+            return
+        self.changes(optimizer, fused=True)
         for group in (optimizer.defaults, *optimizer.param_groups):
-            if not group.get("fused") and not group.get("differentiable"):
-                group.update(fused=True, foreach=False)
-                self.applied += 1
+            group.update(fused=True, foreach=False)
         optimizer._step_supports_amp_scaling = True  # noqa: SLF001 - as its __init__ does for fused=True
 
 
-class NoForeach(Remedy):
+class NoForeach(_Changed):
     """One parameter after the other."""
 
     key = "no_foreach"
-    title = "foreach off in the optimizer"
+    title = "foreach off"
     price = "many small kernels instead of a few: a slower step"
-    code = "optimizer = torch.optim.AdamW(model.parameters(), lr=lr, foreach=False)"
     group = "optimizer"
     nothing = "Its optimizers do not use foreach."
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """Turn the switch of each group that leaves it to torch, or has it on."""
+        """Turn the switch where it is left to torch, or on."""
+        switch = optimizer.defaults.get("foreach", False)
+        if switch is False or optimizer.defaults.get("fused"):
+            return
+        self.changes(optimizer, foreach=False)
         for group in (optimizer.defaults, *optimizer.param_groups):
-            if "foreach" in group and group["foreach"] is not False and not group.get("fused"):
-                group["foreach"] = False
-                self.applied += 1
+            group["foreach"] = False

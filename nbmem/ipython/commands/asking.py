@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands.base import text_bundle
@@ -14,6 +14,7 @@ from nbmem.ipython.tracer import show_bundle
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from types import TracebackType
 
 LINES = 12
 """Runs that the progress shows; older ones scroll away."""
@@ -44,19 +45,39 @@ def read(usage: str, line: str, *add: Callable[[argparse.ArgumentParser], None])
 
 
 class Progress:
-    """The cell's output while runs go on; the answer takes its place.
+    """The cell's output while runs go on; the answer takes its place, and so does a failure.
 
     A terminal cannot take output back: there each run is a line on stderr.
     """
 
     def __init__(self, shell: Any, title: str) -> None:
-        from IPython.display import display
-
         self._lines: list[str] = []
         self._title = title
+        self._live = getattr(shell, "kernel", None) is not None
         self._handle: Any = None
-        if getattr(shell, "kernel", None) is not None:
+
+    def __enter__(self) -> Self:
+        if self._live:
+            from IPython.display import display
+
             self._handle = display(self._bundle(), raw=True, display_id=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None and self._live:
+            from IPython.display import clear_output
+
+            clear_output(wait=True)
+        if kind is KeyboardInterrupt:
+            raise UsageError(
+                f"{self._title} was interrupted after {self._runs()}: its process is ended, and "
+                "the notebook is as it was."
+            ) from None
 
     def tell(self, text: str) -> None:
         """One more run is done."""
@@ -74,9 +95,19 @@ class Progress:
         else:
             self._handle.update(bundle, raw=True)
 
+    def _runs(self) -> str:
+        return f"{len(self._lines)} run{'' if len(self._lines) == 1 else 's'}"
+
     def _bundle(self) -> dict[str, str]:
-        head = f"{self._title}: {len(self._lines)} runs on the virtual card"
+        head = f"{self._title}: {self._runs()} on the virtual card"
+        if not self._lines:
+            head = f"{self._title}: starting a virtual card in a process of its own"
         return text_bundle("\n".join([head, *(f"  {text}" for text in self._lines[-LINES:])]))
+
+
+def source_of(shell: Any, cell: str) -> str:
+    """A cell's body as plain Python, numbered as the notebook does: the magic is line 1."""
+    return f"\n{shell.transform_cell(cell)}"
 
 
 def write(answer: Any, *, json: str | None, html: str | None) -> list[Path]:

@@ -40,14 +40,14 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
 
     shell = notebook.shell
     program = programs.cell(
-        shell.transform_cell(cell),
+        asking.source_of(shell, cell),
         shell.user_ns,
         title=notebook.hooks.title(),
         vary=options.variable,
     )
-    progress = asking.Progress(shell, f"fit {options.variable}")
-    answer = estimates.fit(program, **search(options), tell=progress.tell)
-    progress.show(answer)
+    with asking.Progress(shell, f"fit {options.variable}") as progress:
+        answer = estimates.fit(program, **search(options), tell=progress.tell)
+        progress.show(answer)
     asking.write(answer, json=options.json, html=options.html)
 
 

@@ -35,16 +35,16 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
     options = asking.read(_USAGE, argument, _add)
     from nbmem import estimates
     from nbmem.estimates import programs
-    from nbmem.estimates.options import batch_of, planned
+    from nbmem.estimates.options import planned, with_batch
 
     shell = notebook.shell
-    source = shell.transform_cell(cell)
     asked = planned(options)
-    batch = batch_of(source, shell.user_ns, options.batch)
-    program = programs.cell(source, shell.user_ns, title=notebook.hooks.title(), vary=batch)
-    progress = asking.Progress(shell, "plan")
-    answer = estimates.plan(program, **asked, tell=progress.tell)
-    progress.show(answer)
+    names = shell.user_ns
+    plain = programs.cell(asking.source_of(shell, cell), names, title=notebook.hooks.title())
+    program = with_batch(plain, options.batch, names)
+    with asking.Progress(shell, "plan") as progress:
+        answer = estimates.plan(program, **asked, tell=progress.tell)
+        progress.show(answer)
     asking.write(answer, json=options.json, html=options.html)
 
 

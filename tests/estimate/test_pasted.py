@@ -1,0 +1,105 @@
+"""A plan's lines, pasted into the cell as a person would: they hold what the plan says."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from nbmem import virtual  # noqa: E402
+from nbmem.estimates import planning, programs  # noqa: E402
+from nbmem.estimates.probing import Request, probe  # noqa: E402
+
+TOP = """
+import torch
+from torch import nn
+batch = 4096
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Conv2d(16, 32, 3, padding=1)
+        self.relu = nn.ReLU()
+        self.thin = nn.Conv2d(32, 16, 3, padding=1)
+    def forward(self, x):
+        return x + self.thin(self.relu(self.wide(x)))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(16 * 64, 8192)
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.flatten(1))
+
+model = Net().cuda()
+optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
+"""
+LOOP = """
+for step in range(8):
+    x = torch.randn(batch, 16, 8, 8, device="cuda")
+"""
+FORWARD = "loss = model(x).square().mean()"
+STEP = """
+loss.backward()
+optimizer.step()
+optimizer.zero_grad()
+"""
+SCALARS = 4 * 512
+"""What a loss that is scaled or divided may hold more than one that is not."""
+
+
+def pasted(key, code):
+    """The cell with an option's lines where they belong."""
+    top, loop, forward, step = TOP, LOOP, FORWARD, STEP
+    if "loss = ..." in code:
+        forward, _, rest = code.replace("...", FORWARD.partition(" = ")[2]).partition(
+            "scaler.scale"
+        )
+        first, forward = forward.split("with", 1)
+        top += first
+        forward = f"with{forward}"
+        step = f"scaler.scale{rest}\noptimizer.zero_grad()\n" if rest else STEP
+    elif key.startswith("micro"):
+        assignment, _, step = code.partition("\n")
+        top = top.replace("batch = 4096", assignment)
+    elif key == "expandable":
+        top = code + top
+    elif key == "channels_last":
+        model, x = code.splitlines()
+        top += model
+        forward = f"{x}\n{FORWARD}"
+    else:
+        top += code
+    return f"{top}{loop}{textwrap.indent(f'{forward}{chr(10)}{step}', '    ')}"
+
+
+@pytest.fixture(scope="module")
+def options(here):
+    cell = TOP + LOOP + textwrap.indent(f"{FORWARD}{STEP}", "    ")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning.Planner, "largest", lambda *_: None)
+        patch.setattr(planning, "PAIRED", 0)
+        found = here.plan(programs.cell(cell, {}, vary="batch"), "T4")
+    return {option.key: option for option in found.options}
+
+
+KEYS = (
+    "expandable", "fused", "channels_last", "inplace", "autocast", "no_foreach", "micro2",
+    "micro4", "checkpoint", "offload", "sgd",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_lines_hold_what_the_plan_says(options, key):
+    option = options[key]
+    assert option.probe is not None, option.why_not
+    program = programs.cell(pasted(key, option.code), {})
+    found = probe(program, Request(card=virtual.find_card("T4"))).probe
+    assert found.failure is None
+    assert abs(found.allocated - option.probe.allocated) <= SCALARS
+    assert option.saved == options["as it is"].probe.allocated - option.probe.allocated
