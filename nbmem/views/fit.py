@@ -15,7 +15,9 @@ from nbmem.views.markup import Markup, clipped, element
 if TYPE_CHECKING:
     from nbmem.answers import Fit, Part, Probe
 
-_BAR = 24
+_BAR = 16
+_CLOSE = 0.04
+"""Runs whose values differ by less than this part of them are shown once."""
 _ENDED = 48
 """Characters of an error in the table; the sentences above have more of it."""
 
@@ -33,10 +35,10 @@ def render_html(fit: Fit) -> str:
     """For a notebook's output."""
     picture = growth(fit)
     verdict, *rest = fit.sentences
-    left = [picture.image(style.PICTURE)] if picture else []
+    left = [picture.image(style.CHART)] if picture else []
     right: list[Markup] = []
     if fit.total is not None:
-        left.append(element("div", formula(fit), style=style.VERDICT))
+        left.append(element("div", formula(fit), style=style.FORMULA))
         right.append(_parts(fit).html())
     right.append(_probes(fit, bars=False).html())
     return element(
@@ -46,7 +48,7 @@ def render_html(fit: Fit) -> str:
         element("ul", *(element("li", text) for text in rest), style=style.NOTES),
         element(
             "div",
-            element("div", *left, style=style.PICTURES),
+            element("div", *left, style=style.CHARTS),
             element("div", *right, style=style.TABLES),
             style=style.COLUMNS,
         ),
@@ -74,7 +76,7 @@ def formula(fit: Fit) -> str:
         square = f" + {fit.variable}^2 x {_bytes(total.square)}"
     return (
         f"peak allocated = {_bytes(total.fixed)} + {fit.variable} x {_bytes(total.each)}{square}"
-        f"  (off by at most {_bytes(total.residual)})"
+        f", to within {_bytes(total.residual)}"
     )
 
 
@@ -99,16 +101,20 @@ def _parts(fit: Fit) -> Grid:
     at = fit.best if fit.best is not None else fit.low
     total = fit.total
     assert total is not None  # noqa: S101 - asked by the callers
-    rows = sorted((p for p in fit.parts if round(p.at(at))), key=lambda p: -p.at(at))
-    scale = max(total.at(at), 1)
+    top = next((p for p in fit.probes if p.value == at and p.ran), None)
+    held = {part.name: round(part.at(at)) for part in (*fit.parts, total)}
+    if top is not None:  # as it was; the lines pass by it
+        held = {part.name: top.held.get(part.name, 0) for part in fit.parts}
+        held[total.name] = top.allocated
+    rows = sorted((p for p in fit.parts if held[p.name]), key=lambda p: -held[p.name])
     return Grid(
-        title="What does not depend on it, and what each one adds",
-        head=("", "anyway", f"each {fit.variable}", f"at {at:,}"),
-        rows=tuple(_part(part, at, scale) for part in (*rows, total)),
+        title="What it is made of",
+        head=("", "always", f"per {fit.variable}", f"at {at:,}"),
+        rows=tuple(_part(p, held[p.name], held[total.name]) for p in (*rows, total)),
     )
 
 
-def _part(part: Part, at: int, scale: float) -> tuple[Cell, ...]:
+def _part(part: Part, held: int, whole: int) -> tuple[Cell, ...]:
     last = part.name == "allocated"
     each = _bytes(part.each) + (f" + {_bytes(part.square)} x it" if part.square else "")
     return (
@@ -116,23 +122,35 @@ def _part(part: Part, at: int, scale: float) -> tuple[Cell, ...]:
         Cell(text=_bytes(part.fixed), exact=f"{part.fixed:,.0f} B", strong=last),
         Cell(text=each, exact=f"{part.each:,.1f} B", strong=last),
         Cell(
-            text=_bytes(part.at(at)),
-            exact=f"{part.at(at):,.0f} B, off by at most {part.residual:,.0f} B",
-            share=0 if last else part.at(at) / scale,
+            text=format_bytes(held),
+            exact=f"{held:,} B; the line is off by at most {part.residual:,.0f} B",
+            share=0 if last else held / max(whole, 1),
             strong=last,
         ),
     )
 
 
 def _probes(fit: Fit, *, bars: bool) -> Grid:
-    head = (fit.variable, "allocated", "reserved", "process", "peak in", "")
-    rows = [_probe(p, fit, bars=bars) for p in fit.probes]
+    head = (fit.variable, "allocated", "reserved", "process", "peak in", "fits")
+    shown = _apart(fit)
+    count = f"The {len(fit.probes)} runs on a virtual {fit.card.name}"
+    close = len(fit.probes) - len(shown)
+    rows = [_probe(p, fit, bars=bars) for p in shown]
     return Grid(
-        title=f"The {len(rows)} runs on a virtual {fit.card.name}",
+        title=f"{count}, without {close} that lie close to one of these" if close else count,
         head=head,
         rows=tuple(rows),
         left=frozenset({4, 5}),
     )
+
+
+def _apart(fit: Fit) -> list[Probe]:
+    """The runs without those that differ from another one by next to nothing."""
+    kept = [p for p in fit.probes if p.value in {fit.best, fit.limit}]
+    for probe in fit.probes:
+        if all(abs((probe.value or 0) - (k.value or 0)) > _CLOSE * (k.value or 0) for k in kept):
+            kept.append(probe)
+    return sorted(kept, key=lambda p: p.value or 0)
 
 
 def _probe(probe: Probe, fit: Fit, *, bars: bool) -> tuple[Cell, ...]:
@@ -140,9 +158,9 @@ def _probe(probe: Probe, fit: Fit, *, bars: bool) -> tuple[Cell, ...]:
     if not probe.ran:
         return cells(f"{probe.value:,}", "", "", "", "", clipped(f"fails: {probe.failure}", _ENDED))
     share = min(probe.need / max(fit.card.total, 1), 1.0)
-    end = "fits" if probe.fits else "out of memory"
+    end = "yes" if probe.fits else "no"
     if bars:
-        end = f"{end:<13}  {'#' * max(1, round(share * _BAR))}"
+        end = f"{end:<4}  {'#' * max(1, round(share * _BAR))}"
     return (
         Cell(text=f"{probe.value:,}", strong=strong),
         Cell(text=format_bytes(probe.allocated), exact=f"{probe.allocated:,} B", strong=strong),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nbmem.views import style
 from nbmem.views.markup import Markup, element, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +21,14 @@ class Cell:
         exact: What its tooltip says, in HTML.
         share: Of its width that is filled, in HTML; 0 for none.
         strong: Whether it stands out, in HTML.
+        note: What stands below it in small letters, in HTML.
     """
 
     text: str
     exact: str | None = None
     share: float = 0.0
     strong: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +49,8 @@ class Grid:
 
     def text(self) -> str:
         """For a terminal."""
-        table = [self.head, *([one_line(cell.text) for cell in row] for row in self.rows)]
+        texts = [self.head, *([cell.text for cell in row] for row in self.rows)]
+        table = [line for row in texts for line in _lines(row)]
         widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
         lines = [
             "  ".join(
@@ -86,7 +93,16 @@ class Grid:
             look = look.replace("white-space:nowrap", "white-space:pre-wrap")
         if cell.share:
             look += style.filled(cell.share)
-        return element("td", cell.text, title=cell.exact, style=look)
+        note = [element("div", cell.note, style=style.SMALL)] if cell.note else []
+        return element("td", cell.text, *note, title=cell.exact, style=look)
+
+
+def _lines(row: Sequence[str]) -> list[list[str]]:
+    """A row as lines: a text of two lines begins in the line above the row's figures."""
+    parts = [[one_line(line) for line in text.split("\n")] for text in row]
+    height = max(map(len, parts))
+    filled = [[""] * (height - len(lines)) + lines for lines in parts]
+    return [list(line) for line in zip(*filled, strict=True)]
 
 
 def cells(*texts: str, strong: bool = False) -> tuple[Cell, ...]:

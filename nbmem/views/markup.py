@@ -12,7 +12,7 @@ class Markup(str):
     __slots__ = ()
 
 
-_VOID = {"img", "meta"}
+_VOID = {"br", "img", "meta"}
 
 
 def one_line(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
-from nbmem.views.grid import Cell, Grid, cells
+from nbmem.views.grid import Cell, Grid
 from nbmem.views.html import page
 from nbmem.views.markup import Markup, element
 
@@ -15,23 +15,25 @@ if TYPE_CHECKING:
     from nbmem.answers import Option, Plan
 
 _CODE = (
-    "margin:2px 0 8px 0;padding:4px 8px;white-space:pre-wrap;font-size:12px;"
-    "border-left:3px solid rgba(128,128,128,0.35)"
+    "margin:2px 0 8px 0;padding:4px 8px;white-space:pre;word-break:normal;overflow-x:auto;"
+    "font-size:12px;line-height:1.4;border-left:3px solid rgba(128,128,128,0.35)"
 )
+_NOTHING = 0.002
+"""A remedy that saves less than this part of what is reserved is no row of the table."""
 
 
 def render_text(plan: Plan) -> str:
     """For a terminal."""
-    blocks = ["\n".join(plan.sentences), _table(plan, prices=False).text()]
-    prices = [f"  {o.title}: {o.price}" for o in _ran(plan) if o.price and "+" not in o.key]
-    if prices:
-        blocks.append("What it costs\n" + "\n".join(prices))
-    refused = [f"  {o.title}: {o.why_not}" for o in plan.options if o.why_not]
-    if refused:
-        blocks.append("Not applied\n" + "\n".join(refused))
+    single = _single(plan)
+    blocks = ["\n".join(plan.sentences), _table(plan).text()]
+    if single:
+        prices = (f"  {o.title}: {o.price}" for o in single)
+        blocks.append("\n".join(["What it costs", *prices]))
+    idle = [f"  {text}" for text in _idle(plan)]
+    if idle:
+        blocks.append("\n".join(["No help here", *idle]))
     lines = [
-        f"  # {o.title}\n" + "\n".join(f"  {line}" for line in o.code.splitlines())
-        for o in _single(plan)
+        f"  # {o.title}\n" + "\n".join(f"  {line}" for line in o.code.splitlines()) for o in single
     ]
     if lines:
         blocks.append("Lines to paste\n" + "\n".join(lines))
@@ -41,17 +43,18 @@ def render_text(plan: Plan) -> str:
 def render_html(plan: Plan) -> str:
     """For a notebook's output."""
     verdict, *rest = plan.sentences
-    refused = [o for o in plan.options if o.why_not]
-    parts: list[Markup] = [_table(plan, prices=True).html()]
+    parts: list[Markup] = [_table(plan).html()]
     single = _single(plan)
     if single:
         summary = element("summary", "The lines to paste", style=style.SUMMARY)
         codes = (element("div", o.title, _code(o)) for o in single)
         parts.append(element("details", summary, *codes, style=style.DETAILS))
-    if refused:
-        items = (element("li", f"{o.title}: {o.why_not}") for o in refused)
-        parts.append(element("div", "Not applied", style=style.CAPTION))
-        parts.append(element("ul", *items, style=style.NOTES))
+    idle = _idle(plan)
+    if idle:
+        summary = element("summary", "No help here", style=style.SUMMARY)
+        items = (element("li", text) for text in idle)
+        found = element("ul", *items, style=style.NOTES)
+        parts.append(element("details", summary, found, style=style.DETAILS))
     return element(
         "div",
         element("div", verdict, style=style.VERDICT),
@@ -90,56 +93,78 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     return raw
 
 
-def _ran(plan: Plan) -> list[Option]:
-    return [option for option in plan.options if option.probe is not None]
+def _helpful(plan: Plan) -> list[Option]:
+    """The program as it is, and what changes the bytes of its peak."""
+    first, *others = plan.options
+    base = first.probe
+    whole = 1 if base is None else max(base.reserved, 1)
+    return [
+        first,
+        *(
+            o
+            for o in others
+            if o.probe is not None and max(o.saved, o.saved_reserved) >= _NOTHING * whole
+        ),
+    ]
 
 
 def _single(plan: Plan) -> list[Option]:
-    """Those with lines of their own that save something."""
-    return [o for o in _ran(plan) if o.code and "+" not in o.key and o.saved > 0]
+    """Those that help, without the pairs of them."""
+    return [o for o in _helpful(plan)[1:] if "+" not in o.key]
 
 
-def _table(plan: Plan, *, prices: bool) -> Grid:
-    with_batch = plan.variable is not None
-    head = ["", "allocated", "reserved", "process", "saved"]
-    if with_batch:
-        head.append(f"largest {plan.variable}")
+def _idle(plan: Plan) -> list[str]:
+    """What does not help, with the reason."""
+    helpful = {option.key for option in _helpful(plan)}
+    found = []
+    for option in plan.options:
+        if option.key in helpful or "+" in option.key:
+            continue
+        change = f"saves {format_bytes(option.saved)}"
+        if option.saved < 0:
+            change = f"takes {format_bytes(-option.saved)} more"
+        found.append(f"{option.title}: {option.why_not or change}")
+    return found
+
+
+def _table(plan: Plan) -> Grid:
+    head = ["", "process", "saved", "allocated", "reserved", "fits"]
+    if plan.variable is not None:
+        head.insert(3, f"largest\n{plan.variable}")
     return Grid(
         title="",
-        head=(*head, "fits", *(("what it costs",) if prices else ())),
-        rows=tuple(
-            (*_row(o, plan, with_batch=with_batch), *(cells(_price(o)) if prices else ()))
-            for o in _ran(plan)
-        ),
-        left=frozenset({0, len(head), len(head) + 1}),
+        head=tuple(head),
+        rows=tuple(_row(o, plan) for o in _helpful(plan)),
+        left=frozenset({0, len(head) - 1}),
     )
 
 
-def _price(option: Option) -> str:
-    """A pair costs what its two cost, which stand in rows of their own."""
-    return "both" if "+" in option.key else option.price
-
-
-def _row(option: Option, plan: Plan, *, with_batch: bool) -> tuple[Cell, ...]:
+def _row(option: Option, plan: Plan) -> tuple[Cell, ...]:
     probe = option.probe
     assert probe is not None  # noqa: S101 - only those that ran
     base = plan.options[0].probe
     first = option.key == plan.options[0].key
     scale = max(base.allocated if base else 0, 1)
     row = [
-        Cell(text=option.title, strong=first),
-        Cell(text=format_bytes(probe.allocated), exact=f"{probe.allocated:,} B"),
-        Cell(text=format_bytes(probe.reserved), exact=f"{probe.reserved:,} B"),
-        Cell(text=format_bytes(probe.need), exact=f"{probe.need:,} B"),
+        Cell(
+            text=option.title.replace(" + ", " +\n"),
+            strong=first,
+            note="" if "+" in option.key else option.price,
+        ),
+        Cell(text=format_bytes(probe.need), exact=f"{probe.need:,} B", strong=first),
         Cell(
             text="" if first else format_bytes(option.saved),
             exact=f"{option.saved:,} B of the peak allocated",
             share=max(option.saved, 0) / scale,
         ),
+        Cell(text=format_bytes(probe.allocated), exact=f"{probe.allocated:,} B", strong=first),
+        Cell(text=format_bytes(probe.reserved), exact=f"{probe.reserved:,} B", strong=first),
+        Cell(text="yes" if probe.fits else "no", strong=first),
     ]
-    if with_batch:
-        row.append(Cell(text="" if option.largest is None else f"{option.largest:,}"))
-    return (*row, *cells("yes" if probe.fits else "no"))
+    if plan.variable is not None:
+        largest = "" if option.largest is None else f"{option.largest:,}"
+        row.insert(3, Cell(text=largest, exact="found to within 2%", strong=first))
+    return tuple(row)
 
 
 def _code(option: Option) -> Markup:

@@ -11,11 +11,15 @@ from nbmem.views.markup import Markup, element
 from nbmem.views.palette import COLOURS, INK
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nbmem.answers import Fit, Probe
 
 from nbmem.core.categories import Category
 
-LEFT, RIGHT, TOP, BOTTOM = 80, 700, 34, 270
+WIDTH = 540
+"""Narrower than other pictures: it stays readable beside tables and in a narrow output."""
+LEFT, RIGHT, TOP, BOTTOM = 66, 530, 12, 250
 FITS = COLOURS[Category.ACTIVATIONS]
 FULL = COLOURS[Category.GRADIENTS]
 LINE = COLOURS[Category.WEIGHTS]
@@ -51,35 +55,32 @@ def growth(fit: Fit) -> Picture | None:
     room = fit.card.total - fit.card.margin
     parts.append(rule(LEFT, y(room), RIGHT, y(room), stroke=FULL, stroke_dasharray="6 4"))
     parts.append(
-        label(LEFT + 6, y(room) + 17, f"{fit.card.name} less the margin: {format_bytes(room)}")
+        label(LEFT + 6, y(room) - 7, f"{fit.card.name} less the margin: {format_bytes(room)}")
     )
     if fit.total is not None:
         points = [(x(right * i / 60), y(fit.total.at(right * i / 60))) for i in range(61)]
         path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
         parts.append(element("path", d=path, fill="none", stroke=LINE, stroke_width="2"))
-    parts += [_point(p, x, y, fit) for p in shown]
+    parts += [_point(p, x, y) for p in shown]
     parts += _legend(fit)
-    return picture(parts, bottom=BOTTOM + 78, alt=_alt(fit))
+    return picture(parts, bottom=BOTTOM + 74, alt=_alt(fit), width=WIDTH)
 
 
-def _point(probe: Probe, x: object, y: object, fit: Fit) -> Markup:
-    del fit
-    at = float(x(probe.value))  # type: ignore[operator]
-    high = float(y(probe.need))  # type: ignore[operator]
+def _point(probe: Probe, x: Callable[[float], float], y: Callable[[float], float]) -> Markup:
     return element(
         "circle",
-        cx=f"{at:.1f}",
-        cy=f"{high:.1f}",
+        cx=f"{x(probe.value or 0):.1f}",
+        cy=f"{y(probe.need):.1f}",
         r=5,
         fill=FITS if probe.fits else FULL,
     )
 
 
 def _legend(fit: Fit) -> list[Markup]:
-    at, base = LEFT, BOTTOM + 64
+    at, base = LEFT, BOTTOM + 62
     marks = [
-        (element("circle", cx=at + 5, cy=base - 5, r=5, fill=FITS), "process, fits", 130),
-        (element("circle", cx=at + 135, cy=base - 5, r=5, fill=FULL), "does not fit", 120),
+        (element("circle", cx=at + 5, cy=base - 5, r=5, fill=FITS), "process: fits", 122),
+        (element("circle", cx=at + 127, cy=base - 5, r=5, fill=FULL), "does not fit", 118),
     ]
     parts: list[Markup] = []
     for mark, text, width in marks:
@@ -87,7 +88,7 @@ def _legend(fit: Fit) -> list[Markup]:
         at += width
     if fit.total is not None:
         parts.append(rule(at, base - 5, at + 18, base - 5, stroke=LINE, stroke_width="2"))
-        parts.append(label(at + 26, base, "allocated, fitted"))
+        parts.append(label(at + 26, base, "allocated (the line)"))
     return parts
 
 

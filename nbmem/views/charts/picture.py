@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nbmem.core.categories import Category
 
 WIDTH = 720
-"""Every picture's width: text stays readable when a narrow output shrinks it to 560."""
+"""The usual width: text stays readable when a narrow output shrinks it to 560."""
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 
 
@@ -22,13 +22,14 @@ class Picture:
 
     Attributes:
         svg: The document.
-        height: In pixels; the width is always WIDTH.
+        height: In pixels.
         alt: The facts that it shows, as a sentence.
     """
 
     svg: str
     height: int
     alt: str
+    width: int = WIDTH
 
     def image(self, style: str) -> Markup:
         """The picture as an <img>, which even an untrusted notebook keeps."""
@@ -36,13 +37,15 @@ class Picture:
             "img",
             src=data_uri(self.svg),
             alt=self.alt,
-            width=WIDTH,
+            width=self.width,
             height=self.height,
             style=style,
         )
 
 
-def picture(parts: list[Markup], *, bottom: int, alt: str, top: int = 0) -> Picture:
+def picture(
+    parts: list[Markup], *, bottom: int, alt: str, top: int = 0, width: int = WIDTH
+) -> Picture:
     """Put what is drawn between `top` and `bottom` into a document."""
     height = bottom - top
     svg = element(
@@ -51,14 +54,14 @@ def picture(parts: list[Markup], *, bottom: int, alt: str, top: int = 0) -> Pict
         element("defs", *(_hatch(category) for category in HATCHES)),
         *parts,
         xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 {top} {WIDTH} {height}",
-        width=WIDTH,
+        viewBox=f"0 {top} {width} {height}",
+        width=width,
         height=height,
         font_family=FONT,
         font_size=14,
         fill=INK,
     )
-    return Picture(svg=svg, height=height, alt=alt)
+    return Picture(svg=svg, height=height, alt=alt, width=width)
 
 
 def fill(category: Category) -> str:
