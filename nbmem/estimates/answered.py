@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +12,9 @@ from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_ENDLESS = 1000
+"""Columns of what is no terminal."""
 
 Answer = TypeVar("Answer", bound="FitAnswer | PlanAnswer | LayersAnswer")
 
@@ -62,6 +66,12 @@ class LayersAnswer(_Shown, Layers):
 
     __slots__ = ()
     _view = "layers"
+
+    def __str__(self) -> str:
+        """As wide as the terminal, where there is one."""
+        from nbmem.views.layers import render_text
+
+        return render_text(self, shutil.get_terminal_size((_ENDLESS, 24)).columns)
 
     def sorted(self, column: str) -> LayersAnswer:
         """The layers by one of their figures, largest first; `name` for the model's order.

@@ -97,6 +97,7 @@ def _measure(
     watch = Watch(model)
     if given is not None:
         train(watch, model, on_card(given))
+        watch.notes.append("What several layers save is counted at the first of them.")
     else:
         watch.notes.append(
             "Activations, outputs and FLOPs need an input: add --input 32,3,224,224 or the name of "

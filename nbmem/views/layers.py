@@ -13,6 +13,8 @@ from nbmem.views.html import page
 from nbmem.views.markup import element
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nbmem.answers import LayerRow, Layers
 
 COLUMNS = (
@@ -21,11 +23,15 @@ COLUMNS = (
 )  # fmt: skip
 """What can be sorted by, and what is added up."""
 _HEADS = {
-    "optimizer": "optimizer state",
-    "saved": "saved for backward",
-    "forward_flops": "FLOPs forward",
-    "backward_flops": "backward",
+    "optimizer": "optimizer\nstate",
+    "saved": "saved for\nbackward",
+    "forward_flops": "FLOPs\nforward",
+    "backward_flops": "FLOPs\nbackward",
 }
+_FIRST_OUT = (
+    "buffers", "gradients", "optimizer", "parameters", "backward_flops", "forward_flops", "output",
+)  # fmt: skip
+"""What a narrow terminal does without: the least telling first."""
 _MOST = 60
 """Rows of the text; the HTML has all."""
 
@@ -44,13 +50,28 @@ def sort(layers: Layers, column: str) -> Layers:
     return dataclasses.replace(layers, rows=tuple(rows))
 
 
-def render_text(layers: Layers) -> str:
-    """For a terminal."""
-    grid = _grid(layers, most=_MOST)
+def render_text(layers: Layers, width: int | None = None) -> str:
+    """For a terminal.
+
+    Args:
+        layers: The answer.
+        width: Characters of a line; columns that exceed it are left out. None for no end.
+    """
+    left_out: list[str] = []
+    table = _grid(layers, _MOST).text()
+    for name in _FIRST_OUT:
+        if width is None or max(map(len, table.splitlines())) <= width:
+            break
+        left_out.append(name)
+        table = _grid(layers, _MOST, left_out).text()
+    shown = [name for name in left_out if _sum(layers, name)]
+    totals = ", ".join(f"{_head(n)} {_amount(n, _sum(layers, n))}" for n in shown)
+    notes = [f"Left out for want of width:\n  {totals}"] if totals else []
     left = len(layers.rows) - _MOST
-    more = [f"{left} more layers: sort them (--sort saved), or read the HTML."] if left > 0 else []
+    if left > 0:
+        notes.append(f"{left} more layers: sort them (--sort saved), or read the HTML.")
     head = f"{layers.title}, {_about(layers)}"
-    return "\n".join([head, "", grid.text(), *more, *layers.sentences])
+    return "\n".join([head, "", table, "", *notes, *layers.sentences]).rstrip()
 
 
 def render_html(layers: Layers) -> str:
@@ -59,7 +80,7 @@ def render_html(layers: Layers) -> str:
         "div",
         element("div", layers.title, style=style.VERDICT),
         element("div", _about(layers), style=style.ABOUT),
-        _grid(layers, most=len(layers.rows)).html(),
+        _grid(layers, len(layers.rows)).html(),
         element("ul", *(element("li", text) for text in layers.sentences), style=style.NOTES),
         style=style.BOX,
     )
@@ -94,24 +115,32 @@ def _about(layers: Layers) -> str:
     return f"{given}; optimizer state {layers.optimizer}"
 
 
-def _grid(layers: Layers, most: int) -> Grid:
-    shown = [name for name in COLUMNS if any(getattr(row, name) for row in layers.rows)]
+def _grid(layers: Layers, most: int, left_out: Sequence[str] = ()) -> Grid:
+    shown = [name for name in COLUMNS if _sum(layers, name) and name not in left_out]
     largest = {n: max(getattr(row, n) or 0 for row in layers.rows) for n in shown}
     rows = [_row(row, shown, largest) for row in layers.rows[:most]]
-    total = [Cell(text="= all", strong=True), Cell(text=""), Cell(text="")]
+    total = [Cell(text="= all", strong=True), Cell(text="")]
     for name in shown:
-        count = sum(getattr(row, name) or 0 for row in layers.rows)
+        count = _sum(layers, name)
         total.append(Cell(text=_amount(name, count), exact=f"{count:,}", strong=True))
     return Grid(
         title="",
-        head=("layer", "kind", "parameters by formula", *(_HEADS.get(n, n) for n in shown)),
+        head=("layer", "parameters by formula", *(_HEADS.get(n, n) for n in shown)),
         rows=(*rows, tuple(total)),
-        left=frozenset({0, 1, 2}),
+        left=frozenset({0, 1}),
     )
 
 
+def _head(column: str) -> str:
+    return _HEADS.get(column, column).replace("\n", " ")
+
+
+def _sum(layers: Layers, column: str) -> int:
+    return sum(getattr(row, column) or 0 for row in layers.rows)
+
+
 def _row(row: LayerRow, shown: list[str], largest: dict[str, int]) -> tuple[Cell, ...]:
-    found = [Cell(text=row.name), Cell(text=row.kind), Cell(text=row.formula)]
+    found = [Cell(text=row.name), Cell(text=f"{row.kind} {row.formula}".rstrip())]
     for name in shown:
         count = getattr(row, name)
         text = "" if not count else _amount(name, count)
