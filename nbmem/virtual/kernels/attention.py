@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 CUDNN_FORWARD_WORKSPACE = 256
 """Bytes, whatever the shape (gpt2, llama160m, timm_vit with bfloat16)."""
 
-EFFICIENT_TILE = 64
-"""Rows and columns of a tile, for heads of up to 64 elements."""
+_HALVES = (torch.float16, torch.bfloat16)
+HALF_TILE_BYTES = {torch.float16: (154_112, 162_304), torch.bfloat16: (133_632, 152_064)}
+"""Shared memory of the backward kernel with 128 x 128 tiles, without dropout and with it."""
+FLOAT_TILE_BYTES, WIDE_TILE_BYTES = 121_344, 60_928
+"""The same with 128 x 64 tiles: for float32, and for half types with heads of more than 128.
+
+sizeof(SharedStorage), as the launches in torch 2.11's library ask for it.
+"""
 
 
 def _up(value: int, multiple: int) -> int:
@@ -25,36 +31,74 @@ def _up(value: int, multiple: int) -> int:
 
 
 def efficient(launch: Launch) -> Iterator[Step]:
-    """Result and log-sum-exp; outside of a graph capture seed and offset stay on the CPU."""
+    """Result and log-sum-exp; outside of a graph capture seed and offset stay on the CPU.
+
+    Half types add up wide heads in float32, beside the result.
+    """
+    query, value = launch["query"], launch["value"]
     yield out(0)
     yield out(1)
+    if query.dtype in _HALVES and max(query.size(-1), value.size(-1)) > 128:
+        yield temporary("accumulator", launch.outs[0].nbytes * 2)
     yield host(2)
     yield host(3)
 
 
 def efficient_backward(launch: Launch) -> Iterator[Step]:
-    """Gradients; the row sums of gradient times result by three plain kernels; accumulators."""
+    """Gradients; the row sums of gradient times result; accumulators.
+
+    The kernels of half types make the sums themselves, for float32 three plain ones do.
+    """
     query, gradient = launch["query"], launch["grad_out_"]
     batch, heads, rows, size = query.size()
     if not gradient.transpose(1, 2).is_contiguous():
         yield temporary("grad_out", gradient.numel() * gradient.element_size())
     for number in range(len(launch.outs)):
         yield out(number)
-    yield temporary("product", batch * heads * rows * size * 4)
-    yield temporary("sums", batch * heads * rows * 4)
-    yield temporary("delta", batch * heads * rows * 4)
-    yield drop("product")
-    yield drop("sums")
-    yield temporary("workspace", efficient_workspace(batch * heads, rows, size))
+    if query.dtype in _HALVES:
+        yield temporary("delta", batch * heads * rows * 4)
+    else:
+        yield temporary("product", batch * heads * rows * size * 4)
+        yield temporary("sums", batch * heads * rows * 4)
+        yield temporary("delta", batch * heads * rows * 4)
+        yield drop("sums")
+        yield drop("product")
+    yield temporary("workspace", batch * heads * efficient_workspace(launch))
+    yield drop("delta")
 
 
-def efficient_workspace(heads: int, rows: int, size: int) -> int:
-    """Float32 tiles of the query's gradient, each with a lock, a counter and padding.
+def efficient_workspace(launch: Launch) -> int:
+    """Bytes for each head: float32 tiles of the query's gradient, with a lock and a counter each.
 
-    mem_eff_attention/kernel_backward.h: workspace_elements_gq, GradQTempStorage
+    Where a tile has fewer rows than a head has elements, half types also keep those of the
+    gradients of keys and values. mem_eff_attention/kernel_backward.h: workspace_strideBH
     """
-    tiles = -(-rows // EFFICIENT_TILE) * -(-size // EFFICIENT_TILE)
-    return heads * tiles * (EFFICIENT_TILE * EFFICIENT_TILE * 4 + 16)
+    query, key, value = launch["query"], launch["key"], launch["value"]
+    size, size_value = query.size(-1), value.size(-1)
+    most = max(size, size_value)
+    tall, wide = _tile(launch, most)
+    elements = -(-query.size(2) // tall) * -(-size // wide) * (tall * wide + 4)
+    in_registers = most <= (64 if tall == 64 else 128)
+    if query.dtype in _HALVES and not in_registers:
+        splits = 1 if torch.are_deterministic_algorithms_enabled() else -(-key.size(2) // wide)
+        elements += splits * wide * (_up(size, tall) + _up(size_value, tall))
+    return _up(elements, 4) * 4
+
+
+def _tile(launch: Launch, size: int) -> tuple[int, int]:
+    """Rows and columns of the first of kernels/cutlassB.h's kernels that takes such heads."""
+    card, dtype = launch.card, launch["query"].dtype
+    room, half = card.multiprocessor.shared_bytes, dtype in _HALVES
+    if size <= 64 or (card.capability < (8, 0) and not half):
+        return 64, 64
+    if card.capability < (8, 0):
+        return 128, 64
+    if half and size <= 128:
+        dropout = bool(launch["dropout_p"])
+        if size <= 96 and not dropout and card.capability in ((8, 6), (8, 9)):
+            return 128, 64
+        return (128, 128) if room >= HALF_TILE_BYTES[dtype][dropout] else (64, 64)
+    return (128, 64) if room >= (WIDE_TILE_BYTES if half else FLOAT_TILE_BYTES) else (64, 64)
 
 
 def flash(launch: Launch) -> Iterator[Step]:

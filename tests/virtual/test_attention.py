@@ -1,0 +1,97 @@
+"""Which attention runs where, and what it takes, against recordings and torch's source."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+
+from nbmem import virtual
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+
+
+def allocations(call):
+    """Bytes taken and, negative, given back while it runs."""
+    torch.cuda.memory._record_memory_history(max_entries=1000)
+    result = call()
+    entries = torch.cuda.memory._snapshot()["device_traces"][0]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    signs = {"alloc": 1, "free_completed": -1}
+    taken = [signs[e["action"]] * e["size"] for e in entries if e["action"] in signs]
+    return taken, result
+
+
+def inputs(dtype=F32, *, heads=12, rows=512, size=64, grad=True):
+    return [
+        torch.randn(4, heads, rows, size, device="cuda", dtype=dtype, requires_grad=grad)
+        for _ in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("card", "dtype", "size", "masked", "expected"),
+    [
+        ("H100", F16, 64, False, "Cudnn"),
+        ("H100", BF16, 64, True, "Cudnn"),  # cuDNN adds masks, too
+        ("H100", BF16, 256, False, "Cudnn"),  # on Hopper since cuDNN 9.10
+        ("H100", BF16, 12, False, "Flash"),
+        ("H100", BF16, 12, True, "Clone"),  # plain products and what brings them back to bfloat16
+        ("H100", F32, 64, True, "Efficient"),
+        ("A100 40GB", BF16, 64, False, "Flash"),
+        ("A100 40GB", BF16, 64, True, "Efficient"),
+        ("B200", BF16, 256, False, "Flash"),
+        ("T4", F16, 64, False, "Efficient"),
+    ],
+)
+def test_the_kernel_is_the_one_that_cuda_chooses(card, dtype, size, masked, expected):
+    with virtual.activated(card):
+        mask = torch.ones(64, 64, dtype=torch.bool, device="cuda") if masked else None
+        result = F.scaled_dot_product_attention(*inputs(dtype, rows=64, size=size), mask)
+        name = result.grad_fn.name()
+        if name == "SliceBackward0":  # the padding of a head that 8 does not divide
+            name = result.grad_fn.next_functions[0][0].name()
+    kernels = {"Cudnn", "Flash", "Efficient"}
+    found = next((kernel for kernel in kernels if kernel in name), "Clone")
+    assert found == expected
+
+
+def test_a_mask_of_bools_is_added_as_zeros_and_infinities(gpu):
+    mask = torch.ones(4, 1, 512, 512, dtype=torch.bool, device="cuda")
+    q, k, v = inputs(grad=False)
+    taken, _ = allocations(lambda: F.scaled_dot_product_attention(q, k, v, mask))
+    # Two scalars, the mask, the result; without gradients no log-sum-exp.
+    assert taken == [4, 4, 4 << 20, -4, -4, 6 << 20, -(4 << 20)]
+
+
+def test_plain_products_add_the_mask_in_place(gpu):
+    q, k, v = inputs(grad=False)
+    taken, _ = allocations(
+        lambda: F.scaled_dot_product_attention(
+            q, k[:, :4], v[:, :4], is_causal=True, enable_gqa=True
+        )
+    )
+    scores = 4 * 12 * 512 * 512 * 4
+    assert taken.count(scores) == 2  # the products and their softmax
+
+
+def test_the_backward_of_wide_heads_keeps_tiles_of_the_size_that_fits(gpu):
+    q, k, v = inputs(rows=1024, size=128)
+    result = F.scaled_dot_product_attention(q, k, v)
+    (taken, _) = allocations(lambda: result.backward(torch.empty_like(result)))
+    heads, rows = 48, 48 * 1024 * 4
+    workspace = heads * 8 * 2 * (128 * 64 * 4 + 16)
+    at = taken.index(workspace)
+    # gpt2_b4s512_adamw: the sums go before the product, in the end delta before the workspace.
+    assert taken[at - 4 : at] == [rows, rows, -rows, -(24 << 20)]
+    assert taken[at + 1 : at + 3] == [-rows, -workspace]
+
+
+def test_half_types_sum_up_in_the_kernel_itself():
+    with virtual.activated("A100 40GB"):
+        q, k, v = inputs(BF16)
+        mask = torch.zeros(512, 512, dtype=BF16, device="cuda")
+        result = F.scaled_dot_product_attention(q, k, v, mask)
+        taken, _ = allocations(lambda: result.backward(torch.empty_like(result)))
+    gradients = [3 << 20] * 3
+    assert taken[1:7] == [*gradients, 48 * 512 * 4, 48 * 8 * (64 * 64 * 4 + 16), -48 * 512 * 4]
