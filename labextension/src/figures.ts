@@ -26,6 +26,7 @@ const NOT_ALLOCATED: ReadonlySet<string> = new Set([
   'cached_stuck',
   'context',
   'other_processes',
+  'driver',
   'free'
 ]);
 
@@ -35,8 +36,8 @@ function allocatedIn(named: Ledger): number {
 
 /**
  * The whole card, from the bottom of the stack: what is allocated (by category where that is known),
- * then what the allocator keeps, the process's own rest, other processes, free. What the driver does not say is
- * not a part. `named` are the categories of what is allocated, used if they add up to it.
+ * then what the allocator keeps, the process's own rest, other processes, what the driver keeps, free. What the
+ * driver does not say is not a part. `named` are the categories of what is allocated, used if they add up to it.
  */
 export function partsOf(card: ICardSample, named = card.by_category): IPart[] {
   const parts: IPart[] = [];
@@ -55,11 +56,12 @@ export function partsOf(card: ICardSample, named = card.by_category): IPart[] {
   if (card.process !== null) {
     add('context', 'context and libraries', card.process - card.reserved);
     if (taken !== null) {
-      add('other_processes', 'other processes', taken - card.process);
+      add('other_processes', 'other processes', taken - card.process - card.driver);
     }
   } else if (taken !== null) {
-    add('context', 'context and others', taken - card.reserved);
+    add('context', 'context and others', taken - card.reserved - card.driver);
   }
+  add('driver', 'kept by the driver', card.driver);
   add('free', 'free', card.free ?? 0);
   return parts;
 }

@@ -35,6 +35,8 @@ export interface ICardSample {
   process: number | null;
   /** What nobody uses. */
   free: number | null;
+  /** What the driver keeps for itself; 0 where it does not say. */
+  driver: number;
   /**
    * Highest `allocated` since the cell began: torch's own counter where the cell has raised it,
    * else the highest that was read.
@@ -451,6 +453,7 @@ const isCardSample = record([
   ['reserved', integer],
   ['process', nullable(integer)],
   ['free', nullable(integer)],
+  ['driver', integer],
   ['peak', integer],
   ['by_category', list(tuple(text, text, integer))]
 ]);

@@ -20,6 +20,7 @@ export const COLOURS: ReadonlyMap<string, string> = new Map([
   ['cached_stuck', '#8A939C'],
   ['context', '#5F6B76'],
   ['other_processes', '#A59C92'],
+  ['driver', '#D9D2C8'],
   ['free', '#F4F4F2']
 ]);
 
@@ -28,7 +29,8 @@ export const HATCHES: ReadonlyMap<string, string> = new Map([
   ['rounding', '#9A9A9A'],
   ['cached_releasable', '#8A939C'],
   ['cached_stuck', '#5F6B76'],
-  ['other_processes', '#7C746B']
+  ['other_processes', '#7C746B'],
+  ['driver', '#A59C92']
 ]);
 
 /** A category's name for a person. */
@@ -51,6 +53,7 @@ export const LABELS: ReadonlyMap<string, string> = new Map([
   ['cached_stuck', 'cached, stuck'],
   ['context', 'context and libraries'],
   ['other_processes', 'other processes'],
+  ['driver', 'kept by the driver'],
   ['free', 'free']
 ]);
 

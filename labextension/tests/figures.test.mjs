@@ -18,7 +18,10 @@ test('the parts of a card add up to the card', () => {
     parts.reduce((sum, part) => sum + part.bytes, 0),
     full.total
   );
-  assert.equal(parts[parts.length - 1].key, 'free');
+  assert.deepEqual(bytesOf(parts).slice(-2), [
+    ['driver', full.driver],
+    ['free', full.free]
+  ]);
 });
 
 test('what the driver does not say is no part', () => {

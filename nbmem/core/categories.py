@@ -30,7 +30,8 @@ class Category(IntEnum):
     CACHED_STUCK = 15
     CONTEXT = 16
     OTHER_PROCESSES = 17
-    FREE = 18
+    DRIVER = 18
+    FREE = 19
 
     @property
     def key(self) -> str:
@@ -62,6 +63,7 @@ LABELS: dict[Category, str] = {
     Category.CACHED_STUCK: "cached, stuck",
     Category.CONTEXT: "context and libraries",
     Category.OTHER_PROCESSES: "other processes",
+    Category.DRIVER: "kept by the driver",
     Category.FREE: "free",
 }
 
@@ -84,6 +86,7 @@ MEANINGS: dict[Category, str] = {
     Category.CACHED_STUCK: "free pieces of segments in use",
     Category.CONTEXT: "CUDA context and libraries: process minus reserved",
     Category.OTHER_PROCESSES: "the card's used bytes minus this process",
+    Category.DRIVER: "what driver and firmware keep for themselves: NVML's reserved bytes",
     Category.FREE: "the rest of the card",
 }
 

@@ -39,6 +39,7 @@ class DeviceInfo:
         virtual: Whether nbmem's virtual GPU stands in for it.
         torch: Version of torch that used it.
         capability: Compute capability (major, minor); None if nobody could ask.
+        driver_bytes: What the driver keeps of them for itself, by NVML; 0 where nobody says.
     """
 
     index: int
@@ -47,6 +48,7 @@ class DeviceInfo:
     virtual: bool
     torch: str
     capability: tuple[int, int] | None = None
+    driver_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

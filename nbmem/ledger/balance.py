@@ -48,6 +48,11 @@ class Ledger:
         return sum(self.held[c] for c in PROCESS) if self.process_known else None
 
     @property
+    def outside(self) -> int:
+        """Bytes that torch's allocator cannot have: context, other processes and the driver's."""
+        return self.used - self.reserved
+
+    @property
     def used(self) -> int:
         """Bytes of the card in use by anybody."""
         return self.total_bytes - self.held[Category.FREE]

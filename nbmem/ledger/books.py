@@ -84,9 +84,8 @@ class Books:
         table[:, Category.CACHED_STUCK] = f.reserved[positions] - f.active[positions] - releasable
         # The last position lasts: what was read after the last event belongs to it.
         times = np.where(positions < self.events, self.times(positions), np.iinfo(np.int64).max)
-        context, others = self._outside.at(times, f.reserved[positions])
-        table[:, Category.CONTEXT] = context
-        table[:, Category.OTHER_PROCESSES] = others
+        outside = self._outside.at(times, f.reserved[positions])
+        table[:, Category.CONTEXT : Category.FREE] = np.stack(outside, axis=1)
         table[:, Category.FREE] = self.trace.info.total_bytes - table.sum(axis=1)
         return table
 
@@ -120,7 +119,7 @@ class Books:
             return None
         positions = np.arange(first, (self.events if last is None else last) + 1)
         times, reserved = self.times(positions), self.followed.reserved[positions]
-        context, _ = self._outside.at(times, reserved)
+        context, *_ = self._outside.at(times, reserved)
         begin = int(times[0]) if first else 0
         end = int(times[-1]) if last is not None else np.iinfo(np.int64).max
         return max(self._outside.highest_read(begin, end), int((reserved + context).max()))

@@ -1,4 +1,4 @@
-"""What lies outside torch's allocator: the context and libraries, other processes, the rest."""
+"""What lies outside torch's allocator: context and libraries, other processes, the driver's own."""
 
 from __future__ import annotations
 
@@ -32,24 +32,27 @@ class Outside:
         samples = trace.samples
         read = samples[np.flatnonzero(samples.used != NOT_KNOWN)]
         self._total = trace.info.total_bytes
+        self._driver = trace.info.driver_bytes
+        used = np.maximum(read.used - self._driver, 0)
         self._t_ns = read.t_ns
         self.process_known = bool(len(read) and np.all(read.process != NOT_KNOWN))
-        process = read.process if self.process_known else read.used
+        process = read.process if self.process_known else used
         self._context = np.maximum(process - read.reserved, 0)
         self._process = process
-        self._others = np.maximum(read.used - read.reserved - self._context, 0)
+        self._others = np.maximum(used - read.reserved - self._context, 0)
 
     def highest_read(self, t0_ns: int, t1_ns: int) -> int:
         """Highest process figure that was read between two times; 0 if none was."""
         inside = (self._t_ns >= t0_ns) & (self._t_ns <= t1_ns)
         return int(self._process[inside].max(initial=0))
 
-    def at(self, t_ns: Ints, reserved: Ints) -> tuple[Ints, Ints]:
-        """(context, other processes) in bytes at each time; never more than the card has left."""
+    def at(self, t_ns: Ints, reserved: Ints) -> tuple[Ints, Ints, Ints]:
+        """(context, other processes, driver) in bytes at each time; never more than is left."""
+        left = self._total - reserved
         if not len(self._t_ns):
             nothing = np.zeros(len(t_ns), np.int64)
-            return nothing, nothing
+            return nothing, nothing, np.minimum(self._driver, left)
         index = np.maximum(np.searchsorted(self._t_ns, t_ns, side="right") - 1, 0)
-        left = self._total - reserved
         context = np.minimum(self._context[index], left)
-        return context, np.minimum(self._others[index], left - context)
+        others = np.minimum(self._others[index], left - context)
+        return context, others, np.minimum(self._driver, left - context - others)

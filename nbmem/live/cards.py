@@ -89,7 +89,7 @@ class CardReader:
             return None
         for _ in range(RETRIES):
             before = counters.reserved
-            total, free, process = self._driver(index)
+            total, free, process, driver = self._driver(index)
             counters = cuda.read_counters(index) or counters
             if counters.reserved == before:
                 break
@@ -102,6 +102,7 @@ class CardReader:
             reserved=counters.reserved,
             process=process,
             free=free,
+            driver=driver,
             peak=self._raise_peak(index, counters),
             by_category=self._by_category(index, counters.allocated),
         )
@@ -130,17 +131,18 @@ class CardReader:
         self._peak[index] = max(self._peak.get(index, 0), reached)
         return self._peak[index]
 
-    def _driver(self, index: int) -> tuple[int | None, int | None, int | None]:
-        """(total, free, process) bytes."""
+    def _driver(self, index: int) -> tuple[int | None, int | None, int | None, int]:
+        """(total, free, process, kept by the driver) bytes."""
         if self._nvml is not None:
             try:
                 reading = self._nvml.read(index)
             except ProbeUnavailableError:
                 self._nvml = None
             else:
-                return reading.total, reading.total - reading.used, reading.process
+                free = reading.total - reading.used
+                return reading.total, free, reading.process, reading.driver
         card = cuda.card_bytes(index)
-        return (None, None, None) if card is None else (card[1], card[0], None)
+        return (None, None, None, 0) if card is None else (card[1], card[0], None, 0)
 
     def _follow_virtual_card(self) -> None:
         """Another card answers as NVML once a virtual one was put in or taken out."""

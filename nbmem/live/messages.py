@@ -59,6 +59,7 @@ class CardSample:
         reserved: Bytes held from the driver.
         process: What the driver counts for this process.
         free: What nobody uses.
+        driver: What the driver keeps for itself; 0 where it does not say.
         peak: Highest `allocated` since the cell began: torch's own counter where the cell has
             raised it, else the highest that was read.
         by_category: `allocated` by what is known of it, in the order to stack them. They add up to
@@ -72,6 +73,7 @@ class CardSample:
     reserved: int
     process: int | None
     free: int | None
+    driver: int
     peak: int
     by_category: tuple[Entry, ...]
 

@@ -66,22 +66,24 @@ def device_count() -> int:
     return int(torch.cuda.device_count()) if torch is not None else 0
 
 
-def device_info(index: int, total_bytes: int | None, *, virtual: bool) -> DeviceInfo:
+def device_info(index: int, by_nvml: tuple[int, int] | None, *, virtual: bool) -> DeviceInfo:
     """Name and size of a card that torch has initialized.
 
     Args:
         index: CUDA ordinal.
-        total_bytes: The card's bytes by NVML; None to take torch's figure.
+        by_nvml: The card's bytes, and those that the driver keeps; None to take torch's figure.
         virtual: Whether a virtual GPU answers.
     """
     torch: Any = initialized_torch()
     properties = torch.cuda.get_device_properties(index)
     from nbmem.core.session import DeviceInfo  # with numpy, which --help does without
 
+    total, driver = by_nvml or (int(properties.total_memory), 0)
     return DeviceInfo(
         index=index,
         name=str(properties.name),
-        total_bytes=int(total_bytes or properties.total_memory),
+        total_bytes=total,
+        driver_bytes=driver,
         virtual=virtual,
         torch=str(torch.__version__),
         capability=(int(properties.major), int(properties.minor)),

@@ -21,13 +21,16 @@ class CardReading:
 
     Attributes:
         total: The card's bytes.
-        used: Bytes in use by anybody.
+        used: Bytes in use by anybody, the driver among them.
+        driver: Bytes that the driver and the card's firmware keep for themselves; 0 where it does
+            not say (before release 510), so that they count as other processes.
         process: Bytes of this process; None where the driver does not say.
         others: Bytes of other processes by name, where visible.
     """
 
     total: int
     used: int
+    driver: int
     process: int | None
     others: dict[str, int] = field(default_factory=dict)
 
@@ -88,13 +91,14 @@ class NvmlProbe:
         nvml = self._open()
         try:
             handle = self._handle(ordinal)
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+            total, free, driver = self._memory(handle)
             held = self._processes(handle)
         except nvml.NVMLError as err:
             raise _unavailable(err) from err
         return CardReading(
-            total=int(memory.total),
-            used=int(memory.used),
+            total=total,
+            used=total - free,
+            driver=driver,
             process=held.pop(os.getpid(), None) or None,
             others={host.process_name(pid): size for pid, size in held.items() if size}
             if others
@@ -133,6 +137,15 @@ class NvmlProbe:
                 raise _unavailable(err) from err
             self._nvml = pynvml
         return self._nvml
+
+    def _memory(self, handle: Any) -> tuple[int, int, int]:
+        """(total, free, kept by the driver), as nvidia-smi has them since driver 510."""
+        nvml = self._nvml
+        try:
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        except (AttributeError, nvml.NVMLError):  # an older package, or an older driver
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return int(memory.total), int(memory.free), int(getattr(memory, "reserved", 0))
 
     def _handle(self, ordinal: int) -> Any:
         """NVML's handle for a CUDA ordinal: by UUID where torch knows it, for the orders differ."""

@@ -79,7 +79,7 @@ def _device(
     taken = history.events[np.flatnonzero(history.events.action != Action.SNAPSHOT)]
     events, entries_before, lost = _cut(recorder, index, taken)
     marks = recorder.marks.place(index, events, entries_before)
-    info = device_info(index, recorder.sampler.total_bytes(index), virtual=recorder.virtual)
+    info = device_info(index, recorder.sampler.card_bytes(index), virtual=recorder.virtual)
     return DeviceTrace(
         info=info,
         release=info.torch.split("+")[0],

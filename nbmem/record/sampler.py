@@ -41,7 +41,7 @@ class Sampler:
         self._note = note
         self._nvml: NvmlProbe | None = NvmlProbe()
         self._rows: dict[int, list[tuple[int, int, int, int, int]]] = {}
-        self._totals: dict[int, int] = {}
+        self._cards: dict[int, tuple[int, int]] = {}
         self._interval = INTERVAL_S
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -99,7 +99,7 @@ class Sampler:
                 self._nvml = None
                 self._note(str(err))
             else:
-                self._totals[index] = reading.total
+                self._cards[index] = reading.total, reading.driver
                 process = NOT_KNOWN if reading.process is None else reading.process
                 return reading.used, process
         card = cuda.card_bytes(index)
@@ -107,9 +107,9 @@ class Sampler:
             return NOT_KNOWN, NOT_KNOWN
         return card[1] - card[0], NOT_KNOWN
 
-    def total_bytes(self, device: int) -> int | None:
-        """The card's bytes by NVML; None without it."""
-        return self._totals.get(device)
+    def card_bytes(self, device: int) -> tuple[int, int] | None:
+        """(the card's bytes by NVML, those that the driver keeps); None without NVML."""
+        return self._cards.get(device)
 
     def other_processes(self, device: int) -> dict[str, int]:
         """Bytes of the other processes on a card now, by name, where visible."""

@@ -62,7 +62,7 @@ def figures(autopsy: Autopsy) -> list[tuple[str, int | None, str]]:
         ("cached", cached, "held by torch beyond that, all of it in pieces between live tensors"),
         ("largest free piece", a.largest, "of the cache, where the request may go"),
         ("allowed", a.limit, "set by a memory fraction"),
-        ("other processes", a.others, "with what the driver keeps for itself"),
+        ("other processes", a.others or None, "on the same card"),
     ]
     return [(name, count, what) for name, count, what in rows if count is not None]
 

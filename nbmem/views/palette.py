@@ -28,6 +28,7 @@ COLOURS: dict[Category, str] = {
     Category.CACHED_STUCK: "#8A939C",
     Category.CONTEXT: "#5F6B76",
     Category.OTHER_PROCESSES: "#A59C92",
+    Category.DRIVER: "#D9D2C8",
     Category.FREE: "#F4F4F2",
 }
 
@@ -36,6 +37,7 @@ HATCHES: dict[Category, str] = {
     Category.CACHED_RELEASABLE: "#8A939C",
     Category.CACHED_STUCK: "#5F6B76",
     Category.OTHER_PROCESSES: "#7C746B",
+    Category.DRIVER: "#A59C92",
 }
 """Colour of the diagonal lines drawn over a category's own colour."""
 

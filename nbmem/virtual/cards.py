@@ -89,6 +89,11 @@ class Card:
     source: str = field(default="", repr=False)
 
     @property
+    def driver_bytes(self) -> int:
+        """What the driver and ECC keep for themselves; NVML counts it, CUDA does not."""
+        return self.nvml_total - self.total_bytes
+
+    @property
     def multiprocessor(self) -> Multiprocessor:
         """What one of its multiprocessors holds."""
         return MULTIPROCESSORS[self.capability]

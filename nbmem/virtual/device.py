@@ -208,8 +208,7 @@ class VirtualGPU:
     @property
     def nvml_used(self) -> int:
         """What NVML reports as used on the card."""
-        hidden = self.card.nvml_total - self.card.total_bytes
-        return hidden + self.taken_outside + self.allocator.reserved
+        return self.card.driver_bytes + self.taken_outside + self.allocator.reserved
 
     @property
     def taken_outside(self) -> int:

@@ -17,13 +17,25 @@ DRIVER = "580.159.04"
 """The driver of the recordings (tests/recordings)."""
 
 
+MEMORY_V2 = 0x2000028
+"""pynvml's nvmlMemory_v2: with it the driver's own bytes are told apart from those in use."""
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What nvmlDeviceGetMemoryInfo returns; bytes."""
+    """What nvmlDeviceGetMemoryInfo returns; bytes. Without a version `used` has the driver's own."""
 
     total: int
     free: int
     used: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryV2(Memory):
+    """The same since driver 510."""
+
+    reserved: int
+    version: int = MEMORY_V2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +71,11 @@ def functions_of(machine: Machine, error: type[Exception]) -> dict[str, Any]:
         raise error(2)  # NVML_ERROR_INVALID_ARGUMENT
 
     def memory(handle: _Handle, version: Any = None) -> Memory:
-        del version
         gpu = gpus[handle.index]
-        used = gpu.nvml_used
-        return Memory(gpu.card.nvml_total, gpu.card.nvml_total - used, used)
+        total, driver, used = gpu.card.nvml_total, gpu.card.driver_bytes, gpu.nvml_used
+        if version is None:
+            return Memory(total, total - used, used)
+        return MemoryV2(total, total - used, used - driver, driver)
 
     def processes(handle: _Handle) -> list[Process]:
         gpu = gpus[handle.index]
@@ -101,6 +114,7 @@ def stand_in_module(machine: Machine) -> types.ModuleType:
     """A module called pynvml, for machines without the real one."""
     module = types.ModuleType("pynvml")
     module.__dict__["NVMLError"] = VirtualNVMLError
+    module.__dict__["nvmlMemory_v2"] = MEMORY_V2
     module.__dict__.update(functions_of(machine, VirtualNVMLError))
     return module
 

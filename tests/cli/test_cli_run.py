@@ -34,6 +34,7 @@ CATEGORIES = [
     "cached_stuck",
     "context",
     "other_processes",
+    "driver",
     "free",
 ]
 

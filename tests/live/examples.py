@@ -30,6 +30,7 @@ SAMPLE = m.Sample(
             reserved=4 * GIB,
             process=4 * GIB + 500_000_000,
             free=H100 - 5 * GIB,
+            driver=GIB // 4,
             peak=3 * GIB + 512,
             by_category=(
                 ("weights", "weights", GIB),
@@ -44,6 +45,7 @@ SAMPLE = m.Sample(
             reserved=2 << 20,
             process=None,
             free=None,
+            driver=0,
             peak=0,
             by_category=(),
         ),

@@ -100,6 +100,15 @@ def test_every_reading_agrees_with_the_history():
     assert not t.report().notes
 
 
+def test_what_the_driver_keeps_is_nobody_elses(tmp_path):
+    card = virtual.active().card
+    with nbmem.trace("alone") as t:
+        torch.zeros(8, device="cuda")
+    for report in (t.report(), nbmem.open(t.save(tmp_path / "alone.nbmem")).report()):
+        assert report.ledger_at_end[C.DRIVER] == card.nvml_total - card.total_bytes
+        assert report.ledger_at_end[C.OTHER_PROCESSES] == 0
+
+
 def test_mixed_precision_with_a_scaler():
     model = network().cuda()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)

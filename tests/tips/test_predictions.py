@@ -150,15 +150,7 @@ def test_a_batch_that_is_too_large_is_said_to_shrink(run):
 def test_another_process_on_a_full_card_is_named_with_its_bytes(run):
     trace, _ = run(TOO_LARGE.format(rows=40000), before=MODEL, card="T4", other_processes=OTHERS)
     (mine,) = found(trace.report().findings, "other_process")
-    free, total = torch.cuda.mem_get_info()
-    assert (
-        mine.low
-        == mine.high
-        == trace.report().ledger_at_end.total_bytes
-        - (trace.report().ledger_at_end.process + trace.report().ledger_at_end.held[-1])
-    )
-    assert OTHERS <= mine.low < OTHERS + (1 << 30)
-    assert free < total
+    assert mine.low == mine.high == OTHERS
 
 
 def test_a_batch_that_can_grow_grows_to_what_fits(run):

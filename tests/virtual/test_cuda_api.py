@@ -169,6 +169,9 @@ def test_nvml_reports_the_process_and_its_growth():
         assert grown - mine.usedGpuMemory == gpu.card.cublas_bytes + (32 << 20)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
         assert memory.total == gpu.card.nvml_total == memory.used + memory.free
+        told_apart = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+        assert told_apart.reserved == gpu.card.driver_bytes
+        assert told_apart.used + told_apart.reserved == memory.used
         with pytest.raises(pynvml.NVMLError):
             pynvml.nvmlDeviceGetHandleByIndex(1)
 
@@ -181,7 +184,27 @@ def test_the_probes_of_the_recorder_cannot_tell_the_difference(gpu):
     reading = probe.read(0)
     assert reading.process == gpu.process_bytes
     assert reading.total == gpu.card.nvml_total
+    assert reading.driver == gpu.card.driver_bytes
+    assert reading.used == reading.driver + gpu.process_bytes
     probe.close()
+
+
+def test_an_older_driver_does_not_tell_its_own_bytes(gpu, monkeypatch):
+    import pynvml
+
+    from nbmem.probes.nvml import NvmlProbe
+
+    told = pynvml.nvmlDeviceGetMemoryInfo
+
+    def first_version(handle, version=None):
+        if version is not None:
+            raise pynvml.NVMLError(13)  # NVML_ERROR_FUNCTION_NOT_FOUND
+        return told(handle)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", first_version)
+    torch.ones(1, device="cuda")
+    reading = NvmlProbe().read(0)
+    assert (reading.used, reading.driver) == (gpu.nvml_used, 0)
 
 
 def test_workspaces_belong_to_threads_of_the_program(gpu):

@@ -76,8 +76,7 @@ def largest_batch(e: Evidence) -> tuple[int, int, int] | None:
     fixed = sum(peak[c] for c in FIXED)
     overhead = max(1.0, e.report.peak.reserved / max(1, e.report.peak.active))
     each = int(overhead * (peak.active - fixed) / rows)
-    outside = e.fullest[Category.CONTEXT] + e.fullest[Category.OTHER_PROCESSES]
-    room = SAFE * (e.fullest.total_bytes - outside) - overhead * fixed
+    room = SAFE * (e.fullest.total_bytes - e.fullest.outside) - overhead * fixed
     return (rows, int(room / each), each) if each > 0 and room > 0 else None
 
 

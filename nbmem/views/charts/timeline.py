@@ -97,7 +97,7 @@ def timeline(report: Report) -> Picture | None:
 def _limit(report: Report) -> int | None:
     """What the allocator could reserve at most: the card minus what is not the allocator's."""
     ledger = report.ledger_at_peak
-    return report.device.total_bytes - ledger[Category.CONTEXT] - ledger[Category.OTHER_PROCESSES]
+    return report.device.total_bytes - ledger.outside
 
 
 def _rows_by_column(columns: Ints, moments: Timeline) -> Ints:
