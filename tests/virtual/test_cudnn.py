@@ -10,8 +10,9 @@ pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem.virtual.cards import CARDS
 from nbmem.virtual.cudnn import client
-from nbmem.virtual.cudnn.problem import Answer, Problem
+from nbmem.virtual.cudnn.problem import Answer, Problem, Tiling
 from nbmem.virtual.kernels import convolution_workspace
+from nbmem.virtual.kernels.convolution_sums import Product, partial_sums
 from nbmem.virtual.naming import find_card
 
 H100 = find_card("H100")
@@ -90,7 +91,7 @@ def test_cudnn_answers_what_a_card_took(asked, asked_for, recorded):
         pytest.skip("recorded with cuDNN 9.19: older ones do not answer, newer ones choose anew")
     found = asked.ask(asked_for)
     assert found.nbytes == recorded
-    assert not found.clustered
+    assert found.tiling is None
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,27 @@ def test_cudnn_answers_what_a_card_took(asked, asked_for, recorded):
 def test_few_small_images_are_not_multiplied_one_by_one(rows, channels, side, answered, recorded):
     sizes = (rows, 64, side, side), (channels, 64, 1, 1), (rows, channels, side, side)
     found = convolution_workspace.nbytes(
-        problem("weight", *sizes, (0, 0)), Answer(answered, clustered=False), H100, last=False
+        problem("weight", *sizes, (0, 0)), Answer(answered), H100, last=False
     )
     assert found == pytest.approx(recorded, abs=512)
+
+
+@pytest.mark.parametrize(
+    ("product", "tiling", "tiles"),
+    [  # the last: partial sums beyond the copies in the H100's workspaces, in tiles
+        (Product(256, 256, 9, 6272, 4), Tiling(), 108),  # resnet50_b32_sgdm: 36 tiles, 3 parts
+        (Product(512, 512, 9, 1568, 4), Tiling(), 84),  # the same: 12 of 144 are left, 7 parts
+        (Product(512, 512, 9, 784, 4), Tiling(), 24),  # resnet152_b16_sgdm: 12, 2
+        (
+            Product(128, 128, 9, 12800, 4),
+            Tiling(128, 64, (1, 2)),
+            126,
+        ),  # deeplabv3_resnet50_b8_sgdm
+        (Product(64, 128, 9, 524288, 4), Tiling(64, 128, (1, 2)), 130),  # unet_b8_adam: 5 pairs, 13
+        (Product(2048, 1024, 1, 4608, 4), Tiling(64, 256, (4, 1)), 120),  # the same, forward
+        (Product(32768, 128, 1, 2304, 4), Tiling(256, 128, (4, 1)), 120),  # the same, for the input
+        (Product(448, 2048, 1, 2048, 4), Tiling(splits=False), 0),
+    ],
+)
+def test_partial_sums_fill_the_card(product, tiling, tiles):
+    assert partial_sums(product, tiling, H100) == tiles * tiling.rows * tiling.columns * 4

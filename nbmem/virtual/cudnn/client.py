@@ -44,12 +44,12 @@ class Client:
             stdin, stdout = self._pipes()
             stdin.write(json.dumps(asdict(problem)) + "\n")
             stdin.flush()
-            found = json.loads(stdout.readline())
+            found = Answer.read(json.loads(stdout.readline()))
         except (OSError, ValueError):
             self._failed = True
             self.close()
             return None
-        return None if found is None else Answer(*found)
+        return found
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
         if self._process is None:

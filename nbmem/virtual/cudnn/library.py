@@ -9,6 +9,8 @@ import ctypes
 import json
 from typing import TYPE_CHECKING, Any
 
+from nbmem.virtual.cudnn.problem import Tiling
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -28,8 +30,8 @@ _DATA_TYPE, _BOOL, _INT64, _FLOAT, _DOUBLE, _MODE, _HEURISTIC, _KNOB, _NOTE = (
     11,
 )
 _DESCRIPTOR, _CHAR = 15, 24
-_CONVOLUTION, _ENGINE, _CONFIG, _HEURISTICS, _PLAN, _KNOB_INFO, _GRAPH, _TENSOR, _PROPERTIES = (
-    1, 2, 3, 4, 5, 8, 15, 17, 38,
+_CONVOLUTION, _ENGINE, _CONFIG, _HEURISTICS, _PLAN, _CHOICE, _GRAPH, _TENSOR, _PROPERTIES = (
+    1, 2, 3, 4, 5, 7, 15, 17, 38,
 )  # fmt: skip
 _OPERATIONS = {
     # descriptor, x, w, y, convolution, alpha, beta
@@ -45,7 +47,11 @@ https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cudnn/Conv_
 (get_generator_sources)
 """
 _DOWN_CONVERTS, _TENSOR_CORE, _NONDETERMINISTIC = 1, 0, 4
-_CLUSTER_KNOBS = frozenset({27, 28})
+_TILE, _WORKSPACE, _CLUSTER_ROWS, _CLUSTER_COLUMNS = 2, 25, 27, 28
+_TILES = {1: (128, 64), 3: (256, 128), 5: (64, 64), 7: (64, 128), 9: (64, 256)}
+"""Rows and columns by a tile's number, as recorded workspaces show them; others are taken for 0,
+which is 128 x 128."""
+_MOST_KNOBS = 32
 _ALIGNMENT = 16
 
 
@@ -135,10 +141,17 @@ class Library:
         """Its numerical notes."""
         return engine.read(1303, _NOTE, 32, ctypes.c_int)
 
-    def clustered(self, engine: Descriptor) -> bool:
-        """Whether its kernels can be launched as clusters."""
-        infos = engine.children(1302, self, _KNOB_INFO, engine.count(1302))
-        return any(info.read(1200, _KNOB, 1, ctypes.c_int)[0] in _CLUSTER_KNOBS for info in infos)
+    def tiling(self, config: Descriptor) -> Tiling | None:
+        """How a kernel that runs in clusters divides its result; None for other kernels."""
+        chosen = {
+            choice.read(600, _KNOB, 1, ctypes.c_int)[0]: choice.read(601, _INT64, 1)[0]
+            for choice in config.children(302, self, _CHOICE, _MOST_KNOBS)
+        }
+        if _CLUSTER_ROWS not in chosen or _CLUSTER_COLUMNS not in chosen:
+            return None
+        cluster = chosen[_CLUSTER_ROWS], chosen[_CLUSTER_COLUMNS]
+        tile = _TILES.get(chosen.get(_TILE, 0), (128, 128))
+        return Tiling(*tile, cluster=cluster, splits=chosen.get(_WORKSPACE) == 0)
 
     def allowed(self, engine: Descriptor, problem: Problem) -> bool:
         """torch's filter (filterEngineConfigs)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 FORWARD, FOR_INPUT, FOR_WEIGHT = "forward", "input", "weight"
 
@@ -37,14 +38,41 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Tiling:
+    """How one of Hopper's own kernels divides its result among blocks.
+
+    Attributes:
+        rows: Of a block's tile.
+        columns: The same.
+        cluster: Tiles in rows and columns whose blocks start together.
+        splits: Whether it may divide sums, too, and keep parts of them in its workspace.
+    """
+
+    rows: int = 128
+    columns: int = 128
+    cluster: tuple[int, int] = (1, 1)
+    splits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The kernel that cuDNN would take first.
 
     Attributes:
         nbytes: Bytes of its workspace.
-        clustered: Whether it runs in clusters of blocks, as Hopper's own kernels do: what those
-            take for partial sums depends on the real card, so only the copies are in `nbytes`.
+        tiling: Of a kernel of Hopper's own, whose partial sums depend on the real card, so that
+            only the copies are in `nbytes`; None for another.
     """
 
     nbytes: int
-    clustered: bool
+    tiling: Tiling | None = None
+
+    @classmethod
+    def read(cls, written: dict[str, Any] | None) -> Answer | None:
+        """What the worker wrote; null is no answer."""
+        if written is None:
+            return None
+        tiling = written["tiling"]
+        if tiling is not None:
+            tiling = Tiling(**{**tiling, "cluster": tuple(tiling["cluster"])})
+        return cls(written["nbytes"], tiling)

@@ -1,22 +1,23 @@
 """The process that holds cuDNN: `python -m nbmem.virtual.cudnn.worker LIBRARY CARD`.
 
-Reads problems, a line of JSON each, and writes `[bytes, clustered]` or `null` for each.
+Reads problems, a line of JSON each, and writes an answer or `null` for each.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nbmem.virtual.cudnn.library import LEAST_VERSION, Library, UnsupportedError
-from nbmem.virtual.cudnn.problem import Problem
+from nbmem.virtual.cudnn.problem import Answer, Problem
 
 if TYPE_CHECKING:
     from nbmem.virtual.cudnn.library import Descriptor
 
 
-def answer(library: Library, card: Descriptor, problem: Problem) -> tuple[int, bool] | None:
+def answer(library: Library, card: Descriptor, problem: Problem) -> Answer | None:
     """The first configuration that has a plan, as torch takes it."""
     try:
         graph = library.graph(problem)
@@ -24,7 +25,7 @@ def answer(library: Library, card: Descriptor, problem: Problem) -> tuple[int, b
             engine = library.engine(config)
             if library.allowed(engine, problem):
                 try:
-                    return library.workspace(config, card), library.clustered(engine)
+                    return Answer(library.workspace(config, card), library.tiling(config))
                 except UnsupportedError:
                     continue
     except UnsupportedError:
@@ -40,7 +41,8 @@ def main(path: str, facts: str) -> int:
     card = library.properties(json.loads(facts))
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
-        sys.stdout.write(json.dumps(answer(library, card, Problem(**asked))) + "\n")
+        found = answer(library, card, Problem(**asked))
+        sys.stdout.write(json.dumps(found and asdict(found)) + "\n")
         sys.stdout.flush()
     return 0
 

@@ -2,8 +2,8 @@
 
 cuDNN itself says which kernel it takes (nbmem.virtual.cudnn), where it is installed. What it cannot
 say without a card was read from the recordings of an H100 (torch 2.11, cuDNN 9.19): products of
-1x1 windows that read the contiguous format as it is, and the partial sums of weight gradients that
-fill the card's multiprocessors. Where cuDNN is not installed, these rules stand alone: then a
+1x1 windows that read the contiguous format as it is, and the partial sums that fill the card's
+multiprocessors (convolution_sums.py). Where cuDNN is not installed, these rules stand alone: then a
 workspace can be off by one of the copies.
 """
 
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.cudnn.problem import FOR_WEIGHT, FORWARD
+from nbmem.virtual.cudnn.problem import FOR_WEIGHT, FORWARD, Tiling
+from nbmem.virtual.kernels.convolution_sums import Product, partial_sums, tile_bytes
 
 if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
@@ -44,14 +45,9 @@ FILLED = 0.6
 # (unet_b8, 64 to 2; deeplabv3_b8, 64 to 64), 16 are (resnet152_b16, 64 to 64).
 LEAST_FILLED = 0.1
 TILE = 128
-"""Rows and columns of one tile of a weight gradient."""
-MOST_PARTS = 18
-# Terms of one part at least, else there are half as many: 12,544 terms on 9 tiles make 7 parts and
-# 25,088 make 14 (resnet152_b16, resnet50_b32), 3,136 on 36 tiles 3; in the last round of many tiles
-# 6,272 make 11.
-LEAST_TERMS = 1000
-LEAST_TERMS_HALF = 8000
-LEAST_TERMS_LEFTOVER = 224
+"""Rows and columns of the usual tile of a weight gradient."""
+WHOLE_TERMS = 1000
+"""Terms of a partial sum, below which tiles are halved instead (resnet152_b16, 128 to 128)."""
 FEW_CHANNELS = 4
 
 
@@ -114,6 +110,15 @@ class Shape:
         """Products that are added up for one element of the weight's gradient."""
         return self.images * self.positions
 
+    def product(self, kind: str) -> Product:
+        """The matrix product that one of the three kernels does."""
+        if kind == FOR_WEIGHT:
+            return Product(self.outputs, self.inputs, self.window, self.terms, self.item)
+        if kind == FORWARD:
+            return Product(self.terms, self.outputs, 1, self.inputs * self.window, self.item)
+        rows = self.source // (self.inputs * self.item)
+        return Product(rows, self.inputs, 1, self.outputs * self.window, self.item)
+
     @property
     def aligned(self) -> bool:
         """Whether the rows of the contiguous format can be loaded in vectors."""
@@ -130,16 +135,24 @@ def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -
     """Bytes of the workspace; `last`: the tensors are channels-last already."""
     shape = Shape.of(problem)
     if last or shape.groups > 1 or shape.positions == 1:
-        split = problem.kind == FOR_WEIGHT and answer is not None and answer.clustered
-        sums = partial_sums(shape, card) if split and shape.groups == 1 else 0
-        return sums + (answer.nbytes if answer is not None else 0)
+        if answer is None:
+            return 0
+        split = problem.kind == FOR_WEIGHT and shape.groups == 1
+        return answer.nbytes + (_sums(shape, problem.kind, answer.tiling, card) if split else 0)
     if problem.kind == FOR_WEIGHT:
         return _for_weight(shape, answer, card)
     if shape.plain:
         return shape.copies if _copied(shape, problem.kind) else DIRECT
-    if answer is not None:
-        return min(answer.nbytes, shape.copies)
-    return 0 if _few_channels(shape) else shape.copies
+    if answer is None:
+        return 0 if _few_channels(shape) else shape.copies
+    if answer.tiling is None:
+        return answer.nbytes
+    sums = _sums(shape, problem.kind, answer.tiling, card)
+    return min(answer.nbytes, shape.copies) + sums
+
+
+def _sums(shape: Shape, kind: str, tiling: Tiling | None, card: Card) -> int:
+    return 0 if tiling is None else partial_sums(shape.product(kind), tiling, card)
 
 
 def _few_channels(shape: Shape) -> bool:
@@ -158,10 +171,11 @@ def _copied(shape: Shape, kind: str) -> bool:
 
 
 def _for_weight(shape: Shape, answer: Answer | None, card: Card) -> int:
-    if answer is not None and (answer.nbytes == 0 or not (shape.plain or answer.clustered)):
+    tiling = _usual(shape, card) if answer is None else answer.tiling
+    if answer is not None and (answer.nbytes == 0 or not (shape.plain or tiling)):
         return answer.nbytes
     if shape.plain:
-        if answer is not None and not (answer.clustered or _fills(shape, card)):
+        if answer is not None and not (tiling or _fills(shape, card)):
             return answer.nbytes
         # A product for each image, and then their sum. Two in three of those recorded have no
         # descriptors beside; with them, the size would miss free blocks that it just fits.
@@ -170,7 +184,7 @@ def _for_weight(shape: Shape, answer: Answer | None, card: Card) -> int:
             return single
     elif answer is None and _few_channels(shape):
         return 0
-    return shape.copies + partial_sums(shape, card)
+    return shape.copies + _sums(shape, FOR_WEIGHT, tiling or _usual(shape, card), card)
 
 
 def _fills(shape: Shape, card: Card) -> bool:
@@ -183,43 +197,22 @@ def _most_single(shape: Shape, card: Card) -> float:
     """How many times the copies' bytes the results of single images may take."""
     if shape.item == 2:
         return SINGLE_IMAGES
-    tiles, _ = _tiles(shape)
-    parts = _parts(card.processors // tiles, shape.terms, LEAST_TERMS) if tiles else 0
-    filled = tiles * max(1, parts) >= FILLED * card.processors
+    product, tiling = shape.product(FOR_WEIGHT), _usual(shape, card)
+    tiles, parts = product.parts(tiling, card)
+    busy = max(product.tiles(tiling), tiles * parts) * tile_bytes(tiling)
+    filled = busy >= FILLED * card.processors * tile_bytes(Tiling(TILE, TILE))
     return SINGLE_IMAGES if filled and shape.aligned else SINGLE_IMAGES_MOST
 
 
-def _tiles(shape: Shape) -> tuple[int, int]:
-    """Tiles of a weight gradient, and the rows and columns of one."""
-    columns = shape.inputs * shape.window
-    side = TILE if min(shape.outputs, columns) > TILE // 2 else TILE // 2
-    return ceil(shape.outputs / side) * ceil(columns / side), side
-
-
-def partial_sums(shape: Shape, card: Card) -> int:
-    """Bytes of the float32 tiles that are added up at the end.
-
-    The product is split along the pixels until its tiles fill the card; of more tiles than
-    multiprocessors, those of the last round are.
-    """
-    tiles, side = _tiles(shape)
-    terms = shape.terms
-    least = LEAST_TERMS_HALF if shape.item == 2 else LEAST_TERMS
-    if tiles <= card.processors // 2:
-        count = tiles * _parts(card.processors // tiles, terms, least)
-    elif tiles <= card.processors:
-        count = card.processors // 2 if terms >= 8 * least else 0
-    elif tiles < 2 * card.processors and shape.item > 2:
-        left = tiles % card.processors
-        count = left * _parts(card.processors // max(1, left), terms, LEAST_TERMS_LEFTOVER)
-    else:
-        count = 0
-    return count * side * side * 4
-
-
-def _parts(most: int, terms: int, least: int) -> int:
-    """Into how many parts a sum is split; 0 for not at all."""
-    parts = min(most, MOST_PARTS)
-    while parts > 1 and terms // parts < least:
-        parts //= 2
-    return parts if parts > 1 else 0
+def _usual(shape: Shape, card: Card) -> Tiling:
+    """How most weight gradients of this kind are divided, where cuDNN does not say."""
+    if min(shape.outputs, shape.inputs * shape.window) <= TILE // 2:
+        return Tiling(TILE // 2, TILE // 2)
+    if shape.item == 2:
+        return Tiling(TILE, TILE // 2, cluster=(2, 4))
+    whole = Tiling(TILE, TILE)
+    tiles = shape.product(FOR_WEIGHT).tiles(whole)
+    parts = card.processors // tiles
+    if parts and (parts == 1 or shape.terms < WHOLE_TERMS * parts):
+        return Tiling(TILE, TILE // 2)
+    return whole if tiles < 2 * card.processors else Tiling(TILE, TILE, splits=False)
