@@ -279,3 +279,21 @@ def test_nothing_leaks_after_an_error(gpu):
         fail()
     gc.collect()
     assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.parametrize(
+    ("index", "held"),
+    [
+        (lambda x: x > 0, 0),  # a masked fill
+        (lambda _: slice(0, 2), 0),  # a fill
+        (lambda x: (x[:, 0] > 0, 1), 0),
+        (lambda _: torch.zeros(2, dtype=torch.int64, device="cuda"), 512),  # indices: on the card
+    ],
+)
+def test_a_number_is_written_from_the_cpu_as_on_cuda(gpu, index, held):
+    x = torch.randn(1024, 1024, device="cuda")
+    where = index(x)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    x[where] = 1.5
+    assert torch.cuda.max_memory_allocated() - before == held

@@ -1,4 +1,9 @@
-"""`x[[0, 2]]`: lists and arrays as indices, which C++ would move to the card below every hook."""
+"""`x[[0, 2]]` and `x[mask] = 0`: what C++ would move to the card below every hook.
+
+For CUDA it leaves a number on the CPU, so that a mask becomes a masked fill and a slice a fill:
+https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/autograd/python_variable_indexing.cpp
+(THPVariable_setitem)
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,8 @@ if TYPE_CHECKING:
 
 _Base: Any = _C.TensorBase
 _SEQUENCES = (list, tuple, range, np.ndarray)
+_NUMBERS = (int, float, complex)
+_MASKS = (torch.bool, torch.uint8)
 _PARTS = (torch.Tensor, slice, type(None), type(Ellipsis))
 
 
@@ -28,6 +35,8 @@ def indexing_patches() -> list[Patch]:
 
     def setitem(self: torch.Tensor, index: Any, value: Any) -> None:
         __tracebackhide__ = True
+        if isinstance(value, _NUMBERS) and is_virtual(self) and not _has_places(index):
+            value = torch.scalar_tensor(value, dtype=self.dtype, device="cpu")
         _Base.__setitem__(self, _on_card(self, index), value)
 
     return wanted(torch.Tensor, {"__getitem__": getitem, "__setitem__": setitem})
@@ -47,6 +56,16 @@ def _on_card(tensor: torch.Tensor, index: Any) -> Any:
     ):
         return _tensor(index, tensor.device)
     return index
+
+
+def _has_places(index: Any) -> bool:
+    """Whether it lists elements by number; their kernel wants the value on the card, too."""
+    parts = index if type(index) is tuple else (index,)
+    return any(
+        isinstance(part, _SEQUENCES)
+        or (isinstance(part, torch.Tensor) and part.dim() and part.dtype not in _MASKS)
+        for part in parts
+    )
 
 
 def _tensor(numbers: Sequence[Any] | np.ndarray[Any, Any], device: torch.device) -> torch.Tensor:
