@@ -52,6 +52,7 @@ SPECIAL = _Handlers(
         **memory_ops.SPECIAL,
         **rnn.SPECIAL,
         torch.ops.aten.add.Tensor: engine.add,
+        **dict.fromkeys(engine.OVERWRITES, engine.overwrite),
     }
 )
 """Operators that are not answered by a shape rule; a handler may return NotImplemented."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C
 
+from nbmem.virtual.calls import Call
+from nbmem.virtual.kernels import indexing, plan_of
+from nbmem.virtual.kernels.plan import Launch, Plan
 from nbmem.virtual.notes import BINS, COUNTS, MASKED_SELECT, NMS, NONZERO, REPEAT, UNIQUE
-from nbmem.virtual.shapes import Results, spec_of
-from nbmem.virtual.tensors import is_virtual
+from nbmem.virtual.shapes import Results, TensorSpec, as_meta, infer, spec_of
+from nbmem.virtual.tensors import LAZY, is_virtual
 
 if TYPE_CHECKING:
-    from nbmem.virtual.calls import Call
     from nbmem.virtual.dispatch import CardMode
 
 aten = torch.ops.aten
@@ -29,53 +32,92 @@ def _count(mode: CardMode, call: Call, tensor: torch.Tensor, note: str) -> int:
 
 
 def _deliver(mode: CardMode, call: Call, *sizes: tuple[tuple[int, ...], torch.dtype]) -> Any:
-    specs = tuple(spec_of(size, dtype, at) for at, (size, dtype) in enumerate(sizes))
-    shape: Any = specs[0] if len(specs) == 1 else specs
-    return mode.deliver(call, Results(shape, specs))
+    return _deliver_specs(
+        mode, call, *(spec_of(size, dtype, at) for at, (size, dtype) in enumerate(sizes))
+    )
+
+
+def _deliver_specs(mode: CardMode, call: Call, *specs: TensorSpec) -> Any:
+    results = Results(specs[0] if len(specs) == 1 else specs, specs)
+    return mode.deliver(call, results, plan_of(call, results))
 
 
 def nonzero(mode: CardMode, call: Call) -> Any:
     """Indices of what is not zero; the card stores them transposed."""
     tensor = call.args[0]
-    found = _count(mode, call, tensor, NONZERO)
+    return _indices(mode, call, tensor, _count(mode, call, tensor, NONZERO))
+
+
+def _indices(mode: CardMode, call: Call, tensor: torch.Tensor, found: int) -> Any:
     spec = spec_of((found, tensor.dim()), torch.int64, 0, (1, max(1, found)))
-    return mode.deliver(call, Results(spec, (spec,)))
+    return _deliver_specs(mode, _call(call, aten.nonzero.default, tensor), spec)
+
+
+def _call(call: Call, func: Any, *args: Any) -> Call:
+    """What the kernel of a call calls itself."""
+    inner = Call(func, args, {})
+    inner.gpu = call.gpu
+    return inner
 
 
 def masked_select(mode: CardMode, call: Call) -> Any:
-    """The elements where a mask holds."""
+    """The elements where a mask holds; the mask becomes indices first."""
     tensor, mask = call.args
-    whole = torch.broadcast_shapes(tensor.size(), mask.size()).numel()
-    found = _count(mode, call, mask, MASKED_SELECT)
-    size = found * (whole // max(1, mask.numel()))
-    return _deliver(mode, call, ((size,), tensor.dtype))
+    size = torch.broadcast_shapes(tensor.size(), mask.size())
+    found = _count(mode, call, mask, MASKED_SELECT) * (size.numel() // max(1, mask.numel()))
+    with mode:
+        indices = _indices(mode, call, mask.expand(size), found)
+    made = _deliver(mode, call, ((found,), tensor.dtype))
+    del indices
+    return made
 
 
 def index(mode: CardMode, call: Call) -> Any:
-    """`x[mask]` becomes indices first, as in the kernel; `x[i]` has a shape rule."""
+    """Masks become indices first, and indices come to the card, as in the kernel."""
     tensor, indices = call.args
-    if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+    if all(i is None or (is_virtual(i) and not _is_mask(i)) for i in indices):
         return NotImplemented
     with mode:
-        plain = _without_masks(indices)
+        plain = _on_card(call, indices)
         return call.func(tensor, plain)
 
 
 def index_put(mode: CardMode, call: Call) -> Any:
     """The same for `x[mask] = y`."""
     tensor, indices, *rest = call.args
-    if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+    if all(i is None or (is_virtual(i) and not _is_mask(i)) for i in indices):
         return NotImplemented
     values = rest[0]
+    if call.argument("accumulate") and len(indices) == 1 and _is_mask(indices[0]):
+        return _add_by_mask(mode, call)
     with mode:
-        if values.numel() == 1 and not is_virtual(values):
+        if values.numel() == 1 and not is_virtual(values) and any(map(_is_mask, indices)):
             return _written(mode, call)  # A masked fill: no indices are made.
-        plain = _without_masks(indices)
+        plain = _on_card(call, indices)
         found = next(i for i in plain if i is not None).numel()
-        if values.dim() and values.size(0) not in (1, found):
+        if values.dim() and values.size(0) not in (1, found) and any(map(_is_mask, indices)):
             # The mask's true count is the value's length, or the value is a row for each.
             return _written(mode, call)
         return call.func(tensor, plain, *rest, **call.kwargs)
+
+
+def _is_mask(index: torch.Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _add_by_mask(mode: CardMode, call: Call) -> Any:
+    """`x[mask] += y` and what a gradient of `x[mask]` is made of: the values say how many."""
+    tensor, (mask,), values = call.args[:3]
+    found = values.size(0) if values.dim() else _count(mode, call, mask, NONZERO)
+    place = torch.empty(found, dtype=torch.int64, device="meta")
+    plain = (tensor, [place] * mask.dim(), *call.args[2:])
+    inner = _call(call, call.func, *plain)
+    inner.kwargs = call.kwargs
+    results = infer(inner)
+    args, kwargs = inner.map(as_meta)
+    launch = Launch(Call(call.func, args, kwargs), results.fresh, call.gpu.card)
+    plan = Plan(tuple(indexing.put_by_mask(launch, as_meta(mask), found)))
+    return mode.deliver(call, results, plan)
 
 
 def _written(mode: CardMode, call: Call) -> Any:
@@ -86,14 +128,17 @@ def _written(mode: CardMode, call: Call) -> Any:
     return call.args[0]
 
 
-def _without_masks(indices: Any) -> list[torch.Tensor | None]:
+def _on_card(call: Call, indices: Any) -> list[torch.Tensor | None]:
+    """Masks as indices, and all of them beside the tensor."""
     plain: list[torch.Tensor | None] = []
     for at in indices:
-        if at is not None and at.dtype in (torch.bool, torch.uint8):
+        if at is None:
+            plain.append(None)
+        elif _is_mask(at):
             plain.extend(at.nonzero().unbind(1))
         else:
             plain.append(at)
-    return plain
+    return [i if i is None or is_virtual(i) else i.to(LAZY[call.gpu.index]) for i in plain]
 
 
 def unique(mode: CardMode, call: Call) -> Any:
@@ -112,13 +157,17 @@ def unique(mode: CardMode, call: Call) -> Any:
         size = list(tensor.size())
         size[dim] = found
     whole = tuple(tensor.size()) if dim is None else (tensor.size(dim),)
-    return _deliver(
-        mode,
-        call,
-        (tuple(size), tensor.dtype),
-        (whole if call.argument("return_inverse") else (0,), torch.int64),
-        ((found if call.argument("return_counts") else 0,), torch.int64),
-    )
+    counts = found if call.argument("return_counts") else 0
+    specs = [
+        spec_of(tuple(size), tensor.dtype, 0),
+        spec_of(whole if call.argument("return_inverse") else (0,), torch.int64, 1),
+        spec_of((counts,), torch.int64, 2),
+    ]
+    if call.func is aten._unique2.default:
+        # They are cut to size in storages that were made for the case that all differ.
+        specs[0] = replace(specs[0], nbytes=tensor.numel() * tensor.element_size())
+        specs[2] = replace(specs[2], nbytes=tensor.numel() * 8 if counts else 0)
+    return _deliver_specs(mode, call, *specs)
 
 
 def repeat_interleave(mode: CardMode, call: Call) -> Any:

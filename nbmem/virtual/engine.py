@@ -37,12 +37,32 @@ FILLS = {
     aten.index_add.default: aten.index_add_.default,
     aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
     aten.index_put.default: aten._index_put_impl_.default,
+    aten.masked_scatter.default: aten.masked_scatter_.default,
 }
 """Operators with which a formula in C++ fills its zeros, and what it calls on a card instead.
 
 Each asks isTensorSubclassLike: value_selecting_reduction_backward, cummaxmin_backward and
 index_backward (https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/autograd/
-FunctionsManual.cpp), gather_backward, index_select_backward, trace_backward (aten/src/ATen/native).
+FunctionsManual.cpp), gather_backward, index_select_backward, trace_backward and
+masked_select_backward (aten/src/ATen/native).
+"""
+OVERWRITES = {
+    aten.sub.Tensor: aten.sub_.Tensor,
+    aten.mul.Tensor: aten.mul_.Tensor,
+    aten.logical_and.default: aten.logical_and_.default,
+}
+"""Operators whose result takes the place of what a formula has just made, and how."""
+_EVENLY = frozenset({aten.logical_and.default})
+OVERWRITING = {
+    "BinaryCrossEntropyWithLogitsBackward0": frozenset({aten.sub.Tensor, aten.mul.Tensor}),
+    **dict.fromkeys(
+        ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"), _EVENLY
+    ),
+}
+"""By node: those of its formula that ask isTensorSubclassLike for that.
+
+binary_cross_entropy_with_logits_backward (aten/src/ATen/native/Loss.cpp) and
+evenly_distribute_backward.
 """
 
 
@@ -92,10 +112,30 @@ def fill(mode: CardMode, call: Call) -> Any:
     if not in_backward() or (call.func is aten.index_put.default and len(call.args) < 4):
         return NotImplemented
     zeros = call.args[0]
+    unchecked = (True,) if call.func is aten.index_put.default else ()
     with mode:
-        FILLS[call.func](*call.args, **call.kwargs)
+        FILLS[call.func](*call.args, *unchecked, **call.kwargs)
     with DataKernels():
         return aten.alias.default(zeros)
+
+
+def overwrite(mode: CardMode, call: Call) -> Any:
+    """What a formula in C++ has just made, overwritten with the next step's result."""
+    if not in_backward():
+        return NotImplemented
+    node = torch._C._current_autograd_node()
+    held, other = call.args[:2]
+    if (
+        node is None
+        or call.func not in OVERWRITING.get(node.name(), ())
+        or held._use_count() > SOLE_TENSOR
+        or torch.broadcast_shapes(held.size(), other.size()) != held.size()
+    ):
+        return NotImplemented
+    with mode:
+        OVERWRITES[call.func](*call.args, **call.kwargs)
+    with DataKernels():
+        return aten.alias.default(held)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from nbmem import virtual
 from nbmem.virtual import shape_rules
 from nbmem.virtual.calls import Call
-from nbmem.virtual.kernels import KERNELS, convolution, embedding, loss, reduce
+from nbmem.virtual.kernels import KERNELS, convolution, loss, reduce
 from nbmem.virtual.kernels.plan import Launch
 from nbmem.virtual.naming import find_card
 from nbmem.virtual.shapes import spec_of
@@ -34,11 +34,6 @@ def test_gradients_of_biases_are_staged_as_recorded(rows, columns, staging, sema
 def test_a_small_reduction_needs_no_staging():
     shape = reduce.geometry(torch.empty(8, 64, device="meta"), [0])
     assert reduce.staging(shape, 4, H100) == (0, 0)
-
-
-@pytest.mark.parametrize(("count", "scratch"), [(4096, 83_455), (8192, 150_015)])
-def test_the_sort_of_an_embeddings_indices_needs_what_was_recorded(count, scratch):
-    assert embedding.sort_scratch(count) == scratch
 
 
 def workspaces(source, weight, stride, padding):

@@ -166,15 +166,23 @@ def steps(
     launch: Launch, tensor: torch.Tensor, dims: Sequence[int], itemsize: int
 ) -> Iterator[Step]:
     """The result, then staging and semaphores."""
-    if launch.outs:
-        yield out()
-    size, semaphores = staging(geometry(tensor, dims), itemsize, launch.card)
+    for number in range(len(launch.outs)):
+        yield out(number)
+    yield from shared(tensor, dims, itemsize, launch.card)
+
+
+def shared(tensor: torch.Tensor, dims: Sequence[int], itemsize: int, card: Card) -> Iterator[Step]:
+    """Staging and semaphores, gone after the kernel."""
+    size, semaphores = staging(geometry(tensor, dims), itemsize, card)
     if size:
         yield temporary("staging", size)
         yield temporary("semaphores", semaphores)
+        yield drop("semaphores")
+        yield drop("staging")
 
 
-def _dims(launch: Launch, tensor: torch.Tensor) -> Sequence[int]:
+def dims_of(launch: Launch, tensor: torch.Tensor) -> Sequence[int]:
+    """The dimensions that a call reduces; all where it names none."""
     dims = launch["dim"]
     if dims is None or dims == []:
         return tuple(range(tensor.dim()))
@@ -185,19 +193,19 @@ def total(launch: Launch) -> Iterator[Step]:
     """Sums, means and products."""
     tensor = launch["self"]
     result = launch.outs[0].dtype if launch.outs else tensor.dtype
-    yield from steps(launch, tensor, _dims(launch, tensor), accumulator(result))
+    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(result))
 
 
 def norm(launch: Launch) -> Iterator[Step]:
     """Norms accumulate in float32 for half types."""
     tensor = launch["self"]
-    yield from steps(launch, tensor, _dims(launch, tensor), accumulator(tensor.dtype))
+    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(tensor.dtype))
 
 
-def truth(launch: Launch) -> Iterator[Step]:
-    """any() and all() accumulate bools."""
+def alike(launch: Launch) -> Iterator[Step]:
+    """Extremes, any() and all() accumulate in the type of their input, half or not."""
     tensor = launch["self"]
-    yield from steps(launch, tensor, _dims(launch, tensor), 1)
+    yield from steps(launch, tensor, dims_of(launch, tensor), tensor.element_size())
 
 
 def logsumexp(launch: Launch) -> Iterator[Step]:
@@ -209,7 +217,7 @@ def logsumexp(launch: Launch) -> Iterator[Step]:
     yield drop("infinite")
     yield drop("absolute")
     yield temporary("exponentials", tensor.numel() * tensor.element_size())
-    yield from steps(launch, tensor, _dims(launch, tensor), accumulator(tensor.dtype))
+    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(tensor.dtype))
 
 
 SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, gpu_reduce_kernel"
@@ -221,15 +229,7 @@ KERNELS = (
         shown_by="gpt2_b4s512_adamw, backward: gradients of biases",
     ),
     Kernel(
-        ops=(
-            "linalg_vector_norm",
-            "norm.Scalar",
-            "norm.ScalarOpt_dim",
-            "amax",
-            "amin",
-            "max",
-            "min",
-        ),
+        ops=("linalg_vector_norm", "norm.Scalar", "norm.ScalarOpt_dim"),
         rule=norm,
         source=SOURCE,
         shown_by="t5_small_b8s256_adafactor, optimizer",
@@ -241,9 +241,12 @@ KERNELS = (
         shown_by="none of the H100's runs has one",
     ),
     Kernel(
-        ops=("any", "any.dim", "all", "all.dim"),
-        rule=truth,
-        source=SOURCE,
+        ops=(
+            *("any", "any.dim", "any.dims", "all", "all.dim", "all.dims"),
+            *("amax", "amin", "max", "min"),
+        ),
+        rule=alike,
+        source=SOURCE + "; ReduceLogicKernel.cu, ReduceMaxValuesKernel.cu",
         shown_by="t5_small_b8s256_adafactor, forward",
     ),
 )

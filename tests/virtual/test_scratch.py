@@ -1,0 +1,168 @@
+"""Scratch memory of sorts, scans and selections: as recorded, else as CUB's source has it."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+from torch.nn import functional
+
+from nbmem.virtual.kernels import cub
+from nbmem.virtual.naming import find_card
+
+MiB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("count", "bits", "recorded"),
+    [
+        (4096, None, 83_455),  # gptneox_b8s512_adamw
+        (8192, None, 150_015),  # nn_transformer_b32s256_adam
+        (65_536, None, 1_080_831),  # t5_small_b8s256_adafactor: 15 tiles
+        (2401, 8, 3583),  # swin_t_b32_adamw: one pass needs no second buffers
+        (2304, None, 1),  # one block sorts that many by itself
+    ],
+)
+def test_a_sort_of_indices_takes_what_was_recorded(count, bits, recorded):
+    assert cub.radix_sort(count, 8, 8, bits) == recorded
+
+
+@pytest.mark.parametrize("count", [32, 4096, 8192])
+def test_sums_of_partial_segments_take_what_was_recorded(count):
+    assert cub.exclusive_sum(count, 8) == 1279
+    assert cub.unique_by_key(count) == cub.unique_by_key(65_536) == 1279
+
+
+def test_a_count_takes_as_much_as_its_blocks_in_flight():
+    assert cub.count_nonzero(1 << 20, find_card("H100")) == 132 * 40 * 4 + 128 + 255
+
+
+def taken(call):
+    """Sizes that a call allocates and, negative, those that it frees again, in order."""
+    history = torch.cuda.memory
+    history._record_memory_history(max_entries=1000, context=None, stacks="python")
+    kept = call()
+    events = history._snapshot()["device_traces"][0]
+    history._record_memory_history(enabled=None)
+    del kept
+    held, found = set(), []
+    for event in events:
+        address, size = event["addr"], event["size"]
+        if event["action"] == "alloc":
+            held.add(address)
+            found.append(size)
+        elif event["action"] == "free_completed" and address in held:
+            held.remove(address)
+            found.append(-size)
+    return found
+
+
+def gradient(make, *sizes, dtype=torch.float32):
+    """What the backward pass of `make(x)` takes for a tensor of that size."""
+    x = torch.randn(*sizes, device="cuda", dtype=dtype, requires_grad=True)
+    y = make(x)
+    ones = torch.ones_like(y)
+    return taken(lambda: y.backward(ones))
+
+
+@pytest.mark.usefixtures("gpu")
+class TestOnTheCard:
+    """Whole calls, in order."""
+
+    def test_few_rows_of_an_embedding_are_added_up_at_once(self):
+        indices = torch.zeros(65_536, dtype=torch.long, device="cuda")
+        found = gradient(lambda w: functional.embedding(indices, w), 32, 8)
+        # As t5_small_b8s256_adafactor's relative positions were recorded.
+        long, partial = 65_536 * 8, (6553 + 32) * 8
+        sort, unique, scan = [1_080_831, -1_080_831], [1279, -1279], [1279, -1279]
+        assert found[:6] == [long, long, long, *sort, -long]
+        assert found[6:13] == [1024, long, 8, long, *unique, -long]
+        assert found[13:] == [
+            *(256, 256, *scan, 8, partial, partial),
+            *(-partial, -partial, -8, -256, -256, -8, -long, -long, -long),
+        ]
+
+    def test_gradients_by_index_are_sorted_by_as_few_bits_as_rows_need(self):
+        places = torch.zeros(2401, dtype=torch.long, device="cuda")
+        found = gradient(lambda table: table[places].sum(), 169, 24)
+        # As swin_t_b32_adamw's relative position bias was recorded.
+        long, values = 2401 * 8, 2401 * 24 * 4
+        assert found == [
+            *(169 * 24 * 4, long, long, -long, values, long, long, long, 3583),
+            *(-3583, -long, -long, -long, -values, -long),
+        ]
+
+    def test_a_mask_is_dropped_before_its_gradients_are_sorted(self):
+        mask = (torch.arange(4096) % 4 == 0).view(64, 64).cuda()
+        found = gradient(lambda x: x[mask], 64, 64)
+        long = 1024 * 8
+        assert found == [
+            *(4096 * 4, 4, 1, -1, 2 * long, 1023, -1023, -4),
+            *(long, long, -long, long, long, -long, -long, -2 * long),
+            *(long, long, long, 1, -1, -long, -long, -long, -long),
+        ]
+
+    def test_bags_of_embeddings_are_sorted_whatever_their_number(self):
+        table = torch.randn(100, 64, device="cuda", requires_grad=True)
+        indices = torch.zeros(256, 4, dtype=torch.long, device="cuda")
+        offsets, result = 256 * 8, 256 * 64 * 4
+        bags = taken(lambda: functional.embedding_bag(indices, table))
+        assert bags == [offsets, offsets, 1024 * 8, result]
+        assert len(gradient(lambda w: functional.embedding_bag(indices, w), 100, 64)) > 20
+        assert gradient(lambda w: functional.embedding_bag(indices, w, mode="max"), 100, 64) == [
+            25_600
+        ]
+
+    def test_a_selection_among_many_rows_counts_digits(self):
+        x = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16)
+        values, indices = 4096 * 10 * 2, 4096 * 10 * 8
+        blocks = [8192, 32_768, 32_768, 2 * MiB, 4 * MiB, 16_384, 16_384]
+        sums = [1279, -1279] * 2
+        found = taken(lambda: x.topk(10))
+        assert found == [values, indices, *blocks, *sums, *(-size for size in reversed(blocks))]
+        assert taken(lambda: x[:200].topk(10)) == [200 * 10 * 2, 200 * 10 * 8]
+
+    @pytest.mark.parametrize(
+        ("size", "expected"),
+        [
+            ((4096, 1024), [16 * MiB, 32 * MiB, 8192, -8192]),
+            ((1 << 18,), [MiB, 2 * MiB, 2 * MiB, 3_204_607, -3_204_607, -2 * MiB]),
+            ((128, 5000), [2_560_000, 5_120_000, 5_120_000, 7_680_255, -7_680_255, -5_120_000]),
+        ],
+    )
+    def test_rows_are_sorted_in_place_by_one_sort_or_by_segments(self, size, expected):
+        assert taken(torch.randn(*size, device="cuda").sort) == expected
+
+    def test_permutations_are_sorted_by_random_keys(self):
+        short = [30_000 * 8, 30_000 * 8, 30_000 * 4, 30_000 * 4]
+        assert taken(lambda: torch.randperm(30_000, device="cuda"))[:4] == short
+        long = [100_000 * 8] * 4 + [1_633_279, -1_633_279]
+        assert taken(lambda: torch.randperm(100_000, device="cuda"))[:6] == long
+
+    def test_what_differs_is_kept_in_storage_for_all(self):
+        x = torch.arange(1 << 12, device="cuda") // 64
+        every = 8 << 12
+        found = taken(lambda: torch.unique(x))
+        assert found == [every, 50_687, -50_687, every, 8, 1023, -1023, -8, -every]
+
+    def test_variances_of_everything_are_staged(self):
+        x = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16)
+        assert taken(lambda: torch.std_mean(x)) == [2, 2, 512 * 16, 4, -4, -512 * 16]
+        assert taken(x.max) == [2, 512 * 2, 4, -4, -512 * 2]
+
+    def test_a_loss_is_reduced_from_a_second_buffer(self):
+        x = torch.randn(1024, 1024, device="cuda")
+        assert taken(lambda: functional.mse_loss(x, x)) == [
+            4 * MiB,
+            4 * MiB,
+            512,
+            4,
+            -4,
+            -512,
+            -4 * MiB,
+        ]
+        assert taken(lambda: functional.huber_loss(x, x))[:2] == [4 * MiB, 4]
+
+    def test_formulas_overwrite_what_they_made(self):
+        target = torch.rand(64, 64, device="cuda")
+        loss = functional.binary_cross_entropy_with_logits
+        assert gradient(lambda x: loss(x, target), 64, 64) == [64 * 64 * 4]
