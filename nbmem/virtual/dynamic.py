@@ -14,6 +14,7 @@ from nbmem.virtual.kernels.plan import Launch, Plan
 from nbmem.virtual.notes import BINS, COUNTS, MASKED_SELECT, NMS, NONZERO, REPEAT, UNIQUE
 from nbmem.virtual.shapes import Results, TensorSpec, as_meta, infer, spec_of
 from nbmem.virtual.tensors import LAZY, is_virtual
+from nbmem.virtual.values import worth_following
 
 if TYPE_CHECKING:
     from nbmem.virtual.dispatch import CardMode
@@ -45,7 +46,14 @@ def _deliver_specs(mode: CardMode, call: Call, *specs: TensorSpec) -> Any:
 def nonzero(mode: CardMode, call: Call) -> Any:
     """Indices of what is not zero; the card stores them transposed."""
     tensor = call.args[0]
-    return _indices(mode, call, tensor, _count(mode, call, tensor, NONZERO))
+    found = _count(mode, call, tensor, NONZERO)
+    made = _indices(mode, call, tensor, found)
+    if found == tensor.numel() and worth_following(made):
+        # Where all are assumed, it is known which: a loop over experts sees each of them once.
+        with _C._DisableTorchDispatch():
+            every = torch.ones((), dtype=torch.bool).expand(tensor.size()).nonzero()
+        mode.values.teach(made, every)
+    return made
 
 
 def _indices(mode: CardMode, call: Call, tensor: torch.Tensor, found: int) -> Any:
@@ -78,7 +86,7 @@ def index(mode: CardMode, call: Call) -> Any:
     if all(i is None or (is_virtual(i) and not _is_mask(i)) for i in indices):
         return NotImplemented
     with mode:
-        plain = _on_card(call, indices)
+        plain = _on_card(mode, call, indices)
         return call.func(tensor, plain)
 
 
@@ -93,7 +101,7 @@ def index_put(mode: CardMode, call: Call) -> Any:
     with mode:
         if values.numel() == 1 and not is_virtual(values) and any(map(_is_mask, indices)):
             return _written(mode, call)  # A masked fill: no indices are made.
-        plain = _on_card(call, indices)
+        plain = _on_card(mode, call, indices)
         found = next(i for i in plain if i is not None).numel()
         if values.dim() and values.size(0) not in (1, found) and any(map(_is_mask, indices)):
             # The mask's true count is the value's length, or the value is a row for each.
@@ -128,14 +136,17 @@ def _written(mode: CardMode, call: Call) -> Any:
     return call.args[0]
 
 
-def _on_card(call: Call, indices: Any) -> list[torch.Tensor | None]:
+def _on_card(mode: CardMode, call: Call, indices: Any) -> list[torch.Tensor | None]:
     """Masks as indices, and all of them beside the tensor."""
     plain: list[torch.Tensor | None] = []
     for at in indices:
         if at is None:
             plain.append(None)
         elif _is_mask(at):
-            plain.extend(at.nonzero().unbind(1))
+            found = at.nonzero()
+            if is_virtual(at) and mode.values.twin(at) is None:
+                mode.values.forget(found)  # What is written there is not known.
+            plain.extend(found.unbind(1))
         else:
             plain.append(at)
     return [i if i is None or is_virtual(i) else i.to(LAZY[call.gpu.index]) for i in plain]

@@ -5,8 +5,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 
+from nbmem.views.exports.report import report_json
+
 import nbmem
-from nbmem.views.export import report_json
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
 from nbmem.virtual import notes
@@ -41,6 +42,13 @@ def ids():
 def test_what_nobody_knows_takes_a_bound_by_name(gpu, call, size, note):
     assert call().size() == size
     assert note in gpu.notes
+
+
+def test_where_all_is_assumed_to_be_found_it_is_known_where(gpu):
+    """A loop over the experts that got tokens runs each of them, once."""
+    assert [int(hit) for hit in (torch.randn(4, device="cuda") > 0).nonzero()] == [0, 1, 2, 3]
+    rows, columns = torch.where(torch.randn(2, 2, device="cuda") > 0)
+    assert (rows.tolist(), columns.tolist()) == ([0, 0, 1, 1], [0, 1, 0, 1])
 
 
 @pytest.mark.parametrize(
