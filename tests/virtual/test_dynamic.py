@@ -5,9 +5,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 
-from nbmem.views.exports.report import report_json
-
 import nbmem
+from nbmem.views.exports.report import report_json
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
 from nbmem.virtual import notes
