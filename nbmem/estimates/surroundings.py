@@ -76,7 +76,7 @@ class Surroundings:
             if _read(torch, number) != (value,):
                 _turn(torch, number, value)
         if _device(torch) != self.device:
-            torch.set_default_device(self.device)
+            _set_device(torch, self.device)
         own, arrays, tensors = self.random
         random.setstate(own)
         if arrays is not None:
@@ -147,3 +147,10 @@ def _device(torch: Any) -> str | None:
     """torch.get_default_device() would make a tensor there to learn its number."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)  # noqa: SLF001 - no other way
     return None if context is None else str(context.device)
+
+
+def _set_device(torch: Any, device: str | None) -> None:
+    torch.set_default_device(device)
+    if device is None:
+        # torch 2.6 leaves a None here and asks it for its device in get_default_device().
+        del torch._GLOBAL_DEVICE_CONTEXT.device_context  # noqa: SLF001 - no other way

@@ -242,6 +242,7 @@ def test_every_run_begins_as_the_notebook_stands(tmp_path, monkeypatch):
     finally:
         virtual.deactivate()
         before.put()
+    assert torch.get_default_device() == torch.device("cpu")
     first, second = (tmp_path / "seen").read_text().splitlines()
     assert first == second
     assert eval(first, {"torch": torch}) == {

@@ -128,7 +128,8 @@ def switch_on(
     _refuse_real_context()
     # The first shape rule would import it, and its import keeps the frames that it finds on the
     # stack, with all their tensors, until the next garbage collection.
-    importlib.import_module("torch._dynamo")
+    with torch.device("cpu"):  # torch 2.6 makes tensors in it, and "cuda" may be the default
+        importlib.import_module("torch._dynamo")
     # Forward-mode derivatives are compiled from torch's own functions, not from the patched ones.
     importlib.import_module("torch._decomp.decompositions_for_jvp")
     if isinstance(other_processes, int):
