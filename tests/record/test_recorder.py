@@ -12,6 +12,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 import nbmem.api as nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
+from nbmem.probes.saved import why_unreadable  # noqa: E402
 
 C = Category
 
@@ -45,6 +46,12 @@ def rows(report, name):
     return [p for p in report.phases if p.name == name]
 
 
+def faults(report):
+    """The notes, without the one that a torch before 2.7 gets at every backward."""
+    known = why_unreadable()
+    return [note for note in report.notes if known is None or known not in note]
+
+
 def test_a_plain_loop_to_the_byte():
     with nbmem.trace("train", namespace={}) as t:
         model = network().cuda()
@@ -69,7 +76,7 @@ def test_a_plain_loop_to_the_byte():
     assert rows(report, "forward")[1].ledger_at_end[C.INPUTS] == bytes_of((x, y))
     assert rows(report, "zero_grad")[0].ledger_at_end[C.GRADIENTS] == 0
     assert report.ledger_at_peak[C.UNKNOWN] == 0
-    assert not report.notes
+    assert not faults(report)
 
 
 def test_the_counters_are_the_users():
@@ -97,7 +104,7 @@ def test_every_reading_agrees_with_the_history():
     assert len(marks) > 4
     assert marks.allocated[-1] == torch.cuda.memory_allocated()
     assert marks.reserved[-1] == torch.cuda.memory_reserved()
-    assert not t.report().notes
+    assert not faults(t.report())
 
 
 def test_what_the_driver_keeps_is_nobody_elses(tmp_path):
@@ -219,7 +226,7 @@ def test_an_exception_inside_a_forward_or_backward_leaves_the_hooks_in_order():
             model(batch()[0]).backward()
         model(batch()[0]).sum().backward()
     assert told(t.report()).count("backward") == 1
-    assert not t.report().notes
+    assert not faults(t.report())
 
 
 def test_a_traceback_has_no_frame_of_ours():

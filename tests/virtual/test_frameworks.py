@@ -59,6 +59,7 @@ def with_trainer(folder, *, bf16):
     network = Network()
     options = transformers.TrainingArguments(
         output_dir=folder, max_steps=STEPS, per_device_train_batch_size=4, bf16=bf16,
+        optim="adamw_torch_fused",  # its default from torch 2.8
         logging_steps=1, save_steps=STEPS, eval_strategy="steps", eval_steps=STEPS, report_to=[],
         disable_tqdm=True,
     )  # fmt: skip

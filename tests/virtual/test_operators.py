@@ -46,6 +46,8 @@ PROGRAMS = {
 def test_it_runs_forward_and_backward(gpu, name):
     result = PROGRAMS[name]()
     assert result.is_cuda
+    if name == "extrema" and result.grad_fn.name().endswith("NotImplemented"):
+        pytest.skip("this release of torch has no derivative of aminmax")
     result.sum().backward()
 
 
