@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors import Storages
 
 aten = torch.ops.aten
-WHOLE_BYTES = 64 << 10
-"""Integers and bools are followed up to this many bytes."""
+WHOLE_BYTES = 1 << 20
+"""Integers and bools are followed up to this many bytes: the positions of 32 texts of 4,096 tokens,
+from which transformers reads whether each row is one text and needs no mask."""
 LARGE = 1 << 18
 """Elements from which a copy to the CPU holds zeros instead of a stand-in."""
 PATIENCE = 256

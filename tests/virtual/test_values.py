@@ -39,6 +39,14 @@ def test_known_values_are_exact(gpu):
     assert gpu.notes == []
 
 
+def test_positions_of_a_batch_of_long_texts_are_known(gpu):
+    """As transformers asks them, without a cache: texts of their own need no mask."""
+    positions = torch.arange(4096, device="cuda").expand(16, -1)
+    steps = torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1)
+    assert ((steps != 1).cumsum(-1)[:, -1] == 0).all()
+    assert gpu.notes == []
+
+
 def test_what_depends_on_unknown_values_is_unknown(gpu):
     total = torch.zeros(1, device="cuda")
     assert total.item() == 0.0
