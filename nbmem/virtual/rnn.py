@@ -113,13 +113,11 @@ def forward(mode: CardMode, call: Call) -> Any:
         spec_of((states, shape.rows, shape.hidden) if cx is not None else (0,), hx.dtype, 2),
         spec_of((shape.reserve if call.argument("train") else 0,), torch.uint8, 3),
     ]
-    steps: list[Step] = []
+    steps: list[Step] = [*_input_copy(source, first=bool(first)), out(0), out(1), out(2), DNN]
     if buffer is None:
         total = sum(weight.numel() for weight in call.args[1])
         fresh.append(spec_of((total,), dtype, 4))
         steps.append(out(4))
-    steps += _input_copy(source, first=bool(first))
-    steps += [out(0), out(1), out(2), DNN]
     # The workspace is close to the reserve (2% larger in lstm_lm_b32s128_sgd); its rule is unknown.
     steps += [temporary("workspace", shape.reserve), out(3)]
     last: Any = fresh[4] if buffer is None else Again(_place(call, buffer))
@@ -149,7 +147,7 @@ def backward(mode: CardMode, call: Call) -> Any:
     if gradient is not None and first and not as_meta(gradient).transpose(0, 1).is_contiguous():
         steps.append(temporary("gradient", gradient.numel() * gradient.element_size()))
     steps += [out(0), out(1), out(2), DNN, temporary("workspace", shape.reserve)]
-    steps += [drop("workspace"), drop("input"), drop("gradient")]
+    steps += [drop("workspace"), drop("gradient"), drop("input")]
     shape_of: list[Any] = [fresh[0], fresh[1], fresh[2], []]
     if mask[3]:
         steps += [*_input_copy(source, first=first), out(3), temporary("workspace", shape.reserve)]

@@ -282,6 +282,21 @@ def test_a_program_is_steady_from_the_second_step_on(gpu):
     assert len(set(after)) == 1
 
 
+def test_bfloat16_weights_of_an_lstm_are_laid_out_anew_in_each_forward(gpu):
+    # torch.backends.cudnn.is_acceptable() knows no bfloat16: flatten_parameters() does nothing.
+    weights = 4 * 16 * (8 + 16 + 2)
+
+    def held(dtype):
+        x = torch.randn(5, 3, 8, device="cuda", dtype=dtype)
+        model = nn.LSTM(8, 16).to("cuda", dtype)
+        before = torch.cuda.memory_stats()["requested_bytes.all.allocated"]
+        with torch.no_grad():
+            model(x)
+        return torch.cuda.memory_stats()["requested_bytes.all.allocated"] - before
+
+    assert held(torch.bfloat16) - held(torch.float16) == weights * 2
+
+
 def test_gradients_are_added_in_place_as_the_engine_does_on_cuda(gpu):
     x = torch.randn(1 << 20, device="cuda", requires_grad=True)
     y = x * 2

@@ -13,8 +13,8 @@ from nbmem.virtual.install.patches import Patch, wanted
 if TYPE_CHECKING:
     from nbmem.virtual.machine import Machine
 
-CUDNN = 91002
-"""cuDNN 9.10.2, which the wheels of torch 2.8 and later bring."""
+CUDNN = 91900
+"""cuDNN 9.19.0, which the wheels of torch 2.11 bring."""
 CUDA_VERSION = "13.0"
 """The toolkit of the recordings' torch (2.11.0+cu130)."""
 
@@ -61,11 +61,9 @@ def accelerator_patches(machine: Machine) -> list[Patch]:
 
 
 def _acceptable(tensor: torch.Tensor) -> bool:
-    return (
-        torch.backends.cudnn.enabled
-        and tensor.is_cuda
-        and tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-    )
+    """Python asks so before it flattens weights; bfloat16 is not among its types."""
+    backend = torch.backends.cudnn
+    return backend.enabled and tensor.is_cuda and tensor.dtype in backend.CUDNN_TENSOR_DTYPES
 
 
 def _grouped(lists: Any, with_indices: bool = False) -> Any:  # noqa: FBT001, FBT002 - torch's own
