@@ -196,11 +196,15 @@ class Trace:
             return self.cells
         return (*self.cells, replace(self.cell, peak=report.peak.allocated))
 
-    def _repr_mimebundle_(self, *, device: int | None = None, **_options: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(
+        self, *, device: int | None = None, ooms: bool = True, **_options: Any
+    ) -> dict[str, Any]:
         from nbmem.views.bundle import mimebundle
 
         try:
             report = self.report(device)
+            if not ooms:  # they have an output of their own
+                report = replace(report, ooms=())
             return mimebundle(report, self._history(report))
         except NbmemError as err:
             return {"text/plain": f"nbmem: {err}"}

@@ -66,8 +66,7 @@ class FailureWatch:
         from nbmem.analysis.oom import untraced
         from nbmem.ipython.tracer import show_bundle
         from nbmem.probes.oom import place_of
-        from nbmem.views.oom import render_oom
-        from nbmem.views.oom_html import render_oom_html
+        from nbmem.views.bundle import oom_bundle
 
         fatal = oom_in(error)
         stack, layer = place_of(fatal, self._shell.user_ns) if fatal else ((), None)
@@ -86,7 +85,7 @@ class FailureWatch:
             untraced(one, None, stack=(), layer=None, storages=(), caught=True) for one in seen[:-1]
         ]
         ooms = [chief, *others]
-        show_bundle({"text/plain": render_oom(ooms), "text/html": render_oom_html(ooms)})
+        show_bundle(oom_bundle(ooms))
 
     def _interrupted(self, error: BaseException, row: CellDelta) -> None:
         from nbmem.analysis.lines import users_line

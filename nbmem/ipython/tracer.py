@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbmem.core.errors import NbmemError
 from nbmem.ipython.guest import guest, say
 from nbmem.ipython.kept import KeptTraces
 
@@ -163,10 +164,16 @@ def show(
         widget: Whether to show more than the plain text.
         display_id: Of the output that the report replaces; None for a new one.
     """
-    bundle = trace._repr_mimebundle_(device=device)
-    if not widget:
-        bundle = {"text/plain": bundle["text/plain"]}
-    show_bundle(bundle, display_id=display_id, update=display_id is not None)
+    bundles = [(trace._repr_mimebundle_(device=device, ooms=False), display_id)]
+    with suppress(NbmemError):  # nothing to report of, as its bundle says
+        ooms = trace.report(device).ooms
+        if ooms:
+            from nbmem.views.bundle import oom_bundle
+
+            bundles.insert(0, (oom_bundle(ooms), None))
+    for bundle, place in bundles:
+        shown = bundle if widget else {"text/plain": bundle["text/plain"]}
+        show_bundle(shown, display_id=place, update=place is not None)
 
 
 _collecting: ContextVar[list[dict[str, Any]] | None] = ContextVar("nbmem_bundles", default=None)

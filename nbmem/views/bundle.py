@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.views.explorer.output import MIME, MISSING, explorer_output
 from nbmem.views.html import render_html
+from nbmem.views.oom import render_oom
+from nbmem.views.oom_html import render_oom_html
 from nbmem.views.text import render_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.core.history import CellDelta
-    from nbmem.report import Report
+    from nbmem.report import Autopsy, Report
 
 
 def mimebundle(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any]:
@@ -31,3 +33,8 @@ def mimebundle(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any
         "text/html": render_html(report, *([] if explorer else [MISSING])),
     }
     return bundle | ({MIME: explorer} if explorer else {})
+
+
+def oom_bundle(ooms: Sequence[Autopsy]) -> dict[str, str]:
+    """Why memory ran out, as an output of its own: the explorer draws a report without it."""
+    return {"text/plain": render_oom(ooms), "text/html": render_oom_html(ooms)}

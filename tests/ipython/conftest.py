@@ -45,7 +45,7 @@ class FakeTrace:
             raise UsageError("Nothing was recorded: torch has used no card in this cell.")
         at = SimpleNamespace(phase="forward", step=1)
         peak = SimpleNamespace(at=at, allocated=self.recorder.peak)
-        return SimpleNamespace(title=self.name, peak=peak)
+        return SimpleNamespace(title=self.name, peak=peak, ooms=())
 
     def save(self, path):
         Path(path).write_text(self.name)

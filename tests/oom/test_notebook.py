@@ -146,3 +146,15 @@ def test_a_peak_above_the_limit_names_what_was_held(run):
     assert first.endswith(" above the limit of 1.00 GiB.")
     assert "1.25 GiB weights" in held
     assert largest.startswith("Largest: ")
+
+
+def test_the_explanation_is_an_output_of_its_own(run):
+    """In JupyterLab the explorer stands for the report, and it draws none."""
+    from nbmem.ipython.tracer import collected
+
+    with collected() as bundles:
+        run("%%memtrace\ntrain(30_000)")
+    explanation, report = bundles
+    for kind in ("text/plain", "text/html"):
+        assert "Out of memory at" in explanation[kind]
+        assert "Out of memory at" not in report[kind]
