@@ -36,16 +36,18 @@ def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
     if kernel == "flash":
         return _flash(query, key, value, dropout_p, is_causal, scale)
     if kernel == "cudnn":
-        result = aten._scaled_dot_product_cudnn_attention(
-            query, key, value, mask, needs_grad, dropout_p, is_causal, False, scale=scale
+        return _first(
+            aten._scaled_dot_product_cudnn_attention(
+                query, key, value, mask, needs_grad, dropout_p, is_causal, False, scale=scale
+            )
         )
-        return result[0]
     if kernel == "efficient":
-        result = aten._scaled_dot_product_efficient_attention(
-            query, key, value, _aligned(mask, query, key), needs_grad, dropout_p, is_causal,
-            scale=scale,
+        return _first(
+            aten._scaled_dot_product_efficient_attention(
+                query, key, value, _aligned(mask, query, key), needs_grad, dropout_p, is_causal,
+                scale=scale,
+            )
         )  # fmt: skip
-        return result[0]
     return _math(
         query, key, value, mask, dropout_p, is_causal=is_causal, scale=scale, gqa=enable_gqa
     )
@@ -182,16 +184,22 @@ def _flash(  # noqa: PLR0913 - the kernel's
     pad = -size % 8
     if pad:
         query, key, value = (torch.nn.functional.pad(t, (0, pad)) for t in (query, key, value))
-    result = aten._scaled_dot_product_flash_attention(
-        query,
-        key,
-        value,
-        dropout_p,
-        is_causal,
-        False,
-        scale=scale,
-    )[0]
+    result = _first(
+        aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )
+    )
     return result[..., :size] if pad else result
+
+
+def _first(results: Any) -> torch.Tensor:
+    """The first of a kernel's results; the others go in their order, as those of a C++ tuple."""
+    result, *others = results
+    del results
+    others.reverse()
+    while others:
+        others.pop()
+    return result
 
 
 def _added(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nbmem.virtual import copies, dynamic, engine, memory_ops, rnn
+from nbmem.virtual import copies, dynamic, encoder, engine, memory_ops, rnn
 from nbmem.virtual.calls import Call, facts_of
 from nbmem.virtual.host.unwritten import Unwritten
 from nbmem.virtual.install.choices import CHOICES
@@ -49,6 +49,7 @@ SPECIAL = _Handlers(
     {
         **copies.SPECIAL,
         **dynamic.SPECIAL,
+        **encoder.SPECIAL,
         **memory_ops.SPECIAL,
         **rnn.SPECIAL,
         torch.ops.aten.add.Tensor: engine.add,

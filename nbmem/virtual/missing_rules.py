@@ -85,14 +85,6 @@ def _lstsq(call: Call) -> Iterator[_Size]:
     yield (0,), left.dtype
 
 
-def _qkv(call: Call) -> Iterator[_Size]:
-    """The three parts of what MultiheadAttention's fast path projects at once."""
-    batch, steps, width = call.args[0].size()
-    heads = call.argument("num_heads")
-    for _ in range(3):
-        yield (batch, heads, steps, width // 3 // heads), call.args[0].dtype
-
-
 def _statistics(count: int) -> Callable[[Call], Iterator[_Size]]:
     """Numbers per channel, in float32 for half types."""
 
@@ -110,7 +102,6 @@ _RULES: dict[str, Callable[[Call], Iterator[_Size]]] = {
     "_aminmax": _aminmax,
     "_aminmax.dim": _aminmax,
     "_compute_linear_combination": _linear_combination,
-    "_transform_bias_rescale_qkv": _qkv,
     "batch_norm_backward_reduce": _statistics(4),
     "batch_norm_gather_stats": _statistics(2),
     "batch_norm_gather_stats_with_counts": _statistics(2),

@@ -107,10 +107,18 @@ def _several(specs: list[Any], formats: list[torch.memory_format]) -> Results:
     return Results(tuple(shape), tuple(fresh))
 
 
-def encoder_layer(call: Call) -> Results:
-    """TransformerEncoderLayer's fast path returns what its input is; torch 2.6 has no rule."""
-    tensor = call.args[0]
-    return _one(tensor.size(), tensor.dtype)
+def cudnn_attention(call: Call) -> Results:
+    """Without a gradient cuDNN is asked for no statistics.
+
+    aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_fprop (return_softmaxstats)
+    """
+    results = infer(call)
+    if call.argument("compute_log_sumexp"):
+        return results
+    result, statistics, *others = results.shape
+    none = spec_of((0,), statistics.dtype, statistics.number)
+    fresh = tuple(none if spec.number == none.number else spec for spec in results.fresh)
+    return Results((result, none, *others), fresh)
 
 
 SHAPES: dict[Any, Callable[[Call], Results]] = {
@@ -119,8 +127,8 @@ SHAPES: dict[Any, Callable[[Call], Results]] = {
     aten._log_softmax.default: softmax,
     aten._softmax_backward_data.default: softmax_backward,
     aten._log_softmax_backward_data.default: softmax_backward,
+    aten._scaled_dot_product_cudnn_attention.default: cudnn_attention,
     aten.clone.default: clone,
-    aten._transformer_encoder_layer_fwd.default: encoder_layer,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
     aten.mse_loss.default: loss,

@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
+from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from nbmem import virtual
@@ -95,3 +96,44 @@ def test_half_types_sum_up_in_the_kernel_itself():
         taken, _ = allocations(lambda: result.backward(torch.empty_like(result)))
     gradients = [3 << 20] * 3
     assert taken[1:7] == [*gradients, 48 * 512 * 4, 48 * 8 * (64 * 64 * 4 + 16), -48 * 512 * 4]
+
+
+def test_an_encoder_layers_fast_path_takes_what_its_operators_take(gpu):
+    layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True).cuda().eval()
+    x = torch.randn(16, 128, 512, device="cuda")
+    with torch.no_grad():
+        layer(x)  # the workspaces of cuBLAS
+        taken, result = allocations(lambda: layer(x))
+    row, norm = 16 * 128 * 512 * 4, [8192, 8192, -8192, -8192]
+    assert result.shape == x.shape
+    assert taken == [
+        *(3 * row, row, row, -row, -3 * row),  # projected, attended, projected back
+        *(row, *norm, -row),
+        *(4 * row, row, -4 * row),  # the two products
+        *(row, *norm, -row, -row),
+    ]
+
+
+def fast_paths(device):
+    """Shapes of what the fast paths return."""
+    options = {"batch_first": True, "device": device}
+    attention = nn.MultiheadAttention(64, 4, **options).eval()
+    first = nn.TransformerEncoderLayer(64, 4, 128, 0, "gelu", norm_first=True, **options)
+    stack = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, **options), 2).eval()
+    x, padding = (
+        torch.randn(3, 10, 64, device=device),
+        torch.zeros(3, 10, dtype=torch.bool, device=device),
+    )
+    with torch.no_grad():
+        yield from attention(x, x, x)
+        yield from attention(x, x, x, average_attn_weights=False)
+        yield from attention(x, x, x, key_padding_mask=padding)
+        yield attention(x, x, x, need_weights=False)[0]
+        yield first.eval()(x)
+        yield first(x, src_key_padding_mask=padding)
+        yield stack(x)
+
+
+def test_fast_paths_return_what_they_do_on_the_cpu(gpu):
+    shapes = [[t.shape for t in fast_paths(device)] for device in ("cpu", "cuda")]
+    assert shapes[0] == shapes[1]
