@@ -34,7 +34,9 @@ COPYING_PAYS = 375
 COPYING_PAYS_FORWARD = 550
 COPYING_PAYS_HALF = 270
 COPYING_PAYS_UNALIGNED = 105
-"""The same for forward where rows are not aligned (inception_v3, 17x17; densenet121, 7x7)."""
+IMAGE = 256
+"""Positions up to which forward copies as gradients do where rows are not aligned (7x7 and 13x13:
+mobilenet_v3_large, shufflenet, squeezenet1_1); larger ones sooner (inception_v3, 17x17)."""
 # Times that the results of single images may be as large as the copies. Up to once they are taken
 # (deeplabv3), from four times on they are not (inception_v3); in between they are unless the
 # product of the copies fills the card (resnet50_b32 against resnet152_b16: 1024 to 512, 14x14).
@@ -165,9 +167,10 @@ def _copied(shape: Shape, kind: str) -> bool:
     reuse = shape.inputs * shape.outputs / (shape.inputs + shape.outputs)
     if shape.item == 2:
         return reuse > COPYING_PAYS_HALF
-    if kind != FORWARD:
-        return reuse > COPYING_PAYS
-    return reuse > (COPYING_PAYS_FORWARD if shape.aligned else COPYING_PAYS_UNALIGNED)
+    if kind == FORWARD and shape.aligned:
+        return reuse > COPYING_PAYS_FORWARD
+    large = kind == FORWARD and shape.positions > IMAGE
+    return reuse > (COPYING_PAYS_UNALIGNED if large else COPYING_PAYS)
 
 
 def _for_weight(shape: Shape, answer: Answer | None, card: Card) -> int:
