@@ -346,3 +346,22 @@ def test_markup_in_a_name_is_text(traced, page):
     assert "<script>" in page.locator("[data-testid=nbx-phases]").inner_text()
     assert page.locator(f"{EXPLORER} :is(script, img)").count() == 0
     assert page.evaluate("() => window.pwned") is None
+
+
+@pytest.mark.cells(LOAD, "kept = torch.zeros(1000, device='cuda')", "%%memtrace\n1 + 1")
+def test_a_cell_that_allocates_nothing_gets_a_sentence_and_no_curve(notebook, page):
+    for cell in range(3):
+        notebook.run(cell)
+    page.wait_for_selector(DRAWN)
+    explorer = page.locator(EXPLORER)
+    assert "Nothing was allocated or freed while this was recorded" in explorer.inner_text()
+    assert explorer.locator(".nbx-Toolbar").count() == 0
+    assert sum(ledger_of(page).values()) > 4000
+
+
+@pytest.mark.cells(LOAD, "%%memtrace\ntorch.empty(1 << 40, device='cuda')")
+def test_why_memory_ran_out_stands_beside_the_explorer(notebook, page):
+    notebook.run(0)
+    notebook.run(1)
+    page.wait_for_selector(DRAWN)
+    page.get_by_text("Out of memory at line 2 of the cell").wait_for()

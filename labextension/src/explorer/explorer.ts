@@ -88,7 +88,12 @@ export class Explorer {
     if (data.error !== null) {
       this.node.append(endedBy(data.error));
     }
-    this.node.append(this._toolbar(), this._canvas, this._legend());
+    const still = stillness(data);
+    this.node.append(
+      ...(still === ''
+        ? [this._toolbar(), this._canvas, this._legend()]
+        : [h('p', { class: 'nbx-Words' }, still)])
+    );
     this._tabs = this._makeTabs();
     const list = h('div', { class: 'nbx-Tabs', role: 'tablist', 'aria-label': 'What to look at' });
     for (const tab of this._tabs) {
@@ -325,13 +330,15 @@ export class Explorer {
       if (this._isDisposed) {
         return;
       }
-      this._timeline = await Timeline.draw(
-        bokeh,
-        this._data,
-        this._choice,
-        this._canvas,
-        this._kernel
-      );
+      if (stillness(this._data) === '') {
+        this._timeline = await Timeline.draw(
+          bokeh,
+          this._data,
+          this._choice,
+          this._canvas,
+          this._kernel
+        );
+      }
       this._wear();
       await this._drawTab();
       this.node.dataset.drawnMs = (performance.now() - began).toFixed(0);
@@ -433,6 +440,16 @@ export class Explorer {
   private _late: ReturnType<typeof setTimeout> | undefined;
   private _timeline: Timeline | null = null;
   private _isDisposed = false;
+}
+
+/** Why there is no curve, in a sentence; empty where there is one. */
+function stillness({ events, peak }: IData): string {
+  if (peak.reserved === 0) {
+    return 'No memory was allocated while this was recorded, so there is no curve to draw.';
+  }
+  return events > 0
+    ? ''
+    : 'Nothing was allocated or freed while this was recorded: all of it was there before.';
 }
 
 /** What ended the cell: torch's advice behind the first two sentences is a click away. */

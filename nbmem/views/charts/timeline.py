@@ -58,9 +58,9 @@ class _Scale:
 
 
 def timeline(report: Report) -> Picture | None:
-    """Draw the curves; None if there are not two moments to draw."""
+    """Draw the curves; None where nothing moved."""
     moments = report.timeline
-    if len(moments.t_ns) < 2:
+    if len(moments.t_ns) < 2 or not moments.reserved.any():
         return None
     limit = _limit(report)
     highest = int(max(moments.reserved.max(), moments.held[:, list(ACTIVE)].sum(axis=1).max(), 1))
