@@ -129,3 +129,20 @@ def test_few_small_images_are_not_multiplied_one_by_one(rows, channels, side, an
 )
 def test_partial_sums_fill_the_card(product, tiling, tiles):
     assert partial_sums(product, tiling, H100) == tiles * tiling.rows * tiling.columns * 4
+
+
+def test_channels_last_kernels_keep_partial_sums_beside_their_descriptor():
+    """As in convnext_tiny_b32_adamw, 192 to 384: 64 tiles of the last round, in 2 parts."""
+    asked = Problem(
+        "forward",
+        "float32",
+        *(dense(32, 192, 28, 28), dense(384, 192, 2, 2), dense(32, 384, 14, 14)),
+        padding=(0, 0),
+        stride=(2, 2),
+        dilation=(1, 1),
+        tf32=True,
+        deterministic=False,
+    )
+    answer = Answer(131, Tiling(cluster=(1, 2)))
+    found = convolution_workspace.nbytes(asked, answer, H100, last=True)
+    assert found == pytest.approx(8_389_023, abs=512)

@@ -136,25 +136,28 @@ class Shape:
 def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -> int:
     """Bytes of the workspace; `last`: the tensors are channels-last already."""
     shape = Shape.of(problem)
-    if last or shape.groups > 1 or shape.positions == 1:
-        if answer is None:
-            return 0
-        split = problem.kind == FOR_WEIGHT and shape.groups == 1
-        return answer.nbytes + (_sums(shape, problem.kind, answer.tiling, card) if split else 0)
+    if shape.groups > 1 or shape.positions == 1:
+        return 0 if answer is None else answer.nbytes
+    if last:
+        return 0 if answer is None else _asked(shape, problem.kind, answer, ALIGNMENT, card)
     if problem.kind == FOR_WEIGHT:
         return _for_weight(shape, answer, card)
     if shape.plain:
         return shape.copies if _copied(shape, problem.kind) else DIRECT
     if answer is None:
         return 0 if _few_channels(shape) else shape.copies
+    return _asked(shape, problem.kind, answer, shape.copies, card)
+
+
+def _asked(shape: Shape, kind: str, answer: Answer, copies: int, card: Card) -> int:
+    """What cuDNN says; of Hopper's own kernels it knows no more than the copies."""
     if answer.tiling is None:
         return answer.nbytes
-    sums = _sums(shape, problem.kind, answer.tiling, card)
-    return min(answer.nbytes, shape.copies) + sums
+    return min(answer.nbytes, copies) + _sums(shape, kind, answer.tiling, card)
 
 
-def _sums(shape: Shape, kind: str, tiling: Tiling | None, card: Card) -> int:
-    return 0 if tiling is None else partial_sums(shape.product(kind), tiling, card)
+def _sums(shape: Shape, kind: str, tiling: Tiling, card: Card) -> int:
+    return partial_sums(shape.product(kind), tiling, card)
 
 
 def _few_channels(shape: Shape) -> bool:
