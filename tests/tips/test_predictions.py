@@ -6,6 +6,7 @@ import pytest
 
 from nbmem.analysis import books_of, report_of
 from nbmem.core.categories import Category
+from nbmem.probes.saved import why_unreadable
 from nbmem.tips import find
 from tests.tips.measure import freed, saved
 from tests.tips.programs import FREEING, MODEL, REWRITING
@@ -19,6 +20,8 @@ def found(findings, rule):
 
 @pytest.mark.parametrize("program", FREEING, ids=lambda p: f"{p.rule}-{p.name or 'unnamed'}")
 def test_what_a_remedy_frees_is_what_was_said_to_the_byte(run, program):
+    if program.rule == "graph_kept" and (reason := why_unreadable()):
+        pytest.skip(reason)
     findings, measured = freed(run, program)
     assert findings[0].rule == program.rule
     assert program.name in findings[0].title
