@@ -91,11 +91,15 @@ def index(mode: CardMode, call: Call) -> Any:
 
 
 def index_put(mode: CardMode, call: Call) -> Any:
-    """The same for `x[mask] = y`."""
+    """The same for `x[mask] = y`; a number comes to the card where no mask is filled with it."""
     tensor, indices, *rest = call.args
-    if all(i is None or (is_virtual(i) and not _is_mask(i)) for i in indices):
-        return NotImplemented
     values = rest[0]
+    if all(i is None or (is_virtual(i) and not _is_mask(i)) for i in indices):
+        if is_virtual(values):
+            return NotImplemented
+        with mode:
+            moved = values.to(LAZY[call.gpu.index])
+            return call.func(tensor, indices, moved, *rest[1:], **call.kwargs)
     if call.argument("accumulate") and len(indices) == 1 and _is_mask(indices[0]):
         return _add_by_mask(mode, call)
     with mode:
@@ -116,7 +120,8 @@ def _is_mask(index: torch.Tensor | None) -> bool:
 def _add_by_mask(mode: CardMode, call: Call) -> Any:
     """`x[mask] += y` and what a gradient of `x[mask]` is made of: the values say how many."""
     tensor, (mask,), values = call.args[:3]
-    found = values.size(0) if values.dim() else _count(mode, call, mask, NONZERO)
+    known = values.dim() and values.size(0) != 1
+    found = values.size(0) if known else _count(mode, call, mask, NONZERO)
     place = torch.empty(found, dtype=torch.int64, device="meta")
     plain = (tensor, [place] * mask.dim(), *call.args[2:])
     inner = _call(call, call.func, *plain)

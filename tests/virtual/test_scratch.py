@@ -144,6 +144,21 @@ class TestOnTheCard:
         found = taken(lambda: torch.unique(x))
         assert found == [every, 50_687, -50_687, every, 8, 1023, -1023, -8, -every]
 
+    def test_a_single_row_is_scanned_with_scratch(self):
+        x = torch.ones(4, 1 << 16, dtype=torch.bool, device="cuda")
+        long = 8 << 16
+        # 74 tiles of 896 sums and 32 more, 16 bytes each.
+        assert taken(lambda: x[0].cumsum(0)) == [long, long, 2303, -2303, -long]
+        assert taken(lambda: x.cumsum(1)) == [4 * long, 4 * long, -4 * long]
+        halves = torch.zeros(1 << 16, dtype=torch.float16, device="cuda")
+        assert taken(lambda: halves.cumsum(0)) == [2 << 16, 1279, -1279]
+
+    def test_a_number_comes_to_the_card_but_not_for_a_mask(self):
+        x = torch.zeros(64, 64, device="cuda")
+        places = torch.zeros(3, dtype=torch.long, device="cuda")
+        assert taken(lambda: x.__setitem__(places, 1.0)) == [4, -4]
+        assert taken(lambda: x.__setitem__(x == 0, 1.0)) == [64 * 64, -64 * 64]
+
     def test_variances_of_everything_are_staged(self):
         x = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16)
         assert taken(lambda: torch.std_mean(x)) == [2, 2, 512 * 16, 4, -4, -512 * 16]

@@ -22,6 +22,7 @@ from nbmem.virtual.kernels import (
     reduce,
     reduce_compound,
     sampling,
+    scans,
     sorting,
 )
 from nbmem.virtual.kernels.plan import Kernel, Launch, Plan
@@ -39,6 +40,7 @@ KERNELS: tuple[Kernel, ...] = (
     *indexing.KERNELS,
     *sorting.KERNELS,
     *sampling.KERNELS,
+    *scans.KERNELS,
     *counting.KERNELS,
     *distance.KERNELS,
     *convolution.KERNELS,

@@ -28,9 +28,9 @@ SMALL_KEYS = {
 }  # fmt: skip
 """Threads and nominal items of the radix sort by bytes of key and value: sm90_small_key_tuning."""
 SCAN_TILES = {4: 128 * 24, 8: 224 * 12}
-"""By bytes of a sum: sm90_tuning of tuning_scan.cuh."""
-EXCLUSIVE_TILES = {4: 128 * 15, 8: 128 * 7}
-"""With a functor of torch's own (SumOp), for which nothing is tuned."""
+"""By bytes of a sum: sm90_tuning of tuning_scan.cuh, for CUDA's own plus."""
+OTHER_SCAN_TILES = {1: 128 * 30, 2: 128 * 30, 4: 128 * 15, 8: 128 * 7, 16: 128 * 3}
+"""With another functor (SumOp, std::plus, std::multiplies) nothing is tuned."""
 UNIQUE_BY_KEY_TILE = 448 * 11
 SUM_BY_KEY_TILE = 288 * 14
 SELECT_TILES = {1: 256 * 22, 2: 256 * 22, 4: 384 * 17, 8: 384 * 11}
@@ -58,14 +58,16 @@ def parts(*sizes: int) -> int:
     return sum(_up(size) for size in sizes) + SEGMENT - 1
 
 
-def tile_states(tiles: int, word: int) -> int:
+def tile_states(tiles: int, word: int, payload: int = 0) -> int:
     """What blocks that look back at their predecessors' sums share; nested twice (ScanTileState).
 
     Args:
         tiles: How many tiles there are.
         word: Bytes of a sum with its status: twice those of the sum.
+        payload: Bytes of a sum of a type of torch's own, which lies beside its status.
     """
-    return parts(parts((WARP + tiles) * word))
+    states = WARP + tiles
+    return parts(parts(states * word, states * payload, states * payload))
 
 
 def radix_sort(count: int, key: int, value: int = 0, bits: int | None = None) -> int:
@@ -112,7 +114,19 @@ def segmented_sort(count: int, key: int, value: int) -> int:
 
 def exclusive_sum(count: int, item: int) -> int:
     """Bytes for the sums of all elements before each (exclusive_sum_in_common_type)."""
-    return tile_states(_tiles(count, EXCLUSIVE_TILES[item]), 2 * item)
+    return tile_states(_tiles(count, OTHER_SCAN_TILES[item]), 2 * item)
+
+
+def cumulative(count: int, item: int, *, own: bool) -> int:
+    """Bytes for a cumulative sum or product of one row.
+
+    Args:
+        count: Elements.
+        item: Bytes of one.
+        own: Whether the type is torch's (halves, complex numbers), not the language's.
+    """
+    tiles = _tiles(count, OTHER_SCAN_TILES[item])
+    return tile_states(tiles, 4, item) if own else tile_states(tiles, max(4, 2 * item))
 
 
 def inclusive_sum(count: int, item: int) -> int:
