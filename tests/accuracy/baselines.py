@@ -36,6 +36,9 @@ def shapes(name: str) -> int:
     with torch.device("meta"):
         model, batch, loss_of = build()
         data = batch()
+    if opts.get("ckpt"):  # shapes know nothing of recomputing, and without a cache values are read
+        model.gradient_checkpointing_disable()
+        model.config.use_cache = True
     total = 0
     half = 2 if opts.get("amp") or opts.get("purebf16") else 1
 
