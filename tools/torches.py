@@ -37,6 +37,7 @@ LEFT_OUT = (
     "tips/test_scenarios.py",
     "tips/test_silence.py",
     "ipython/test_completion.py",
+    "ipython/test_kernel.py",  # the shell in a process of its own
 )
 COST = (
     "Where pip finds no CPU build, each release is the CUDA build with its libraries: 5 to 7 GB on "
