@@ -76,13 +76,15 @@ class Trace:
         Args:
             error: The exception that ended the run; only its text is kept.
         """
+        from nbmem.core.oom import error_text
+
         while any(trace is self for trace, _ in _running):
             last, recorder = _running.pop()  # one inside that was never stopped ends here, too
             if last._outer is not None:  # noqa: SLF001 - this class's own
                 recorder.end_block()
             else:
                 _note_limits_of_virtual_card(recorder)
-                last.session = recorder.stop(last.name, _text_of(error))
+                last.session = recorder.stop(last.name, error_text(error))
         return self
 
     def __enter__(self) -> Self:
@@ -148,6 +150,25 @@ class Trace:
 
         return save_session(self._finished(), path)
 
+    def export(self, form: str, path: str | Path, device: int | None = None) -> Path:
+        """Write it for another program: `t.export("perfetto", "train.json")`.
+
+        Args:
+            form: `html`, `json`, `csv`, `perfetto` or `snapshot` (`nbmem.views.exports`).
+            path: The file.
+            device: As for `report`.
+
+        Raises:
+            NbmemError: As for `report`; or there is no such format.
+            OSError: The file cannot be written.
+        """
+        from nbmem.analysis import books_of
+        from nbmem.views.exports import find_format
+
+        chosen, target = find_format(form), Path(path)
+        chosen.write(self.report(device), books_of(self._finished(), device), target)
+        return target
+
     def _finished(self) -> Session:
         if self.session is not None:
             return self.session
@@ -161,7 +182,8 @@ class Trace:
     def _new_recorder(self) -> Recorder:
         from nbmem.record.recorder import Recorder
 
-        names = self._namespace if self._namespace is not None else _main_namespace()
+        main = vars(sys.modules["__main__"])
+        names = self._namespace if self._namespace is not None else main
         return Recorder(namespace=names, virtual=_virtual_card() is not None, **self._options)
 
     def __str__(self) -> str:
@@ -248,18 +270,11 @@ def open(path: str | Path) -> Trace:  # noqa: A001 - the word that a user looks 
     Raises:
         FileFormatError: The file is missing, truncated, hostile or of another kind.
     """
-    import zipfile
+    from nbmem.core.recording import read_recording
 
-    opened = Trace(Path(path).stem)
-    if zipfile.is_zipfile(path):
-        from nbmem.core.session_file import open_session
-
-        opened.session = open_session(path)
-    else:
-        from nbmem.core.snapshot_session import session_of_snapshot
-
-        opened.session = session_of_snapshot(path)
-    opened.name = opened.session.name
+    session = read_recording(path)
+    opened = Trace(session.name)
+    opened.session = session
     return opened
 
 
@@ -282,22 +297,3 @@ def _note_limits_of_virtual_card(recorder: Recorder) -> None:
 
         for sentence in on_figures(card.notes):
             recorder.note(sentence)
-
-
-def _main_namespace() -> Mapping[str, Any]:
-    return vars(sys.modules["__main__"])
-
-
-def _text_of(error: BaseException | None) -> str | None:
-    """The exception as one line; the exception itself would keep its frames' tensors alive.
-
-    An out-of-memory error behind it (a cause, a context) is named, too.
-    """
-    from nbmem.core.oom import oom_in
-
-    if error is None:
-        return None
-    lines = str(error).splitlines()
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    behind = oom_in(error)
-    return text if behind is None or behind is error else f"{text} (from {_text_of(behind)})"

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import nbmem
-from nbmem.cli import demo, diff, fit, gpus, layers, plan, replay, report, run
+from nbmem.cli import demo, diff, export, fit, gpus, layers, plan, replay, report, run
 from nbmem.cli.base import EXIT_INTERRUPTED, EXIT_USAGE, say
 from nbmem.core.errors import NbmemError
 
@@ -26,6 +26,7 @@ COMMANDS: tuple[Command, ...] = (
     report.COMMAND,
     replay.COMMAND,
     diff.COMMAND,
+    export.COMMAND,
     fit.COMMAND,
     plan.COMMAND,
     layers.COMMAND,

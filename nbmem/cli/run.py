@@ -86,7 +86,7 @@ def write_report(
             trace.save(targets["save"])
         report = _without_commands(trace.report(device))
         if "json" in targets:
-            from nbmem.views.export import report_json
+            from nbmem.views.exports.report import report_json
 
             text = json.dumps(report_json(report), indent=2)
             targets["json"].write_text(f"{text}\n", encoding="utf-8")

@@ -141,3 +141,16 @@ def _is_oom(error: BaseException) -> bool:
     if kind.__name__ == "OutOfMemoryError" and kind.__module__.startswith("torch"):
         return True
     return isinstance(error, RuntimeError) and is_oom_text(str(error))
+
+
+def error_text(error: BaseException | None) -> str | None:
+    """An exception as one line; the exception itself would keep its frames' tensors alive.
+
+    An out-of-memory error behind it (a cause, a context) is named, too.
+    """
+    if error is None:
+        return None
+    lines = str(error).splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    behind = oom_in(error)
+    return text if behind is None or behind is error else f"{text} (from {error_text(behind)})"

@@ -48,4 +48,8 @@ def _words(before: str) -> Iterable[str]:
     if "memtrace" in before:
         return [option.flag for option in OPTIONS]
     words = len(before.split()) - (not before.endswith(" "))
+    if words == 2 and before.split()[1] == "export":
+        from nbmem.views.exports import FORMATS
+
+        return [known.name for known in FORMATS]
     return [command.name for command in COMMANDS] if words == 1 else []

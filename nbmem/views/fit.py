@@ -133,11 +133,11 @@ def _part(part: Part, held: int, whole: int) -> tuple[Cell, ...]:
 def _probes(fit: Fit, *, bars: bool) -> Grid:
     head = (fit.variable, "allocated", "reserved", "process", "peak in", "fits")
     shown = _apart(fit)
-    count = f"The {len(fit.probes)} runs on a virtual {fit.card.name}"
+    count = f"{len(fit.probes)} runs on a virtual {fit.card.name}"
     close = len(fit.probes) - len(shown)
     rows = [_probe(p, fit, bars=bars) for p in shown]
     return Grid(
-        title=f"{count}, without {close} that lie close to one of these" if close else count,
+        title=f"{count} ({close} that lie close to one of these left out)" if close else count,
         head=head,
         rows=tuple(rows),
         left=frozenset({4, 5}),

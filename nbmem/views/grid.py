@@ -71,7 +71,8 @@ class Grid:
             ),
         )
         body = [element("tr", *(self._cell(i, c) for i, c in enumerate(row))) for row in self.rows]
-        caption = [element("caption", self.title, style=style.CAPTION)] if self.title else []
+        broken = style.CAPTION.replace("nowrap", "normal")  # or a long title would widen the table
+        caption = [element("caption", self.title, style=broken)] if self.title else []
         table = element(
             "table",
             *caption,

@@ -23,7 +23,7 @@ MEMORY_V2 = 0x2000028
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What nvmlDeviceGetMemoryInfo returns; bytes. Without a version `used` has the driver's own."""
+    """What nvmlDeviceGetMemoryInfo returns; bytes, the driver's own among those in use."""
 
     total: int
     free: int

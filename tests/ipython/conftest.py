@@ -51,6 +51,10 @@ class FakeTrace:
         Path(path).write_text(self.name)
         return Path(path)
 
+    def export(self, form, path, device=None):
+        Path(path).write_text(f"{form} of {self.name} on {device}")
+        return Path(path)
+
     def _repr_mimebundle_(self, **_kw):
         return {
             "text/plain": f"<report of {self.name}>",

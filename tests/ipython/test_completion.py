@@ -15,7 +15,8 @@ import nbmem
         ("%nbmem gpu a100", {"A100-80GB", "A100-40GB"}),
         ("%%memtrace --max", {"--max-peak"}),
         ("%memtrace --st", {"--stacks"}),
-        ("%%memtrace run --gpu rtx", {"RTX-3090", "RTX-4090", "RTX-5090"}),
+        ("%%memtrace run --gpu rtx-5", {"RTX-5080", "RTX-5090"}),
+        ("%nbmem export p", {"perfetto"}),
     ],
 )
 def test_tab_offers_what_may_stand_there(shell, line, offered):

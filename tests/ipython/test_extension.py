@@ -168,6 +168,19 @@ def test_save_and_open_make_a_round(run, tmp_path):
     assert "<report of kept>" in run("%nbmem").out
 
 
+def test_export_writes_the_last_recording_in_another_form(run, tmp_path):
+    run("%%memtrace kept\npass")
+    target = tmp_path / "a b.json"
+    assert f"Wrote {target}: cells, phases" in run(f"%nbmem export perfetto '{target}'").out
+    assert target.read_text() == "perfetto of kept on None"
+    run(f"%nbmem export csv {target} --device 1")
+    assert target.read_text() == "csv of kept on 1"
+    for line in ("export", "export csv"):
+        assert "needs a format and a file" in run(f"%nbmem {line}").err
+    assert "'xml' is no format" in run(f"%nbmem export xml {target}").err
+    assert "(No such file or directory)" in run(f"%nbmem export csv {tmp_path}/no/x.csv").err
+
+
 def test_a_missing_file_is_one_sentence_and_keeps_the_last_report(run, tmp_path):
     run("%%memtrace kept\npass")
     done = run(f"%nbmem open {tmp_path}/none.nbmem")

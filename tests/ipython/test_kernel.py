@@ -69,9 +69,10 @@ def test_out_of_memory_in_the_cell_is_the_users_error_with_a_report(notebook):
         "more = torch.empty(30 << 30, dtype=torch.uint8, device='cuda')",
     )
     assert failed.ename == "OutOfMemoryError"
-    (report,) = _reports(outputs[1])
-    assert report["text/plain"].startswith("Out of memory at line 3 of the cell, ")
-    assert "1.00 GiB" in report["text/plain"]
+    report, why = [shown["text/plain"] for shown in _reports(outputs[1])]
+    assert report.startswith("Peak 1.00 GiB allocated")
+    assert why.startswith("Out of memory at line 3 of the cell, ")
+    assert "1.00 GiB" in why
 
 
 def test_a_peak_above_the_limit_fails_the_notebook(notebook):

@@ -9,6 +9,7 @@ from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import (
     diff,
     explain,
+    export,
     fit,
     free,
     gpu,
@@ -43,6 +44,7 @@ COMMANDS: tuple[Command, ...] = (
     plan.COMMAND,
     layers.COMMAND,
     save.COMMAND,
+    export.COMMAND,
     open.COMMAND,
     switch.ON,
     switch.OFF,

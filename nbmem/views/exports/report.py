@@ -16,12 +16,22 @@ later versions, never renamed or removed.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.categories import Category
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbmem.ledger.books import Books
     from nbmem.report import Autopsy, Finding, PhaseRow, Report
+
+
+def write(report: Report, books: Books, path: Path) -> None:
+    """Write it."""
+    del books
+    path.write_text(json.dumps(report_json(report), indent=2) + "\n", encoding="utf-8")
 
 
 def report_json(report: Report) -> dict[str, Any]:

@@ -1,0 +1,56 @@
+"""A recording in the forms that other programs read: one file and one line in FORMATS for each."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, NamedTuple
+
+from nbmem.core.errors import UsageError
+from nbmem.views.exports import allocations, page, perfetto, report, snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from nbmem.ledger.books import Books
+    from nbmem.report import Report
+
+__all__ = ["FORMATS", "Format", "find_format"]
+
+
+class Format(NamedTuple):
+    """One form of a recording of one card.
+
+    Attributes:
+        name: What the user types.
+        what: What is in the file, and who reads it.
+        write: Writes it; raises OSError where the file cannot be written.
+    """
+
+    name: str
+    what: str
+    write: Callable[[Report, Books, Path], None]
+
+
+FORMATS = (
+    Format("html", "the report as a page that stands alone", page.write),
+    Format("json", "the report's figures in a stable form, for scripts", report.write),
+    Format("csv", "every allocation: bytes, category, name, birth, death, line", allocations.write),
+    Format("perfetto", "cells, phases and bytes over time, for ui.perfetto.dev", perfetto.write),
+    Format("snapshot", "what torch dumps, labelled, for pytorch.org/memory_viz", snapshot.write),
+)
+
+
+def find_format(name: str) -> Format:
+    """The format of that name.
+
+    Raises:
+        UsageError: There is none; the message lists them.
+    """
+    for known in FORMATS:
+        if known.name == name:
+            return known
+    names = [known.name for known in FORMATS]
+    near = difflib.get_close_matches(name, names, n=1)
+    meant = f"Did you mean {near[0]}? " if near else ""
+    raise UsageError(f"{name!r} is no format to export to. {meant}There are: {', '.join(names)}.")

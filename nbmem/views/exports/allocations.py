@@ -1,0 +1,65 @@
+"""Every allocation of a card as a line of CSV, in the order of birth.
+
+`bytes` is what was asked for, `block` what it takes; `born_us` and `freed_us` are microseconds
+since the recording began. Empty is what nobody knows; `born_us` of what lived before the recording,
+`freed_us` of what lives still.
+"""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING
+
+from nbmem.analysis.build import recorded_times
+from nbmem.analysis.details import stack_line
+from nbmem.core.categories import Category
+from nbmem.views.exports.places import cells_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from nbmem.ledger.books import Books
+    from nbmem.report import Report
+
+COLUMNS = (
+    "allocation", "bytes", "block", "category", "name", "cell", "phase", "step", "born_us",
+    "freed_us", "line", "address", "stream",
+)  # fmt: skip
+
+
+def write(report: Report, books: Books, path: Path) -> None:
+    """Write it."""
+    del report
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(COLUMNS)
+        table.writerows(_rows(books))
+
+
+def _rows(books: Books) -> Iterator[tuple[object, ...]]:
+    a, times = books.followed.allocations, books.trace.events.t_ns
+    t0_ns, _ = recorded_times(books)
+    cells = cells_of(books)
+
+    def since_start(event: int) -> float | None:
+        return (int(times[event]) - t0_ns) / 1000 if 0 <= event < books.events else None
+
+    for row in range(len(a)):
+        born, phase = int(a.born[row]), int(books.born_in[row])
+        span = books.phases.spans[phase][1] if phase >= 0 else None
+        yield (
+            row,
+            int(a.requested[row]),
+            int(a.block[row]),
+            Category(int(books.category[row])).key,
+            books.name(row),
+            cells[born] if born >= 0 else None,
+            None if span is None else span.name,
+            None if span is None else span.step,
+            since_start(born),
+            since_start(int(a.freed[row])),
+            stack_line(books, int(a.stack[row])),
+            f"{int(a.addr[row]):#x}",
+            int(a.stream[row]),
+        )

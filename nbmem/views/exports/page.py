@@ -1,0 +1,19 @@
+"""The report as an HTML page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.views.html import render_page
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbmem.ledger.books import Books
+    from nbmem.report import Report
+
+
+def write(report: Report, books: Books, path: Path) -> None:
+    """Write it."""
+    del books
+    path.write_text(render_page(report), encoding="utf-8")

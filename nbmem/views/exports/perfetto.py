@@ -1,0 +1,120 @@
+"""Cells, steps, phases and blocks over the bytes by category: Chrome's trace event format.
+
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (times are in
+microseconds); read by https://ui.perfetto.dev and chrome://tracing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.analysis.build import recorded_times
+from nbmem.analysis.curves import chosen_positions
+from nbmem.core.categories import RESERVED
+from nbmem.core.events import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from nbmem.core.spans import Span
+    from nbmem.ledger.books import Books
+    from nbmem.report import Report
+
+BINS = 5_000
+"""Stretches of the recording, each with its highest and its lowest moment: a few MB at most."""
+TRACKS = {"cell": 1, "step": 2, "phase": 3, "block": 4}
+
+
+def write(report: Report, books: Books, path: Path) -> None:
+    """Write it."""
+    events = [*_names(report), *_spans(books), *_steps(books), *_failures(books), *_bytes(books)]
+    trace = {"displayTimeUnit": "ms", "traceEvents": events}
+    path.write_text(json.dumps(trace, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def _names(report: Report) -> Iterator[dict[str, Any]]:
+    card = report.device
+    process = {"ph": "M", "pid": card.index}
+    title = f"{report.title}: cuda:{card.index} {card.name}"
+    yield process | {"name": "process_name", "args": {"name": title}}
+    for kind, track in TRACKS.items():
+        yield process | {"tid": track, "name": "thread_name", "args": {"name": f"{kind}s"}}
+        yield process | {"tid": track, "name": "thread_sort_index", "args": {"sort_index": track}}
+
+
+def _spans(books: Books) -> Iterator[dict[str, Any]]:
+    for span in books.session.spans:
+        yield _slice(books, span.kind, span.name, [span])
+
+
+def _steps(books: Books) -> Iterator[dict[str, Any]]:
+    steps: dict[int, list[Span]] = {}
+    for _, span in books.phases.spans:
+        if span.step is not None:
+            steps.setdefault(span.step, []).append(span)
+    for step, spans in steps.items():
+        yield _slice(books, "step", f"step {step}", spans)
+
+
+def _slice(books: Books, kind: str, name: str, spans: Sequence[Span]) -> dict[str, Any]:
+    """From the start of the first span to the end of the last, with what it took."""
+    t0_ns, _ = recorded_times(books)
+    device = books.session.devices.index(books.trace)
+    begin, end = min(span.t0_ns for span in spans), max(span.t1_ns for span in spans)
+    first, last = min(s.first[device] for s in spans), max(s.last[device] for s in spans)
+    allocated = books.followed.allocated
+    figures = {
+        "peak_allocated": int(allocated[books.peak(first, last)]),
+        "allocated_before": int(allocated[first]),
+        "allocated_after": int(allocated[last]),
+    }
+    step = {} if spans[0].step is None else {"step": spans[0].step}
+    return {
+        "ph": "X",
+        "cat": kind,
+        "name": name,
+        "pid": books.trace.info.index,
+        "tid": TRACKS[kind],
+        "ts": (begin - t0_ns) / 1000,
+        "dur": (end - begin) / 1000,
+        "args": step | figures,
+    }
+
+
+def _failures(books: Books) -> Iterator[dict[str, Any]]:
+    """Requests that could not be served."""
+    t0_ns, _ = recorded_times(books)
+    events = books.trace.events
+    for at in np.flatnonzero(events.action == Action.OOM).tolist():
+        yield {
+            "ph": "i",
+            "s": "p",
+            "name": "out of memory",
+            "pid": books.trace.info.index,
+            "tid": TRACKS["phase"],
+            "ts": (int(events.t_ns[at]) - t0_ns) / 1000,
+            "args": {"wanted": int(events.size[at])},
+        }
+
+
+def _bytes(books: Books) -> Iterator[dict[str, Any]]:
+    """The categories that make the reserved bytes, and the allocator's own sums."""
+    t0_ns, _ = recorded_times(books)
+    positions = chosen_positions(books, BINS)
+    held = books.held(positions)
+    shown = [category for category in RESERVED if held[:, category].any()]
+    times = np.maximum.accumulate(np.maximum(books.times(positions) - t0_ns, 0))
+    counter = {"ph": "C", "pid": books.trace.info.index}
+    for at, position in enumerate(positions.tolist()):
+        moment = counter | {"ts": int(times[at]) / 1000}
+        sums = {
+            "allocated": int(books.followed.allocated[position]),
+            "reserved": int(books.followed.reserved[position]),
+        }
+        yield moment | {"name": "bytes", "args": sums}
+        parts = {category.label: int(held[at, category]) for category in shown}
+        yield moment | {"name": "bytes by category", "args": parts}

@@ -1,0 +1,31 @@
+"""Which cell of the notebook and which phase an event lies in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from nbmem.ledger.books import Books
+
+
+def cells_of(books: Books) -> list[str | None]:
+    """The cell of each event, the innermost of several; None outside of cells."""
+    device = books.session.devices.index(books.trace)
+    found: list[str | None] = [None] * books.events
+    for span in books.session.spans:  # parents precede their children
+        if span.kind == "cell":
+            first, last = span.first[device], span.last[device]
+            found[first:last] = [span.name] * (last - first)
+    return found
+
+
+def phases_of(books: Books) -> list[str | None]:
+    """The phase of each event, with its step; None outside of phases."""
+    texts: list[str | None] = [
+        span.name if span.step is None else f"{span.name}, step {span.step}"
+        for _, span in books.phases.spans
+    ]
+    texts.append(None)  # where PhaseMap says NOWHERE, which is -1
+    return [texts[index] for index in books.phases.of(np.arange(books.events)).tolist()]

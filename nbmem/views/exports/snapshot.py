@@ -1,0 +1,150 @@
+"""A snapshot as torch.cuda.memory._dump_snapshot() writes it, its allocations told by nbmem.
+
+memory_viz colours an allocation by its `category`, if one of them is `unknown`, and shows its
+frames: the outermost one that stands there says cell, phase, category and name.
+https://github.com/pytorch/pytorch/blob/v2.11.0/torch/utils/viz/MemoryViz.js (annotate_snapshot,
+context_for_id). Tools that show `user_metadata` have the same there. Pickle protocol 4.
+"""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.core.categories import Category
+from nbmem.core.events import Action, BlockState
+from nbmem.core.torch_snapshot import pool_id
+from nbmem.views.exports.places import cells_of, phases_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from nbmem.core.events import Blocks
+    from nbmem.ledger.books import Books
+    from nbmem.report import Report
+
+_STATES = {
+    BlockState.INACTIVE: "inactive",
+    BlockState.ALLOCATED: "active_allocated",
+    BlockState.PENDING: "active_pending_free",
+}
+
+
+def write(report: Report, books: Books, path: Path) -> None:
+    """Write it; other cards than this one are empty in it."""
+    del report
+    ordinal, told = books.trace.info.index, _Told(books)
+    snapshot = {
+        "segments": list(_segments(books, told)),
+        "device_traces": [*([] for _ in range(ordinal)), list(_events(books, told))],
+        "allocator_settings": dict(books.trace.settings),
+        "external_annotations": _annotations(books),
+    }
+    with path.open("wb") as file:
+        pickle.dump(snapshot, file, protocol=4)
+
+
+class _Told:
+    """What is known of each event, and its frames; equal ones are one list, as in torch's."""
+
+    def __init__(self, books: Books) -> None:
+        places = zip(cells_of(books), phases_of(books), strict=True)
+        self.places = [" | ".join(filter(None, place)) for place in places]
+        self._books = books
+        self._frames: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
+
+    def category(self, row: int) -> str:
+        """The category of an allocation."""
+        return Category(int(self._books.category[row])).label
+
+    def what(self, row: int) -> str:
+        """Its category and its name."""
+        name = self._books.name(row)
+        return self.category(row) if name is None else f"{self.category(row)}: {name}"
+
+    def frames(self, row: int) -> list[dict[str, Any]]:
+        """The stack that made it, and what nbmem knows as the outermost frame."""
+        a = self._books.followed.allocations
+        born, stack = int(a.born[row]), int(a.stack[row])
+        place = self.places[born] if born >= 0 else "before the recording"
+        key = stack, place, self.what(row)
+        if key not in self._frames:
+            known = {"name": key[2], "filename": place, "line": 0}
+            self._frames[key] = [*self.stack(stack), known]
+        return self._frames[key]
+
+    def stack(self, index: int) -> list[dict[str, Any]]:
+        """A stack as torch writes it; empty where none was taken."""
+        frames = self._books.session.stacks[index] if index >= 0 else ()
+        return [{"name": f.function, "filename": f.file, "line": f.line} for f in frames]
+
+
+def _events(books: Books, told: _Told) -> Iterator[dict[str, Any]]:
+    events, a = books.trace.events, books.followed.allocations
+    row_of = {int(a.born[row]): row for row in np.flatnonzero(a.born >= 0).tolist()}
+    unknown = Category.UNKNOWN.label
+    for at in range(len(events)):
+        action, row = Action(int(events.action[at])), row_of.get(at)
+        where = "device_free" if action is Action.OOM else "addr"
+        place = told.places[at]
+        yield {
+            "action": action.name.lower(),
+            where: int(events.addr[at]),
+            "size": int(events.size[at]),
+            "stream": int(events.stream[at]),
+            "time_us": int(events.t_ns[at]) // 1000,
+            "compile_context": "N/A",
+            "user_metadata": place if row is None else f"{place} | {told.what(row)}",
+            "category": unknown if row is None else told.category(row),
+            "frames": told.stack(int(events.stack[at])) if row is None else told.frames(row),
+        }
+
+
+def _annotations(books: Books) -> list[dict[str, Any]]:
+    ordinal = books.trace.info.index
+    found = [
+        {"stage": stage, "name": span.name, "device": ordinal, "time_us": t_ns // 1000}
+        for span in books.session.spans
+        for stage, t_ns in (("START", span.t0_ns), ("END", span.t1_ns))
+    ]
+    return sorted(found, key=lambda note: int(str(note["time_us"])))
+
+
+def _segments(books: Books, told: _Told) -> Iterator[dict[str, Any]]:
+    segments, blocks = books.trace.end.segments, books.trace.end.blocks
+    ends = np.searchsorted(blocks.addr, segments.addr + segments.size).tolist()
+    live = books.live(books.events)
+    row_at = dict(zip(books.followed.allocations.addr[live].tolist(), live.tolist(), strict=True))
+    for n, (begin, end) in enumerate(pairwise([0, *ends])):
+        inside = [_block(blocks, at, told, row_at) for at in range(begin, end)]
+        active = [block for block in inside if block["state"] != "inactive"]
+        yield {
+            "device": books.trace.info.index,
+            "address": int(segments.addr[n]),
+            "total_size": int(segments.size[n]),
+            "allocated_size": sum(b["size"] for b in active if b["state"] == "active_allocated"),
+            "active_size": sum(b["size"] for b in active),
+            "requested_size": sum(b["requested_size"] for b in active),
+            "stream": int(segments.stream[n]),
+            "segment_type": "small" if segments.small[n] else "large",
+            "segment_pool_id": pool_id(int(segments.pool[n])),
+            "is_expandable": bool(segments.expandable[n]),
+            "frames": [],
+            "blocks": inside,
+        }
+
+
+def _block(blocks: Blocks, at: int, told: _Told, row_at: dict[int, int]) -> dict[str, Any]:
+    addr = int(blocks.addr[at])
+    row = row_at.get(addr)
+    return {
+        "address": addr,
+        "size": int(blocks.size[at]),
+        "requested_size": int(blocks.requested[at]),
+        "state": _STATES[BlockState(int(blocks.state[at]))],
+        "frames": told.stack(int(blocks.stack[at])) if row is None else told.frames(row),
+    }

@@ -1,0 +1,117 @@
+"""What other programs read: the same bytes, whichever form they are in."""
+
+import csv
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import nbmem
+from nbmem.analysis import books_of
+from nbmem.api import Trace
+from nbmem.cli import main
+from nbmem.core.categories import LIVE, Category
+from nbmem.core.errors import UsageError
+from nbmem.core.torch_snapshot import load_snapshot
+from nbmem.views.exports import FORMATS
+from tests.recorded import load, session_of
+
+
+@pytest.fixture(scope="module")
+def run():
+    """A recorded run of a real card, as a trace."""
+    trace = Trace("resnet18")
+    trace.session = session_of(load("resnet50_b32_sgdm"))
+    return trace
+
+
+@pytest.fixture(scope="module")
+def books(run):
+    return books_of(run.session)
+
+
+def test_every_format_is_written(run, tmp_path):
+    for known in FORMATS:
+        assert run.export(known.name, tmp_path / known.name).stat().st_size > 1000
+
+
+def test_a_snapshot_leads_back_to_the_same_bytes(run, books, tmp_path):
+    again = nbmem.open(run.export("snapshot", tmp_path / "run.pickle"))
+    found = books_of(again.session).followed
+    for curve in ("allocated", "active", "requested", "reserved"):
+        assert np.array_equal(getattr(found, curve), getattr(books.followed, curve)), curve
+    for _, column in again.session.devices[0].end.blocks.columns():
+        assert len(column) == len(books.trace.end.blocks)
+
+
+def test_the_tools_of_torch_read_the_snapshot(run, books, tmp_path):
+    viz = pytest.importorskip("torch.cuda._memory_viz", reason="torch brings the tools")
+    snapshot = load_snapshot(run.export("snapshot", tmp_path / "run.pickle"))
+    assert "total_reserved: 3.4GiB" in viz.segsum(snapshot)
+    assert f"{len(books.trace.events)} entries" in viz.trace(snapshot)
+    assert "Active Memory Timeline" in viz.trace_plot(snapshot)
+
+
+def test_an_allocation_says_what_it_is(run, books, tmp_path):
+    trace = load_snapshot(run.export("snapshot", tmp_path / "run.pickle"))["device_traces"][0]
+    a = books.followed.allocations
+    for row in range(0, len(a), 50):
+        entry, label = trace[a.born[row]], Category(books.category[row]).label
+        assert (entry["action"], entry["size"]) == ("alloc", a.requested[row])
+        assert entry["category"] == label
+        assert entry["frames"][-1]["name"].startswith(label)
+        assert label in entry["user_metadata"]
+    assert any(entry["category"] == "unknown" for entry in trace)  # memory_viz relies on it
+    forward = next(s for _, s in books.phases.spans if (s.name, s.step) == ("forward", 1))
+    inside = trace[forward.first[0] : forward.last[0]]
+    assert all("forward, step 1" in entry["user_metadata"] for entry in inside)
+
+
+def test_the_allocations_add_up_to_the_ledger(run, books, tmp_path):
+    with run.export("csv", tmp_path / "run.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    a = books.followed.allocations
+    assert len(rows) == len(a)
+    peak = books.peak(0, books.events)
+    held = Counter()
+    for row in books.live(peak).tolist():
+        held[rows[row]["category"]] += int(rows[row]["bytes"])
+    ledger = books.ledger(peak)
+    assert {c.key: ledger[c] for c in LIVE if ledger[c]} == dict(held)
+    assert sum(row["freed_us"] == "" for row in rows) == (a.freed == books.events).sum()
+
+
+def test_the_counters_of_every_moment_add_up(run, books, tmp_path):
+    trace = json.loads(run.export("perfetto", tmp_path / "run.json").read_text())
+    counters = [e for e in trace["traceEvents"] if e["ph"] == "C"]
+    sums, parts = counters[::2], counters[1::2]
+    assert len(sums) > 1000
+    for whole, split in zip(sums, parts, strict=True):
+        assert whole["ts"] == split["ts"]
+        assert sum(split["args"].values()) == whole["args"]["reserved"]
+    assert max(e["args"]["allocated"] for e in sums) == books.followed.allocated.max()
+    assert max(e["args"]["reserved"] for e in sums) == books.followed.reserved.max()
+
+
+def test_the_slices_are_the_phases(run, tmp_path):
+    trace = json.loads(run.export("perfetto", tmp_path / "run.json").read_text())
+    phases = [e for e in trace["traceEvents"] if e.get("cat") == "phase"]
+    assert [(e["name"], e["args"].get("step"), e["args"]["peak_allocated"]) for e in phases] == [
+        (row.name, row.step, row.peak_allocated) for row in run.report().phases
+    ]
+    steps = [e["name"] for e in trace["traceEvents"] if e.get("cat") == "step"]
+    assert steps == ["step 0", "step 1", "step 2"]
+
+
+def test_an_unknown_format_is_named_with_those_that_are_known(run, tmp_path):
+    with pytest.raises(UsageError, match=r"Did you mean perfetto.*html, json, csv, perfetto"):
+        run.export("perfeto", tmp_path / "x")
+
+
+def test_the_command_line_exports_what_was_saved(run, tmp_path, capsys):
+    saved, out = run.save(tmp_path / "run.nbmem"), tmp_path / "run.csv"
+    assert main(["export", "csv", str(saved), str(out)]) == 0
+    assert out.read_text().startswith("allocation,bytes,block,category")
+    assert main(["export", "csv", str(saved), str(tmp_path / "no" / "run.csv")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
