@@ -66,6 +66,23 @@ def test_a_mean_loss_keeps_the_storage_of_its_terms(gpu, loss):
     assert torch.cuda.max_memory_allocated() - before == 2 * 64 * 8 * 4
 
 
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+def test_rms_norm_is_one_kernel_in_a_build_without_cuda_too(gpu, mode):
+    if not hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
+        pytest.skip("this torch composes it on CUDA, too")
+    x, weight = some(256, 1024), some(1024)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with mode():
+        result = F.rms_norm(x, (1024,), weight)
+    kept = (4 << 18) + (1024 if result.requires_grad else 0)  # a factor for each row
+    assert torch.cuda.memory_allocated() - before == kept
+    assert torch.cuda.max_memory_allocated() - before == (4 << 18) + 1024
+    if result.requires_grad:
+        result.sum().backward()
+        assert (x.grad.size(), weight.grad.size()) == (x.size(), weight.size())
+
+
 def test_grouped_products_take_float32_as_cuda_does(gpu):
     if not hasattr(torch, "_grouped_mm"):
         pytest.skip("this torch has no grouped products")

@@ -1,7 +1,7 @@
 """Autocast for virtual tensors: torch's C++ casts refuse what does not live on a CUDA device.
 
 The lists are those of the CUDA op reference of torch.amp, as spelled out in
-https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/autocast_mode.h
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/autocast_mode.h
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ LOWER = (
     "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv", "linalg_vecdot", "linear", "addbmm",
     "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot", "_thnn_fused_lstm_cell",
     "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
-    "_scaled_dot_product_flash_attention", "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention", "scaled_dot_product_attention", "cudnn_convolution",
+    "cudnn_convolution_transpose",
 )  # fmt: skip
 FLOAT32 = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal",
     "rsqrt", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus",
-    "layer_norm", "native_layer_norm", "group_norm", "nuclear_norm", "nuclear_norm.dim",
+    "layer_norm", "native_layer_norm", "rms_norm", "group_norm", "frobenius_norm.dim",
+    "nuclear_norm", "nuclear_norm.dim",
     "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d",
     "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss",
     "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss",
@@ -40,16 +42,20 @@ FLOAT32 = (
     "logsumexp", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
     "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
     "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
-    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "fft_fft", "fft_ifft", "fft_rfft",
-    "fft_irfft", "stft", "norm.Scalar", "norm.ScalarOpt_dim", "norm.names_ScalarOpt_dim",
+    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
 )  # fmt: skip
 FLOAT32_RESULT = (
     "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "sum",
-    "sum.dim_IntList",
+    "sum.dim_IntList", "linalg_vector_norm", "linalg_matrix_norm", "linalg_matrix_norm.str_ord",
 )  # fmt: skip
+# Which of its overloads takes a type.
+FLOAT32_OVERLOAD = {
+    "norm.Scalar": "norm.ScalarOpt_dtype",
+    "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
+}
 WIDEST = (
     "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put",
-    "tensordot", "scatter_add", "cat", "stack",
+    "tensordot", "scatter_add",
 )  # fmt: skip
 RECURRENT = ("_cudnn_rnn",)
 _KEY = _C.DispatchKey.AutocastCUDA
@@ -101,12 +107,14 @@ class Autocast:
             (LOWER, self._lower),
             (FLOAT32, self._float32),
             (FLOAT32_RESULT, self._float32_result),
+            (FLOAT32_OVERLOAD, self._float32_overload),
             (WIDEST, self._widest),
             (RECURRENT, self._recurrent),
         ):
             for name in names:
                 operator = operator_of(name)
-                if operator is not None:
+                # Releases differ in a few; a CPU build has no recurrent kernels.
+                if operator is not None and (names is RECURRENT or casts(operator)):
                     implement(self._library, operator, _guarded(operator, policy), _KEY.name)
 
     def unregister(self) -> None:
@@ -145,6 +153,15 @@ class Autocast:
             kwargs = {**kwargs, "dtype": torch.float32}
         return operator(*args, **kwargs)
 
+    def _float32_overload(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        if _castable(args[0], torch.float32):
+            schema = operator._schema
+            name = f"{schema.name.removeprefix('aten::')}.{schema.overload_name}"
+            operator = operator_of(FLOAT32_OVERLOAD[name])
+            args = (*args, *(a.default_value for a in schema.arguments[len(args) :]))
+            kwargs = {**kwargs, "dtype": torch.float32}
+        return operator(*args, **kwargs)
+
     def _recurrent(self, operator: Any, args: Any, kwargs: Any) -> Any:
         return autocast_cells(operator, args, kwargs, torch.get_autocast_dtype("cuda"))
 
@@ -159,6 +176,11 @@ class Autocast:
         if isinstance(value, (list, tuple)):
             return type(value)(self._cast(item, dtype) for item in value)
         return self.cache.cast(value, dtype) if _castable(value, dtype) else value
+
+
+def casts(operator: Any) -> bool:
+    """Whether this torch casts the operator's arguments under CUDA's autocast."""
+    return bool(_C._dispatch_has_kernel_for_dispatch_key(operator.name(), _KEY.name))
 
 
 def _castable(value: Any, dtype: torch.dtype) -> bool:

@@ -102,6 +102,63 @@ def _suggested(tensor: torch.Tensor) -> torch.memory_format:
     return torch.contiguous_format
 
 
+class _RMSNorm(torch.autograd.Function):
+    """CUDA's kernel and its gradient; a build without CUDA has but the composite one."""
+
+    @staticmethod
+    def forward(
+        tensor: torch.Tensor, shape: list[int], weight: torch.Tensor | None, eps: float | None
+    ) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return aten._fused_rms_norm.default(tensor, shape, weight, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        tensor, ctx.shape, weight, _ = inputs
+        ctx.save_for_backward(tensor, weight, output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        tensor, weight, factors = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
+        found = aten._fused_rms_norm_backward.default(
+            gradients[0], tensor, ctx.shape, factors, weight, wanted
+        )
+        return found[0], None, found[1], None
+
+
+def rms_norm(
+    tensor: torch.Tensor,
+    shape: list[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> torch.Tensor:
+    """One kernel where its conditions hold, else the operators it consists of.
+
+    https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/layer_norm.cpp
+    (rms_norm_symint)
+    """
+    fused = (
+        _suggested(tensor) is torch.contiguous_format
+        and not tensor.is_complex()
+        and (weight is None or weight.dtype is tensor.dtype)
+        and not torch._C._are_functorch_transforms_active()  # They cannot derive _RMSNorm.
+    )
+    if fused:
+        return _RMSNorm.apply(tensor, list(shape), weight, eps)[0]
+    return aten.rms_norm.default.decompose(tensor, shape, weight, eps)
+
+
+def _composite_rms_norm() -> Any:
+    """The operator, where this release has a kernel on CUDA, but this build has not."""
+    kernel = operator_of("_fused_rms_norm")
+    old = operator_of("_fused_rms_norm_backward") is None
+    if old or kernel.has_kernel_for_dispatch_key(torch._C.DispatchKey.CUDA):
+        return None
+    return operator_of("rms_norm")
+
+
 def ctc_loss(  # noqa: PLR0913 - the schema's
     log_probs: torch.Tensor,
     targets: torch.Tensor,
@@ -130,6 +187,7 @@ CHOICES: dict[Any, Any] = {
         (operator_of("log_softmax.int"), log_softmax),
         (operator_of("batch_norm"), batch_norm),
         (operator_of("ctc_loss.Tensor"), ctc_loss),
+        (_composite_rms_norm(), rms_norm),
     )
     if operator is not None
 }

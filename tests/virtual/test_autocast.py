@@ -1,0 +1,49 @@
+"""CUDA's autocast on the virtual card: the same operators as torch's own, with the same bytes."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+
+from nbmem.virtual.install import autocast
+
+
+def test_every_operator_that_torch_casts_is_known():
+    torchs = set(torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA"))
+    tables = (
+        autocast.LOWER, autocast.FLOAT32, autocast.FLOAT32_RESULT, autocast.FLOAT32_OVERLOAD,
+        autocast.WIDEST, autocast.RECURRENT,
+    )  # fmt: skip
+    ours = {f"aten::{name}" for table in tables for name in table}
+    assert {name for name in torchs if name.startswith("aten::")} - ours <= {
+        "aten::binary_cross_entropy"  # torch's own kernel refuses it
+    }
+
+
+@pytest.mark.parametrize(
+    ("call", "taken", "meanwhile"),
+    [
+        pytest.param(
+            lambda x: F.rms_norm(x, (1024,)),
+            4 << 18,
+            (8 << 18) + 1024,  # a float32 copy and the factors of 256 rows
+            marks=pytest.mark.skipif(
+                not autocast.casts(torch.ops.aten.rms_norm.default),
+                reason="this torch does not cast it",
+            ),
+        ),
+        (lambda x: x.norm(dim=1), 1024, 1024),
+        (lambda x: torch.linalg.vector_norm(x, dim=1), 1024, 1024),
+        (lambda x: torch.cat([x, x.float()]), 8 << 18, 12 << 18),  # cat itself takes mixed types
+    ],
+)
+def test_half_types_become_float32_where_torch_casts(gpu, call, taken, meanwhile):
+    x = torch.randn(256, 1024, device="cuda", dtype=torch.bfloat16)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        result = call(x)
+    assert result.dtype is torch.float32
+    assert torch.cuda.memory_allocated() - before == taken
+    assert torch.cuda.max_memory_allocated() - before == meanwhile
