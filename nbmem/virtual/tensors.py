@@ -89,7 +89,8 @@ class Block(weakref.ref):  # type: ignore[type-arg]
         gpu: The card.
         addr: Address on the card, 0 for no bytes.
         twin: The storage's values on the CPU where they are known, else None.
-        healthy: What a bool made from these values is in a healthy run, where that is known.
+        healthy: What a bool made from these values is in a healthy run, where that is known; of
+            counts False, where they are 0.
     """
 
     __slots__ = ("addr", "gpu", "healthy", "key", "twin")

@@ -52,6 +52,8 @@ _PASS_ON = frozenset(
         aten.logical_and.default, aten.mul.Tensor, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor,
     }
 )  # fmt: skip
+_COUNTS = frozenset({aten.sum, aten.count_nonzero})
+_COMPARES = frozenset({aten.eq, aten.ne, aten.gt, aten.ge, aten.lt, aten.le})
 _FLIP = frozenset({aten.logical_not.default, aten.bitwise_not.default})
 _ABSORBS = {
     aten.logical_or.default: True,
@@ -133,7 +135,7 @@ class Values:
             for tensor in call.mutated():
                 if is_virtual(tensor):
                     self.forget(tensor)
-        if len(fresh) == 1 and fresh[0].dtype is torch.bool:
+        if len(fresh) == 1 and fresh[0].dtype in (torch.bool, torch.int64):
             self._follow_health(call, fresh[0])
 
     def _follow_exactly(self, call: Call, fresh: list[torch.Tensor]) -> bool:
@@ -223,6 +225,11 @@ class Values:
         flag = flags.pop() if len(flags) == 1 else None
         if flag is None:
             return None
+        if func.overloadpacket in _COUNTS:  # Of none there are 0; a flag does not say how many.
+            return None if flag else False
+        if func.overloadpacket in _COMPARES and not isinstance(call.args[1], torch.Tensor):
+            with _C._DisableTorchDispatch():
+                return bool(func(torch.full((), int(flag), device=CPU), call.args[1]))
         return (not flag) if func in _FLIP else flag if func in _PASS_ON else None
 
     def scalar(self, tensor: torch.Tensor) -> Any:
@@ -286,4 +293,6 @@ def stand_in(dtype: torch.dtype, block: Block | None) -> Any:
         return bool(block is not None and block.healthy)
     if dtype.is_complex:
         return 1 + 0j
-    return 1.0 if dtype.is_floating_point else 1
+    if dtype.is_floating_point:
+        return 1.0
+    return 0 if block is not None and block.healthy is False else 1

@@ -124,6 +124,8 @@ def test_what_is_made_in_the_likeness_of_something_unknown_is_known(gpu):
         (lambda x: ~torch.isfinite(x.sum()), False),
         (lambda x: torch.isnan(x.sum()) | torch.isinf(x.sum()), False),
         (lambda x: torch.tensor(torch.allclose(x, x * 1)), True),
+        (lambda x: torch.isnan(x).sum() == 0, True),
+        (lambda x: (~torch.isfinite(x)).long().sum(0).count_nonzero().item() > 0, False),
     ],
 )
 def test_a_run_is_healthy(gpu, question, answer):
