@@ -215,7 +215,8 @@ def _sentences(first: Option, ran: Sequence[Option], card: Card, wanted: int) ->
     if base.fits:
         found = [f"It fits as it is: {format_bytes(base.need)} of {limit}."]
     else:
-        found = [f"It does not fit as it is: it asks for {format_bytes(base.wanted)} of {limit}."]
+        taken = format_bytes(base.wanted)
+        found = [f"It does not fit as it is: it would take {taken}, and there are {limit}."]
         order = [kind.key for kind in REMEDIES]
         fitting = [o for o in ran if o.probe is not None and o.probe.fits]
         cheapest = min(
@@ -228,7 +229,7 @@ def _sentences(first: Option, ran: Sequence[Option], card: Card, wanted: int) ->
             found.append(
                 "None of the remedies and pairs makes it fit."
                 + (
-                    f" The furthest is {best.title}, which asks for "
+                    f" The furthest is {best.title}, which would take "
                     f"{format_bytes(best.probe.wanted)}."
                     if best is not None and best.probe is not None and _gain(best) > 0
                     else ""
