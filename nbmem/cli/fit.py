@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("script", metavar="SCRIPT", help="the Python file to run, many times")
     parser.add_argument(
-        "--vary", metavar="NAME", required=True, help="the variable: `NAME = 32` in the script"
+        "--vary",
+        metavar="NAME",
+        required=True,
+        help="the variable: `NAME = 32` in the script, or its argument: `-- --NAME 32`",
     )
     options.add_card(parser)
     options.add_range(parser)
@@ -82,7 +86,8 @@ class progress:  # noqa: N801 - reads as a function: `with progress("fit") as te
 
     def _show(self, text: str) -> None:
         if self._watched:
-            sys.stderr.write(f"\r\033[K{self._name}: {text}"[:120])
+            wide = shutil.get_terminal_size().columns - 1  # a second line could not be taken back
+            sys.stderr.write("\r\033[K" + f"{self._name}: {text}"[:wide])
             sys.stderr.flush()
 
 
