@@ -179,7 +179,7 @@ def unique(mode: CardMode, call: Call) -> Any:
         spec_of(whole if call.argument("return_inverse") else (0,), torch.int64, 1),
         spec_of((counts,), torch.int64, 2),
     ]
-    if call.func is aten._unique2.default:
+    if call.func is aten._unique2.default and tensor.dtype is not torch.bool:
         # They are cut to size in storages that were made for the case that all differ.
         specs[0] = replace(specs[0], nbytes=tensor.numel() * tensor.element_size())
         specs[2] = replace(specs[2], nbytes=tensor.numel() * 8 if counts else 0)

@@ -143,6 +143,12 @@ class TestOnTheCard:
         every = 8 << 12
         found = taken(lambda: torch.unique(x))
         assert found == [every, 50_687, -50_687, every, 8, 1023, -1023, -8, -every]
+        found = taken(lambda: torch.unique(x, return_inverse=True, return_counts=True))
+        sort, scan, runs = [83_455, -83_455], [1023, -1023], [1023, -1023]
+        assert found == [
+            *(every, every, every, *sort, -every, every, every, *scan, -every),
+            *(every, 8, every, *runs, -8, -every, -every),
+        ]
 
     def test_a_single_row_is_scanned_with_scratch(self):
         x = torch.ones(4, 1 << 16, dtype=torch.bool, device="cuda")

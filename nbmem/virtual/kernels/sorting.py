@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.kernels import cub
+import torch
+
+from nbmem.virtual.kernels import cub, reduce
 from nbmem.virtual.kernels.plan import Kernel, drop, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import torch
 
     from nbmem.virtual.cards import Card
     from nbmem.virtual.kernels.plan import Launch, Step
@@ -153,7 +153,14 @@ def median(launch: Launch) -> Iterator[Step]:
     yield temporary("indices", tensor.numel() * LONG)
     yield from _sort(tensor.reshape(-1), 0)
     yield drop("indices")
-    yield temporary("is nan", 1)
+    if launch.call.func is torch.ops.aten.median.default:
+        yield temporary("is nan", 1)
+    else:
+        yield temporary("are nan", tensor.numel())
+        yield temporary("how many", LONG)
+        yield from reduce.shared(tensor.reshape(-1), [0], LONG, launch.card)
+        yield drop("how many")
+        yield drop("are nan")
     yield out()
 
 
@@ -163,6 +170,11 @@ def unique(launch: Launch) -> Iterator[Step]:
     count, item = tensor.numel(), tensor.element_size()
     inverse, counts = launch["return_inverse"], launch["return_counts"]
     if not count:
+        return
+    if not tensor.is_contiguous():
+        yield temporary("contiguous", count * item)
+    if tensor.dtype is torch.bool:
+        yield from _unique_bools(launch)
         return
     yield temporary("sorted", count * item)
     if inverse:
@@ -174,7 +186,7 @@ def unique(launch: Launch) -> Iterator[Step]:
         yield drop("range")
         yield out(1)
         yield temporary("numbers", count * LONG)
-        yield temporary("sums", cub.inclusive_sum(count, LONG))
+        yield temporary("sums", cub.inclusive_sum(count, 4))
         yield drop("sums")
         yield drop("numbers")
     yield out(0)
@@ -182,6 +194,16 @@ def unique(launch: Launch) -> Iterator[Step]:
     if counts:
         yield out(2)
     yield temporary("unique", cub.encode(count) if counts else cub.unique(count, item))
+
+
+def _unique_bools(launch: Launch) -> Iterator[Step]:
+    """The true ones are counted."""
+    yield temporary("true", 4)
+    yield temporary("sum", cub.count_nonzero(launch["self"].numel(), launch.card))
+    yield drop("sum")
+    yield out(0)
+    yield temporary("counts", 2 * LONG)
+    yield out(1)
 
 
 KERNELS = (
