@@ -152,5 +152,5 @@ def _device(torch: Any) -> str | None:
 def _set_device(torch: Any, device: str | None) -> None:
     torch.set_default_device(device)
     if device is None:
-        # torch 2.6 leaves a None here and asks it for its device in get_default_device().
+        # Up to torch 2.9 get_default_device() asks the None that is left here for its device.
         del torch._GLOBAL_DEVICE_CONTEXT.device_context  # noqa: SLF001 - no other way

@@ -54,7 +54,7 @@ def why_unreadable() -> str | None:
     torch: Any = loaded_torch()
     if torch is None or hasattr(torch._C._autograd.SavedTensor, "data"):  # noqa: SLF001
         return None
-    return f"torch {torch.__version__} does not show them, 2.7 and later do"
+    return f"torch {torch.__version__} does not show them, 2.11 and later do"
 
 
 def saved_tensors(

@@ -20,7 +20,7 @@ def card():
 
 @pytest.fixture
 def named_graphs():
-    """What graphs have saved has names: not on torch 2.6."""
+    """What graphs have saved has names: not up to torch 2.9."""
     pytest.importorskip("torch")
     if reason := why_unreadable():
         pytest.skip(reason)

@@ -47,7 +47,7 @@ def rows(report, name):
 
 
 def faults(report):
-    """The notes, without the one that a torch before 2.7 gets at every backward."""
+    """The notes, without the one of a torch that does not show saved tensors."""
     known = why_unreadable()
     return [note for note in report.notes if known is None or known not in note]
 

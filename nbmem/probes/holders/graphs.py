@@ -1,8 +1,8 @@
 """What a tensor and its graph hold that Python's garbage collector does not see.
 
-Read here are the `data` of torch's saved tensors, which exist since torch 2.7 and never run an
-unpack hook: under checkpointing or `save_on_cpu` it is what the pack hook returned. The
-`_saved_*` attributes beside them would recompute or copy back, and are left alone.
+Read here are the `data` of torch's saved tensors, which torch 2.11 has and 2.9 has not.
+They never run an unpack hook: under checkpointing or `save_on_cpu` it is what the pack hook
+returned. The `_saved_*` attributes beside them would recompute or copy back, and are left alone.
 """
 
 from __future__ import annotations
