@@ -39,10 +39,10 @@ FLAGGED_TILE = 384 * 11
 """Indices of eight bytes that are selected by a flag."""
 ENCODE_TILE = 128 * 6
 """Elements whose runs are counted in 64 bits, which is not tuned."""
-REDUCE_TILE = 256 * 16
-REDUCE_BLOCKS = 8 * 5
-"""Blocks of 256 threads with at most 32 registers on a multiprocessor, and five times as many in
-flight (subscription_factor)."""
+REDUCE_THREADS = 256
+REDUCE_TILE = REDUCE_THREADS * 16
+REDUCE_WAVES = 5
+"""How often the blocks that run at a time fit into those of a reduction (subscription_factor)."""
 
 
 def _up(value: int, unit: int = SEGMENT) -> int:
@@ -161,7 +161,8 @@ def flagged(count: int) -> int:
 
 
 def count_nonzero(count: int, card: Card) -> int:
-    """Bytes for a sum of 32-bit numbers."""
+    """Bytes for a sum of 32-bit numbers; its kernel has at most 32 registers, so blocks fit."""
     if count <= REDUCE_TILE:
         return 1
-    return parts(card.processors * REDUCE_BLOCKS * 4)
+    blocks = card.processors * (card.multiprocessor.threads // REDUCE_THREADS)
+    return parts(blocks * REDUCE_WAVES * 4)

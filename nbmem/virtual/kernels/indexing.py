@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LONG = 8
 """Bytes of an index."""
+_MASKS = (torch.bool, torch.uint8)
 
 
 def nbytes(tensor: torch.Tensor) -> int:
@@ -65,10 +66,13 @@ def put(launch: Launch) -> Iterator[Step]:
     """Values are written where they belong, or sorted by their place and added up."""
     if launch.outs:
         yield out()
+    given = [i for i in launch["indices"] if i is not None]
+    if not given or any(i.dtype in _MASKS for i in given):
+        return
     if launch["accumulate"]:
         yield from _sorted_sums(launch, _places(launch))
     else:
-        yield from _alike(launch["indices"])
+        yield from _alike(given)
 
 
 def put_by_mask(launch: Launch, mask: torch.Tensor, found: int) -> Iterator[Step]:
