@@ -130,11 +130,15 @@ def on_card(made: tuple[Any, Any], way: str) -> Outcome:
         found, error = _attempt(made, "cuda", way)
         bound = not BOUNDS.isdisjoint(gpu.notes)
         for value in gc.get_objects():
-            if isinstance(value, functools._lru_cache_wrapper):
+            if isinstance(value, functools._lru_cache_wrapper) and _tensors_in(value):
                 value.cache_clear()  # The model's library would keep it on a real card, too.
         gc.collect()
         torch._C._cuda_clearCublasWorkspaces()
         return Outcome(found, error, torch.cuda.memory_allocated(), bound)
+
+
+def _tensors_in(cache: Any) -> bool:
+    return any(isinstance(value, torch.Tensor) for value in gc.get_referents(cache))
 
 
 def differences(made: tuple[Any, Any], ways: list[str]) -> Iterator[str]:
