@@ -218,7 +218,7 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
             "own?"
         )
     if search.limit is None:
-        return f"It fits on a {card.name} for every {name} up to {best}: {held}."
+        return f"It fits on a {card.name} for every value of {name} up to {best}: {held}."
     verdict = f"{name} = {best} fits on a {card.name}: {held}."
     if after is None:
         return f"{verdict} {search.limit} does not."

@@ -98,7 +98,7 @@ def test_what_never_fits_and_what_always_fits_is_said(here, script):
     assert never.sentences[0].startswith("It never fits on a Tesla T4: with batch = 1 it lacks ")
     always = here.fit(program, "H100", between=(1, 512))
     assert (always.best, always.limit) == (512, None)
-    assert "for every batch up to 512" in always.sentences[0]
+    assert "for every value of batch up to 512" in always.sentences[0]
 
 
 def test_another_reason_than_memory_is_told_apart(here, tmp_path):

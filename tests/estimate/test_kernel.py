@@ -74,7 +74,7 @@ def test_the_kernel_stands_as_before(kernel):
     kernel.run(STANDING)
     before = answer(kernel, "state()")
     ran = kernel.run(CELL)
-    assert "It fits on a Tesla T4 for every rows up to 4" in shown(ran)
+    assert "It fits on a Tesla T4 for every value of rows up to 4" in shown(ran)
     assert ran.text() == ""
     assert answer(kernel, "state()") == before
 

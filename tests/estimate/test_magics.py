@@ -41,7 +41,7 @@ x = torch.zeros(rows, 1 << 20, device="cuda")
 def test_fit_answers_under_the_cell_and_runs_nothing_here(run, tmp_path):
     page = tmp_path / "fit.html"
     said = run(f"%%nbmem fit rows --gpu T4 --between 4 16 --html '{page}'\n{CELL}")
-    assert "It fits on a Tesla T4 for every rows up to 16" in said.out
+    assert "It fits on a Tesla T4 for every value of rows up to 16" in said.out
     assert "nbmem: fit rows: 4: " in said.err  # a terminal's progress
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert "rows" not in run.names

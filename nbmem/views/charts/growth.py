@@ -23,6 +23,8 @@ LEFT, RIGHT, TOP, BOTTOM = 66, 530, 12, 250
 FITS = COLOURS[Category.ACTIVATIONS]
 FULL = COLOURS[Category.GRADIENTS]
 LINE = COLOURS[Category.WEIGHTS]
+_HIGH = 18
+"""Pixels that a line of text takes."""
 _BEYOND = 1.35
 """The axis ends at so many times the first value that does not fit."""
 
@@ -44,7 +46,8 @@ def growth(fit: Fit) -> Picture | None:
         return BOTTOM - (BOTTOM - TOP) * max(count, 0) / top
 
     parts: list[Markup] = []
-    for tick in axes.byte_ticks(int(top)):
+    ticks = axes.byte_ticks(int(top))
+    for tick in ticks:
         parts.append(rule(LEFT, y(tick.at), RIGHT, y(tick.at), stroke=INK, stroke_opacity="0.3"))
         parts.append(label(LEFT - 8, y(tick.at) + 5, tick.text, anchor="end"))
     parts += [
@@ -54,9 +57,9 @@ def growth(fit: Fit) -> Picture | None:
     parts.append(label((LEFT + RIGHT) / 2, BOTTOM + 40, fit.variable, anchor="middle"))
     room = fit.card.total - fit.card.margin
     parts.append(rule(LEFT, y(room), RIGHT, y(room), stroke=FULL, stroke_dasharray="6 4"))
-    parts.append(
-        label(LEFT + 6, y(room) - 7, f"{fit.card.name} less the margin: {format_bytes(room)}")
-    )
+    crossed = any(0 < y(room) - y(tick.at) < _HIGH for tick in ticks)
+    base = y(room) + (_HIGH if crossed else -7)
+    parts.append(label(LEFT + 6, base, f"{fit.card.name} less the margin: {format_bytes(room)}"))
     if fit.total is not None:
         points = [(x(right * i / 60), y(fit.total.at(right * i / 60))) for i in range(61)]
         path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
