@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbmem.views import style
-from nbmem.views.markup import Markup, element, one_line
+from nbmem.views.markup import Markup, element, escape, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ class Grid:
         head = element(
             "tr",
             *(
-                element("th", name, scope="col", style=self._style(i, style.HEAD))
+                element("th", *_broken(name), scope="col", style=self._style(i, style.HEAD))
                 for i, name in enumerate(self.head)
             ),
         )
@@ -96,6 +96,12 @@ class Grid:
             look += style.filled(cell.share)
         note = [element("div", cell.note, style=style.SMALL)] if cell.note else []
         return element("td", cell.text, *note, title=cell.exact, style=look)
+
+
+def _broken(name: str) -> list[Markup]:
+    """A column's name, of two lines if it has so many."""
+    first, *rest = name.split("\n")
+    return [escape(first), *(m for line in rest for m in (element("br"), escape(line)))]
 
 
 def _lines(row: Sequence[str]) -> list[list[str]]:
