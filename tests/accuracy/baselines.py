@@ -71,6 +71,8 @@ def tracker(name: str) -> int:
     from torch.distributed._tools.mem_tracker import MemTracker
 
     build, opts = CFG[name]
+    if opts.get("offload"):
+        raise NotImplementedError("tensors on the CPU cannot be offloaded to it")
     with torch.device("meta"):  # initial values may be read while they are made (trunc_normal_)
         model, batch, loss_of = build()
     with FakeTensorMode(allow_non_fake_inputs=True):
