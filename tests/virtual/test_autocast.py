@@ -1,5 +1,7 @@
 """CUDA's autocast on the virtual card: the same operators as torch's own, with the same bytes."""
 
+import re
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
@@ -10,15 +12,15 @@ from nbmem.virtual.install import autocast
 
 
 def test_every_operator_that_torch_casts_is_known():
-    torchs = set(torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA"))
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
+    named = re.compile(r"imname|\.names_")  # overloads for named dimensions, gone in torch 2.13
+    torchs = {name for name in registered if name.startswith("aten::") and not named.search(name)}
     tables = (
         autocast.LOWER, autocast.FLOAT32, autocast.FLOAT32_RESULT, autocast.FLOAT32_OVERLOAD,
         autocast.WIDEST, autocast.RECURRENT,
     )  # fmt: skip
     ours = {f"aten::{name}" for table in tables for name in table}
-    assert {name for name in torchs if name.startswith("aten::")} - ours <= {
-        "aten::binary_cross_entropy"  # torch's own kernel refuses it
-    }
+    assert torchs - ours == {"aten::binary_cross_entropy"}  # torch's own kernel refuses it
 
 
 @pytest.mark.parametrize(

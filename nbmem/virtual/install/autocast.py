@@ -42,7 +42,7 @@ FLOAT32 = (
     "logsumexp", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
     "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
     "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
-    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "linalg_matrix_sqrth",
 )  # fmt: skip
 FLOAT32_RESULT = (
     "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "sum",
