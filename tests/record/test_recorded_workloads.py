@@ -70,3 +70,14 @@ def test_the_books_balance_without_a_note(traced):
     for phase in report.phases:
         phase.ledger_at_end.check(allocated=phase.allocated, reserved=phase.reserved)
         phase.ledger_at_peak.check(allocated=phase.peak_allocated)
+
+
+def test_the_peaks_are_the_recorded_ones(traced):
+    raw, report = traced
+    # Where cuDNN is not installed, the workspaces of convolutions and LSTMs are rules alone.
+    for mine, name, most in (
+        (report.peak.allocated, "peak_allocated", 0.02),
+        (report.peak.reserved, "peak_reserved", 0.03),
+    ):
+        real = max(bound[name] for bound in raw["bounds"])
+        assert mine == pytest.approx(real, rel=most), name
