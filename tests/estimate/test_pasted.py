@@ -88,6 +88,12 @@ def options(here):
     return {option.key: option for option in found.options}
 
 
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch):
+    """The lines for expandable segments set a variable: it goes with the test."""
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")
+
+
 KEYS = (
     "expandable", "fused", "channels_last", "inplace", "autocast", "no_foreach", "micro2",
     "micro4", "checkpoint", "offload", "sgd",

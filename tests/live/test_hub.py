@@ -77,6 +77,7 @@ class Reader:
                 reserved=self.allocated,
                 process=None,
                 free=None,
+                driver=0,
                 peak=self.allocated,
                 by_category=(),
             ),
