@@ -72,6 +72,7 @@ def test_the_books_balance_without_a_note(traced):
         phase.ledger_at_peak.check(allocated=phase.peak_allocated)
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 11), reason="the runs were recorded with torch 2.11")
 def test_the_peaks_are_the_recorded_ones(traced):
     raw, report = traced
     # Where cuDNN is not installed, the workspaces of convolutions and LSTMs are rules alone.
