@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.events import BlockState
+from nbmem.core.snapshot_form import listed_segments
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nbmem.virtual.device import VirtualGPU
     from nbmem.virtual.machine import Machine
-
-_STATES = {
-    BlockState.INACTIVE: "inactive",
-    BlockState.ALLOCATED: "active_allocated",
-    BlockState.PENDING: "active_pending_free",
-}
 
 
 def snapshot_of(machine: Machine, *, traces: bool = True, pool: Any = None) -> dict[str, Any]:
@@ -44,49 +40,13 @@ def _annotations(machine: Machine) -> list[dict[str, Any]]:
     return sorted(found, key=lambda note: int(note["time_us"]))
 
 
-def _segments(gpu: VirtualGPU) -> list[dict[str, Any]]:
+def _segments(gpu: VirtualGPU) -> Iterator[dict[str, Any]]:
     layout = gpu.allocator.layout()
-    rows, blocks = layout.segments, layout.blocks
-    found: list[dict[str, Any]] = []
-    at = 0
-    for n in range(len(rows)):
-        addr, size = int(rows.addr[n]), int(rows.size[n])
-        inside: list[dict[str, Any]] = []
-        while at < len(blocks) and int(blocks.addr[at]) < addr + size:
-            inside.append(_block(gpu, blocks, at))
-            at += 1
-        active = [b for b in inside if b["state"] != "inactive"]
-        found.append(
-            {
-                "device": gpu.index,
-                "address": addr,
-                "total_size": size,
-                "allocated_size": sum(
-                    b["size"] for b in active if b["state"] == "active_allocated"
-                ),
-                "active_size": sum(b["size"] for b in active),
-                "requested_size": sum(b["requested_size"] for b in active),
-                "stream": int(rows.stream[n]),
-                "segment_type": "small" if rows.small[n] else "large",
-                "segment_pool_id": gpu.pools.pair(int(rows.pool[n])),
-                "is_expandable": bool(rows.expandable[n]),
-                "frames": [],
-                "blocks": inside,
-            }
-        )
-    return found
 
+    def frames(row: int) -> list[dict[str, Any]]:
+        return gpu.history.frames_at(int(layout.blocks.addr[row]))
 
-def _block(gpu: VirtualGPU, blocks: Any, at: int) -> dict[str, Any]:
-    state = BlockState(int(blocks.state[at]))
-    addr = int(blocks.addr[at])
-    return {
-        "address": addr,
-        "size": int(blocks.size[at]),
-        "requested_size": int(blocks.requested[at]),
-        "state": _STATES[state],
-        "frames": gpu.history.frames_at(addr) if state is not BlockState.INACTIVE else [],
-    }
+    return listed_segments(layout, gpu.index, frames, gpu.pools.pair)
 
 
 def _settings(gpu: VirtualGPU) -> dict[str, Any]:

@@ -9,13 +9,13 @@ context_for_id). Tools that show `user_metadata` have the same there. Pickle pro
 from __future__ import annotations
 
 import pickle
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbmem.core.categories import Category
-from nbmem.core.events import Action, BlockState
+from nbmem.core.events import Action
+from nbmem.core.snapshot_form import listed_segments
 from nbmem.core.torch_snapshot import pool_id
 from nbmem.views.exports.places import cells_of, phases_of
 
@@ -23,15 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nbmem.core.events import Blocks
     from nbmem.ledger.books import Books
     from nbmem.report import Report
-
-_STATES = {
-    BlockState.INACTIVE: "inactive",
-    BlockState.ALLOCATED: "active_allocated",
-    BlockState.PENDING: "active_pending_free",
-}
 
 
 def write(report: Report, books: Books, path: Path) -> None:
@@ -115,36 +108,11 @@ def _annotations(books: Books) -> list[dict[str, Any]]:
 
 
 def _segments(books: Books, told: _Told) -> Iterator[dict[str, Any]]:
-    segments, blocks = books.trace.end.segments, books.trace.end.blocks
-    ends = np.searchsorted(blocks.addr, segments.addr + segments.size).tolist()
-    live = books.live(books.events)
+    layout, live = books.trace.end, books.live(books.events)
     row_at = dict(zip(books.followed.allocations.addr[live].tolist(), live.tolist(), strict=True))
-    for n, (begin, end) in enumerate(pairwise([0, *ends])):
-        inside = [_block(blocks, at, told, row_at) for at in range(begin, end)]
-        active = [block for block in inside if block["state"] != "inactive"]
-        yield {
-            "device": books.trace.info.index,
-            "address": int(segments.addr[n]),
-            "total_size": int(segments.size[n]),
-            "allocated_size": sum(b["size"] for b in active if b["state"] == "active_allocated"),
-            "active_size": sum(b["size"] for b in active),
-            "requested_size": sum(b["requested_size"] for b in active),
-            "stream": int(segments.stream[n]),
-            "segment_type": "small" if segments.small[n] else "large",
-            "segment_pool_id": pool_id(int(segments.pool[n])),
-            "is_expandable": bool(segments.expandable[n]),
-            "frames": [],
-            "blocks": inside,
-        }
 
+    def frames(block: int) -> list[dict[str, Any]]:
+        row = row_at.get(int(layout.blocks.addr[block]))
+        return told.stack(int(layout.blocks.stack[block])) if row is None else told.frames(row)
 
-def _block(blocks: Blocks, at: int, told: _Told, row_at: dict[int, int]) -> dict[str, Any]:
-    addr = int(blocks.addr[at])
-    row = row_at.get(addr)
-    return {
-        "address": addr,
-        "size": int(blocks.size[at]),
-        "requested_size": int(blocks.requested[at]),
-        "state": _STATES[BlockState(int(blocks.state[at]))],
-        "frames": told.stack(int(blocks.stack[at])) if row is None else told.frames(row),
-    }
+    return listed_segments(layout, books.trace.info.index, frames, pool_id)
