@@ -288,7 +288,13 @@ def test_nothing_leaks_after_an_error(gpu):
         (lambda x: x > 0, 0),  # a masked fill
         (lambda _: slice(0, 2), 0),  # a fill
         (lambda x: (x[:, 0] > 0, 1), 0),
-        (lambda _: torch.zeros(2, dtype=torch.int64, device="cuda"), 512),  # indices: on the card
+        pytest.param(  # indices: on the card
+            lambda _: torch.zeros(2, dtype=torch.int64, device="cuda"),
+            512,
+            marks=pytest.mark.skipif(
+                torch.__version__ >= (2, 14), reason="newer torch fills by index: index_fill_"
+            ),
+        ),
     ],
 )
 def test_a_number_is_written_from_the_cpu_as_on_cuda(gpu, index, held):

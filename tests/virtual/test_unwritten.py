@@ -166,4 +166,5 @@ def test_a_model_built_on_the_cpu_takes_no_host_memory_in_an_estimate(tmp_path):
 
     trace = nbmem.estimate(train, gpu="H100")
     assert trace.report().peak.allocated >= 4 << 30
-    assert int(report.read_text().split()[1]) >> 10 < 700  # MiB; torch itself takes half of it
+    # MiB; torch itself takes half of it, more in a build with CUDA.
+    assert int(report.read_text().split()[1]) >> 10 < (700 if torch.version.cuda is None else 1000)
