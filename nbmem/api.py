@@ -166,7 +166,8 @@ class Trace:
         from nbmem.views.exports import find_format
 
         chosen, target = find_format(form), Path(path)
-        chosen.write(self.report(device), books_of(self._finished(), device), target)
+        session = self._finished()
+        chosen.write(lambda: self.report(device), lambda: books_of(session, device), target)
         return target
 
     def _finished(self) -> Session:

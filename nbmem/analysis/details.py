@@ -103,15 +103,16 @@ def chosen_rows(books: Books, peak: int, most: int = LIVES) -> Ints:
 
 def born_in(books: Books, row: int) -> str | None:
     """Phase and step of an allocation's birth; None before the recording and between phases."""
-    return _phase(books, int(books.born_in[row]))
+    return phase_text(books, int(books.born_in[row]))
 
 
 def phase_at(books: Books, position: int) -> str | None:
     """The same of the event that led to a position."""
-    return _phase(books, int(books.phases.of(np.array([position - 1], np.int64))[0]))
+    return phase_text(books, int(books.phases.of(np.array([position - 1], np.int64))[0]))
 
 
-def _phase(books: Books, index: int) -> str | None:
+def phase_text(books: Books, index: int) -> str | None:
+    """A phase and its step, by its place in the books' phases; None for NOWHERE."""
     if index < 0:
         return None
     span = books.phases.spans[index][1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -86,14 +85,13 @@ def write_report(
             trace.save(targets["save"])
         report = _without_commands(trace.report(device))
         if "json" in targets:
-            from nbmem.views.exports.report import report_json
+            from nbmem.views.exports import report as figures
 
-            text = json.dumps(report_json(report), indent=2)
-            targets["json"].write_text(f"{text}\n", encoding="utf-8")
+            figures.write(report, targets["json"])
         if "html" in targets:
-            from nbmem.views.html import render_page
+            from nbmem.views.exports import page
 
-            targets["html"].write_text(render_page(report), encoding="utf-8")
+            page.write(report, targets["html"])
         if not quiet:
             from nbmem.views.text import render_text
 

@@ -24,20 +24,45 @@ class Format(NamedTuple):
     Attributes:
         name: What the user types.
         what: What is in the file, and who reads it.
-        write: Writes it; raises OSError where the file cannot be written.
+        of_report: Writes it from the report; None where it is made of the books.
+        of_books: The other way round. Both raise OSError where the file cannot be written.
     """
 
     name: str
     what: str
-    write: Callable[[Report, Books, Path], None]
+    of_report: Callable[[Report, Path], None] | None = None
+    of_books: Callable[[Books, Path], None] | None = None
+
+    def write(self, report: Callable[[], Report], books: Callable[[], Books], path: Path) -> None:
+        """Write it from what it is made of; the other is not read.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        if self.of_report is not None:
+            self.of_report(report(), path)
+        if self.of_books is not None:
+            self.of_books(books(), path)
 
 
 FORMATS = (
-    Format("html", "the report as a page that stands alone", page.write),
-    Format("json", "the report's figures in a stable form, for scripts", report.write),
-    Format("csv", "every allocation: bytes, category, name, birth, death, line", allocations.write),
-    Format("perfetto", "cells, phases and bytes over time, for ui.perfetto.dev", perfetto.write),
-    Format("snapshot", "what torch dumps, labelled, for pytorch.org/memory_viz", snapshot.write),
+    Format("html", "the report as a page that stands alone", of_report=page.write),
+    Format("json", "the report's figures in a stable form, for scripts", of_report=report.write),
+    Format(
+        "csv",
+        "every allocation: bytes, category, name, birth, death, line",
+        of_books=allocations.write,
+    ),
+    Format(
+        "perfetto",
+        "cells, phases and bytes over time, for ui.perfetto.dev",
+        of_books=perfetto.write,
+    ),
+    Format(
+        "snapshot",
+        "what torch dumps, labelled, for pytorch.org/memory_viz",
+        of_books=snapshot.write,
+    ),
 )
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbmem.ledger.books import Books
-    from nbmem.report import Report
 
 COLUMNS = (
     "allocation", "bytes", "block", "category", "name", "cell", "phase", "step", "born_us",
@@ -28,9 +27,8 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def write(report: Report, books: Books, path: Path) -> None:
+def write(books: Books, path: Path) -> None:
     """Write it."""
-    del report
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(COLUMNS)

@@ -9,11 +9,9 @@ from nbmem.views.html import render_page
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbmem.ledger.books import Books
     from nbmem.report import Report
 
 
-def write(report: Report, books: Books, path: Path) -> None:
+def write(report: Report, path: Path) -> None:
     """Write it."""
-    del books
     path.write_text(render_page(report), encoding="utf-8")

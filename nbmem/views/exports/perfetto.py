@@ -22,24 +22,23 @@ if TYPE_CHECKING:
 
     from nbmem.core.spans import Span
     from nbmem.ledger.books import Books
-    from nbmem.report import Report
 
 BINS = 5_000
 """Stretches of the recording, each with its highest and its lowest moment: a few MB at most."""
 TRACKS = {"cell": 1, "step": 2, "phase": 3, "block": 4}
 
 
-def write(report: Report, books: Books, path: Path) -> None:
+def write(books: Books, path: Path) -> None:
     """Write it."""
-    events = [*_names(report), *_spans(books), *_steps(books), *_failures(books), *_bytes(books)]
+    events = [*_names(books), *_spans(books), *_steps(books), *_failures(books), *_bytes(books)]
     trace = {"displayTimeUnit": "ms", "traceEvents": events}
     path.write_text(json.dumps(trace, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
-def _names(report: Report) -> Iterator[dict[str, Any]]:
-    card = report.device
+def _names(books: Books) -> Iterator[dict[str, Any]]:
+    card = books.trace.info
     process = {"ph": "M", "pid": card.index}
-    title = f"{report.title}: cuda:{card.index} {card.name}"
+    title = f"{books.session.name}: cuda:{card.index} {card.name}"
     yield process | {"name": "process_name", "args": {"name": title}}
     for kind, track in TRACKS.items():
         yield process | {"tid": track, "name": "thread_name", "args": {"name": f"{kind}s"}}

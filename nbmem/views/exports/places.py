@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.details import phase_text
+from nbmem.ledger.phase_map import NOWHERE
+
 if TYPE_CHECKING:
     from nbmem.ledger.books import Books
 
@@ -23,9 +26,5 @@ def cells_of(books: Books) -> list[str | None]:
 
 def phases_of(books: Books) -> list[str | None]:
     """The phase of each event, with its step; None outside of phases."""
-    texts: list[str | None] = [
-        span.name if span.step is None else f"{span.name}, step {span.step}"
-        for _, span in books.phases.spans
-    ]
-    texts.append(None)  # where PhaseMap says NOWHERE, which is -1
+    texts = {index: phase_text(books, index) for index in range(NOWHERE, len(books.phases.spans))}
     return [texts[index] for index in books.phases.of(np.arange(books.events)).tolist()]

@@ -24,13 +24,11 @@ from nbmem.core.categories import Category
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbmem.ledger.books import Books
     from nbmem.report import Autopsy, Finding, PhaseRow, Report
 
 
-def write(report: Report, books: Books, path: Path) -> None:
+def write(report: Report, path: Path) -> None:
     """Write it."""
-    del books
     path.write_text(json.dumps(report_json(report), indent=2) + "\n", encoding="utf-8")
 
 

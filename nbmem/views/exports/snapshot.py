@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbmem.ledger.books import Books
-    from nbmem.report import Report
 
 
-def write(report: Report, books: Books, path: Path) -> None:
+def write(books: Books, path: Path) -> None:
     """Write it; other cards than this one are empty in it."""
-    del report
     ordinal, told = books.trace.info.index, _Told(books)
     snapshot = {
         "segments": list(_segments(books, told)),
