@@ -6,8 +6,9 @@ import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from nbmem.core.entry import described, entry, lost_sentence
 from nbmem.core.errors import NbmemError, UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
 
 _running: list[tuple[Trace, Recorder]] = []
 """Traces in progress, outermost first, with the one recorder: only the outermost records."""
+
+
+class Closed(NamedTuple):
+    """A recording that has ended and is not frozen yet.
+
+    Attributes:
+        recorder: Has it.
+        error: The exception that ended it, as text; None if it ended well.
+    """
+
+    recorder: Recorder
+    error: str | None
 
 
 class Trace:
@@ -53,14 +66,25 @@ class Trace:
         self._options: dict[str, Any] = {"stacks": stacks, "device": device}
         self._namespace = namespace
         self._outer: Trace | None = None
+        self._closed: Closed | None = None
+        self._faults: list[str] = []
         self._reports: dict[int | None, Report] = {}
 
+    def _itself(self, *_arguments: Any) -> Self:
+        return self
+
+    @entry("this recording", otherwise=_itself)
     def start(self) -> Self:
-        """Begin to record; a second call while it records does nothing."""
+        """Begin to record; a second call while it records does nothing.
+
+        Where nbmem fails, nothing is recorded, and `report` says why. An interrupt (Ctrl-C) is the
+        user's: it is delivered when this returns, and nothing is left on.
+        """
         if any(trace is self for trace, _ in _running):
             return self
-        self.session, self._outer = None, None
+        self.session, self._outer, self._closed = None, None, None
         self._reports.clear()
+        self._faults.clear()
         if _running:
             self._outer, recorder = _running[0]
             recorder.begin_block(self.name)
@@ -70,22 +94,64 @@ class Trace:
         _running.append((self, recorder))
         return self
 
+    def _in_any_case(self, error: BaseException | None = None) -> Self:
+        self.close(error)
+        self.freeze()
+        return self
+
+    @entry("the end of the recording", otherwise=_in_any_case)
     def stop(self, error: BaseException | None = None) -> Self:
         """End, and freeze what was recorded.
+
+        An interrupt (Ctrl-C) meanwhile ends the look at who holds what, and is delivered when this
+        returns; what was recorded is kept.
 
         Args:
             error: The exception that ended the run; only its text is kept.
         """
-        from nbmem.core.oom import error_text
+        self.close(error)
+        for _ in self.look():
+            pass
+        self.freeze()
+        if self._closed is not None and self._closed.recorder.interrupted:
+            raise KeyboardInterrupt  # which `entry` delivers
+        return self
 
+    def close(self, error: BaseException | None = None) -> None:
+        """End the recording itself: from here on nothing of nbmem's is in torch. Never raises.
+
+        `stop` does this first. Whoever calls it alone calls `look`, or not, and then `freeze`.
+
+        Args:
+            error: The exception that ended the run; only its text is kept.
+        """
         while any(trace is self for trace, _ in _running):
-            last, recorder = _running.pop()  # one inside that was never stopped ends here, too
+            last, recorder = _running[-1]  # one inside that was never stopped ends here, too
             if last._outer is not None:  # noqa: SLF001 - this class's own
                 recorder.end_block()
             else:
-                _note_limits_of_virtual_card(recorder)
-                last.session = recorder.stop(last.name, error_text(error))
-        return self
+                with recorder.guard("what the virtual card could not do"):
+                    _note_limits_of_virtual_card(recorder)
+                recorder.close()
+                last._closed = Closed(recorder, _text_of(error))  # noqa: SLF001
+            _running.pop()
+
+    def look(self) -> Iterator[None]:
+        """After `close`: see who holds what, in pieces of a few milliseconds. Never raises.
+
+        It may be left after any piece. Nothing that uses tensors may run before it is over.
+        """
+        if self._closed is not None and self.session is None:
+            yield from self._closed.recorder.look()
+
+    def freeze(self) -> None:
+        """After `close`: make a session of what is there. Never raises."""
+        if self._closed is not None and self.session is None:
+            self.session = self._closed.recorder.freeze(self.name, self._closed.error)
+
+    def lost(self, part: str, err: BaseException) -> None:
+        """Keep what went wrong, for `report`."""
+        self._faults.append(lost_sentence(part, err))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -173,6 +239,8 @@ class Trace:
     def _finished(self) -> Session:
         if self.session is not None:
             return self.session
+        if self._faults:
+            raise NbmemError(" ".join(self._faults))
         if self._outer is not None:
             raise UsageError(
                 f"{self.name!r} was traced inside {self._outer.name!r}: its figures are a block of "
@@ -277,6 +345,16 @@ def open(path: str | Path) -> Trace:  # noqa: A001 - the word that a user looks 
     opened = Trace(session.name)
     opened.session = session
     return opened
+
+
+def _text_of(error: BaseException | None) -> str | None:
+    """An exception as text, whatever its own class does when it is asked for one."""
+    from nbmem.core.oom import error_text
+
+    try:
+        return error_text(error)
+    except Exception:  # noqa: BLE001 - the user's `__str__`
+        return None if error is None else described(error)
 
 
 def running_recorder() -> Recorder | None:

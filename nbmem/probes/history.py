@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from nbmem.core.entry import entry
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.probes.cuda import import_torch, initialized_torch
+from nbmem.probes.lent import Wrapped
+
+if TYPE_CHECKING:
+    from nbmem.probes.lent import Lost
 
 
 class HistoryProbe:
     """Turns torch's memory history on and off, and takes it.
 
-    If the user records it already, nbmem joins: it changes no setting and leaves it on.
+    If the user records it already, nbmem joins: it changes no setting and leaves it on. If the user
+    turns it on or off meanwhile, it is theirs from then on.
 
     Args:
         max_entries: Size of the ring that torch keeps (always bounded).
         stacks: Take a Python stack at each allocation (13% of a CPU-bound step on an H100 host;
             without stacks 4%).
+        lost: Leaves a note of a fault that torch's own code met.
     """
 
-    def __init__(self, *, max_entries: int, stacks: bool) -> None:
+    def __init__(self, *, max_entries: int, stacks: bool, lost: Lost) -> None:
         self.max_entries = max_entries
         self.stacks = stacks
         self.joined = False
+        self.lost = lost
         self._on = False
         self._waiting = False
+        self._calling = False
+        self._watch: Wrapped | None = None
 
     def start(self) -> None:
         """Record from now on, or from the moment in which the user's code initializes CUDA.
@@ -48,6 +58,7 @@ class HistoryProbe:
         # one to make a context: torch runs this at the end of its own initialization.
         torch.cuda._lazy_call(self._begin)  # noqa: SLF001
 
+    @entry("the memory history")
     def _begin(self) -> None:
         if not self._waiting:  # stopped before CUDA came up
             return
@@ -55,20 +66,33 @@ class HistoryProbe:
         torch: Any = initialized_torch() or import_torch()
         enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # noqa: SLF001
         self.joined = bool(enabled is not None and enabled())
-        if not self.joined:
-            self._record("alloc" if self.stacks else None)
         self._on = True
+        if not self.joined:
+            self._record("all", "alloc" if self.stacks else None)
+            if hasattr(torch._C, "_cuda_record_memory_history"):  # noqa: SLF001
+                self._watch = Wrapped(
+                    torch._C,  # noqa: SLF001
+                    "_cuda_record_memory_history",
+                    self._users_call,
+                    self.lost,
+                )
+                self._watch.lend()
 
-    def _record(self, context: str | None) -> None:
+    def _users_call(self, *_args: Any, **_kwargs: Any) -> None:
+        """The user turns the history on or off: it is not nbmem's to turn off any more."""
+        self.joined = self.joined or not self._calling
+
+    def _record(self, enabled: str | None, context: str | None = None) -> None:
         torch: Any = import_torch()
-        torch.cuda.memory._record_memory_history(  # noqa: SLF001
-            "all", context=context, stacks="python", max_entries=self.max_entries
-        )
-
-    def drop_stacks(self) -> None:
-        """Go on without stacks, where nbmem itself began to take them."""
-        if self._on and not self.joined and self.stacks:
-            self._record(None)
+        record = torch.cuda.memory._record_memory_history  # noqa: SLF001
+        self._calling = True
+        try:
+            if enabled is None:
+                record(None)
+            else:
+                record(enabled, context=context, stacks="python", max_entries=self.max_entries)
+        finally:
+            self._calling = False
 
     @property
     def recording(self) -> bool:
@@ -85,7 +109,8 @@ class HistoryProbe:
     def stop(self) -> None:
         """Turn the history off, unless it is the user's."""
         self._waiting = False
+        if self._watch is not None:
+            self._watch.give_back()
         if self._on and not self.joined:
-            torch: Any = import_torch()
-            torch.cuda.memory._record_memory_history(None)  # noqa: SLF001
+            self._record(None)
         self._on = False

@@ -6,15 +6,16 @@ or a tensor kept here would be the very leak that an out-of-memory error is know
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.entry import entry, is_ours
 from nbmem.core.events import Frame
 from nbmem.core.oom import Refusal
 from nbmem.probes.cuda import initialized_torch, loaded_torch, read_counters
+from nbmem.probes.modules import children_of, is_module, is_training, named_modules, own_parameters
 from nbmem.probes.tensors import modules_in
 
 if TYPE_CHECKING:
@@ -22,38 +23,39 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from nbmem.core.events import Stack
+    from nbmem.probes.lent import Lost
 
     Tell = Callable[[Refusal], None]
-
-logger = logging.getLogger("nbmem")
 
 _ENGINE = "_engine_run_backward"
 _CALLS = ("_call_impl", "_wrapped_call_impl")
 _NEAR = 2
 """Steps from a node of backward to the parameters that its layer owns (through a transpose)."""
 
-_listeners: list[tuple[Tell, Mapping[str, Any]]] = []
+_listeners: list[tuple[Tell, Mapping[str, Any], Lost]] = []
 _attached_to: list[Any] = [None]
 """torch has no way to take an observer out: one for each card stays, and is deaf without us."""
 
 
-def listen(tell: Tell, namespace: Mapping[str, Any]) -> Callable[[], None]:
+def listen(
+    tell: Tell, namespace: Mapping[str, Any], lost: Lost = lambda _part, _err: None
+) -> Callable[[], None]:
     """Be told of every request that fails from now on; does nothing where torch has no observer.
 
     Args:
         tell: Gets each refusal; must not raise.
         namespace: The notebook's names, to name a layer by.
+        lost: Leaves a note of a fault of nbmem's own.
 
     Returns:
         What ends it.
     """
-    entry = (tell, namespace)
-    _listeners.append(entry)
+    listener = (tell, namespace, lost)
+    _listeners.append(listener)
     _attach()
 
     def stop() -> None:
-        if entry in _listeners:
-            _listeners.remove(entry)
+        _listeners[:] = [other for other in _listeners if other is not listener]
 
     return stop
 
@@ -74,7 +76,7 @@ def place_of(error: BaseException, namespace: Mapping[str, Any]) -> tuple[Stack,
         stack.append(Frame(code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
     torch: Any = loaded_torch()
-    modules = list(_modules(reversed(frames), torch.nn.Module)) if torch is not None else []
+    modules = list(_modules(reversed(frames))) if torch is not None else []
     return tuple(reversed(stack)), _layer_of_call(modules, namespace)
 
 
@@ -88,13 +90,16 @@ def _attach() -> None:
     torch.cuda._lazy_call(lambda: attach(_refused))  # noqa: SLF001
 
 
+def _lost(part: str, err: Exception) -> None:
+    for _, _, lost in tuple(_listeners):
+        lost(part, err)
+
+
+@entry("an out-of-memory error", lost=_lost)  # an exception here would replace torch's own
 def _refused(device: int, wanted: int, capacity: int, free: int) -> None:
     """What torch calls, in the thread whose request failed and before it raises."""
-    for tell, namespace in tuple(_listeners):
-        try:
-            tell(_refusal(device, wanted, capacity, free, namespace))
-        except Exception:  # an exception here would replace torch's own
-            logger.debug("lost an out-of-memory error", exc_info=True)
+    for tell, namespace, _ in tuple(_listeners):
+        tell(_refusal(device, wanted, capacity, free, namespace))
 
 
 def _refusal(
@@ -103,7 +108,7 @@ def _refusal(
     torch: Any = initialized_torch()
     node = torch._C._current_autograd_node()  # noqa: SLF001
     frames = _frames(in_engine=node is not None)
-    modules = list(_modules(frames, torch.nn.Module))
+    modules = list(_modules(frames))
     total = int(torch.cuda.get_device_properties(device).total_memory)
     counters = read_counters(device)
     in_main = threading.current_thread() is threading.main_thread() or node is not None
@@ -122,7 +127,7 @@ def _refusal(
         layer=_layer_of_call(modules, namespace) or _layer_of_node(node, namespace),
         operator=None if node is None else str(node.name()),
         progress=_progress(modules),
-        evaluating=bool(modules) and not modules[-1].training and torch.is_grad_enabled(),
+        evaluating=bool(modules) and not is_training(modules[-1]) and torch.is_grad_enabled(),
         thread=None if in_main else threading.current_thread().name,
     )
 
@@ -132,8 +137,8 @@ def _frames(*, in_engine: bool) -> list[FrameType]:
 
     Backward runs in a thread of autograd's own, whose caller waits in another one.
     """
-    own: FrameType | None = sys._getframe(3)  # noqa: SLF001 - without _refused and what it calls
-    frames = list(_outwards(own))
+    own: FrameType | None = sys._getframe()  # noqa: SLF001 - the documented way to one's own
+    frames = [frame for frame in _outwards(own) if not is_ours(frame)]
     if in_engine and not any(frame.f_code.co_name == _ENGINE for frame in frames):
         for waiting in sys._current_frames().values():  # noqa: SLF001
             if any(frame.f_code.co_name == _ENGINE for frame in _outwards(waiting)):
@@ -148,7 +153,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _modules(frames: Iterable[FrameType], kind: type) -> Iterator[Any]:
+def _modules(frames: Iterable[FrameType]) -> Iterator[Any]:
     """The modules that are being called, innermost first.
 
     Only frames of torch's own are asked, whose locals are the call's arguments: on Python before
@@ -157,7 +162,7 @@ def _modules(frames: Iterable[FrameType], kind: type) -> Iterator[Any]:
     for frame in frames:
         if frame.f_code.co_name in _CALLS:
             module = frame.f_locals.get("self")
-            if isinstance(module, kind):
+            if is_module(module):
                 yield module
 
 
@@ -166,7 +171,7 @@ def _layer_of_call(modules: list[Any], namespace: Mapping[str, Any]) -> str | No
     if not modules:
         return None
     inner, outer = modules[0], modules[-1]
-    inside = next((name for name, module in outer.named_modules() if module is inner), "")
+    inside = next((name for name, module in named_modules(outer) if module is inner), "")
     root = next((name for name, module in modules_in(namespace) if module is outer), None)
     path = ".".join(part for part in (root or type(outer).__name__, inside) if part)
     return f"{path} ({type(inner).__name__})"
@@ -176,7 +181,7 @@ def _progress(modules: list[Any]) -> float | None:
     """How far the outermost module had come, if its layers are called in their order."""
     if not modules:
         return None
-    layers = [module for module in modules[-1].modules() if next(module.children(), None) is None]
+    layers = [m for _, m in named_modules(modules[-1]) if next(children_of(m), None) is None]
     place = next((i for i, layer in enumerate(layers) if layer is modules[0]), None)
     return None if place is None else (place + 1) / len(layers)
 
@@ -188,8 +193,8 @@ def _layer_of_node(node: Any, namespace: Mapping[str, Any]) -> str | None:
     """
     parameters = list(_parameters_near(node, _NEAR))
     for root, outer in modules_in(namespace) if parameters else ():
-        for inside, module in outer.named_modules():
-            own = tuple(module.parameters(recurse=False))
+        for inside, module in named_modules(outer):
+            own = tuple(own_parameters(module))
             if any(mine is found for mine in own for found in parameters):
                 path = f"{root}.{inside}" if inside else root
                 return f"{path} ({type(module).__name__})"

@@ -10,6 +10,18 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.cuda import initialized_torch, loaded_torch
+from nbmem.probes.holders.storages import dispatches, place_of
+from nbmem.probes.modules import (
+    children_of,
+    is_tensor,
+    is_training,
+    named_modules,
+    named_parameters,
+    param_groups,
+    parameters_of_group,
+    states,
+)
+from nbmem.probes.tensors import gradient_of, quiet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +38,7 @@ def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     """One call of an outermost module, at its end: a few attributes, a microsecond or two."""
     torch: Any = loaded_torch()
     return {
-        "training": bool(module.__dict__.get("training", True)),
+        "training": is_training(module),
         "grad": bool(torch.is_grad_enabled() and not torch.is_inference_mode_enabled()),
         "autocast": _autocast(torch),
         "rows": _rows(torch, args, kwargs),
@@ -36,18 +48,18 @@ def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 def module_facts(module: Any) -> dict[str, Any]:
     """Its class, parameters and repeated blocks; what DDP was told, if it is DDP."""
     torch: Any = loaded_torch()
-    parameters = list(module.parameters())
-    on_card = [p for p in parameters if p.is_cuda]
+    parameters = [p for _, p in named_parameters(module)]
+    on_card = [p for p in parameters if place_of(torch, p) is not None]
     found: dict[str, Any] = {
         "class": type(module).__name__,
-        "training": bool(module.__dict__.get("training", True)),
+        "training": is_training(module),
         "parameters": len(parameters),
         "bytes": _bytes(on_card),
         "float32_bytes": _bytes([p for p in on_card if p.dtype == torch.float32]),
         "blocks": _blocks(torch, module),
         "relu_not_inplace": sum(
             type(m).__name__ in _IN_PLACE and m.__dict__.get("inplace") is False
-            for m in module.modules()
+            for _, m in named_modules(module)
         ),
     }
     if type(module).__name__ == "DistributedDataParallel":
@@ -58,18 +70,19 @@ def module_facts(module: Any) -> dict[str, Any]:
 def optimizer_facts(optimizer: Any) -> dict[str, Any]:
     """Its class, switches, what its parameters take and whether it has stepped yet."""
     torch: Any = loaded_torch()
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.is_cuda]
-    states = [s for s in optimizer.state.values() if isinstance(s, dict)]
-    first = optimizer.param_groups[0] if optimizer.param_groups else {}
+    groups = param_groups(optimizer)
+    found = [p for group in groups for p in parameters_of_group(group)]
+    parameters = [p for p in found if place_of(torch, p) is not None]
+    first = groups[0] if groups else {}
     return {
         "class": type(optimizer).__name__,
         "torch": type(optimizer).__module__.startswith("torch."),
         "switches": {k: _plain(first[k]) for k in _SWITCHES if k in first},
         "parameters": [p.numel() * p.element_size() for p in parameters],
         "shapes": [list(p.shape) for p in parameters],
-        "with_gradient": [p.grad is not None for p in parameters],
+        "with_gradient": [gradient_of(p) is not None for p in parameters],
         "float32": all(p.dtype == torch.float32 for p in parameters),
-        "states": len(states),
+        "states": len(states(optimizer)),
     }
 
 
@@ -97,7 +110,7 @@ def _autocast(torch: Any) -> str | None:
 
 def _rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
     """The first dimension of the first tensor given: the rows of a batch, as a rule."""
-    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - a subclass's own code stays out
+    with quiet():
         return _first_rows(torch, args, kwargs)
 
 
@@ -105,20 +118,22 @@ def _first_rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     for value in (*args, *kwargs.values()):
         if type(value) in (list, tuple):
             value = next(iter(value), None)  # noqa: PLW2901 - a list of inputs
-        if isinstance(value, torch.Tensor) and value.dim() > 0:
-            return int(value.shape[0])
+        if is_tensor(value) and not dispatches(torch, type(value)):
+            shape = torch.Tensor.shape.__get__(value)
+            if len(shape):
+                return int(shape[0])
     return None
 
 
 def _blocks(torch: Any, module: Any) -> list[dict[str, Any]]:
     """Lists of three and more modules of one class: what checkpointing goes around."""
     found = []
-    for path, inner in module.named_modules():
-        if not isinstance(inner, (torch.nn.ModuleList, torch.nn.Sequential)):
+    for path, inner in named_modules(module):
+        if not issubclass(type(inner), (torch.nn.ModuleList, torch.nn.Sequential)):
             continue
-        children = list(inner.children())
+        children = [child for _, child in children_of(inner)]
         kinds = {type(child) for child in children}
-        if len(children) >= FEWEST_BLOCKS and len(kinds) == 1 and any(children[0].children()):
+        if len(children) >= FEWEST_BLOCKS and len(kinds) == 1 and any(children_of(children[0])):
             found.append({"path": path, "class": kinds.pop().__name__, "count": len(children)})
             if len(found) == MOST_BLOCKS:
                 break

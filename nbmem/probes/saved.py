@@ -112,7 +112,7 @@ class _Walk:
         """The tensors that a node has saved."""
         if not _is_leaf(node):
             for value in self._graphs.saved_by(node):
-                if isinstance(value, self._tensor):
+                if issubclass(type(value), self._tensor):
                     yield value
 
     def see(self, node: Any, tensor: Any) -> tuple[Seen | None, Any]:

@@ -1,32 +1,40 @@
-"""Where the training loop is: hooks on torch's modules, autograd engine and optimizers.
+"""Where the training loop is: torch's modules, autograd engine and optimizers, watched from inside.
 
-Nothing in the user's code changes, and nothing of theirs is held. Two things are done in an unusual
-way, for the sake of the promise that a traced run has the same exceptions and costs the same:
+Nothing in the user's code changes, and nothing of theirs is held. torch has hooks for some of this,
+but they can be met: one in a module is pickled with it and refused by a scripted one, and a global
+one takes every module inside off torch's fast path and puts a frame more into its tracebacks. So
+what torch itself looks up on its way is lent (lent.py says how):
 
-- Only the *outermost* module call is of interest. While it runs, the global hook is taken out, so
-  that the hundreds of calls inside it take torch's fast path.
-- torch has no hook around backward(). `_engine_run_backward` asks its logger for a level, and may
-  call `_register_logging_hooks_on_whole_graph` before and what that returned after the engine runs:
-  these two names are lent. A wrapper would put a frame of nbmem into every traceback of a failing
-  backward. https://github.com/pytorch/pytorch/blob/v2.13.0/torch/autograd/graph.py#L846
+- `Module._call_impl`, which `Module.__call__` calls: only the outermost call is told, and the
+  hundreds inside it cost 0.2 us each;
+- the engine behind `torch.autograd.graph.Variable`, which `_engine_run_backward` calls
+  (https://github.com/pytorch/pytorch/blob/v2.13.0/torch/autograd/graph.py#L846);
+- `_optimizer_step_pre_hooks` and `_post_hooks`, which an optimizer's step reads before and after
+  (https://github.com/pytorch/pytorch/blob/v2.13.0/torch/optim/optimizer.py#L488);
+- `zero_grad` of optimizers and modules.
+
+Each is told in the thread that does it.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
-import logging
-import threading
+import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.probes.cuda import import_torch
+from nbmem.probes.holders.objects import locals_of
+from nbmem.probes.lent import LentAttribute, LentMethod, LentName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from types import FrameType
+
+    from nbmem.probes.lent import Lost
 
 
 class Listener(Protocol):
-    """Who is told. Its methods must not raise; they hold nothing that they are given."""
+    """Who is told. Its methods hold nothing that they are given."""
 
     def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
         """The outermost module call begins; `in_backward` if it recomputes (checkpointing)."""
@@ -56,150 +64,128 @@ class Listener(Protocol):
 
 
 class TrainingHooks:
-    """Puts the hooks in, and takes every one of them out again."""
+    """Lends what is looked up, and takes back every part of it.
 
-    def __init__(self, listener: Listener) -> None:
+    Args:
+        listener: Is told.
+        lost: Leaves a note of a fault in here; the part that failed is deaf from then on.
+    """
+
+    def __init__(self, listener: Listener, lost: Lost) -> None:
         self._listener = listener
-        self._undo: list[Callable[[], None]] = []
-        self._global_pre: Any = None
-        self._backward_depth = 0
-        self._zero_depth = threading.local()
+        self._lost = lost
+        self._lent: list[LentMethod | LentAttribute | LentName] = []
+        self._listening = False
+        self._pid = os.getpid()
 
     def install(self) -> None:
         """Begin to tell the listener. Needs torch; parts that this torch lacks stay out."""
         torch: Any = import_torch()
-        if torch is None or self._undo:
+        if torch is None or self._lent:
             return
-        self._arm()
-        self._undo.append(self._disarm)
-        self._lend_engine_log(torch.autograd.graph)
+        module = torch.nn.Module
         optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides its name
-        for register, tell in (
-            ("register_optimizer_step_pre_hook", self._step_begins),
-            ("register_optimizer_step_post_hook", self._step_ends),
+        optimizer = optimizers.Optimizer
+        lost = self._deaf
+        if hasattr(module, "_wrapped_call_impl"):  # since torch 2.1
+            by = module._wrapped_call_impl.__code__  # noqa: SLF001
+            self._lend(LentMethod(module, "_call_impl", self._enter, lost, by))
+        if hasattr(torch.autograd.graph, "Variable"):
+            path = ("_execution_engine", "run_backward")
+            self._lend(LentName(torch.autograd.graph, "Variable", path, self._run, lost))
+        for name, read in (
+            ("_optimizer_step_pre_hooks", self._step_begins),
+            ("_optimizer_step_post_hooks", self._step_ends),
         ):
-            if hasattr(optimizers, register):
-                handle = getattr(optimizers, register)(tell)
-                self._undo.append(handle.remove)
-        self._wrap_zero_grad(torch.optim.Optimizer)
-        self._wrap_zero_grad(torch.nn.Module)
+            by_step = optimizers.__file__ or "", "wrapper"
+            self._lend(LentAttribute(optimizer, name, read, lost, by_step))
+        for owner in (optimizer, module):
+            self._lend(LentMethod(owner, "zero_grad", self._zero_grad, lost))
+        self._listening = True
 
     def remove(self) -> None:
         """Put everything back as it was."""
-        while self._undo:
-            self._undo.pop()()
+        self._listening = False
+        while self._lent:
+            self._lent[-1].give_back()
+            self._lent.pop()
+
+    def _lend(self, part: LentMethod | LentAttribute | LentName) -> None:
+        self._lent.append(part)
+        part.lend()
+
+    def _deaf(self, part: str, err: Exception) -> None:
+        self._listening = False
+        self._lost(part, err)
+
+    def _is_deaf(self) -> bool:
+        """After the end, after a fault, and in a child that was forked meanwhile."""
+        return not self._listening or os.getpid() != self._pid
+
+    # --- the outermost module call
+
+    def _enter(self, module: Any, frame: FrameType) -> Callable[[], None] | None:
+        torch: Any = import_torch()
+        if self._is_deaf() or torch.compiler.is_compiling() or torch._C._get_tracing_state():  # noqa: SLF001
+            return None
+        in_backward = _in_engine()
+        grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        given = locals_of(frame)
+        args, kwargs = given.get("args", ()), given.get("kwargs", {})
+        del given
+        self._listener.forward_begins(module, grad=grad, in_backward=in_backward)
+
+        def left() -> None:
+            if not self._is_deaf():
+                self._listener.forward_ends(module, args, kwargs, in_backward=in_backward)
+
+        return left
+
+    # --- backward
+
+    def _run(self, frame: FrameType) -> Callable[[], None] | None:
+        if self._is_deaf():
+            return None
+        if _in_engine():  # a backward inside a backward
+            return None
+        self._listener.backward_begins(locals_of(frame).get("t_outputs", ()))
+
+        def ran() -> None:
+            if not self._is_deaf():
+                self._listener.backward_ends()
+
+        return ran
 
     # --- optimizers
 
-    def _step_begins(
-        self, optimizer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
+    def _step_begins(self, optimizer: Any, frame: FrameType) -> None:
+        if self._is_deaf():
+            return
+        given = locals_of(frame)
+        args, kwargs = given.get("args", ()), given.get("kwargs", {})
         # args[0] is the optimizer again; Lightning and LBFGS give step() a closure.
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         self._listener.optimizer_begins(optimizer, closure=closure is not None)
 
-    def _step_ends(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        self._listener.optimizer_ends(optimizer)
+    def _step_ends(self, optimizer: Any, _frame: FrameType) -> None:
+        if not self._is_deaf():
+            self._listener.optimizer_ends(optimizer)
 
-    # --- the outermost module call
+    # --- zero_grad
 
-    def _arm(self) -> None:
-        torch: Any = import_torch()
-        if self._global_pre is None:
-            register = torch.nn.modules.module.register_module_forward_pre_hook
-            self._global_pre = register(self._enter)
+    def _zero_grad(self, _owner: Any, _frame: FrameType) -> Callable[[], None] | None:
+        if self._is_deaf():
+            return None
+        self._listener.zero_grad_begins()
 
-    def _disarm(self) -> None:
-        if self._global_pre is not None:
-            self._global_pre.remove()
-            self._global_pre = None
+        def done() -> None:
+            if not self._is_deaf():
+                self._listener.zero_grad_ends()
 
-    def _enter(self, module: Any, _args: tuple[Any, ...]) -> None:
-        torch: Any = import_torch()
-        if torch.compiler.is_compiling() or torch._C._get_tracing_state():  # noqa: SLF001
-            return
-        in_backward = self._backward_depth > 0
-        grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-
-        def leave(
-            module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], _result: Any
-        ) -> None:
-            handle.remove()
-            if self._undo:
-                self._arm()
-            self._listener.forward_ends(module, args, kwargs, in_backward=in_backward)
-
-        handle = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
-        self._disarm()
-        self._listener.forward_begins(module, grad=grad, in_backward=in_backward)
-
-    def rearm(self) -> None:
-        """Listen for the next module call, also if the last one was interrupted (Ctrl-C)."""
-        self._backward_depth = 0
-        if self._undo:
-            self._arm()
-
-    # --- backward
-
-    def _lend_engine_log(self, graph: Any) -> None:
-        if not all(hasattr(graph, n) for n in ("log", "_register_logging_hooks_on_whole_graph")):
-            return
-        log, register = graph.log, graph._register_logging_hooks_on_whole_graph  # noqa: SLF001
-
-        def begin(outputs: Any) -> Callable[[], None]:
-            unregister = register(outputs) if log.getEffectiveLevel() <= logging.DEBUG else None
-            self._backward_depth += 1
-            if self._backward_depth == 1:
-                self._listener.backward_begins(outputs)
-
-            def end() -> None:
-                self._backward_depth = max(0, self._backward_depth - 1)
-                if self._backward_depth == 0:
-                    self._listener.backward_ends()
-                if unregister is not None:
-                    unregister()
-
-            return end
-
-        graph.log = _AlwaysDebug(log)
-        graph._register_logging_hooks_on_whole_graph = begin  # noqa: SLF001
-
-        def give_back() -> None:
-            graph.log = log
-            graph._register_logging_hooks_on_whole_graph = register  # noqa: SLF001
-
-        self._undo.append(give_back)
-
-    # --- zero_grad, which has no hook of its own
-
-    def _wrap_zero_grad(self, owner: Any) -> None:
-        original = owner.__dict__["zero_grad"]
-
-        @functools.wraps(original)
-        def zero_grad(*args: Any, **kwargs: Any) -> Any:
-            depth = getattr(self._zero_depth, "value", 0)
-            self._zero_depth.value = depth + 1
-            if depth == 0:
-                self._listener.zero_grad_begins()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._zero_depth.value = depth
-                if depth == 0:
-                    self._listener.zero_grad_ends()
-
-        owner.zero_grad = zero_grad
-        self._undo.append(functools.partial(setattr, owner, "zero_grad", original))
+        return done
 
 
-class _AlwaysDebug:
-    """A logger as it was, but for its level: the engine then asks for its logging hooks."""
-
-    def __init__(self, log: logging.Logger) -> None:
-        self._log = log
-
-    def getEffectiveLevel(self) -> int:  # noqa: N802 - the logger's own name
-        return logging.DEBUG
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
+def _in_engine() -> bool:
+    """Whether this thread runs a node of a graph: on a card those are threads of the engine's."""
+    torch: Any = import_torch()
+    return bool(torch._C._current_graph_task_id() >= 0)  # noqa: SLF001

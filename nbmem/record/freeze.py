@@ -14,6 +14,7 @@ from nbmem.core.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes.cuda import device_info
 from nbmem.record.holders import columns
 from nbmem.record.identities import MAX_ROWS
+from nbmem.record.loops import one_loop
 from nbmem.record.phases import PhaseBuilder
 
 if TYPE_CHECKING:
@@ -40,9 +41,6 @@ def freeze(
     spans: tuple[Span, ...] = ()
     with recorder.guard("the phases"):
         spans = _spans(recorder, name, devices)
-    facts: dict[str, Any] = {}
-    with recorder.guard("what the program is made of"):
-        facts = recorder.program.facts(recorder.identities)
     if recorder.identities.full:
         recorder.note(
             f"More than {MAX_ROWS} tensors were seen; later ones are told apart by their births "
@@ -63,7 +61,7 @@ def freeze(
         notes=tuple(recorder.notes),
         error=error,
         refusals=tuple(recorder.refusals),
-        facts=facts,
+        facts=recorder.facts,
     )
 
 
@@ -158,8 +156,10 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
     main = max(range(len(devices)), key=lambda i: len(devices[i].events))
     device = devices[main]
     phases = PhaseBuilder(device.events, device.marks, _births(device.events, device.identities))
-    stretches = phases.build(recorder.turns.turns)
-    for stretch in stretches:
+    turns, why_none = one_loop(recorder.turns.turns, recorder.turns.names())
+    if why_none is not None:
+        recorder.note(why_none)
+    for stretch in phases.build(turns) if turns is not None else ():
         first, last = _places(stretch, devices, main)
         spans.append(
             Span(

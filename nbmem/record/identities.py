@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import weakref
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbmem.core.categories import Category
 from nbmem.core.session import Identities, Marks
-from nbmem.probes import tensors
+from nbmem.probes import modules, tensors
 from nbmem.probes.saved import Module, saved_tensors, why_unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 MAX_ROWS = 300_000
 """Beyond this many, births and lifetimes decide alone (a note says so)."""
+STEP = 1_000
+"""Tensors that are seen in one go: a few milliseconds."""
 _IN_GROUP = ".param_groups"
 
 
@@ -30,24 +33,43 @@ class Known:
         self.name = type(thing).__name__
 
 
+class Shown:
+    """What one thread's own calls have shown.
+
+    Attributes:
+        owners: Ids of its modules and optimizers.
+        parameters: Ids of their parameters.
+    """
+
+    __slots__ = ("owners", "parameters")
+
+    def __init__(self) -> None:
+        self.owners: set[int] = set()
+        self.parameters: set[int] = set()
+
+
 class Footprint:
     """Where a module's first and last parameters lay when it was walked, without a new walk."""
 
     __slots__ = ("_ends",)
 
     def __init__(self, module: Any) -> None:
-        parameters = list(module.parameters())
+        parameters = [p for _, p in modules.named_parameters(module)]
         ends = (*parameters[:1], *parameters[-1:])
-        self._ends = [(weakref.ref(p), p.data_ptr()) for p in ends]
+        self._ends = [(weakref.ref(p), tensors.address_of(p)) for p in ends]
 
     def holds(self) -> bool:
         """Whether they are still there."""
-        found = ((ref(), addr) for ref, addr in self._ends)
-        return all(p is not None and p.data_ptr() == addr for p, addr in found)
+        found = ((ref(), place) for ref, place in self._ends)
+        return all(p is not None and tensors.address_of(p) == place for p, place in found)
 
 
 class IdentityLog:
     """Sees modules, optimizers and tensors, and holds none of them.
+
+    Gradients are a thread's own: looked at are those of parameters that the modules and optimizers
+    of this very thread's loop have shown. What the notebook names counts as the home thread's,
+    which runs the cells, until another has shown it.
 
     Attributes:
         full: Whether sightings were left out.
@@ -61,6 +83,9 @@ class IdentityLog:
         self._modules: dict[int, Known] = {}
         self._optimizers: dict[int, Known] = {}
         self._parameters: dict[int, tuple[weakref.ref[Any], Known, str]] = {}
+        self._shown: dict[int, Shown] = {}  # by loop
+        self._home: int | None = None  # the home thread's loop, if it trains
+        self._named: set[int] = set()
         self._walked: dict[int, Footprint] = {}
         self._states: dict[int, tuple[int, ...]] = {}
         self._forwards: set[tuple[Any, ...]] = set()
@@ -71,27 +96,48 @@ class IdentityLog:
 
     # --- while the cell runs
 
-    def module(self, mark: int, module: Any) -> None:
+    def begin_loop(self, loop: int) -> None:
+        """A thread begins to train, under this number."""
+        self._shown[loop] = Shown()
+
+    def module(self, mark: int, module: Any, loop: int) -> None:
         """See a module's weights and buffers, unless its weights are where they were."""
         walked = self._walked.get(id(module))
-        if walked is None or not walked.holds():
+        moved = walked is None or not walked.holds()
+        if moved:
             known = _known(self._modules, module)
             self._learn_module(known, module)
             self._walked[id(module)] = Footprint(module)
             self._add(mark, tensors.of_module(module), known)
+        shown = self._shown[loop]
+        if moved or id(module) not in shown.owners:
+            shown.owners.add(id(module))
+            shown.parameters.update(id(p) for _, p in modules.named_parameters(module))
 
     def inputs(self, mark: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """See what a module was given."""
         self._add(mark, tensors.inputs_of_call(args, kwargs))
 
-    def gradients(self, mark: int) -> None:
-        """See the gradients of every parameter met so far: once a backward, so it must be quick."""
+    def gradients(self, mark: int, loop: int, others: Mapping[int, bool]) -> None:
+        """See the gradients of a thread's parameters: once a backward, so it must be quick.
+
+        Args:
+            mark: The backward's end.
+            loop: The loop that it belongs to.
+            others: Loops of other living threads, and whether each is inside of something now.
+        """
         if not self._room():
             return
+        own = self._shown[loop].parameters
+        if loop == self._home:
+            own = own | self._named.difference(*(self._shown[o].parameters for o in others))
+        for other, busy in others.items():
+            own = own - self._shown[other].parameters if busy else own
         first = len(self._rows)
-        for ref, owner, name in self._parameters.values():
-            parameter = ref()
-            gradient = None if parameter is None else parameter.grad
+        for key in own:
+            ref, owner, name = self._parameters.get(key, (None, None, ""))
+            parameter = None if ref is None else ref()
+            gradient = None if parameter is None else tensors.gradient_of(parameter)
             if gradient is not None:
                 seen = tensors.see(gradient, Category.GRADIENTS, name, form=False)
                 if seen is not None:
@@ -130,16 +176,24 @@ class IdentityLog:
         return Module(known, name.removesuffix(".grad").rpartition(".")[0])
 
     def _learn_module(self, known: Known, module: Any) -> None:
-        for name, parameter in module.named_parameters():
+        for name, parameter in modules.named_parameters(module):
             self._parameters[id(parameter)] = weakref.ref(parameter), known, f".{name}.grad"
 
-    def meet(self, optimizer: Any) -> None:
-        """Remember an optimizer and its parameters (weakly)."""
+    def meet(self, optimizer: Any, loop: int) -> None:
+        """Remember an optimizer and its parameters (weakly), and which loop has shown them."""
+        self._learn_optimizer(optimizer)
+        shown = self._shown[loop]
+        if id(optimizer) not in shown.owners:
+            shown.owners.add(id(optimizer))
+            for group in modules.param_groups(optimizer):
+                shown.parameters.update(map(id, modules.parameters_of_group(group)))
+
+    def _learn_optimizer(self, optimizer: Any) -> None:
         if id(optimizer) in self._optimizers:
             return
         known = _known(self._optimizers, optimizer)
-        for group in optimizer.param_groups:
-            for index, parameter in enumerate(group["params"]):
+        for group in modules.param_groups(optimizer):
+            for index, parameter in enumerate(modules.parameters_of_group(group)):
                 entry = self._parameters.get(id(parameter))
                 if entry is None or entry[0]() is not parameter:
                     name = f"{_IN_GROUP}[...][{index}].grad"
@@ -154,22 +208,46 @@ class IdentityLog:
             self._add(mark, tensors.of_optimizer(optimizer), known)
             self._add(mark, tensors.parameters_of_optimizer(optimizer), known)
 
-    def everything(self, mark: int, namespace: Mapping[str, Any]) -> None:
-        """See all that the notebook names, and all that was met: at a cell's start and end."""
+    def name(self, namespace: Mapping[str, Any]) -> None:
+        """Learn what the notebook calls its modules and optimizers; touches no tensor."""
         for name, module in tensors.modules_in(namespace):
             known = _known(self._modules, module)
             known.name = name
             self._learn_module(known, module)
         for name, optimizer in tensors.optimizers_in(namespace):
-            self.meet(optimizer)
+            self._learn_optimizer(optimizer)
             _known(self._optimizers, optimizer).name = name
-        self._add(mark, tensors.in_namespace(namespace))
+
+    def everything(self, mark: int, namespace: Mapping[str, Any], loop: int) -> Iterator[None]:
+        """See all that the notebook names, and all that was met: at a cell's start and end.
+
+        In steps, for there may be many, and only where no other thread may be using tensors, which
+        the caller knows.
+
+        Args:
+            mark: The cell's start or end.
+            namespace: The notebook's names.
+            loop: The home thread's.
+        """
+        self.name(namespace)
+        self._home = loop
+        self._named = set(self._parameters)
+        yield
+        yield from self._add_in_steps(mark, tensors.in_namespace(namespace), None)
         for optimizer, known in _living(self._optimizers):
-            self._add(mark, tensors.of_optimizer(optimizer), known)
-            self._add(mark, tensors.parameters_of_optimizer(optimizer), known)
+            yield from self._add_in_steps(mark, tensors.of_optimizer(optimizer), known)
+            found = tensors.parameters_of_optimizer(optimizer)
+            yield from self._add_in_steps(mark, found, known)
         for module, known in _living(self._modules):  # last: a module's name says most
-            self._add(mark, tensors.of_module(module), known)
-        self.gradients(mark)
+            yield from self._add_in_steps(mark, tensors.of_module(module), known)
+        self.gradients(mark, loop, {})
+
+    def _add_in_steps(
+        self, mark: int, seen: Iterator[tensors.Seen], owner: Known | None
+    ) -> Iterator[None]:
+        while part := list(islice(seen, STEP)):
+            self._add(mark, part, owner)
+            yield
 
     def training_bytes(self, mark: int) -> dict[int, int]:
         """Bytes by card of the weights, buffers, gradients and optimizer state seen at a mark."""
@@ -184,7 +262,7 @@ class IdentityLog:
     def _add(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None = None) -> None:
         if self._room():
             first = len(self._rows)
-            self._rows.extend((mark, s, owner) for s in seen)
+            self._rows.extend([(mark, s, owner) for s in seen])
             if owner is not None:
                 self.owned.append((first, len(self._rows)))
 
@@ -235,7 +313,6 @@ def _living(known: dict[int, Known]) -> list[tuple[Any, Known]]:
 
 def _state_footprint(optimizer: Any) -> tuple[int, ...]:
     """Changes when an optimizer's state grows or is replaced."""
-    states = list(optimizer.state.values())
-    last = states[-1] if states else {}
-    values = last.values() if isinstance(last, dict) else ()
-    return (len(states), *(id(value) for value in values))
+    found = modules.states(optimizer)
+    last = found[-1][1] if found else {}
+    return (len(found), *map(id, dict.values(last)))

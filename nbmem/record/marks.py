@@ -6,6 +6,7 @@ clocks could not (the history's is in microseconds, and another thread may be in
 
 from __future__ import annotations
 
+import threading
 import time
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -30,15 +31,17 @@ class MarkLog:
         self._device = device
         self.t_ns: list[int] = []
         self._readings: list[dict[int, Counters]] = []
+        self._lock = threading.RLock()  # turns are told, and blocks begin, in any thread
 
     def take(self) -> int:
         """Read the counters; returns the mark's index. Before CUDA there is only the time."""
         count = device_count()
         watched = range(count) if self._device is None else (self._device,)
-        readings = {i: c for i in watched if i < count and (c := read_counters(i)) is not None}
-        self.t_ns.append(time.time_ns())
-        self._readings.append(readings)
-        return len(self.t_ns) - 1
+        with self._lock:  # around the readings, too: a later mark must not hold an earlier one
+            readings = {i: c for i in watched if i < count and (c := read_counters(i)) is not None}
+            self.t_ns.append(time.time_ns())
+            self._readings.append(readings)
+            return len(self.t_ns) - 1
 
     def devices(self) -> tuple[int, ...]:
         """Cards from which torch held memory or took some while the log was kept."""

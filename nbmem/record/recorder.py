@@ -1,7 +1,8 @@
 """The recorder: watches one stretch of the user's run and freezes it into a Session.
 
-It is a guest. Whatever fails inside is caught in one place, switched off and noted; the cell goes
-on.
+It is a guest. What is put in is on a list before it is put in, and `close` takes all of it out
+whatever happens meanwhile; only then is looked at what was recorded. A fault costs the part in
+which it was, and leaves a note.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.entry import lost_sentence
 from nbmem.core.errors import NbmemError
+from nbmem.core.interrupts import held_back
 from nbmem.probes import oom
+from nbmem.probes.cuda import initialized_torch
 from nbmem.probes.history import HistoryProbe
 from nbmem.probes.holders import walk
+from nbmem.probes.tensors import quiet
+from nbmem.probes.threads import at_work
 from nbmem.probes.training import TrainingHooks
 from nbmem.record.freeze import freeze
 from nbmem.record.holders import matters
@@ -37,6 +43,10 @@ MAX_EVENTS = 1_000_000
 """The history's ring; older events are dropped, counted and noted."""
 MAX_REFUSALS = 1_000
 """Out-of-memory errors of which line and layer are kept, the latest: a search makes many."""
+RETRIES = 3
+"""A fault in closing itself must not leave the rest in: it is gone on with, so often."""
+MAX_NOTES = 100
+"""Sentences that are kept; the same one only once."""
 
 
 class Recorder:
@@ -48,6 +58,9 @@ class Recorder:
         namespace: The notebook's names, read at the start and the end only; None for none.
         virtual: Whether a virtual GPU answers (for the session's device info).
         max_events: Size of the history's ring.
+
+    Attributes:
+        interrupted: Whether Ctrl-C came while nbmem itself was at work; whoever called hands it on.
     """
 
     def __init__(
@@ -61,70 +74,141 @@ class Recorder:
     ) -> None:
         self.notes: list[str] = []
         self.virtual = virtual
+        self.interrupted = False
         self.marks = MarkLog(device)
         self.identities = IdentityLog()
         self.program = ProgramLog()
         self.turns = TurnLog(self.marks, self.identities, self.program)
         self.blocks: list[tuple[str, int, int]] = []
-        self.history = HistoryProbe(max_entries=max_events, stacks=stacks)
+        self.history = HistoryProbe(max_entries=max_events, stacks=stacks, lost=self.lost)
         self.sampler = Sampler(device, self.note)
         self.at_start: dict[str, Any] | None = None
+        self.at_end: dict[str, Any] | None = None
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
-        self._stop_listening: Callable[[], None] | None = None
         self.held: Walk | None = None
-        self._namespace = namespace
-        self._hooks = TrainingHooks(_Guarded(self.turns, self))
+        self.facts: dict[str, Any] = {}
+        self._namespace = namespace or {}
+        self._hooks = TrainingHooks(self.turns, self.lost)
+        self._deafen: Callable[[], None] | None = None
+        self._to_release: list[tuple[str, Callable[[], None]]] = []
         self._open_blocks: list[tuple[str, int]] = []
 
+    # --- what is put in, and taken out
+
     def start(self) -> None:
-        """Begin. Never raises."""
-        with self.guard("the memory history"):
-            self.history.start()
-        with self.guard("the layout at the start"):
-            self.at_start = self.history.take()
-        with self.guard("the counters"):
-            self.marks.take()
-        with self.guard("the names at the start"):
-            self._see_everything()
-        with self.guard("the readings of the whole card"):
-            self.sampler.start()
-        with self.guard("the hooks of the training loop"):
-            self._hooks.install()
-        with self.guard("the moments of out-of-memory errors"):
-            self._stop_listening = oom.listen(self.refusals.append, self._namespace or {})
+        """Begin. A fault leaves a note; an interrupt is delivered, with nothing left on."""
+        try:
+            self._put_in("the memory history", self.history.start, self.history.stop)
+            with self.guard("the layout at the start"):
+                self.at_start = self.history.take()
+            with self.guard("the counters"):
+                self.marks.take()
+            with self.guard("the names at the start"):
+                for _ in self._see_everything("began"):
+                    pass
+            self._put_in("the readings of the whole card", self.sampler.start, self.sampler.stop)
+            self._put_in("the hooks of the training loop", self._hooks.install, self._hooks.remove)
+            part = "the moments of out-of-memory errors"
+            self._put_in(part, self._listen, self._stop_listening)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Take the last readings and take out whatever was put in. Never raises; once is enough."""
+        for _ in range(RETRIES):
+            try:
+                with held_back() as held:
+                    self._close()
+                self.interrupted |= held.came
+            except BaseException as err:  # noqa: BLE001 - whatever it is, the rest goes out
+                self._lost("the end of the recording", err)
+            else:
+                return
+
+    def _close(self) -> None:
+        if self._to_release:
+            with self._kept("the hooks of the training loop"):
+                self._hooks.remove()
+            while self._open_blocks:
+                self.end_block()
+            with self._kept("the counters"):
+                self.marks.take()
+            with self._kept("the memory history"):
+                self.at_end = self.history.take() if self.history.recording else None
+        while self._to_release:
+            part, release = self._to_release[-1]
+            with self._kept(part):
+                release()
+            self._to_release.pop()
+
+    def _put_in(self, part: str, begin: Callable[[], None], release: Callable[[], None]) -> None:
+        self._to_release.append((part, release))
+        with self.guard(part):
+            begin()
+
+    def _listen(self) -> None:
+        self._deafen = oom.listen(self.refusals.append, self._namespace, self.lost)
+
+    def _stop_listening(self) -> None:
+        if self._deafen is not None:
+            self._deafen()
+
+    # --- what is looked at when nothing is recorded any more
+
+    def look(self) -> Iterator[None]:
+        """See what the notebook names and who holds what, in pieces that may be the last.
+
+        Between two of them the user's code may run on, but none that uses tensors: whoever goes
+        through the pieces ends before that.
+        """
+        with self._kept("the names at the end"):
+            yield from self._see_everything("ended")
+        with self._kept("what the program is made of"), self._alone("ended") as alone:
+            if alone:
+                self.facts = self.program.facts(self.identities)
+        yield
+        with self._kept("who holds what"):
+            yield from self._look_at_the_heap()
+
+    def _look_at_the_heap(self) -> Iterator[None]:
+        if not matters(self.marks, self.identities):
+            return
+        mark = len(self.marks.t_ns) - 1
+        with self._alone("ended") as alone:
+            if alone:
+                self.held = walk(
+                    self._namespace, met=lambda found: self.identities.saved(mark, found)
+                )
+        yield
 
     def stop(self, name: str, error: str | None = None) -> Session:
-        """End and freeze. Never raises.
+        """End, look and freeze. Never raises.
 
         Args:
             name: Label of the recording.
             error: The exception that ended it, as text; None if it ended well.
         """
-        with self.guard("the hooks of the training loop"):
-            self._hooks.remove()
-        if self._stop_listening is not None:
-            self._stop_listening()
-        while self._open_blocks:
-            self.end_block()
-        with self.guard("the names at the end"):
-            self.marks.take()
-            self._see_everything()
-        with self.guard("who holds what"):
-            if matters(self.marks, self.identities):
-                mark = len(self.marks.t_ns) - 1
-                self.held = walk(
-                    self._namespace or {}, met=lambda found: self.identities.saved(mark, found)
+        self.close()
+        if not self.interrupted:
+            try:
+                for _ in self.look():
+                    pass
+            except BaseException as err:  # noqa: BLE001 - what was recorded is kept
+                self._lost("who holds what", err)
+        return self.freeze(name, error)
+
+    def freeze(self, name: str, error: str | None = None) -> Session:
+        """What was recorded, as a session. Never raises; `close` comes before."""
+        with held_back() as held:
+            if self.turns.unheard:
+                self.note(
+                    f"{self.turns.unheard} changes of phase were not heard, because another thread "
+                    "trained at the same moment; phases may be longer than they were."
                 )
-        at_end = None
-        with self.guard("the counters"):
-            self.marks.take()
-        with self.guard("the memory history"):
-            at_end = self.history.take() if self.history.recording else None
-        with self.guard("the memory history"):
-            self.history.stop()
-        with self.guard("the readings of the whole card"):
-            self.sampler.stop()
-        return freeze(self, name, at_end, error)
+            session = freeze(self, name, self.at_end, error)
+        self.interrupted |= held.came
+        return session
 
     def so_far(self) -> Session:
         """What has been recorded up to now, while it goes on; never raises."""
@@ -133,6 +217,8 @@ class Recorder:
             self.marks.take()
             at_end = self.history.take() if self.history.recording else None
         return freeze(self, "so far", at_end, None)
+
+    # --- blocks of the user's own
 
     def begin_block(self, name: str) -> None:
         """Open a block of the user's own."""
@@ -145,58 +231,73 @@ class Recorder:
             name, begun = self._open_blocks.pop()
             self.blocks.append((name, begun, self.marks.take()))
 
-    def interrupted(self) -> None:
-        """An exception passed through the training loop: listen afresh."""
-        with self.guard("the hooks of the training loop"):
-            self._hooks.rearm()
+    # --- faults
 
     def note(self, sentence: str) -> None:
         """Keep a sentence for the report, once."""
-        if sentence not in self.notes:
+        if sentence not in self.notes and len(self.notes) < MAX_NOTES:
             self.notes.append(sentence)
+
+    def lost(self, part: str, err: BaseException) -> None:
+        """Note a fault of nbmem's own, and what is lost by it."""
+        self.note(str(err) if isinstance(err, NbmemError) else lost_sentence(part, err))
 
     @contextlib.contextmanager
     def guard(self, part: str) -> Iterator[None]:
-        """Keep a fault of nbmem's out of the user's cell; leave one note."""
+        """Keep a fault of nbmem's out of the user's cell; leave one note. Interrupts pass."""
         try:
             yield
-        except NbmemError as err:
-            self.note(str(err))
-        except Exception as err:
-            self.note(f"nbmem lost {part}: {err!r}. The cell itself is not affected.")
-            logger.debug("lost %s", part, exc_info=True)
+        except Exception as err:  # noqa: BLE001 - a guest's manners
+            self._lost(part, err)
 
-    def _see_everything(self) -> None:
-        from nbmem.probes.cuda import initialized_torch
+    @contextlib.contextmanager
+    def _kept(self, part: str) -> Iterator[None]:
+        """As `guard`, and an interrupt costs this part alone; it is handed on at the end."""
+        try:
+            yield
+        except GeneratorExit:
+            raise
+        except BaseException as err:  # noqa: BLE001 - what follows must be done
+            self._lost(part, err)
 
-        if initialized_torch() is not None:
-            mark = len(self.marks.t_ns) - 1
-            self.identities.everything(mark, self._namespace or {})
+    def _lost(self, part: str, err: BaseException) -> None:
+        if isinstance(err, KeyboardInterrupt):
+            self.interrupted = True
+            self.note(f"Interrupted: nbmem left out {part}.")
+        else:
+            self.lost(part, err)
+            logger.debug("lost %s", part, exc_info=err)
+
+    # --- names
+
+    def _see_everything(self, when: str) -> Iterator[None]:
+        """See what the notebook names, as far as no other thread may be using it."""
+        if initialized_torch() is None:
+            return
+        self.identities.name(self._namespace)
+        mark = len(self.marks.t_ns) - 1
+        seen = self.identities.everything(mark, self._namespace, self.turns.home())
+        while True:
+            with self._alone(when) as alone:
+                if not alone or next(seen, _OVER) is _OVER:
+                    return
+            yield
+
+    @contextlib.contextmanager
+    def _alone(self, when: str) -> Iterator[bool]:
+        """Whether tensors may be looked at: no other thread may be using any, nor begin to."""
+        with self.turns.alone() as alone, quiet():
+            others = at_work()
+            if others or not alone:
+                self._note_at_work(others, when)
+            yield alone and not others
+
+    def _note_at_work(self, threads: list[str], when: str) -> None:
+        named = ", ".join(repr(name) for name in threads[:3]) or "Another thread"
+        self.note(
+            f"{named} may have been using tensors when this {when}, so nbmem left them alone: only "
+            "what each thread's own calls showed has names. Let such threads end before."
+        )
 
 
-class _Guarded:
-    """A listener whose methods cannot raise into the training loop; after a fault it is deaf."""
-
-    def __init__(self, listener: TurnLog, recorder: Recorder) -> None:
-        self._listener = listener
-        self._recorder = recorder
-        self._deaf = False
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._listener, name)
-
-        def tell(*args: Any, **kwargs: Any) -> None:
-            if self._deaf:
-                return
-            try:
-                method(*args, **kwargs)
-            except Exception as err:
-                self._deaf = True
-                self._recorder.note(
-                    f"nbmem lost the phases from here on: {err!r} in {name}. "
-                    "The cell itself is not affected."
-                )
-                logger.debug("lost the phases", exc_info=True)
-
-        setattr(self, name, tell)
-        return tell
+_OVER = object()

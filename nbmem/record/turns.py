@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from nbmem.probes.tensors import quiet
+from nbmem.probes.threads import alive
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from nbmem.record.identities import IdentityLog
     from nbmem.record.marks import MarkLog
     from nbmem.record.program import ProgramLog
 
 Kind = Literal["forward", "inference", "recompute", "backward", "optimizer", "zero_grad"]
+
+PATIENCE_S = 1
+"""How long a thread waits to be heard; then it is passed over. A turn takes microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,7 @@ class Turn:
         mark: Index of the reading taken then.
         key: Tells one module or optimizer from another.
         closure: Whether an optimizer's step begins inside which forward and backward run.
+        thread: Number of the loop; of a recomputation, of the one that waits for the engine.
     """
 
     kind: Kind
@@ -32,116 +41,245 @@ class Turn:
     mark: int
     key: int
     closure: bool = False
+    thread: int = 0
+
+
+class Loop:
+    """One thread's training loop, as far as it has come.
+
+    Attributes:
+        number: Tells it from others; identifiers of threads are given again when one has ended.
+        ident: Its thread's identifier.
+        name: Its thread's name.
+        phase: What runs now; None between phases.
+        step: Passes that are over.
+        busy: What the thread is inside of: a forward, the engine, a step. Others keep off its
+            tensors while it is.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.ident = threading.get_ident()
+        self.name = threading.current_thread().name
+        self.phase: str | None = None
+        self.step = 0
+        self.busy: str | None = None
+        self.root = 0
+        self.graph_from = 0  # mark at which the graph of the next backward began
+        self.stepped: set[int] = set()
+        self.usual = 1  # optimizers of a pass
+        self.ahead = False  # whether a pass has begun whose optimizer has not stepped yet
+        self.inside = False  # whether the pass runs inside its optimizer's step
+
+    def is_ahead(self) -> bool:
+        """Whether what begins now belongs to the next pass."""
+        return len(self.stepped) >= self.usual and not self.inside
 
 
 class TurnLog:
-    """Listens to the training loop (probes.training.Listener): a reading at each change of phase.
+    """Listens to the training loops (probes.training.Listener): a reading at each change of phase.
 
-    Modules that are called one after another inside one forward cost no reading.
+    Each thread has a loop of its own, and tells of its own tensors only. One is heard at a time,
+    so that no thread starts the engine while another's gradients are looked at. Modules that are
+    called one after another inside one forward cost no reading.
 
     Args:
         marks: Takes the readings.
         identities: Sees weights, gradients, state and inputs where they are known to be.
         program: Remembers how modules were called.
+
+    Attributes:
+        turns: Of every thread, in the order in which they were told.
+        unheard: Turns that came while another thread was heard for too long.
     """
 
     def __init__(self, marks: MarkLog, identities: IdentityLog, program: ProgramLog) -> None:
         self.turns: list[Turn] = []
-        self.phase: str | None = None
-        self.step = 0
+        self.unheard = 0
+        self._loops: list[Loop] = []
+        self._mine = threading.local()
+        self._last: Loop | None = None
         self._marks = marks
         self._identities = identities
         self._program = program
-        self._root = 0
-        self._graph_from = 0  # mark at which the graph of the next backward began
-        self._stepped: set[int] = set()
-        self._usual = 1  # optimizers of a pass
-        self._ahead = False  # whether a pass has begun whose optimizer has not stepped yet
-        self._inside = False  # whether the pass runs inside its optimizer's step
+        self._lock = threading.RLock()
+
+    @property
+    def phase(self) -> str | None:
+        """What the thread that was heard last does now; None between phases."""
+        return None if self._last is None else self._last.phase
 
     def step_now(self) -> int | None:
         """Step of what runs now; None before the loop.
 
         In a loop of several optimizers it is a guess until the first pass is over.
         """
-        if not self.turns:
+        if not self.turns or self._last is None:
             return None
-        return self.step + self._ahead
+        return self._last.step + self._last.ahead
 
-    def _turn(self, kind: Kind, *, begins: bool, key: int = 0, closure: bool = False) -> int:
+    def names(self) -> dict[int, str]:
+        """Names of the threads that were heard, by their loops' numbers."""
+        return {loop.number: loop.name for loop in self._loops}
+
+    # --- one at a time
+
+    def home(self) -> int:
+        """The number of this thread's loop: the recorder's own thread runs the cells."""
+        loop = self._loop(in_backward=False)
+        assert loop is not None  # noqa: S101 - only a thread of the engine's has none
+        return loop.number
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Keep every thread from beginning to train meanwhile; False if that takes too long.
+
+        Who tries to begin waits `PATIENCE_S` at most, so what is done here must be short.
+        """
+        ours = self._lock.acquire(timeout=PATIENCE_S)
+        try:
+            yield ours
+        finally:
+            if ours:
+                self._lock.release()
+
+    @contextmanager
+    def _heard(self, *, in_backward: bool = False) -> Iterator[Loop | None]:
+        """The loop of this thread, while nobody else is heard; None if that takes too long."""
+        if not self._lock.acquire(timeout=PATIENCE_S):
+            self.unheard += 1
+            yield None
+            return
+        try:
+            with quiet():
+                self._last = loop = self._loop(in_backward=in_backward)
+                yield loop
+        finally:
+            self._lock.release()
+
+    def _loop(self, *, in_backward: bool) -> Loop | None:
+        loop: Loop | None = getattr(self._mine, "loop", None)
+        if loop is None and in_backward:
+            # A thread of the engine's computes for the thread that waits for it.
+            waiting = [loop for loop in self._loops if loop.busy == "backward"]
+            return waiting[0] if len(waiting) == 1 else None
+        if loop is None:
+            loop = self._mine.loop = Loop(len(self._loops))
+            self._loops.append(loop)
+            self._identities.begin_loop(loop.number)
+        return loop
+
+    def _turn(
+        self, loop: Loop, kind: Kind, *, begins: bool, key: int = 0, closure: bool = False
+    ) -> int:
         mark = self._marks.take()
-        self.turns.append(Turn(kind, begins, mark, key, closure))
+        self.turns.append(Turn(kind, begins, mark, key, closure, loop.number))
         return mark
 
-    def _is_ahead(self) -> bool:
-        return len(self._stepped) >= self._usual and not self._inside
+    def _others(self, loop: Loop) -> dict[int, bool]:
+        """Other loops whose threads live, and whether each is inside of something."""
+        if len(self._loops) == 1:
+            return {}
+        living = alive()
+        return {
+            other.number: other.busy is not None
+            for other in self._loops
+            if other is not loop and other.ident in living
+        }
+
+    # --- told by the hooks
 
     def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
         """A module is called: a phase begins, unless one of its kind goes on."""
-        if in_backward:
-            self._turn("recompute", begins=True)
-            return
-        kind: Kind = "forward" if grad else "inference"
-        if self.phase == "forward" and (not grad or id(module) != self._root):
-            return  # a part of the forward that runs: a criterion, a second network, a teacher
-        if self.phase == kind and id(module) != self._root:
-            return
-        self._root = id(module)
-        self.phase = kind
-        self._ahead = self._is_ahead()
-        self._graph_from = self._turn(kind, begins=True, key=self._root)
+        with self._heard(in_backward=in_backward) as loop:
+            if loop is None:
+                return
+            if in_backward:
+                self._turn(loop, "recompute", begins=True)
+                return
+            loop.busy = "forward"
+            kind: Kind = "forward" if grad else "inference"
+            if loop.phase == "forward" and (not grad or id(module) != loop.root):
+                return  # a part of the forward that runs: a criterion, a second network, a teacher
+            if loop.phase == kind and id(module) != loop.root:
+                return
+            loop.root = id(module)
+            loop.phase = kind
+            loop.ahead = loop.is_ahead()
+            loop.graph_from = self._turn(loop, kind, begins=True, key=loop.root)
 
     def forward_ends(
         self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool
     ) -> None:
         """A module has returned: what it was given and what it owns can be seen now."""
-        if in_backward:
-            self._turn("recompute", begins=False)
-            return
-        kind: Kind = "inference" if self.phase == "inference" else "forward"
-        mark = self._turn(kind, begins=False, key=id(module))
-        self._identities.module(mark, module)
-        self._identities.inputs(mark, args, kwargs)
-        self._program.called(module, args, kwargs)
+        with self._heard(in_backward=in_backward) as loop:
+            if loop is None:
+                return
+            if in_backward:
+                self._turn(loop, "recompute", begins=False)
+                return
+            loop.busy = None
+            kind: Kind = "inference" if loop.phase == "inference" else "forward"
+            mark = self._turn(loop, kind, begins=False, key=id(module))
+            self._identities.module(mark, module, loop.number)
+            self._identities.inputs(mark, args, kwargs)
+            self._program.called(module, args, kwargs)
 
     def backward_begins(self, outputs: Sequence[Any]) -> None:
         """The engine is about to run: what the graph has saved can be seen now."""
-        self.phase = "backward"
-        self._ahead = self._is_ahead()
-        mark = self._turn("backward", begins=True)
-        forward = (self._root, *self._marks.growth(self._graph_from, mark))
-        self._identities.saved(mark, outputs, forward)
+        with self._heard() as loop:
+            if loop is None:
+                return
+            loop.phase = loop.busy = "backward"
+            loop.ahead = loop.is_ahead()
+            mark = self._turn(loop, "backward", begins=True)
+            forward = (loop.root, *self._marks.growth(loop.graph_from, mark))
+            self._identities.saved(mark, outputs, forward)
 
     def backward_ends(self) -> None:
         """The engine has run: the gradients are there."""
-        self.phase = "optimizer" if self._inside else None
-        self._graph_from = self._turn("backward", begins=False)
-        self._identities.gradients(self._graph_from)
+        with self._heard() as loop:
+            if loop is None:
+                return
+            loop.phase, loop.busy = "optimizer" if loop.inside else None, None
+            loop.graph_from = self._turn(loop, "backward", begins=False)
+            self._identities.gradients(loop.graph_from, loop.number, self._others(loop))
 
     def optimizer_begins(self, optimizer: Any, *, closure: bool) -> None:
         """An optimizer steps."""
-        self.phase = "optimizer"
-        if id(optimizer) in self._stepped:  # its second step: a new pass of the loop
-            self.step += 1
-            self._usual = len(self._stepped)
-            self._stepped.clear()
-        self._stepped.add(id(optimizer))
-        self._ahead, self._inside = False, closure
-        self._identities.meet(optimizer)
-        self._turn("optimizer", begins=True, key=id(optimizer), closure=closure)
+        with self._heard() as loop:
+            if loop is None:
+                return
+            loop.phase = "optimizer"
+            loop.busy = None if closure else "optimizer"
+            if id(optimizer) in loop.stepped:  # its second step: a new pass of the loop
+                loop.step += 1
+                loop.usual = len(loop.stepped)
+                loop.stepped.clear()
+            loop.stepped.add(id(optimizer))
+            loop.ahead, loop.inside = False, closure
+            self._identities.meet(optimizer, loop.number)
+            self._turn(loop, "optimizer", begins=True, key=id(optimizer), closure=closure)
 
     def optimizer_ends(self, optimizer: Any) -> None:
         """An optimizer has stepped: its state is there."""
-        self.phase, self._inside = None, False
-        mark = self._turn("optimizer", begins=False, key=id(optimizer))
-        self._identities.state(mark, optimizer)
+        with self._heard() as loop:
+            if loop is None:
+                return
+            loop.phase, loop.busy, loop.inside = None, None, False
+            mark = self._turn(loop, "optimizer", begins=False, key=id(optimizer))
+            self._identities.state(mark, optimizer)
 
     def zero_grad_begins(self) -> None:
         """Gradients are about to go."""
-        self.phase = "zero_grad"
-        self._turn("zero_grad", begins=True)
+        with self._heard() as loop:
+            if loop is not None:
+                loop.phase = "zero_grad"
+                self._turn(loop, "zero_grad", begins=True)
 
     def zero_grad_ends(self) -> None:
         """Gradients are gone or zero."""
-        self.phase = None
-        self._turn("zero_grad", begins=False)
+        with self._heard() as loop:
+            if loop is not None:
+                loop.phase = None
+                self._turn(loop, "zero_grad", begins=False)

@@ -23,16 +23,19 @@ class Storage(NamedTuple):
     form: str
 
 
-def storage_of(torch: Any, tensor: Any) -> Storage | None:
-    """Look at a tensor; None if it lies on no card or has no storage of its own.
+def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
+    """Where a tensor's storage lies; None if it lies on no card or has no storage of its own.
 
     Args:
         torch: The user's torch; functions of subclasses must be switched off around the call.
         tensor: A tensor of any class, or an untyped storage.
+
+    Returns:
+        CUDA ordinal, address, bytes.
     """
-    is_storage = type(tensor) is torch.UntypedStorage
+    own = type(tensor) is torch.UntypedStorage
     try:
-        storage = tensor if is_storage else torch.Tensor.untyped_storage(tensor)
+        storage = tensor if own else torch.Tensor.untyped_storage(tensor)
         device = torch.UntypedStorage.device.__get__(storage)
         if device.type != "cuda":
             return None
@@ -40,19 +43,31 @@ def storage_of(torch: Any, tensor: Any) -> Storage | None:
         size = torch.UntypedStorage.nbytes(storage)
     except Exception:  # noqa: BLE001 - sparse, a wrapper subclass, freed: no storage to look at
         return None
-    if not addr or not size:
-        return None
-    if is_storage:
-        return Storage(device.index or 0, addr, size, 0, f"({size},) bytes")
+    return (device.index or 0, addr, size) if addr and size else None
+
+
+def storage_of(torch: Any, tensor: Any) -> Storage | None:
+    """Look at a tensor; as `place_of`."""
+    place = place_of(torch, tensor)
+    return None if place is None else Storage(*place, *_span_and_form(torch, tensor, place[2]))
+
+
+def form_of(torch: Any, tensor: Any) -> str:
+    """Shape and dtype of a tensor: `(64, 3, 7, 7) float32`; its class where that may be asked."""
+    return _span_and_form(torch, tensor, 0)[1]
+
+
+def _span_and_form(torch: Any, tensor: Any, size: int) -> tuple[int, str]:
+    if type(tensor) is torch.UntypedStorage:
+        return 0, f"({size},) bytes"
     if dispatches(torch, type(tensor)):  # its shape may be answered by the user's own code
-        return Storage(device.index or 0, addr, size, 0, type(tensor).__name__)
+        return 0, type(tensor).__name__
     shape = tuple(torch.Tensor.shape.__get__(tensor))
     dtype = torch.Tensor.dtype.__get__(tensor)
-    form = f"{shape} {str(dtype).removeprefix('torch.')}"
     span = dtype.itemsize
     for length in shape:
         span *= int(length)
-    return Storage(device.index or 0, addr, size, span, form)
+    return span, f"{shape} {str(dtype).removeprefix('torch.')}"
 
 
 def dispatches(torch: Any, kind: Any) -> bool:

@@ -1,0 +1,111 @@
+"""The door at which foreign code enters nbmem: torch, IPython, the interpreter, a thread.
+
+Whatever they call is marked with `entry`: a fault inside becomes a note, and the caller goes on as
+if nbmem were not there. An interrupt is the user's: it is delivered again in their own frame, the
+moment that ours is gone. tests/faults finds by itself what is called from outside without a mark.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from nbmem.core.interrupts import Delivery, can_deliver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+logger = logging.getLogger("nbmem")
+
+MAX_TEXT = 200
+"""Characters of an exception's text that a note repeats."""
+_PACKAGE = str(Path(__file__).parent.parent) + "/"
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_MARK = "__nbmem_entry__"
+
+
+def entry(
+    part: str,
+    *,
+    otherwise: Callable[..., Any] | None = None,
+    lost: Callable[[str, Exception], None] | None = None,
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Mark a function that foreign code calls.
+
+    Args:
+        part: What is lost with it, for the note: "the phases from here on".
+        otherwise: Called with the same arguments after a fault, for what to return; it must not
+            fail. None to return None.
+        lost: Leaves the note; None for the method `lost` of the function's first argument.
+    """
+
+    def mark(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def guarded(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except KeyboardInterrupt:
+                if not can_deliver():
+                    raise
+                again = Delivery()  # noqa: F841 - this frame's end is what it waits for
+            except Exception as err:  # noqa: BLE001 - the one place for faults met by foreign code
+                _leave_note(lost or getattr(args[0], "lost", None), part, err)
+            return None if otherwise is None else otherwise(*args, **kwargs)
+
+        setattr(guarded, _MARK, part)
+        return guarded
+
+    return mark
+
+
+def is_entry(function: object) -> bool:
+    """Whether a function is marked."""
+    return hasattr(function, _MARK)
+
+
+def lost_sentence(part: str, err: BaseException) -> str:
+    """What a note says of a fault of nbmem's own."""
+    return f"nbmem lost {part}: {described(err)}. The cell itself is not affected."
+
+
+def described(err: BaseException) -> str:
+    """An exception's class and text, of bounded length, whatever its `__str__` does."""
+    name = type(err).__name__
+    try:
+        text = str(err)
+    except Exception:  # noqa: BLE001 - the user's own class, whose text cannot be had
+        text = "its text cannot be read"
+    if len(text) > MAX_TEXT:
+        text = f"{text[:MAX_TEXT]}..."
+    return f"{name}({text!r})" if text else name
+
+
+def caller() -> FrameType | None:
+    """The innermost frame that is not nbmem's: who called in. None if there is none.
+
+    The frames are searched and not counted: a count changes with every function between.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to one's own
+    while frame is not None and is_ours(frame):
+        frame = frame.f_back
+    return frame
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Whether a frame runs code of this package."""
+    return frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def _leave_note(lost: Callable[[str, Exception], None] | None, part: str, err: Exception) -> None:
+    try:
+        logger.debug("lost %s", part, exc_info=err)
+        if lost is not None:
+            lost(part, err)
+    except Exception:  # noqa: BLE001, S110 - there is nobody left to tell
+        pass

@@ -1,0 +1,121 @@
+"""A module's and an optimizer's own parts, read without running any code of the user's.
+
+`named_parameters()`, `modules()`, `state` and `param_groups` may be overridden, and what a user
+wrote there may be slow, raise or exit. What torch keeps in the instance's own dictionary cannot.
+Module instances are told apart by identity: `__eq__` and `__hash__` are the user's, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.holders.objects import attributes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def is_module(thing: object) -> bool:
+    """Whether it is a module of torch's, by its true class (`isinstance` asks `__class__`)."""
+    torch: Any = loaded_torch()
+    return torch is not None and issubclass(type(thing), torch.nn.Module)
+
+
+def is_optimizer(thing: object) -> bool:
+    """Whether it is an optimizer of torch's, by its true class."""
+    torch: Any = loaded_torch()
+    return torch is not None and issubclass(type(thing), torch.optim.Optimizer)
+
+
+def is_tensor(thing: object) -> bool:
+    """Whether it is a tensor, by its true class."""
+    torch: Any = loaded_torch()
+    return torch is not None and issubclass(type(thing), torch.Tensor)
+
+
+def is_parameter(tensor: object) -> bool:
+    """Whether a tensor is a parameter; of a subclass torch notes it in an attribute."""
+    torch: Any = loaded_torch()
+    own = attributes_of(tensor) or {}
+    return issubclass(type(tensor), torch.nn.Parameter) or own.get("_is_param") is True
+
+
+def named_modules(module: Any) -> Iterator[tuple[str, Any]]:
+    """A module and all inside it with their paths, each once, outer ones first."""
+    seen = set()
+    queue = [("", module)]
+    while queue:
+        path, inner = queue.pop()
+        if id(inner) not in seen:
+            seen.add(id(inner))
+            yield path, inner
+            before = f"{path}." if path else ""
+            queue += reversed([(f"{before}{n}", child) for n, child in children_of(inner)])
+
+
+def children_of(module: Any) -> Iterator[tuple[str, Any]]:
+    """A module's direct children."""
+    return ((name, child) for name, child in _part(module, "_modules") if is_module(child))
+
+
+def named_parameters(module: Any) -> Iterator[tuple[str, Any]]:
+    """The parameters of a module and of all inside it with their paths, each once."""
+    return _tensors(module, "_parameters")
+
+
+def named_buffers(module: Any) -> Iterator[tuple[str, Any]]:
+    """The buffers of a module and of all inside it with their paths, each once."""
+    return _tensors(module, "_buffers")
+
+
+def own_parameters(module: Any) -> Iterator[Any]:
+    """The parameters that a module itself registers."""
+    return (tensor for _, tensor in _part(module, "_parameters") if is_tensor(tensor))
+
+
+def is_training(module: Any) -> bool:
+    """Whether a module is in training mode."""
+    return bool((attributes_of(module) or {}).get("training", True))
+
+
+def param_groups(optimizer: Any) -> list[dict[str, Any]]:
+    """An optimizer's groups of parameters."""
+    groups = (attributes_of(optimizer) or {}).get("param_groups")
+    return [g for g in groups if issubclass(type(g), dict)] if type(groups) is list else []
+
+
+def parameters_of_group(group: dict[str, Any]) -> list[Any]:
+    """The tensors of one group."""
+    found = dict.get(group, "params")
+    return [p for p in found if is_tensor(p)] if type(found) is list else []
+
+
+def states(optimizer: Any) -> list[tuple[Any, dict[Any, Any]]]:
+    """What an optimizer keeps for each of its parameters."""
+    kept: Any = (attributes_of(optimizer) or {}).get("state")
+    if not issubclass(type(kept), dict):
+        return []
+    return [(p, s) for p, s in dict.items(kept) if issubclass(type(s), dict)]
+
+
+def _tensors(module: Any, part: str) -> Iterator[tuple[str, Any]]:
+    seen = set()
+    for path, inner in named_modules(module):
+        before = f"{path}." if path else ""
+        for name, tensor in _part(inner, part):
+            if id(tensor) not in seen and is_tensor(tensor):
+                seen.add(id(tensor))
+                yield f"{before}{name}", tensor
+
+
+def _part(module: Any, part: str) -> list[tuple[str, Any]]:
+    """One of a module's dictionaries; scripted modules have torch's own instead."""
+    found: Any = (attributes_of(module) or {}).get(part)
+    if issubclass(type(found), dict):
+        items = dict.items(found)
+    elif type(found).__module__ == "torch.jit._script":
+        items = found.items()
+    else:
+        return []
+    return [(name, value) for name, value in list(items) if type(name) is str]

@@ -1,0 +1,98 @@
+"""Which other threads may be using tensors at this moment, told by what they execute.
+
+Autograd and torch's operators work without the interpreter's lock: what another thread is doing to
+a tensor may be half done whenever we look. So nothing of another thread's is looked at while that
+thread may be at work. Its frames say whether it is, and reading them touches nothing of torch's.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import sysconfig
+import threading
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from nbmem.core.entry import is_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+_PATHS = sysconfig.get_paths()
+_LIBRARIES = tuple({_PATHS["purelib"], _PATHS["platlib"]})
+_STDLIB = tuple({_PATHS["stdlib"], _PATHS["platstdlib"]})
+_TORCHS_HELPERS = ("utils/data/", "_inductor/", "multiprocessing/", "utils/tensorboard/")
+"""Parts of torch whose threads pin, compile or write, and train nothing."""
+_SLEEP = re.compile(r"\bsleep\s*\(")
+
+
+def at_work() -> list[str]:
+    """Names of the other threads that may be using tensors now, each once.
+
+    A thread counts if the user's code or torch is on its stack, unless it waits in a function of
+    Python's library (a queue, a lock, a socket) or sleeps.
+    """
+    mine = threading.get_ident()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return [
+        names.get(ident) or f"thread {ident}"
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001 - the documented way
+        if ident != mine and _may_use_tensors(frame)
+    ]
+
+
+def alive() -> set[int]:
+    """Identifiers of the threads that run Python code or could."""
+    return set(sys._current_frames())  # noqa: SLF001 - the documented way
+
+
+def _may_use_tensors(innermost: FrameType) -> bool:
+    if _waits(innermost) or is_ours(innermost):
+        return False
+    return any(_is_users(frame) or _is_torchs(frame) for frame in _outwards(innermost))
+
+
+def _waits(frame: FrameType) -> bool:
+    """Whether a thread waits in Python's library, or in a call of sleep()."""
+    return _is_stdlib(frame) or _sleeps(frame)
+
+
+def _sleeps(frame: FrameType) -> bool:
+    code = frame.f_code
+    place = next(islice(code.co_positions(), frame.f_lasti // 2, None), None)
+    if place is None or None in place:
+        return False
+    line, end_line, begin, end = place
+    if line != end_line:
+        return False
+    text = linecache.getline(code.co_filename, line or 0)
+    return bool(_SLEEP.search(text.encode()[begin:end].decode(errors="replace")))
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_stdlib(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    frozen = file.startswith("<frozen ")
+    return frozen or (file.startswith(_STDLIB) and not file.startswith(_LIBRARIES))
+
+
+def _is_torchs(frame: FrameType) -> bool:
+    name = frame.f_globals.get("__name__")
+    if type(name) is not str or name.partition(".")[0] != "torch":
+        return False
+    path = name.replace(".", "/").removeprefix("torch/") + "/"
+    return not path.startswith(_TORCHS_HELPERS)
+
+
+def _is_users(frame: FrameType) -> bool:
+    """Whether a frame is of a cell, a script or a module that is not installed."""
+    file = frame.f_code.co_filename
+    return not (file.startswith(_LIBRARIES) or _is_stdlib(frame) or is_ours(frame))
