@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.entry import entry, is_ours
+from nbmem.core.entry import caller, entry, is_ours
 from nbmem.core.events import Frame
 from nbmem.core.oom import Refusal
 from nbmem.probes.cuda import initialized_torch, loaded_torch, read_counters
@@ -137,8 +137,7 @@ def _frames(*, in_engine: bool) -> list[FrameType]:
 
     Backward runs in a thread of autograd's own, whose caller waits in another one.
     """
-    own: FrameType | None = sys._getframe()  # noqa: SLF001 - the documented way to one's own
-    frames = [frame for frame in _outwards(own) if not is_ours(frame)]
+    frames = [frame for frame in _outwards(caller()) if not is_ours(frame)]
     if in_engine and not any(frame.f_code.co_name == _ENGINE for frame in frames):
         for waiting in sys._current_frames().values():  # noqa: SLF001
             if any(frame.f_code.co_name == _ENGINE for frame in _outwards(waiting)):
