@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.ipython.failure import FailureWatch
-from nbmem.ipython.guest import guest, say
+from nbmem.ipython.guest import guest, say, shell_entry
 from nbmem.ipython.options import CellOptions, parse_cell_line
 from nbmem.ipython.transformer import memtrace_line, running_cells
 
@@ -87,6 +87,7 @@ class CellHooks:
         # One for each thread: ipykernel's subshells run cells beside the main one.
         self._running: dict[int, RunningCell] = {}
 
+    @shell_entry("prepare this cell")
     def pre_run_cell(self, info: Any) -> None:
         """IPython is about to run a cell."""
         if running_cells() > 1:
@@ -117,6 +118,7 @@ class CellHooks:
             if self.watcher is not None:
                 self.watcher.cell_begun(cell)
 
+    @shell_entry("finish this cell")
     def post_run_cell(self, result: Any) -> None:
         """IPython has run a cell, well or not; the newest ipykernel may bring no result."""
         if running_cells():

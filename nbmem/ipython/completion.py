@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from nbmem.ipython.commands import COMMANDS
+from nbmem.ipython.guest import shell_entry
 from nbmem.ipython.options import OPTIONS
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Completion:
             offered.pop(line, None)
 
 
+@shell_entry("complete this line", otherwise=lambda *_: [])
 def complete(_shell: Any, event: Any) -> list[str]:
     """What may stand where the cursor is, as IPython's hook for it wants."""
     before = event.text_until_cursor.rpartition("\n")[2]

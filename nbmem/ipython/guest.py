@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from nbmem.core.entry import described, entry
 from nbmem.core.errors import NbmemError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 logger = logging.getLogger("nbmem")
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def say(sentence: str) -> None:
     """Tell the user something that is not a result: on stderr, beside the cell's own output."""
-    sys.stderr.write(f"nbmem: {sentence}\n")
+    with suppress(Exception):  # a stream that the user has replaced, or closed
+        sys.stderr.write(f"nbmem: {sentence}\n")
 
 
 @contextmanager
@@ -39,6 +44,17 @@ def guest(doing: str) -> Iterator[None]:
     except Exception as err:
         logger.debug("could not %s", doing, exc_info=True)
         say(
-            f"could not {doing} ({type(err).__name__}: {err}). Your code is not affected. "
+            f"could not {doing} ({described(err)}). Your code is not affected. "
             "It is a fault of nbmem's: please report it with this line."
         )
+
+
+def shell_entry(
+    doing: str, otherwise: Callable[..., Any] | None = None
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Mark a function that IPython calls: `nbmem.core.entry`, with its note on stderr."""
+
+    def lost(_part: str, err: Exception) -> None:
+        say(f"could not {doing} ({described(err)}). Your code is not affected.")
+
+    return entry(doing, otherwise=otherwise, lost=lost)

@@ -12,6 +12,8 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+from nbmem.ipython.guest import shell_entry
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -46,6 +48,7 @@ def calls_of(function: str) -> int:
     return count
 
 
+@shell_entry("read the %%memtrace line", otherwise=lambda lines: lines)
 def strip_memtrace_line(lines: list[str]) -> list[str]:
     """Blank a leading `%%memtrace ...`; without side effects, for completion runs it too.
 

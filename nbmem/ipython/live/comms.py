@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.entry import entry
 from nbmem.core.errors import UsageError
 from nbmem.live.messages import TARGET
 from nbmem.live.requests import RPC_TARGET
@@ -40,10 +41,19 @@ class Comms:
         """
         self._manager.register_comm(self._push)
 
+        @entry("the sidebar's requests", lost=_unheard)
         def opened(page: Any, _message: Any) -> None:
+            @entry("a request of the sidebar's", lost=_unheard)
+            def asked(message: Any) -> None:
+                page.send(answer(message["content"]["data"]))
+
+            @entry("a page's end", lost=_unheard)
+            def closed(_message: Any) -> None:
+                self._pages = [other for other in self._pages if other is not page]
+
             self._pages.append(page)
-            page.on_msg(lambda message: page.send(answer(message["content"]["data"])))
-            page.on_close(lambda _message: self._pages.remove(page))
+            page.on_msg(asked)
+            page.on_close(closed)
 
         self._manager.register_target(RPC_TARGET, opened)
 
@@ -54,9 +64,13 @@ class Comms:
     def close(self) -> None:
         """Undo all of it."""
         self._manager.targets.pop(RPC_TARGET, None)
-        for comm in (*self._pages, self._push):
+        pages, self._pages = self._pages, []
+        for comm in (*pages, self._push):
             comm.close()
-        self._pages.clear()
+
+
+def _unheard(_part: str, _err: Exception) -> None:
+    """There is no page to tell, and no cell: the log has it."""
 
 
 def between_cells(kernel: Any, action: Callable[[], str]) -> str:

@@ -8,6 +8,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.entry import entry
 from nbmem.core.units import format_bytes
 from nbmem.ipython.tracer import show_bundle
 from nbmem.views.markup import element
@@ -42,6 +43,7 @@ class Progress:
         show_bundle(self._bundle(), display_id=self._id)
         self._publisher.register_hook(self._notice)
 
+    @entry("the line under the cell")
     def renew(self, sample: Sample) -> None:
         """Write what was read, if it is time and it says something else."""
         text = _line(self._title, sample)
@@ -77,6 +79,11 @@ class Progress:
             shown, self._id = self._id, None
         return shown
 
+    def lost(self, _part: str, _err: Exception) -> None:
+        """The line is not renewed any more; the report does without it."""
+        self._id = None
+
+    @entry("the line under the cell", otherwise=lambda _self, message: message)
     def _notice(self, message: dict[str, Any]) -> dict[str, Any]:
         """See the cell clear its output: the line is gone, and updates of it would go nowhere."""
         if message["header"]["msg_type"] == "clear_output":
