@@ -173,15 +173,14 @@ class Trace:
         Raises:
             NbmemError: The trace still runs, lies inside another, or saw no GPU memory.
         """
-        from nbmem.core.mutes import muted
+        from nbmem.reading import read, unmuted
 
-        if device not in self._reports:
-            self._reports[device] = self._read(device)
-        report, silent = self._reports[device], muted()
-        if not any(finding.rule in silent for finding in report.findings):
-            return report
-        heard = tuple(finding for finding in report.findings if finding.rule not in silent)
-        return replace(report, findings=heard)
+        if device in self._reports:
+            return unmuted(self._reports[device])
+        report, whole = read(self._finished(), device)
+        if whole:  # what was left out may be there next time, once there is memory again
+            self._reports[device] = report
+        return unmuted(report)
 
     def all_tips(self, device: int | None = None) -> tuple[Finding, ...]:
         """Every finding, muted or not, with those that matter only where memory is short.
@@ -192,19 +191,9 @@ class Trace:
         Raises:
             NbmemError: As for `report`.
         """
-        return self._read(device, everything=True).findings
+        from nbmem.reading import read
 
-    def _read(self, device: int | None, *, everything: bool = False) -> Report:
-        from nbmem.analysis import books_of, report_of
-        from nbmem.analysis.oom import said_already
-        from nbmem.tips import advise
-
-        books = books_of(self._finished(), device)
-        report = report_of(books)
-        advice = advise(books.session, books, report, everything=everything)
-        said = frozenset() if everything else said_already(report.ooms)
-        findings = tuple(found for found in advice.findings if found.rule not in said)
-        return replace(report, findings=findings, notes=(*report.notes, *advice.notes))
+        return read(self._finished(), device, everything=True).report.findings
 
     def save(self, path: str | Path) -> Path:
         """Write the session to a file that `nbmem.open` and `nbmem report` read.
@@ -256,10 +245,10 @@ class Trace:
         return Recorder(namespace=names, virtual=_virtual_card() is not None, **self._options)
 
     def __str__(self) -> str:
-        from nbmem.views.text import render_text
+        from nbmem.reading import text_of
 
         try:
-            return render_text(self.report())
+            return text_of(self._finished(), None, self.report)
         except NbmemError as err:
             return f"nbmem: {err}"
 
@@ -276,10 +265,21 @@ class Trace:
             NbmemError: As for `report`; or a library that the widget needs is not installed.
         """
         from nbmem.analysis import books_of
+        from nbmem.core.faults import error_of
         from nbmem.views.widget import explorer_widget
 
-        report = self.report(device)
-        return explorer_widget(report, books_of(self._finished(), device), self._history(report))
+        try:
+            report = self.report(device)
+            books = books_of(self._finished(), device)
+            return explorer_widget(report, books, self._history(report))
+        except NbmemError:
+            raise
+        except Exception as err:
+            raise NbmemError(
+                f"The widget could not be made: {error_of(err)}. The report shows itself without "
+                "it: end the cell with the trace's name. Please report it with the session's file "
+                "(%nbmem save)."
+            ) from err
 
     def _history(self, report: Report) -> tuple[CellDelta, ...]:
         """The notebook's cells up to this one, which knows its peak now."""
@@ -290,13 +290,12 @@ class Trace:
     def _repr_mimebundle_(
         self, *, device: int | None = None, ooms: bool = True, **_options: Any
     ) -> dict[str, Any]:
-        from nbmem.views.bundle import mimebundle
+        from nbmem.reading import shown
 
         try:
-            report = self.report(device)
-            if not ooms:  # they have an output of their own
-                report = replace(report, ooms=())
-            return mimebundle(report, self._history(report))
+            return shown(
+                self._finished(), device, lambda: self.report(device), self._history, ooms=ooms
+            )
         except NbmemError as err:
             return {"text/plain": f"nbmem: {err}"}
 

@@ -12,15 +12,17 @@ from nbmem.analysis.oom import autopsies
 from nbmem.analysis.other_cards import other_cards
 from nbmem.core.categories import Category
 from nbmem.core.errors import UsageError
+from nbmem.core.faults import UNGUARDED
 from nbmem.core.holders import HolderKind, held_storages
 from nbmem.core.names import of_graph
 from nbmem.ledger.balance import Ledger
 from nbmem.ledger.books import Books
-from nbmem.report import Holding, Moment, Peak, PhaseRow, Report
+from nbmem.report import Holding, Moment, Peak, PhaseRow, Report, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nbmem.core.faults import Faults
     from nbmem.core.holders import HeldStorage
     from nbmem.core.session import Session
     from nbmem.core.spans import Span
@@ -49,19 +51,26 @@ def books_of(session: Session, device: int | None = None) -> Books:
     return Books(session, _index_of(session, device))
 
 
-def report_of(books: Books) -> Report:
-    """A card's books as a report; the tips are found later, in what is then there."""
-    session, trace, followed = books.session, books.trace, books.followed
+def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
+    """A card's books as a report; the tips are found later, in what is then there.
+
+    Args:
+        books: The card's books.
+        faults: Takes what fails and leaves it out, where a report can be without it; by default
+            it is raised.
+    """
+    session, trace, followed, part = books.session, books.trace, books.followed, faults.part
     t0_ns, t1_ns = recorded_times(books)
     top = books.peak(0, books.events)
     at_peak = books.ledger(top)
-    curves = timeline(books, t0_ns)
+    curves = part("The timeline", lambda: timeline(books, t0_ns), None)
     return Report(
         title=session.name,
         device=trace.info,
         duration_ns=t1_ns - t0_ns,
         peak=Peak(
-            at=_moment(books, top, t0_ns),
+            at=part("The moment of the peak", lambda: _moment(books, top, t0_ns), None)
+            or Moment(event=top, t_ns=0),
             allocated=int(followed.allocated[top]),
             reserved=int(followed.reserved.max()),
             active=int(followed.active.max()),
@@ -71,15 +80,29 @@ def report_of(books: Books) -> Report:
         ledger_at_start=books.ledger(0),
         ledger_at_peak=at_peak,
         ledger_at_end=books.ledger(books.events),
-        phases=_phase_rows(books, session, t0_ns),
-        holdings=_holdings(books, top),
-        timeline=curves,
+        phases=part("The phases", lambda: _phase_rows(books, session, t0_ns), ()),
+        holdings=part("The largest tensors", lambda: _holdings(books, top), ()),
+        timeline=bare_timeline(books, top, t1_ns - t0_ns) if curves is None else curves,
         events=books.events,
         dropped_events=trace.dropped,
         error=session.error,
-        notes=_notes(session, books, at_peak),
-        ooms=autopsies(books, t0_ns),
-        details=details(books, curves.event, top, t0_ns),
+        notes=part("The notes", lambda: _notes(session, books, at_peak), session.notes),
+        ooms=part("The explanation of the error", lambda: autopsies(books, t0_ns, faults), ()),
+        details=None
+        if curves is None
+        else part("The single tensors", lambda: details(books, curves.event, top, t0_ns), None),
+    )
+
+
+def bare_timeline(books: Books, top: int, duration_ns: int) -> Timeline:
+    """Three moments where no curve could be made: start, peak (in the middle) and end."""
+    positions = np.array([0, top, books.events], np.int64)
+    return Timeline(
+        t_ns=np.array([0, duration_ns // 2, duration_ns], np.int64),
+        event=positions,
+        held=books.held(positions),
+        reserved=books.followed.reserved[positions],
+        bands=(),
     )
 
 

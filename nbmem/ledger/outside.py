@@ -20,12 +20,13 @@ class Outside:
     """Context and other processes at any time, by the latest reading of the whole card.
 
     The context of a moment is what the process held beyond its reserved bytes when it was last read
-    (the first reading stands for what came before it). Where the driver hides this process's bytes,
-    `process_known` is False and the context stands for all that the card has in use besides the
-    reserved bytes.
+    (the first reading stands for what came before it). A reading in whose middle this process's
+    bytes are not known has the context of the last one before it that has. Where the driver hides
+    them throughout, `process_known` is False and the context stands for all that the card has in
+    use besides the reserved bytes.
 
     Attributes:
-        process_known: Whether the driver says what this process holds.
+        process_known: Whether the driver says, or has said at one time, what this process holds.
     """
 
     def __init__(self, trace: DeviceTrace) -> None:
@@ -35,15 +36,21 @@ class Outside:
         self._driver = trace.info.driver_bytes
         used = np.maximum(read.used - self._driver, 0)
         self._t_ns = read.t_ns
-        self.process_known = bool(len(read) and np.all(read.process != NOT_KNOWN))
-        process = read.process if self.process_known else used
-        self._context = np.maximum(process - read.reserved, 0)
-        self._process = process
+        known = np.flatnonzero(read.process != NOT_KNOWN)
+        self.process_known = bool(len(known))
+        if self.process_known:
+            latest = np.searchsorted(known, np.arange(len(read)), side="right") - 1
+            context = np.maximum(read.process[known] - read.reserved[known], 0)
+            self._context = context[np.maximum(latest, 0)]
+            self._read_at, self._process = read.t_ns[known], read.process[known]
+        else:
+            self._context = np.maximum(used - read.reserved, 0)
+            self._read_at, self._process = read.t_ns, used
         self._others = np.maximum(used - read.reserved - self._context, 0)
 
     def highest_read(self, t0_ns: int, t1_ns: int) -> int:
         """Highest process figure that was read between two times; 0 if none was."""
-        inside = (self._t_ns >= t0_ns) & (self._t_ns <= t1_ns)
+        inside = (self._read_at >= t0_ns) & (self._read_at <= t1_ns)
         return int(self._process[inside].max(initial=0))
 
     def at(self, t_ns: Ints, reserved: Ints) -> tuple[Ints, Ints, Ints]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from nbmem.probes.checked import whole_bytes
+
 
 def resident_bytes() -> int | None:
     """Bytes of this process in the host's memory; None where psutil cannot say."""
     try:
         import psutil
 
-        return int(psutil.Process().memory_info().rss)
+        return whole_bytes(psutil.Process().memory_info().rss)
     except Exception:  # noqa: BLE001 - a missing or refused reading is a None, not a fault
         return None
 
@@ -28,9 +30,10 @@ def program_name(pid: int) -> str | None:
     try:
         import psutil
 
-        return str(psutil.Process(pid).name())
+        name = psutil.Process(pid).name()
     except Exception:  # noqa: BLE001 - as above
         return None
+    return name if isinstance(name, str) and name else None
 
 
 def notebook_of(pid: int) -> str | None:
@@ -43,8 +46,7 @@ def notebook_of(pid: int) -> str | None:
     try:
         import psutil
 
-        path = psutil.Process(pid).environ().get("JPY_SESSION_NAME", "")
+        name = PurePath(psutil.Process(pid).environ().get("JPY_SESSION_NAME", "")).name
     except Exception:  # noqa: BLE001 - as above
         return None
-    name = PurePath(path).name
     return name if name.endswith(".ipynb") else None

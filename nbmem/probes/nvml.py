@@ -1,18 +1,37 @@
 """NVML: the whole card, this process and the others, read without creating a CUDA context.
 
 NVML counts what nvidia-smi shows. In a container it may show host PIDs or no process memory at all;
-then this process's figure is None, never 0.
+then this process's figure is None, never 0. Drivers, stand-ins and half-installed packages answer
+all kinds of things: whatever cannot be so is unknown from here on, any exception means that NVML
+is not there, and a call that hangs is given up (`patience.py`), once for the process.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbmem.core.errors import ProbeUnavailableError
+from nbmem.core.faults import error_of
 from nbmem.probes import host
+from nbmem.probes.checked import doubt, shown, text_of, total_and_free, whole_bytes
 from nbmem.probes.cuda import initialized_torch
+from nbmem.probes.patience import COLD_S, LIMIT_S, HungError, patiently
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+logger = logging.getLogger("nbmem")
+
+Answer = TypeVar("Answer")
+
+_MOST_CARDS = 1024
+_hung: dict[str, Any] = {}
+"""Whose call has hung (pynvml's `nvmlInit`), for the rest of the process: a virtual card is
+another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +45,7 @@ class CardReading:
             not say (before release 510), so that they count as other processes.
         process: Bytes of this process; None where the driver does not say.
         others: Bytes of other processes by name, where visible.
+        doubts: A sentence for each figure that was read and cannot be so, by the figure's name.
     """
 
     total: int
@@ -33,6 +53,7 @@ class CardReading:
     driver: int
     process: int | None
     others: dict[str, int] = field(default_factory=dict)
+    doubts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +76,8 @@ class Card:
 class NvmlProbe:
     """Reads cards by CUDA ordinal; opens NVML at the first reading.
 
-    Raises (from every method):
-        ProbeUnavailableError: NVML or the card cannot be read here.
+    Raises (from every method but `close`):
+        ProbeUnavailableError: NVML or the card cannot be read here, or has not answered in time.
     """
 
     def __init__(self) -> None:
@@ -64,22 +85,9 @@ class NvmlProbe:
         self._handles: dict[int, Any] = {}
 
     def cards(self) -> tuple[Card, ...]:
-        """Every card of the machine, whether torch may use it or not."""
-        nvml = self._open()
-        try:
-            driver = _text(nvml.nvmlSystemGetDriverVersion())
-            handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-            return tuple(
-                Card(
-                    index=index,
-                    name=_text(nvml.nvmlDeviceGetName(handle)),
-                    total=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-                    driver=driver,
-                )
-                for index, handle in enumerate(handles)
-            )
-        except nvml.NVMLError as err:
-            raise _unavailable(err) from err
+        """Every card of the machine, whether torch may use it or not; without the broken ones."""
+        load()
+        return _ask(self._cards, COLD_S)
 
     def read(self, ordinal: int, *, others: bool = False) -> CardReading:
         """Read one card (7 us; with the list of processes 50 to 70 us on an H100's host).
@@ -87,31 +95,17 @@ class NvmlProbe:
         Args:
             ordinal: CUDA ordinal.
             others: Name the other processes, too.
+
+        Raises:
+            ImpossibleReadingError: What was read cannot be so.
         """
-        nvml = self._open()
-        try:
-            handle = self._handle(ordinal)
-            total, free, driver = self._memory(handle)
-            held = self._processes(handle)
-        except nvml.NVMLError as err:
-            raise _unavailable(err) from err
-        return CardReading(
-            total=total,
-            used=total - free,
-            driver=driver,
-            process=held.pop(os.getpid(), None) or None,
-            others={host.process_name(pid): size for pid, size in held.items() if size}
-            if others
-            else {},
-        )
+        load()
+        return _ask(lambda: self._read(ordinal, others=others), LIMIT_S)
 
     def other_processes(self, ordinal: int) -> dict[int, int]:
         """Bytes of the other processes on a card by PID, where the driver says them."""
-        nvml = self._open()
-        try:
-            held = self._processes(self._handle(ordinal))
-        except nvml.NVMLError as err:
-            raise _unavailable(err) from err
+        load()
+        held = _ask(lambda: self._processes(self._handle(ordinal)), LIMIT_S)
         return {pid: size for pid, size in held.items() if size and pid != os.getpid()}
 
     def close(self) -> None:
@@ -119,40 +113,82 @@ class NvmlProbe:
         if self._nvml is not None:
             nvml, self._nvml = self._nvml, None
             self._handles.clear()
-            nvml.nvmlShutdown()
+            try:
+                _ask(nvml.nvmlShutdown, LIMIT_S)
+            except ProbeUnavailableError:  # nobody reads any more, so nobody misses anything
+                logger.debug("NVML could not be closed", exc_info=True)
+
+    def _cards(self) -> tuple[Card, ...]:
+        nvml = self._open()
+        driver = text_of(nvml.nvmlSystemGetDriverVersion())
+        count = whole_bytes(nvml.nvmlDeviceGetCount())
+        if count is None or count > _MOST_CARDS:
+            raise ProbeUnavailableError(_NO_COUNT)
+        found, errors = [], []
+        for index in range(count):
+            try:
+                found.append(self._card(index, driver))
+            except Exception as err:  # noqa: BLE001 - a card that is lost hides no other
+                errors.append(err)
+        if errors and not found:
+            raise errors[0]
+        return tuple(found)
+
+    def _card(self, index: int, driver: str) -> Card:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        total, _ = total_and_free(nvml.nvmlDeviceGetMemoryInfo(handle))
+        return Card(
+            index=index, name=text_of(nvml.nvmlDeviceGetName(handle)), total=total, driver=driver
+        )
+
+    def _read(self, ordinal: int, *, others: bool) -> CardReading:
+        handle = self._handle(ordinal)
+        memory = self._memory(handle)
+        total, free = total_and_free(memory)
+        used, doubts = total - free, {}
+        driver = whole_bytes(getattr(memory, "reserved", 0))
+        if driver is None or driver > used:
+            doubts["driver"] = doubt("the driver keeps", memory.reserved, used)
+            driver = 0
+        held = self._processes(handle)
+        process = held.pop(os.getpid(), None) or None
+        if process is not None and process > used:
+            doubts["process"] = doubt("this process holds", process, used)
+            process = None
+        return CardReading(
+            total=total,
+            used=used,
+            driver=driver,
+            process=process,
+            others={host.process_name(pid): size for pid, size in held.items() if 0 < size <= used}
+            if others
+            else {},
+            doubts=doubts,
+        )
 
     def _open(self) -> Any:
         if self._nvml is None:
-            try:
-                import pynvml
-            except ImportError as err:
-                raise ProbeUnavailableError(
-                    "The package nvidia-ml-py is not installed, so the process and device figures "
-                    "of nvidia-smi are missing; torch's own counters still work. "
-                    "Install nvidia-ml-py to have them."
-                ) from err
-            try:
-                pynvml.nvmlInit()
-            except pynvml.NVMLError as err:
-                raise _unavailable(err) from err
-            self._nvml = pynvml
+            nvml = load()
+            nvml.nvmlInit()
+            self._nvml = nvml
         return self._nvml
 
-    def _memory(self, handle: Any) -> tuple[int, int, int]:
-        """(total, free, kept by the driver), as nvidia-smi has them since driver 510."""
+    def _memory(self, handle: Any) -> Any:
+        """What the card has, as nvidia-smi says it since driver 510."""
         nvml = self._nvml
         try:
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-        except (AttributeError, nvml.NVMLError):  # an older package, or an older driver
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        return int(memory.total), int(memory.free), int(getattr(memory, "reserved", 0))
+            return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        except Exception:  # noqa: BLE001 - an older package, or an older driver
+            return nvml.nvmlDeviceGetMemoryInfo(handle)
 
     def _handle(self, ordinal: int) -> Any:
         """NVML's handle for a CUDA ordinal: by UUID where torch knows it, for the orders differ."""
+        nvml = self._open()
         if ordinal not in self._handles:
             self._handles[ordinal] = _handle_by_uuid(
-                self._nvml, ordinal
-            ) or self._nvml.nvmlDeviceGetHandleByIndex(_nvml_index(ordinal))
+                nvml, ordinal
+            ) or nvml.nvmlDeviceGetHandleByIndex(_nvml_index(ordinal))
         return self._handles[ordinal]
 
     def _processes(self, handle: Any) -> dict[int, int]:
@@ -162,25 +198,77 @@ class NvmlProbe:
             "nvmlDeviceGetComputeRunningProcesses",
             "nvmlDeviceGetGraphicsRunningProcesses",
         ):
-            if not hasattr(self._nvml, ask):
-                continue
-            try:
-                running = getattr(self._nvml, ask)(handle)
-            except self._nvml.NVMLError:  # MIG and some containers refuse; the card's totals stay
-                continue
-            for process in running:
-                if process.usedGpuMemory is not None:
-                    held[process.pid] = max(held.get(process.pid, 0), int(process.usedGpuMemory))
+            for pid, size in self._listed(ask, handle):
+                if isinstance(pid, int) and pid >= 0 and size is not None:
+                    held[pid] = max(held.get(pid, 0), size)
         return held
+
+    def _listed(self, ask: str, handle: Any) -> list[tuple[Any, int | None]]:
+        try:
+            running = getattr(self._nvml, ask)(handle)
+            return [(process.pid, whole_bytes(process.usedGpuMemory)) for process in running]
+        except Exception:  # noqa: BLE001 - MIG and some containers refuse; the totals stay
+            return []
+
+
+def load() -> Any:
+    """The package, imported where no limit runs: that may take longer, and asks no driver.
+
+    Raises:
+        ProbeUnavailableError: It is not installed, or not as a whole.
+    """
+    try:
+        import pynvml
+    except ModuleNotFoundError as err:
+        raise ProbeUnavailableError(
+            "The package nvidia-ml-py is not installed, so the process and device figures of "
+            "nvidia-smi are missing; torch's own counters still work. "
+            "Install nvidia-ml-py to have them."
+        ) from err
+    except Exception as err:  # half-installed
+        raise ProbeUnavailableError(
+            f"The package nvidia-ml-py cannot be imported ({error_of(err)}), so the process and "
+            "device figures of nvidia-smi are missing; torch's own counters still work. "
+            "Install nvidia-ml-py anew to have them."
+        ) from err
+    return pynvml
+
+
+def hung() -> str | None:
+    """The sentence to say where the driver has hung in this process; None where it has not."""
+    return _HUNG if _hung.get("call", _hung) is _answering() else None
+
+
+def give_up() -> str:
+    """A call has hung: nobody shall wait for another one; returns the sentence to say."""
+    _hung["call"] = _answering()
+    return _HUNG
+
+
+def _answering() -> Any:
+    """Who answers as NVML now."""
+    return getattr(sys.modules.get("pynvml"), "nvmlInit", None)
+
+
+def _ask(call: Callable[[], Answer], limit_s: float) -> Answer:
+    """Every call of NVML goes through here."""
+    if (why := hung()) is not None:
+        raise ProbeUnavailableError(why)
+    try:
+        return patiently(call, limit_s)
+    except ProbeUnavailableError:
+        raise
+    except HungError as err:
+        raise ProbeUnavailableError(give_up()) from err
+    except Exception as err:
+        raise _unavailable(err) from err
 
 
 def _handle_by_uuid(nvml: Any, ordinal: int) -> Any:
-    torch: Any = initialized_torch()
-    uuid = getattr(torch.cuda.get_device_properties(ordinal), "uuid", None) if torch else None
-    if uuid is None or not hasattr(nvml, "nvmlDeviceGetHandleByUUID"):
-        return None
     try:
-        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        torch: Any = initialized_torch()
+        uuid = getattr(torch.cuda.get_device_properties(ordinal), "uuid", None) if torch else None
+        return None if uuid is None else nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except Exception:  # noqa: BLE001 - a MIG slice has another form of UUID: the index serves
         return None
 
@@ -188,18 +276,25 @@ def _handle_by_uuid(nvml: Any, ordinal: int) -> Any:
 def _nvml_index(ordinal: int) -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     listed = [part.strip() for part in visible.split(",") if part.strip()]
-    if ordinal < len(listed) and listed[ordinal].isdigit():
+    if ordinal < len(listed) and listed[ordinal].isdecimal():
         return int(listed[ordinal])
     return ordinal
 
 
-def _text(value: Any) -> str:
-    """NVML's older bindings answer with bytes."""
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 def _unavailable(err: Exception) -> ProbeUnavailableError:
     return ProbeUnavailableError(
-        f"NVML cannot be read ({err}). The process and device figures of nvidia-smi are missing; "
-        "torch's own counters still work. Check that nvidia-smi runs in this environment."
+        f"NVML cannot be read ({shown(err) or error_of(err)}). The process and device figures of "
+        "nvidia-smi are missing; torch's own counters still work. Check that nvidia-smi runs in "
+        "this environment."
     )
+
+
+_HUNG = (
+    "The driver did not answer within a second, so the process and device figures of nvidia-smi "
+    "are missing from here on, and nobody asks it again in this process; torch's own counters "
+    "still work. Check that nvidia-smi answers, and restart the kernel."
+)
+_NO_COUNT = (
+    "NVML does not say how many cards there are, so the process and device figures of nvidia-smi "
+    "are missing; torch's own counters still work. Check what nvidia-smi shows."
+)

@@ -1,23 +1,29 @@
 """Readings of the whole card while a cell runs: ten a second, from a thread of its own.
 
-Ten a second cost nothing measurable on an H100's host, a hundred doubled a CPU-bound step.
+Ten a second cost nothing measurable on an H100's host, a hundred doubled a CPU-bound step. The
+first reading and the last are that thread's, too: a driver that hangs then hangs it, and no cell.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nbmem.core.errors import ProbeUnavailableError
+from nbmem.core.faults import error_of
 from nbmem.core.session import NOT_KNOWN, Samples
-from nbmem.probes import cuda, host
-from nbmem.probes.nvml import NvmlProbe
+from nbmem.probes import cuda, host, nvml
+from nbmem.probes.checked import ImpossibleReadingError
+from nbmem.probes.patience import GRACE_S, LIMIT_S, ended, expendable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from nbmem.probes.nvml import CardReading
 
 INTERVAL_S = 0.1
 MAX_SAMPLES = 36_000
@@ -26,10 +32,14 @@ MAX_SAMPLES = 36_000
 
 RETRIES = 3
 """The reserved bytes must be the same before and after a reading of the card."""
+_SMALLER = 8
+"""torch may count a card larger than NVML does by one part in so many, not by more."""
 
 
 class Sampler:
     """Reads NVML (or cudaMemGetInfo) for every card from which torch holds memory.
+
+    `start` and `stop` may be called in any order, as often as one likes, from any thread.
 
     Args:
         device: The one card to read; None for all.
@@ -39,48 +49,80 @@ class Sampler:
     def __init__(self, device: int | None, note: Callable[[str], None]) -> None:
         self._device = device
         self._note = note
-        self._nvml: NvmlProbe | None = NvmlProbe()
+        self._nvml: nvml.NvmlProbe | None = nvml.NvmlProbe()
         self._rows: dict[int, list[tuple[int, int, int, int, int]]] = {}
         self._cards: dict[int, tuple[int, int]] = {}
+        self._others: dict[int, dict[str, int]] = {}
+        self._doubted: set[str] = set()
         self._interval = INTERVAL_S
         self._stop = threading.Event()
+        self._first = threading.Event()
         self._thread: threading.Thread | None = None
+        self._busy_since: float | None = None
+        self._left_behind = False
 
     def start(self) -> None:
         """Begin, with one reading at once."""
-        self.read()
+        if self._thread is not None or self._stop.is_set():
+            return
+        if (why := nvml.hung()) is not None:  # nor would cudaMemGetInfo answer
+            self._say(why)
+            return
+        with suppress(ProbeUnavailableError):  # said by the first reading
+            nvml.load()
+        host.resident_bytes()  # imports psutil, for which no limit shall run, either
         self._thread = threading.Thread(target=self._run, name="nbmem sampler", daemon=True)
         self._thread.start()
+        if not (self._first.wait(LIMIT_S) or self._first.wait(GRACE_S)):
+            self._give_up()
 
     def stop(self) -> None:
         """End, with one last reading."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=2)
-            self._thread = None
-        self.read()
-        if self._nvml is not None:
-            self._nvml.close()
+        thread, self._thread = self._thread, None
+        if thread is None or thread is threading.current_thread():
+            return
+        if not ended(thread, lambda: self._busy_since):
+            self._give_up()
 
     def read(self) -> None:
         """Read every card once."""
+        self._busy_since = time.monotonic()
         count = cuda.device_count()
         for index in range(count) if self._device is None else (self._device,):
             if index < count and _reserved(index):
                 self._read_card(index)
+        self._busy_since = None
 
     def _run(self) -> None:
-        while not self._stop.wait(self._interval):
+        with expendable():
             try:
                 self.read()
+                self._first.set()
+                while not self._stop.wait(self._interval):
+                    self.read()
+                if self._left_behind:
+                    return
+                self.read()
+                self._busy_since = time.monotonic()
+                self._others = {index: self._named(index) for index in self._rows}
             except Exception as err:  # noqa: BLE001 - a broken source must not print into the cell
-                self._note(f"The readings of the whole card stopped: {err!r}.")
-                return
+                self._say(f"The readings of the whole card stopped: {error_of(err)}.")
+            finally:
+                self._first.set()
+            if self._nvml is not None:
+                self._nvml.close()
+
+    def _give_up(self) -> None:
+        """Leave the thread where it hangs."""
+        self._left_behind, self._nvml, self._thread = True, None, None
+        self._stop.set()
+        self._note(nvml.give_up())
 
     def _read_card(self, index: int) -> None:
         for _ in range(RETRIES):
             reserved = _reserved(index)
-            used, process = self._used(index)
+            used, process = self._used(index, reserved)
             if reserved == _reserved(index):
                 break
         else:  # the cell takes memory too fast just now; the next reading will do
@@ -91,28 +133,72 @@ class Sampler:
             del rows[1::2]
             self._interval *= 2
 
-    def _used(self, index: int) -> tuple[int, int]:
+    def _used(self, index: int, reserved: int) -> tuple[int, int]:
+        """(bytes of the card in use, this process's), each NOT_KNOWN where it cannot be so."""
         if self._nvml is not None:
             try:
-                reading = self._nvml.read(index)
+                return self._checked(index, self._nvml.read(index), reserved)
+            except ImpossibleReadingError as err:
+                self._doubt("card", str(err))
+                return NOT_KNOWN, NOT_KNOWN
             except ProbeUnavailableError as err:
                 self._nvml = None
-                self._note(str(err))
-            else:
-                self._cards[index] = reading.total, reading.driver
-                process = NOT_KNOWN if reading.process is None else reading.process
-                return reading.used, process
+                self._say(str(err))
         card = cuda.card_bytes(index)
         if card is None:
             return NOT_KNOWN, NOT_KNOWN
         return card[1] - card[0], NOT_KNOWN
+
+    def _checked(self, index: int, reading: CardReading, reserved: int) -> tuple[int, int]:
+        """The same of a reading that must fit what torch knows of the card and holds of it."""
+        known, _ = self._cards.get(index, (None, 0))
+        if reading.total != known and (known or reading.total < _least_total(index, reserved)):
+            raise ImpossibleReadingError(
+                f"NVML says that the card has {reading.total} B, which cannot be: torch's own "
+                "figures contradict it. The process and device figures of nvidia-smi are unknown "
+                "wherever it says so. Check what nvidia-smi shows."
+            )
+        if reading.used < reserved:
+            raise ImpossibleReadingError(
+                f"NVML says that {reading.used} B of the card are in use while torch alone held "
+                f"{reserved} B, which cannot be. The process and device figures of nvidia-smi are "
+                "unknown wherever it says so. Check what nvidia-smi shows."
+            )
+        for figure, sentence in reading.doubts.items():
+            self._doubt(figure, sentence)
+        if "driver" not in reading.doubts or known is None:
+            self._cards[index] = reading.total, reading.driver
+        if reading.process is not None and reading.process < reserved:
+            self._doubt(
+                "process",
+                f"NVML says that this process holds {reading.process} B while torch alone held "
+                f"{reserved} B, which cannot be: that figure is unknown wherever it says so.",
+            )
+            return reading.used, NOT_KNOWN
+        return reading.used, NOT_KNOWN if reading.process is None else reading.process
+
+    def _say(self, sentence: str) -> None:
+        """Note something, unless nobody waits for this thread any more."""
+        if not self._left_behind:
+            self._note(sentence)
+
+    def _doubt(self, figure: str, sentence: str) -> None:
+        """Say once of a figure that it was read and cannot be so."""
+        if figure not in self._doubted:
+            self._doubted.add(figure)
+            self._say(sentence)
 
     def card_bytes(self, device: int) -> tuple[int, int] | None:
         """(the card's bytes by NVML, those that the driver keeps); None without NVML."""
         return self._cards.get(device)
 
     def other_processes(self, device: int) -> dict[str, int]:
-        """Bytes of the other processes on a card now, by name, where visible."""
+        """Bytes of the other processes on a card now, or at the end, by name, where visible."""
+        if self._stop.is_set():
+            return self._others.get(device, {})
+        return self._named(device)
+
+    def _named(self, device: int) -> dict[str, int]:
         if self._nvml is None:
             return {}
         try:
@@ -130,3 +216,12 @@ class Sampler:
 def _reserved(index: int) -> int:
     counters = cuda.read_counters(index)
     return counters.reserved if counters is not None else 0
+
+
+def _least_total(index: int, reserved: int) -> int:
+    """Bytes that a card has at least: what torch holds of it, and about what CUDA says of it."""
+    torch = cuda.initialized_torch()
+    if torch is None:
+        return reserved
+    total = int(torch.cuda.get_device_properties(index).total_memory)
+    return max(reserved, total - total // _SMALLER)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import logging
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
+from nbmem.core.faults import Faults
 from nbmem.tips.evidence import Evidence
 from nbmem.tips.rules import RULES
 
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from nbmem.ledger.books import Books
     from nbmem.report import Finding, Report
     from nbmem.tips.rule import Rule
-
-logger = logging.getLogger("nbmem")
 
 
 def rule_named(name: str) -> Rule:
@@ -42,7 +42,7 @@ class Advice:
 
     Attributes:
         findings: The largest saving first; last resorts at the end.
-        notes: One sentence for each rule that failed.
+        notes: One sentence for each fault, with the rules that failed of it.
     """
 
     findings: tuple[Finding, ...]
@@ -69,23 +69,24 @@ def advise(  # noqa: PLR0913 - the last ones are for commands and tests
         rules: The rules.
     """
     evidence = Evidence(session, books, report, everything=everything)
-    found: list[tuple[bool, Finding]] = []
-    notes: list[str] = []
+    found: list[tuple[tuple[bool, int, str], Finding]] = []
+    faults = Faults()  # one broken rule must not cost the report or the other tips
     for rule in rules:
-        if rule.name in muted:
-            continue
-        try:
-            if not _may_speak(rule, evidence):
-                continue
-            found.extend((rule.last_resort, finding) for finding in rule.check(evidence))
-        except Exception as err:  # one broken rule must not cost the report or the other tips
-            notes.append(
-                f"The tip {rule.name} was left out: {err!r}. The others are not affected; "
-                "please report it with the session's file (%nbmem save)."
-            )
-            logger.debug("rule %s failed", rule.name, exc_info=True)
-    found.sort(key=lambda entry: (entry[0], -entry[1].high, entry[1].rule))
-    return Advice(findings=tuple(finding for _, finding in found), notes=tuple(notes))
+        if rule.name not in muted:
+            asked = partial(_ask, rule, evidence)
+            found.extend(faults.part(f"The tip {rule.name}", asked, []))
+    found.sort(key=itemgetter(0))
+    return Advice(findings=tuple(finding for _, finding in found), notes=faults.notes)
+
+
+def _ask(rule: Rule, evidence: Evidence) -> list[tuple[tuple[bool, int, str], Finding]]:
+    """What a rule found, each with its place among the others."""
+    if not _may_speak(rule, evidence):
+        return []
+    return [
+        ((rule.last_resort, -finding.high, finding.rule), finding)
+        for finding in rule.check(evidence)
+    ]
 
 
 def _may_speak(rule: Rule, evidence: Evidence) -> bool:

@@ -1,23 +1,33 @@
-"""All readings of one report; the front end picks."""
+"""All readings of one report; the front end picks. Each is made under a guard of its own."""
 
 from __future__ import annotations
 
+import textwrap
+from dataclasses import replace
+from html import escape
 from typing import TYPE_CHECKING, Any
 
-from nbmem.views.explorer.output import MIME, MISSING, explorer_output
+from nbmem.core.faults import UNGUARDED, Faults
+from nbmem.views.explorer import output
+from nbmem.views.history import render_history, render_history_html
 from nbmem.views.html import render_html
 from nbmem.views.oom import render_oom
 from nbmem.views.oom_html import render_oom_html
 from nbmem.views.text import render_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nbmem.core.history import CellDelta
     from nbmem.report import Autopsy, Report
 
+TEXT, HTML = "text/plain", "text/html"
+WIDTH = 100
 
-def mimebundle(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any]:
+
+def mimebundle(
+    report: Report, cells: Sequence[CellDelta] = (), faults: Faults = UNGUARDED
+) -> dict[str, Any]:
     """What a notebook's output holds: the explorer's data, static HTML and plain text.
 
     Plain text is not a fallback: it is what terminals, diffs and CI see. HTML is what shows where
@@ -26,15 +36,88 @@ def mimebundle(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any
     Args:
         report: The report.
         cells: The notebook's history, oldest first.
+        faults: Takes what fails and leaves it out, a form as a whole if need be; the others then
+            say so. By default a fault is raised.
     """
-    explorer = explorer_output(report, cells)
-    bundle: dict[str, Any] = {
-        "text/plain": render_text(report),
-        "text/html": render_html(report, *([] if explorer else [MISSING])),
-    }
-    return bundle | ({MIME: explorer} if explorer else {})
+    there = faults.part("The search for Bokeh", output.bokeh_is_there, True)  # noqa: FBT003
+    notes = () if there else (output.MISSING,)
+    html = faults.part(
+        "The picture with its tables", lambda: render_html(report, *notes, faults=faults), None
+    )
+    text = faults.part("The text", lambda: render_text(report, faults=faults), None)
+    # Last, since it takes the others' notes along; its own stand in the others.
+    told = replace(report, notes=(*report.notes, *faults.notes))
+    explorer = faults.part(
+        "The interactive view", lambda: output.explorer_output(told, cells), None
+    )
+    bundle: dict[str, Any] = {}
+    if text is not None:
+        bundle[TEXT] = text_with(text, faults.notes)
+    if html is not None:
+        bundle[HTML] = html_with(html, faults.notes)
+    return bundle | ({output.MIME: explorer} if explorer else {})
 
 
 def oom_bundle(ooms: Sequence[Autopsy]) -> dict[str, str]:
     """Why memory ran out, as an output of its own: the explorer draws a report without it."""
-    return {"text/plain": render_oom(ooms), "text/html": render_oom_html(ooms)}
+    return guarded_bundle(
+        "The explanation of the error",
+        lambda: render_oom(ooms),
+        lambda: render_oom_html(ooms),
+        lambda: _plain_oom(ooms[0]),
+    )
+
+
+def history_bundle(rows: Sequence[CellDelta]) -> dict[str, str]:
+    """The notebook's cells and what they left."""
+    return guarded_bundle(
+        "The table of the cells",
+        lambda: render_history(rows),
+        lambda: render_history_html(rows),
+        lambda: "\n".join(f"{row.allocated_after:>20,} B allocated after a cell" for row in rows),
+    )
+
+
+def guarded_bundle(
+    what: str,
+    text: Callable[[], str],
+    html: Callable[[], str],
+    plain: Callable[[], str],
+) -> dict[str, str]:
+    """Two forms of one thing, each under a guard.
+
+    Args:
+        what: Its name in a note, "The table".
+        text: Makes it as text.
+        html: Makes it as HTML; where that fails, the text stands alone.
+        plain: Makes what stands in place of the text: figures, with next to no code.
+    """
+    faults = Faults()
+    pictured = faults.part(f"{what} as HTML", html, None)
+    written = faults.part(what, text, None)
+    if written is None:
+        written = faults.part("Its figures", plain, "")
+    bundle = {TEXT: text_with(written, faults.notes)}
+    if pictured is not None:
+        bundle[HTML] = html_with(pictured, faults.notes)
+    return bundle
+
+
+def text_with(text: str, notes: Sequence[str]) -> str:
+    """A text with notes below it."""
+    wrapped = [
+        textwrap.fill(note, WIDTH, initial_indent="- ", subsequent_indent="  ") for note in notes
+    ]
+    return "\n\n".join(filter(None, (text, "\n".join(wrapped))))
+
+
+def html_with(html: str, notes: Sequence[str]) -> str:
+    """A fragment of HTML with notes below it."""
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"{html}<ul>{items}</ul>" if items else html
+
+
+def _plain_oom(chief: Autopsy) -> str:
+    figures = (("asked for", chief.asked or chief.wanted), ("free on the card", chief.free))
+    known = [f"  {count:>20,}  {name}" for name, count in figures if count is not None]
+    return "\n".join(("Out of memory", *known))

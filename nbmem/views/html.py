@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.faults import UNGUARDED
 from nbmem.core.units import format_bytes
+from nbmem.ledger.plain import ledger_lines
 from nbmem.views import style, tables, wording
 from nbmem.views.charts.card import card_bar
 from nbmem.views.charts.timeline import timeline
-from nbmem.views.markup import Markup, element, escape, one_line
+from nbmem.views.markup import Markup, element, escape, join, one_line
 from nbmem.views.oom import oom_ended
 from nbmem.views.oom_html import render_oom_html
 from nbmem.views.tips_html import render_tips_html
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.core.faults import Faults
     from nbmem.report import Report
+    from nbmem.views.charts.picture import Picture
 
 _PAGE_STYLE = """
 :root { color-scheme: light dark; }
@@ -28,33 +34,51 @@ body { margin: 20px auto; max-width: 1260px; padding: 0 16px; background: #fffff
 """
 
 
-def render_html(report: Report, *notes: str) -> str:
+def render_html(report: Report, *notes: str, faults: Faults = UNGUARDED) -> str:
     """Write a report as a fragment of HTML.
 
     Args:
         report: The report.
         *notes: Sentences to add to its own.
+        faults: Takes what fails and leaves it out; by default it is raised.
     """
-    curves = timeline(report)
-    pictures = [picture.image(style.PICTURE) for picture in (curves, card_bar(report)) if picture]
+
+    def part(what: str, make: Callable[[], list[Markup]]) -> list[Markup]:
+        return faults.part(what, make, [])
+
+    ooms = part("The explanation of the error", lambda: _ooms(report))
+    ended = bool(ooms) and faults.part(
+        "The place of the explanation",
+        lambda: oom_ended(report),
+        True,  # noqa: FBT003 - what stands instead
+    )
     return element(
         "div",
-        *(_ooms(report) if oom_ended(report) else []),
-        element("div", _headline(report), style=style.VERDICT),
-        element("div", wording.recording(report), style=style.ABOUT),
-        *_error(report),
-        _tiles(report),
+        *(ooms if ended else []),
+        *part("The verdict", lambda: _headline(report)),
+        *part("The error", lambda: _error(report)),
+        *part("The tiles", lambda: [_tiles(report)]),
         element(
             "div",
-            element("div", *pictures, style=style.PICTURES),
-            element("div", tables.ledger(report), style=style.TABLES),
+            element(
+                "div",
+                *part("The timeline", lambda: _picture(timeline(report))),
+                *part("The picture of the card", lambda: _picture(card_bar(report))),
+                style=style.PICTURES,
+            ),
+            element(
+                "div",
+                *(part("The table of the ledger", lambda: [tables.ledger(report)]))
+                or [_bare_ledger(report)],
+                style=style.TABLES,
+            ),
             style=style.COLUMNS,
         ),
-        *([] if oom_ended(report) else _ooms(report)),
-        *([render_tips_html(report.findings)] if report.findings else []),
-        *tables.phases(report),
-        *tables.holdings(report),
-        *_notes([*wording.notes(report), *notes]),
+        *([] if ended else ooms),
+        *part("The tips", lambda: _tips(report)),
+        *part("The phases", lambda: tables.phases(report)),
+        *part("The largest tensors", lambda: tables.holdings(report)),
+        *part("The notes", lambda: _notes([*wording.notes(report), *notes])),
         style=style.BOX,
     )
 
@@ -77,9 +101,26 @@ def page(title: str, fragment: str) -> str:
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
-def _headline(report: Report) -> str:
+def _headline(report: Report) -> list[Markup]:
     source = wording.source(report.peak.at)
-    return wording.verdict(report) + (f", {source}" if source else "")
+    verdict = wording.verdict(report) + (f", {source}" if source else "")
+    return [
+        element("div", verdict, style=style.VERDICT),
+        element("div", wording.recording(report), style=style.ABOUT),
+    ]
+
+
+def _bare_ledger(report: Report) -> Markup:
+    lines = ledger_lines(report.ledger_at_peak, report.ledger_at_end).splitlines()
+    return element("pre", join([escape(line) for line in lines], "\n"))
+
+
+def _picture(picture: Picture | None) -> list[Markup]:
+    return [picture.image(style.PICTURE)] if picture else []
+
+
+def _tips(report: Report) -> list[Markup]:
+    return [render_tips_html(report.findings)] if report.findings else []
 
 
 def _error(report: Report) -> list[Markup]:

@@ -6,7 +6,9 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import PROCESS
+from nbmem.core.faults import UNGUARDED
 from nbmem.core.units import format_ms
+from nbmem.ledger.plain import ledger_lines
 from nbmem.views import wording
 from nbmem.views.markup import clipped, one_line
 from nbmem.views.oom import oom_ended, render_oom
@@ -14,6 +16,7 @@ from nbmem.views.rows import Gap, alike, holdings_title, ledger_rows, peak_row, 
 from nbmem.views.tips import render_tips
 
 if TYPE_CHECKING:
+    from nbmem.core.faults import Faults
     from nbmem.report import Holding, PhaseRow, Report
     from nbmem.views.rows import Amount, LedgerRow
 
@@ -22,28 +25,40 @@ _NARROWEST = 72
 _LONGEST_PHASE = 24
 
 
-def render_text(report: Report, *, width: int = 100) -> str:
+def render_text(report: Report, *, width: int = 100, faults: Faults = UNGUARDED) -> str:
     """Write a report: the verdict, the ledger, the phases, the largest holdings, the notes.
 
     Args:
         report: What to write.
         width: Characters in a line; tables need at least 72.
+        faults: Takes what fails and leaves it out; by default it is raised.
     """
-    width = max(width, _NARROWEST)
-    parts = [_head(report, width), _ledger(report, width)]
-    if oom_ended(report):
-        parts.insert(0, render_oom(report.ooms, width))
-    if tips := render_tips(report.findings, width=width):
-        parts.append(tips)
-    if report.phases:
-        parts.append(_phases(report))
-    if report.holdings:
-        parts.append(_holdings(report, width))
-    if report.ooms and not oom_ended(report):
-        parts.append(render_oom(report.ooms, width))
-    if notes := wording.notes(report):
-        parts.append("\n".join(_wrap(note, width, first="- ", rest="  ") for note in notes))
-    return "\n\n".join(parts)
+    width, part = max(width, _NARROWEST), faults.part
+    ooms = (
+        part("The explanation of the error", lambda: render_oom(report.ooms, width), "")
+        if report.ooms
+        else ""
+    )
+    ended = bool(ooms) and part("The place of the explanation", lambda: oom_ended(report), True)  # noqa: FBT003
+    parts = [
+        ooms if ended else "",
+        part("The verdict", lambda: _head(report, width), ""),
+        part("The table of the ledger", lambda: _ledger(report, width), "")
+        or ledger_lines(report.ledger_at_peak, report.ledger_at_end),
+        part("The tips", lambda: render_tips(report.findings, width=width), ""),
+        part("The phases", lambda: _phases(report) if report.phases else "", ""),
+        part(
+            "The largest tensors", lambda: _holdings(report, width) if report.holdings else "", ""
+        ),
+        "" if ended else ooms,
+        part("The notes", lambda: _notes(report, width), ""),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def _notes(report: Report, width: int) -> str:
+    notes = wording.notes(report)
+    return "\n".join(_wrap(note, width, first="- ", rest="  ") for note in notes)
 
 
 def _wrap(text: str, width: int, *, first: str = "", rest: str = "  ") -> str:

@@ -13,13 +13,19 @@ from nbmem.analysis.oom.groups import groups
 from nbmem.analysis.oom.remedies import remedies
 from nbmem.core.categories import Category
 from nbmem.core.errors import NbmemError
+from nbmem.core.faults import UNGUARDED
 from nbmem.core.holders import HolderKind, roots
 from nbmem.core.units import format_bytes
 from nbmem.report import Autopsy, Command, Moment
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.analysis.oom.groups import Group
+    from nbmem.core.faults import Faults
     from nbmem.ledger.balance import Ledger
     from nbmem.ledger.books import Books
+    from nbmem.report import Finding
 
 ANSWERED = {"batch_size", "traceback_kept"}
 """Rules of nbmem/tips whose advice an explained error gives with its own figures."""
@@ -28,18 +34,25 @@ MOST = 20
 """Failed requests that a report keeps; only the chief one is explained in full."""
 
 
-def autopsies(books: Books, t0_ns: int) -> tuple[Autopsy, ...]:
+def autopsies(books: Books, t0_ns: int, faults: Faults = UNGUARDED) -> tuple[Autopsy, ...]:
     """Every out-of-memory error of a recording, the one that ended it (or the last) first.
 
     Args:
         books: The card's books.
         t0_ns: Start of the recording, nanoseconds since the epoch.
+        faults: Takes what fails and leaves it out; by default it is raised.
     """
     found = cases(books)
     if not found:
         return ()
     *others, chief = found
-    return (_full(chief, t0_ns), *(_brief(case, t0_ns) for case in others[: MOST - 1]))
+    brief = _brief(chief, t0_ns)
+    return (
+        faults.part("Who held the memory", lambda: _full(chief, brief, faults), brief),
+        *faults.part(
+            "The other errors", lambda: [_brief(case, t0_ns) for case in others[: MOST - 1]], []
+        ),
+    )
 
 
 def said_already(ooms: tuple[Autopsy, ...]) -> frozenset[str]:
@@ -73,21 +86,10 @@ def _brief(case: Case, t0_ns: int) -> Autopsy:
     )
 
 
-def _full(case: Case, t0_ns: int) -> Autopsy:
-    brief = _brief(case, t0_ns)
-    held = groups(case)
-    notes = []
-    try:
-        found = remedies(case, held, brief.at.phase)
-        if not found:
-            notes.append(
-                "Nothing that was tried in the simulator would have sufficed by itself: other "
-                "allocator settings, freeing what has a name, a smaller batch."
-            )
-    except NbmemError as err:
-        found = ()
-        notes.append(f"Remedies could not be tried: {err}")
-    ledger = _ledger(case)
+def _full(case: Case, brief: Autopsy, faults: Faults) -> Autopsy:
+    held = faults.part("The largest holders", lambda: groups(case), [])
+    found, notes = faults.part("The remedies", lambda: _tried(case, held, brief), ((), ()))
+    ledger = faults.part("The card at that moment", lambda: _ledger(case), None)
     fatal = not case.caught
     return replace(
         brief,
@@ -95,10 +97,27 @@ def _full(case: Case, t0_ns: int) -> Autopsy:
         others=ledger[Category.OTHER_PROCESSES] if ledger and ledger.process_known else None,
         holders=tuple(group.held for group in held[:LARGEST]),
         remedies=found,
-        left=_left(case) if fatal else None,
+        left=faults.part("What the failure left", lambda: _left(case), None) if fatal else None,
         command=Command(name="free", arguments=("traceback",)) if fatal else None,
-        notes=tuple(notes),
+        notes=notes,
     )
+
+
+def _tried(
+    case: Case, held: Sequence[Group], brief: Autopsy
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """What would have sufficed, and a note where there is none."""
+    try:
+        found = remedies(case, held, brief.at.phase)
+    except NbmemError as err:
+        return (), (f"Remedies could not be tried: {err}",)
+    if found:
+        return found, ()
+    nothing = (
+        "Nothing that was tried in the simulator would have sufficed by itself: other allocator "
+        "settings, freeing what has a name, a smaller batch."
+    )
+    return (), (nothing,)
 
 
 def _moment(case: Case, t0_ns: int) -> Moment:

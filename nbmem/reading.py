@@ -1,0 +1,240 @@
+"""From a session to what a person reads; where a form fails, the next simpler one stands there.
+
+The forms are the explorer, a picture with tables, text, the ledger's figures, the counters'. A note
+says what was left out, and why. Nothing in here may fail with what it stands in for: it calls a
+view, a tip or an analysis only under a guard.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.core.errors import UsageError
+from nbmem.core.faults import Faults, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nbmem.core.history import CellDelta
+    from nbmem.core.session import DeviceTrace, Session
+    from nbmem.ledger.books import Books
+    from nbmem.report import Finding, Report
+
+logger = logging.getLogger("nbmem")
+
+TEXT = "text/plain"
+
+
+class Reading(NamedTuple):
+    """A report, and whether nothing was left out of it."""
+
+    report: Report
+    whole: bool
+
+
+def read(session: Session, device: int | None, *, everything: bool = False) -> Reading:
+    """Read a session with its tips; what fails is left out, with a note in the report.
+
+    Args:
+        session: What was recorded.
+        device: CUDA ordinal of the card; None for the one with the most events.
+        everything: Ask also the rules that speak only where memory is short.
+
+    Raises:
+        UsageError: The session has no such card, or none at all.
+        Exception: The ledger itself cannot be made; `shown` has the counters' figures then.
+    """
+    faults = Faults()
+    books = _books(session, device, faults)
+    report = faults.part("The report beyond its ledger", lambda: _analysed(books, faults), None)
+    if report is None:
+        report = _bare(books)
+    found, notes = faults.part(
+        "The tips", lambda: _tips(books, report, all_of=everything), ((), ())
+    )
+    missing = (*notes, *faults.notes)
+    return Reading(
+        replace(report, findings=found, notes=(*report.notes, *missing)), whole=not missing
+    )
+
+
+def unmuted(report: Report) -> Report:
+    """The report without the tips that the user does not want to hear."""
+    faults = Faults()
+    silent = faults.part("The list of muted tips", _muted, frozenset())
+    heard = tuple(finding for finding in report.findings if finding.rule not in silent)
+    return replace(report, findings=heard, notes=(*report.notes, *faults.notes))
+
+
+def shown(
+    session: Session,
+    device: int | None,
+    read_report: Callable[[], Report],
+    cells_of: Callable[[Report], Sequence[CellDelta]],
+    *,
+    ooms: bool = True,
+) -> dict[str, Any]:
+    """A notebook's output, in every form that can be made.
+
+    Args:
+        session: What was recorded.
+        device: As for `read`.
+        read_report: Makes or remembers the report.
+        cells_of: The notebook's history, given the report.
+        ooms: Whether the explanation of out-of-memory errors is part of it.
+
+    Raises:
+        UsageError: The session has no such card, or none at all.
+    """
+    try:
+        report = read_report()
+    except UsageError:
+        raise
+    except Exception as err:  # noqa: BLE001 - the counters' figures stand instead
+        return {TEXT: _counted(session, device, err)}
+    if not ooms:
+        report = replace(report, ooms=())
+    faults = Faults()
+    cells = faults.part("The history of the cells", lambda: cells_of(report), ())
+    bundle = faults.part("The views", lambda: _views(report, cells, faults), {})
+    return bundle if TEXT in bundle else {**bundle, TEXT: _plain(report, faults)}
+
+
+def text_of(session: Session, device: int | None, read_report: Callable[[], Report]) -> str:
+    """The same as text alone; the same arguments and errors."""
+    try:
+        report = read_report()
+    except UsageError:
+        raise
+    except Exception as err:  # noqa: BLE001 - as above
+        return _counted(session, device, err)
+    faults = Faults()
+    text = faults.part("The text", lambda: _text(report, faults), None)
+    return _plain(report, faults) if text is None else _with_notes(text, faults.notes)
+
+
+def _views(report: Report, cells: Sequence[CellDelta], faults: Faults) -> dict[str, Any]:
+    from nbmem.views.bundle import mimebundle
+
+    return mimebundle(report, cells, faults)
+
+
+def _text(report: Report, faults: Faults) -> str:
+    from nbmem.views.text import render_text
+
+    return render_text(report, faults=faults)
+
+
+def _books(session: Session, device: int | None, faults: Faults) -> Books:
+    from nbmem.analysis import books_of
+    from nbmem.ledger.books import Books
+
+    try:
+        return books_of(session, device)
+    except UsageError:
+        raise
+    except Exception as err:  # noqa: BLE001 - unless the books themselves fail again
+        books = Books(session, session.devices.index(_card(session, device)))
+        faults.leave_out("The choice of the card", err)
+        return books
+
+
+def _card(session: Session, device: int | None) -> DeviceTrace:
+    """The card that was asked for, or the one with the most events."""
+    asked = [trace for trace in session.devices if trace.info.index == device]
+    return max(asked or session.devices, key=lambda trace: len(trace.events))
+
+
+def _analysed(books: Books, faults: Faults) -> Report:
+    from nbmem.analysis import report_of
+
+    return report_of(books, faults)
+
+
+def _tips(
+    books: Books, report: Report, *, all_of: bool
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    from nbmem.analysis.oom import said_already
+    from nbmem.tips import advise
+
+    advice = advise(books.session, books, report, everything=all_of)
+    said = frozenset() if all_of else said_already(report.ooms)
+    return tuple(found for found in advice.findings if found.rule not in said), advice.notes
+
+
+def _muted() -> frozenset[str]:
+    from nbmem.core.mutes import muted
+
+    return muted()
+
+
+def _bare(books: Books) -> Report:
+    """The ledger's figures as a report, without any analysis."""
+    from nbmem.analysis.build import bare_timeline
+    from nbmem.report import Moment, Peak, Report
+
+    session, followed = books.session, books.followed
+    top = books.peak(0, books.events)
+    spans = session.spans
+    duration_ns = spans[0].t1_ns - spans[0].t0_ns if spans else 0
+    return Report(
+        title=session.name,
+        device=books.trace.info,
+        duration_ns=duration_ns,
+        peak=Peak(
+            at=Moment(event=top, t_ns=duration_ns // 2),
+            allocated=int(followed.allocated[top]),
+            reserved=int(followed.reserved.max()),
+            active=int(followed.active.max()),
+            requested=int(followed.requested.max()),
+            process=books.peak_process(),
+        ),
+        ledger_at_start=books.ledger(0),
+        ledger_at_peak=books.ledger(top),
+        ledger_at_end=books.ledger(books.events),
+        phases=(),
+        holdings=(),
+        timeline=bare_timeline(books, top, duration_ns),
+        events=books.events,
+        dropped_events=books.trace.dropped,
+        error=session.error,
+        notes=session.notes,
+    )
+
+
+def _plain(report: Report, faults: Faults) -> str:
+    """The ledger's figures, where no view could be made."""
+    from nbmem.ledger.plain import ledger_lines
+
+    head = f"{report.title} on {report.device.name}"
+    lines = ledger_lines(report.ledger_at_peak, report.ledger_at_end)
+    return _with_notes(_clean(f"{head}\n{lines}"), (*report.notes, *faults.notes))
+
+
+def _counted(session: Session, device: int | None, why: Exception) -> str:
+    """The counters' figures, where even the ledger could not be made."""
+    from nbmem.ledger.plain import counter_lines
+
+    logger.debug("the ledger could not be made", exc_info=why)
+    note = (
+        f"The ledger could not be made: {error_of(why)}. Everything that rests on it was left out; "
+        "the recording itself is whole. Please report it with the session's file (%nbmem save)."
+    )
+    try:
+        trace = _card(session, device)
+        figures = f"{session.name} on {trace.info.name}, as it was read:\n{counter_lines(trace)}"
+    except Exception as err:  # noqa: BLE001 - the last form: what remains is a sentence
+        figures = f"{session.name}: its counters cannot be read, either: {error_of(err)}."
+    return _with_notes(_clean(figures), (*session.notes, note))
+
+
+def _clean(text: str) -> str:
+    """A text whose names obey nobody: what a terminal would take for commands is blank."""
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+
+
+def _with_notes(text: str, notes: Sequence[str]) -> str:
+    """A text and sentences below it, unwrapped: it is not a view's turn any more."""
+    return "\n\n".join(filter(None, (text, "\n".join(f"- {_clean(note)}" for note in notes))))

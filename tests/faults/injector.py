@@ -1,0 +1,200 @@
+"""Makes any function of nbmem fail on purpose, whoever calls it and under whatever name.
+
+    targets = functions("nbmem.views", "nbmem.tips")
+    with Fault(targets[0], MemoryError) as fault:       # at its entry, at every call
+        ...
+    with Fault(targets[0], MemoryError, at="line", seed=3) as fault:   # once, at a random line
+        ...
+    fault.hits                                          # how often it was met; 0: never called
+
+Modules import functions by their names, so replacing a module's attribute would reach few callers:
+at "entry" the function's own code is exchanged, at "line" a trace function raises in its frame.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+import random
+import sys
+import threading
+from types import CodeType, FunctionType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+_NAME = "__fault_of_the_injector__"
+
+
+class Target(NamedTuple):
+    """A function that can be made to fail."""
+
+    name: str
+    function: FunctionType
+
+    def codes(self) -> tuple[CodeType, ...]:
+        """Its code and that of the functions inside it."""
+        found = [self.function.__code__]
+        for code in found:
+            found += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+        return tuple(found)
+
+
+def functions(*packages: str, skip: Collection[str] = ()) -> list[Target]:
+    """Every function and method that is written in some packages (or modules), by name.
+
+    Args:
+        packages: Dotted names; their modules are imported. One that cannot be imported here, since
+            it is made of a library that is not installed, is left out.
+        skip: Dotted names of modules or functions to leave out, with all below them.
+    """
+    found: dict[str, Target] = {}
+    for module in _modules(packages):
+        for name, function in _written_in(module):
+            dotted = f"{module.__name__}.{name}"
+            if not any(dotted == one or dotted.startswith(f"{one}.") for one in skip):
+                found.setdefault(dotted, Target(dotted, function))
+    return sorted(found.values())
+
+
+def _modules(packages: Collection[str]) -> Iterator[ModuleType]:
+    for package in packages:
+        top = importlib.import_module(package)
+        yield top
+        for info in pkgutil.walk_packages(getattr(top, "__path__", ()), f"{package}."):
+            try:
+                yield importlib.import_module(info.name)
+            except ModuleNotFoundError as err:
+                if (err.name or "").partition(".")[0] == "nbmem":
+                    raise
+
+
+def _written_in(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
+    """Names and functions whose code stands in the module's file: generated ones do not."""
+    for name, value in vars(module).items():
+        members = [(name, value)]
+        if inspect.isclass(value) and value.__module__ == module.__name__:
+            members = [(f"{name}.{member}", one) for member, one in vars(value).items()]
+        for dotted, one in members:
+            for function in _functions_of(one):
+                if function.__code__.co_filename == module.__file__:
+                    yield dotted, function
+
+
+def _functions_of(value: Any) -> Iterator[FunctionType]:
+    """A function, or those below a decorator that stands in its place."""
+    if isinstance(value, FunctionType):
+        inner = inspect.unwrap(value)
+        if isinstance(inner, FunctionType):
+            yield inner
+    elif isinstance(value, staticmethod | classmethod):
+        yield from _functions_of(value.__func__)
+    elif isinstance(value, property):
+        for one in (value.fget, value.fset):
+            yield from _functions_of(one)
+    elif isinstance(value, functools.cached_property):
+        yield from _functions_of(value.func)
+    elif hasattr(value, "cache_info"):
+        yield from _functions_of(inspect.unwrap(value))
+
+
+class Fault:
+    """A fault in one function: armed by `with` or by `arm`, gone after `disarm`.
+
+    Args:
+        target: The function.
+        error: Makes what is raised: an exception's class, or a function.
+        at: "entry": at every call, before its first line (a generator's at its first item). "line":
+            once, at a line that `seed` chooses among the function's own and those inside it; only
+            in this thread and in those that start while it is armed.
+        seed: Chooses the line.
+
+    Attributes:
+        hits: How often the fault was met.
+        line: The chosen line; None at the entry.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        error: Callable[[], BaseException],
+        *,
+        at: Literal["entry", "line"] = "entry",
+        seed: int = 0,
+    ) -> None:
+        self.target = target
+        self.hits = 0
+        self._error = error
+        self._codes = frozenset(target.codes())
+        self.line = _some_line(target, seed) if at == "line" else None
+        self._code = target.function.__code__
+        self._traced: Any = None
+
+    def arm(self) -> Self:
+        """From here on it fails."""
+        if self.line is None:
+            self.target.function.__globals__[_NAME] = self._raised
+            self.target.function.__code__ = _raising(self._code)
+        else:
+            self._traced = sys.gettrace()
+            threading.settrace(self._trace)
+            sys.settrace(self._trace)
+        return self
+
+    def disarm(self) -> None:
+        """It works again."""
+        if self.line is None:
+            self.target.function.__code__ = self._code
+            self.target.function.__globals__.pop(_NAME, None)
+        else:
+            threading.settrace(None)  # type: ignore[arg-type]
+            sys.settrace(self._traced)
+
+    def __enter__(self) -> Self:
+        return self.arm()
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.disarm()
+
+    def _raised(self) -> BaseException:
+        self.hits += 1
+        return self._error()
+
+    def _trace(self, frame: Any, event: str, _argument: Any) -> Any:
+        if frame.f_code not in self._codes or self.hits:
+            return None
+        if event == "line" and frame.f_lineno == self.line:
+            raise self._raised()
+        return self._trace
+
+
+def _some_line(target: Target, seed: int) -> int:
+    lines = {line for code in target.codes() for *_, line in code.co_lines() if line is not None}
+    first = target.function.__code__.co_firstlineno
+    inside = sorted(lines - {first}) or [first]
+    return random.Random(f"{target.name} {seed}").choice(inside)
+
+
+def _raising(code: CodeType) -> CodeType:
+    """Code that raises in the place of another: with as many closure cells, or it would not fit."""
+    names = code.co_freevars
+    generator = bool(code.co_flags & inspect.CO_GENERATOR)
+    source = ["def made():"]
+    source += [f"    {name} = None" for name in names]
+    source += ["    def function(*args, **kwargs):"]
+    source += [f"        if False: {name}" for name in names]
+    source += [f"        raise {_NAME}()"]
+    source += ["        yield"] * generator
+    source += ["    return function"]
+    space: dict[str, Any] = {}
+    exec("\n".join(source), space)
+    made: CodeType = space["made"]().__code__
+    return made.replace(co_name=code.co_name)

@@ -1,0 +1,380 @@
+"""NVML that misbehaves loses its figures and nothing else, and hangs nobody for long."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from nbmem import devices
+from nbmem.core.categories import Category
+from nbmem.core.errors import ProbeUnavailableError
+from nbmem.core.session import NOT_KNOWN, Samples
+from nbmem.ledger.books import Books
+from nbmem.live.cards import CardReader
+from nbmem.probes import cuda, host, nvml, patience
+from nbmem.probes.cuda import Counters
+from nbmem.probes.nvml import NvmlProbe
+from nbmem.record import deltas, sampler
+from nbmem.record.sampler import Sampler
+from tests.faults.nvml import (
+    DRIVER,
+    FUNCTIONS,
+    OTHER,
+    OTHER_PID,
+    PROCESS,
+    RESERVED,
+    TOTAL,
+    USED,
+    FakeNvml,
+    memory,
+    misbehaviours,
+    raiser,
+)
+from tests.recorded import load, session_of
+
+BY_CUDA = USED + 512
+"""Bytes in use by cudaMemGetInfo: which source answered can be told."""
+CASES = list(misbehaviours())
+BELIEVED = {"free is 0", "free is 1", "free is 1048576", "another card"}
+"""Cards may be full, and larger than the slice of them that torch may use."""
+QUICK_S = 0.1
+"""The limit of a call in most of these tests."""
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """One card, of which torch holds some, and its NVML."""
+    found = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", found)
+    counters = Counters(
+        t_ns=0, actions=0, allocated=512, active=512, requested=512, reserved=RESERVED,
+        peak_allocated=512,
+    )  # fmt: skip
+    card = SimpleNamespace(total_memory=TOTAL - DRIVER, uuid="1-2", name="H100")
+    torch = SimpleNamespace(cuda=SimpleNamespace(get_device_properties=lambda _index: card))
+    for module in (cuda, deltas):
+        monkeypatch.setattr(module, "device_count", lambda: 1)
+        monkeypatch.setattr(module, "read_counters", lambda _index: counters)
+    monkeypatch.setattr(cuda, "card_bytes", lambda _index: (TOTAL - BY_CUDA, TOTAL))
+    for module in (cuda, nvml):
+        monkeypatch.setattr(module, "initialized_torch", lambda: torch)
+    monkeypatch.setattr(sampler, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(nvml, "_hung", {})
+    yield found
+    found.release()
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Limits that a test can wait for."""
+    for module in (nvml, sampler, patience):
+        monkeypatch.setattr(module, "LIMIT_S", QUICK_S)
+    monkeypatch.setattr(nvml, "COLD_S", QUICK_S)
+    monkeypatch.setattr(patience, "GRACE_S", 0.01)
+    monkeypatch.setattr(sampler, "GRACE_S", 0.01)
+
+
+def recorded(fake, least=8):
+    """Record some readings; the sampler and its notes."""
+    notes = []
+    found = Sampler(None, notes.append)
+    begin = time.monotonic()
+    found.start()
+    while len(found._rows.get(0, ())) < least and time.monotonic() - begin < 0.05:
+        time.sleep(0.001)
+    found.stop()
+    return found, notes
+
+
+@functools.cache
+def a_session():
+    return session_of(load("cudagraph_mlp_b512_sgd"))
+
+
+def books_with(found):
+    """The books of a recording that has these readings, each balanced to the byte."""
+    session = a_session()
+    (trace,) = session.devices
+    total, driver = found.card_bytes(0) or (TOTAL, 0)
+    samples = found.samples(0)
+    times = np.linspace(trace.events.t_ns[0], trace.events.t_ns[-1], len(samples)).astype(np.int64)
+    trace = replace(
+        trace,
+        info=replace(trace.info, total_bytes=total, driver_bytes=driver),
+        samples=replace(samples, t_ns=times),
+    )
+    books = Books(replace(session, devices=(trace,)))
+    for position in range(0, books.events + 1, 41):
+        books.ledger(position)  # it checks itself
+    return books
+
+
+@pytest.mark.parametrize("when", ["always", "once in the middle", "from the middle on"])
+def test_whatever_nvml_does_its_figures_are_right_or_unknown(fake, when, request):
+    first, last = {
+        "always": (1, 10**9),
+        "once in the middle": (4, 4),
+        "from the middle on": (4, 10**9),
+    }[when]
+    threads = threading.active_count()
+    wrong = {}
+    for name, function, instead in CASES:
+        fresh = FakeNvml()
+        fresh.misbehave(function, instead, first=first, last=last)
+        sys.modules["pynvml"] = fresh
+        begin = time.monotonic()
+        found, notes = recorded(fresh)
+        took = time.monotonic() - begin
+        samples = found.samples(0)
+        books = books_with(found)
+        checks = {
+            "used": set(samples.used) <= {USED, BY_CUDA, NOT_KNOWN} or name in BELIEVED,
+            "process": set(samples.process) <= {PROCESS, NOT_KNOWN},
+            "card": found.card_bytes(0) in {None, (TOTAL, DRIVER), (TOTAL, 0)}
+            or name in {"reserved is 1", "reserved is 1048576", "another card"},
+            "others": set(found.other_processes(0).values())
+            <= {OTHER, 1, 1024**2},  # as somebody's figure may be
+            "time": took < 1.5,
+            "readings": len(samples) > 1,
+            "reserved": set(samples.reserved) == {RESERVED},
+            "said": bool(notes) or set(samples.used) == {USED} or name in BELIEVED,
+            "sentences": all(note.endswith((".", "asks it again")) for note in notes),
+            "once": len(notes) == len(set(notes)) <= 3,
+            "threads": threading.active_count() == threads,
+            "peak": books.peak_process() is None or books.peak_process() >= PROCESS,
+        }
+        if when == "once in the middle" and function == "nvmlDeviceGetMemoryInfo":
+            checks["it goes on"] = samples.used[-1] in {USED, BY_CUDA}
+        bad = [check for check, passed in checks.items() if not passed]
+        if bad:
+            wrong[name] = (bad, notes)
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("first", [1, 4])
+def test_a_call_that_hangs_is_given_up_and_said_once(fake, hasty, name, first):
+    fake.misbehave(name, fake.hang, first=first)
+    begin = time.monotonic()
+    found, notes = recorded(fake)
+    assert time.monotonic() - begin < 4 * QUICK_S
+    books_with(found)
+    if not notes:
+        assert name not in fake.calls or fake.calls[name] < first, "it was never asked"
+        return
+    assert notes == [nvml._HUNG]
+    assert set(found.samples(0).used) <= {USED, BY_CUDA}
+    begin = time.monotonic()
+    for _ in range(3):
+        again, notes = recorded(fake)
+        assert notes == [nvml._HUNG]
+        assert not len(again.samples(0))
+    with pytest.raises(ProbeUnavailableError, match="did not answer within a second"):
+        NvmlProbe().read(0)
+    assert devices.cards_here() == ()
+    assert CardReader().read()[0].total == TOTAL
+    assert time.monotonic() - begin < QUICK_S + 0.3, "nobody waits again"
+
+
+def test_a_hang_costs_a_cell_a_second(fake):
+    fake.misbehave("nvmlDeviceGetMemoryInfo", fake.hang, first=3)
+    threads = threading.active_count()
+    begin = time.monotonic()
+    found, notes = recorded(fake)
+    assert patience.LIMIT_S <= time.monotonic() - begin < 1.5
+    assert notes == [nvml._HUNG]
+    assert len(found.samples(0)), "what was read before it is there"
+    fake.release()
+    wait_for(lambda: threading.active_count() == threads)
+    assert len(notes) == 1, "what it finds when it wakes up is of no interest any more"
+
+
+def wait_for(condition, limit_s=5.0):
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_another_nvml_is_asked_anew(fake, hasty, monkeypatch):
+    fake.misbehave("nvmlInit", fake.hang)
+    with pytest.raises(ProbeUnavailableError):
+        NvmlProbe().read(0)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # as a virtual card puts one in
+    assert NvmlProbe().read(0).total == TOTAL
+
+
+def broken_import(err):
+    class Finder:
+        @staticmethod
+        def find_spec(name, _path=None, _target=None):
+            if name == "pynvml":
+                raise err
+
+    return Finder
+
+
+@pytest.mark.parametrize(
+    ("err", "said"),
+    [
+        (ModuleNotFoundError("No module named 'pynvml'"), "is not installed"),
+        (ImportError("cannot import name 'c_nvmlDevice_t'"), "cannot be imported"),
+        (AttributeError("partially initialized module"), "cannot be imported"),
+        (OSError("libnvidia-ml"), "cannot be imported"),
+        (SyntaxError("invalid syntax"), "cannot be imported"),
+    ],
+)
+def test_a_package_that_is_half_there_is_not_there(fake, monkeypatch, err, said):
+    monkeypatch.delitem(sys.modules, "pynvml")
+    monkeypatch.setattr(sys, "meta_path", [broken_import(err), *sys.meta_path])
+    found, (note,) = recorded(fake)
+    assert said in note
+    assert set(found.samples(0).used) == {BY_CUDA}
+    books_with(found)
+
+
+def test_so_is_another_package_of_that_name(fake, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(__version__="1.0"))
+    found, (note,) = recorded(fake)
+    assert "NVML cannot be read (" in note
+    assert set(found.samples(0).used) == {BY_CUDA}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[name for name, *_ in CASES])
+def test_the_other_readers_of_nvml_raise_what_they_promise(fake, case):
+    _, function, instead = case
+    fake.misbehave(function, instead)
+    probe = NvmlProbe()
+    for ask in (probe.cards, lambda: probe.read(0, others=True), lambda: probe.other_processes(0)):
+        with suppress(ProbeUnavailableError):
+            ask()
+    probe.close()
+    reader = CardReader()
+    reader.begin()
+    (sample,) = reader.read()
+    assert sample.total in {TOTAL, 2 * TOTAL, 1, 1024**2}
+    reader.processes()
+    reader.close()
+    assert deltas.DeltaReader().now().process in {PROCESS, 1, 1024**2, None}
+    devices.cards_here()
+    assert devices._real_lines(hidden=False)
+
+
+def test_a_card_that_is_lost_hides_no_other(fake):
+    fake.misbehave("nvmlDeviceGetCount", lambda: 3)
+    fake.misbehave("nvmlDeviceGetName", raiser(OSError()), first=2, last=2)
+    assert [card.index for card in NvmlProbe().cards()] == [0, 2]
+
+
+def test_a_sampler_may_be_stopped_by_anybody_at_any_time(fake):
+    threads = threading.active_count()
+    notes = []
+    never = Sampler(None, notes.append)
+    never.stop()
+    never.stop()
+    never.start()
+    assert threading.active_count() == threads, "it has ended before it began"
+    twice = Sampler(None, notes.append)
+    twice.start()
+    twice.start()
+    assert threading.active_count() == threads + 1
+    others = [threading.Thread(target=twice.stop) for _ in range(3)]
+    for thread in others:
+        thread.start()
+    for thread in others:
+        thread.join()
+    twice.stop()
+    assert threading.active_count() == threads
+    assert not notes
+    count = len(twice.samples(0))
+    assert count >= 2
+    assert twice.other_processes(0) == {f"process {OTHER_PID}": OTHER}
+
+
+@pytest.mark.parametrize("value", [None, -1, "x", 2**64 - 1, 1.5])
+def test_a_psutil_that_misbehaves_leaves_its_figures_unknown(fake, monkeypatch, value):
+    class Process:
+        def __init__(self, _pid=None):
+            self.memory_info = lambda: SimpleNamespace(rss=value)
+            self.name = lambda: value
+            self.environ = lambda: {"JPY_SESSION_NAME": value}
+
+    monkeypatch.setitem(sys.modules, "psutil", SimpleNamespace(Process=Process))
+    assert host.resident_bytes() is None
+    assert host.notebook_of(1) is None
+    name = "x (1)" if value == "x" else "process 1"
+    assert host.process_name(1) == name
+    found, notes = recorded(fake)
+    assert not notes
+    assert set(found.samples(0).host) == {NOT_KNOWN}
+
+
+def test_the_ledger_takes_the_last_context_that_was_known():
+    """Of five readings the second says nothing of this process, the fourth nothing at all."""
+    session = a_session()
+    (trace,) = session.devices
+    t_ns = np.linspace(trace.events.t_ns[0], trace.events.t_ns[-1], 5).astype(np.int64)
+    reserved = np.full(5, 100, np.int64)
+    samples = Samples(
+        t_ns=t_ns,
+        used=np.array([1000, 2000, 3000, NOT_KNOWN, 5000]),
+        process=np.array([300, NOT_KNOWN, 500, NOT_KNOWN, NOT_KNOWN]),
+        reserved=reserved,
+        host=np.full(5, NOT_KNOWN),
+    )
+    info = replace(trace.info, total_bytes=TOTAL, driver_bytes=50)
+    books = Books(replace(session, devices=(replace(trace, info=info, samples=samples),)))
+    assert books.process_known
+    context, others, driver = books._outside.at(t_ns, reserved)
+    assert context.tolist() == [200, 200, 400, 400, 400]
+    assert others.tolist() == [650, 1650, 2450, 2450, 4450]
+    assert driver.tolist() == [50] * 5
+    assert books._outside.highest_read(int(t_ns[0]), int(t_ns[-1])) == 500
+    for position in range(books.events + 1):
+        ledger = books.ledger(position)
+        assert ledger[Category.CONTEXT] in {200, 400}
+
+
+def test_where_nobody_ever_said_what_this_process_holds_it_is_unknown():
+    session = a_session()
+    (trace,) = session.devices
+    samples = replace(trace.samples, process=np.full(len(trace.samples), NOT_KNOWN))
+    books = Books(replace(session, devices=(replace(trace, samples=samples),)))
+    assert not books.process_known
+    assert books.peak_process() is None
+
+
+@pytest.mark.torch
+def test_a_traced_cell_is_whole_whatever_nvml_does(monkeypatch):
+    torch = pytest.importorskip("torch")
+    import nbmem.api as nbmem
+    from nbmem import virtual
+
+    monkeypatch.setattr(nvml, "_hung", {})
+    for answer in (
+        raiser(ZeroDivisionError()),
+        lambda: memory(total=1, free=0),
+        lambda: memory(free="x"),
+    ):
+        with virtual.activated("H100 80GB"):
+            import pynvml
+
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    pynvml, "nvmlDeviceGetMemoryInfo", lambda *_a, answer=answer, **_k: answer()
+                )
+                with nbmem.trace("cell", namespace={}) as trace:
+                    kept = torch.ones(1 << 20, device="cuda")
+            report = trace.report()
+            assert report.ledger_at_end.allocated == 4 << 20
+            assert report.device.total_bytes > 79 << 30
+            assert any("NVML" in note for note in report.notes)
+            del kept
