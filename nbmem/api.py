@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from nbmem.core.entry import described, entry, lost_sentence
+from nbmem.core.entry import entry, lost_sentence
 from nbmem.core.errors import NbmemError, UsageError
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ def _text_of(error: BaseException | None) -> str | None:
     try:
         return error_text(error)
     except Exception:  # noqa: BLE001 - the user's `__str__`
-        return None if error is None else described(error)
+        return None if error is None else error_of(error)
 
 
 def running_recorder() -> Recorder | None:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from nbmem.core.faults import error_of
 from nbmem.core.interrupts import Delivery, can_deliver
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nbmem")
 
-MAX_TEXT = 200
-"""Characters of an exception's text that a note repeats."""
 _PACKAGE = str(Path(__file__).parent.parent) + "/"
 
 _P = ParamSpec("_P")
@@ -71,19 +70,7 @@ def is_entry(function: object) -> bool:
 
 def lost_sentence(part: str, err: BaseException) -> str:
     """What a note says of a fault of nbmem's own."""
-    return f"nbmem lost {part}: {described(err)}. The cell itself is not affected."
-
-
-def described(err: BaseException) -> str:
-    """An exception's class and text, of bounded length, whatever its `__str__` does."""
-    name = type(err).__name__
-    try:
-        text = str(err)
-    except Exception:  # noqa: BLE001 - the user's own class, whose text cannot be had
-        text = "its text cannot be read"
-    if len(text) > MAX_TEXT:
-        text = f"{text[:MAX_TEXT]}..."
-    return f"{name}({text!r})" if text else name
+    return f"nbmem lost {part}: {error_of(err)}. The cell itself is not affected."
 
 
 def caller() -> FrameType | None:

@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from nbmem.core.entry import described, entry
+from nbmem.core.entry import entry
 from nbmem.core.errors import NbmemError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def guest(doing: str) -> Iterator[None]:
     except Exception as err:
         logger.debug("could not %s", doing, exc_info=True)
         say(
-            f"could not {doing} ({described(err)}). Your code is not affected. "
+            f"could not {doing} ({error_of(err)}). Your code is not affected. "
             "It is a fault of nbmem's: please report it with this line."
         )
 
@@ -55,6 +55,6 @@ def shell_entry(
     """Mark a function that IPython calls: `nbmem.core.entry`, with its note on stderr."""
 
     def lost(_part: str, err: Exception) -> None:
-        say(f"could not {doing} ({described(err)}). Your code is not affected.")
+        say(f"could not {doing} ({error_of(err)}). Your code is not affected.")
 
     return entry(doing, otherwise=otherwise, lost=lost)

@@ -164,7 +164,7 @@ def test_a_broken_recorder_is_one_sentence_and_the_cell_runs(run, recorder, shel
     done = run("%%memtrace\nran = True")
     assert done.success
     assert shell.user_ns["ran"] is True
-    assert "could not start the trace (RuntimeError: the recorder is broken)" in done.err
+    assert "could not start the trace (RuntimeError('the recorder is broken'))" in done.err
     assert "this cell runs untraced" in done.err
 
 
