@@ -6,36 +6,23 @@ import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from nbmem.core.entry import entry, lost_sentence
+from nbmem.core.entry import entry
 from nbmem.core.errors import NbmemError, UsageError
+from nbmem.core.faults import error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
     from nbmem.core.history import CellDelta
     from nbmem.core.session import Session
     from nbmem.record.recorder import Recorder
+    from nbmem.record.recording import Recording
     from nbmem.report import Finding, Report
     from nbmem.views.widget.explorer import ExplorerWidget
     from nbmem.virtual.device import VirtualGPU
-
-_running: list[tuple[Trace, Recorder]] = []
-"""Traces in progress, outermost first, with the one recorder: only the outermost records."""
-
-
-class Closed(NamedTuple):
-    """A recording that has ended and is not frozen yet.
-
-    Attributes:
-        recorder: Has it.
-        error: The exception that ended it, as text; None if it ended well.
-    """
-
-    recorder: Recorder
-    error: str | None
 
 
 class Trace:
@@ -46,7 +33,6 @@ class Trace:
     outer one.
 
     Attributes:
-        session: What was recorded; None before the end, and for a trace inside another.
         cells: The notebook's history before this recording, oldest first.
         cell: The line in that history of the cell that was recorded; None outside of a notebook.
     """
@@ -60,46 +46,42 @@ class Trace:
         namespace: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
-        self.session: Session | None = None
         self.cells: tuple[CellDelta, ...] = ()
         self.cell: CellDelta | None = None
         self._options: dict[str, Any] = {"stacks": stacks, "device": device}
         self._namespace = namespace
-        self._outer: Trace | None = None
-        self._closed: Closed | None = None
-        self._faults: list[str] = []
+        self._opened: Session | None = None
+        self._recording: Recording | None = None
         self._reports: dict[int | None, Report] = {}
 
-    def _itself(self, *_arguments: Any) -> Self:
-        return self
+    @property
+    def session(self) -> Session | None:
+        """What was recorded; None before the end, and for a trace inside another."""
+        return self._opened if self._recording is None else self._recording.session
 
-    @entry("this recording", otherwise=_itself)
+    @session.setter
+    def session(self, session: Session) -> None:
+        """Take what somebody else has recorded."""
+        self._opened, self._recording = session, None
+
     def start(self) -> Self:
         """Begin to record; a second call while it records does nothing.
 
         Where nbmem fails, nothing is recorded, and `report` says why. An interrupt (Ctrl-C) is the
         user's: it is delivered when this returns, and nothing is left on.
         """
-        if any(trace is self for trace, _ in _running):
-            return self
-        self.session, self._outer, self._closed = None, None, None
-        self._reports.clear()
-        self._faults.clear()
-        if _running:
-            self._outer, recorder = _running[0]
-            recorder.begin_block(self.name)
-        else:
-            recorder = self._new_recorder()
-            recorder.start()
-        _running.append((self, recorder))
+        from nbmem.record.recording import Recording
+
+        if self._recording is None or not self._recording.runs:
+            self._reports.clear()
+            self._recording = Recording(self.name)
+            self._recording.start(self._new_recorder)
         return self
 
-    def _in_any_case(self, error: BaseException | None = None) -> Self:
-        self.close(error)
-        self.freeze()
+    def _itself(self, *_arguments: Any) -> Self:
         return self
 
-    @entry("the end of the recording", otherwise=_in_any_case)
+    @entry("the end of the recording", otherwise=_itself)
     def stop(self, error: BaseException | None = None) -> Self:
         """End, and freeze what was recorded.
 
@@ -109,49 +91,48 @@ class Trace:
         Args:
             error: The exception that ended the run; only its text is kept.
         """
-        self.close(error)
-        for _ in self.look():
-            pass
-        self.freeze()
-        if self._closed is not None and self._closed.recorder.interrupted:
-            raise KeyboardInterrupt  # which `entry` delivers
+        if self.end(error) and self._recording is not None:
+            interrupted = self._recording.interrupted
+            self._recording.forget()
+            if interrupted:
+                raise KeyboardInterrupt  # which `entry` delivers
         return self
 
-    def close(self, error: BaseException | None = None) -> None:
-        """End the recording itself: from here on nothing of nbmem's is in torch. Never raises.
-
-        `stop` does this first. Whoever calls it alone calls `look`, or not, and then `freeze`.
+    def end(
+        self, error: BaseException | None = None, enough: Callable[[], bool] | None = None
+    ) -> bool:
+        """End, and freeze what was recorded; the look at who holds what may be left. Never raises.
 
         Args:
             error: The exception that ended the run; only its text is kept.
+            enough: Asked every few milliseconds whether to leave it; None to look to the end.
+
+        Returns:
+            Whether it was looked to the end. If not, `look_on` goes on with it.
         """
-        while any(trace is self for trace, _ in _running):
-            last, recorder = _running[-1]  # one inside that was never stopped ends here, too
-            if last._outer is not None:  # noqa: SLF001 - this class's own
-                recorder.end_block()
-            else:
-                with recorder.guard("what the virtual card could not do"):
-                    _note_limits_of_virtual_card(recorder)
-                recorder.close()
-                last._closed = Closed(recorder, _text_of(error))  # noqa: SLF001
-            _running.pop()
+        if self._recording is None:
+            return True
+        self._recording.close(error)
+        over = self._recording.look(enough) is not False
+        self._recording.freeze()
+        return over
 
-    def look(self) -> Iterator[None]:
-        """After `close`: see who holds what, in pieces of a few milliseconds. Never raises.
+    def look_on(self, enough: Callable[[], bool]) -> bool:
+        """Go on with the look that `end` left; True when it is over, and the report is new.
 
-        It may be left after any piece. Nothing that uses tensors may run before it is over.
+        Nothing that uses tensors may have run since.
         """
-        if self._closed is not None and self.session is None:
-            yield from self._closed.recorder.look()
+        if self._recording is None or self._recording.look(enough) is False:
+            return False
+        self._recording.freeze()
+        self._reports.clear()
+        self.look_no_more()
+        return True
 
-    def freeze(self) -> None:
-        """After `close`: make a session of what is there. Never raises."""
-        if self._closed is not None and self.session is None:
-            self.session = self._closed.recorder.freeze(self.name, self._closed.error)
-
-    def lost(self, part: str, err: BaseException) -> None:
-        """Keep what went wrong, for `report`."""
-        self._faults.append(lost_sentence(part, err))
+    def look_no_more(self) -> None:
+        """Leave the look for good."""
+        if self._recording is not None:
+            self._recording.forget()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -228,21 +209,27 @@ class Trace:
     def _finished(self) -> Session:
         if self.session is not None:
             return self.session
-        if self._faults:
-            raise NbmemError(" ".join(self._faults))
-        if self._outer is not None:
+        if self._recording is not None and self._recording.faults:
+            raise NbmemError(" ".join(self._recording.faults))
+        if self._recording is not None and self._recording.outer is not None:
             raise UsageError(
-                f"{self.name!r} was traced inside {self._outer.name!r}: its figures are a block of "
+                f"{self.name!r} was traced inside {self._recording.outer.name!r}: its figures are a block of "
                 "that report. Read the outer report, or trace one at a time."
             )
         raise UsageError(f"{self.name!r} is still being traced; its report is there when it ends.")
 
     def _new_recorder(self) -> Recorder:
         from nbmem.record.recorder import Recorder
+    from nbmem.record.recording import Recording
 
         main = vars(sys.modules["__main__"])
         names = self._namespace if self._namespace is not None else main
-        return Recorder(namespace=names, virtual=_virtual_card() is not None, **self._options)
+        return Recorder(
+            namespace=names,
+            virtual=_virtual_card() is not None,
+            limits=_limits_of_virtual_card,
+            **self._options,
+        )
 
     def __str__(self) -> str:
         from nbmem.reading import text_of
@@ -265,7 +252,6 @@ class Trace:
             NbmemError: As for `report`; or a library that the widget needs is not installed.
         """
         from nbmem.analysis import books_of
-        from nbmem.core.faults import error_of
         from nbmem.views.widget import explorer_widget
 
         try:
@@ -321,10 +307,10 @@ def trace(
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
     """Name a block of the running trace, as it shall appear in the report; else do nothing."""
-    if not _running:
+    recorder = running_recorder()
+    if recorder is None:
         yield
         return
-    recorder = _running[0][1]
     recorder.begin_block(name)
     try:
         yield
@@ -346,19 +332,12 @@ def open(path: str | Path) -> Trace:  # noqa: A001 - the word that a user looks 
     return opened
 
 
-def _text_of(error: BaseException | None) -> str | None:
-    """An exception as text, whatever its own class does when it is asked for one."""
-    from nbmem.core.oom import error_text
-
-    try:
-        return error_text(error)
-    except Exception:  # noqa: BLE001 - the user's `__str__`
-        return None if error is None else error_of(error)
-
-
 def running_recorder() -> Recorder | None:
     """The one recorder that records now, for who shows its progress; None without a trace."""
-    return _running[0][1] if _running else None
+    recordings = sys.modules.get("nbmem.record.recording")  # not there: nothing was recorded yet
+    recording = None if recordings is None else recordings.running()
+    recorder: Recorder | None = None if recording is None else recording.recorder
+    return recorder
 
 
 def _virtual_card() -> VirtualGPU | None:
@@ -367,11 +346,11 @@ def _virtual_card() -> VirtualGPU | None:
     return card
 
 
-def _note_limits_of_virtual_card(recorder: Recorder) -> None:
+def _limits_of_virtual_card() -> list[str]:
     """What it could not do as the real one would since it was switched on, and what that means."""
     card = _virtual_card()
-    if card is not None:
-        from nbmem.virtual.notes import on_figures
+    if card is None:
+        return []
+    from nbmem.virtual.notes import on_figures
 
-        for sentence in on_figures(card.notes):
-            recorder.note(sentence)
+    return on_figures(card.notes)

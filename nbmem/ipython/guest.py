@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nbmem.core.entry import entry
 from nbmem.core.errors import NbmemError
+from nbmem.core.faults import error_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -142,7 +142,7 @@ class Tracer:
         self._running = None
         line = None
         with guest("stop the trace"):
-            trace.stop(error)
+            trace.end(error, self._enough())
         if self.watcher is not None:
             with guest("end the progress line"):
                 line = self.watcher.trace_ended()

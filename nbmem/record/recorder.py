@@ -31,7 +31,7 @@ from nbmem.record.sampler import Sampler
 from nbmem.record.turns import TurnLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from nbmem.core.oom import Refusal
     from nbmem.core.session import Session
@@ -57,9 +57,11 @@ class Recorder:
         stacks: Take a Python stack at each allocation.
         namespace: The notebook's names, read at the start and the end only; None for none.
         virtual: Whether a virtual GPU answers (for the session's device info).
+        limits: Asked at the end what the card could not do as a real one would, in sentences.
         max_events: Size of the history's ring.
 
     Attributes:
+        to_release: What was put in and is still to be taken out, with what takes it out.
         interrupted: Whether Ctrl-C came while nbmem itself was at work; whoever called hands it on.
     """
 
@@ -70,11 +72,13 @@ class Recorder:
         stacks: bool = False,
         namespace: Mapping[str, Any] | None = None,
         virtual: bool = False,
+        limits: Callable[[], Sequence[str]] = tuple,
         max_events: int = MAX_EVENTS,
     ) -> None:
         self.notes: list[str] = []
         self.virtual = virtual
         self.interrupted = False
+        self._limits = limits
         self.marks = MarkLog(device)
         self.identities = IdentityLog()
         self.program = ProgramLog()
@@ -90,7 +94,7 @@ class Recorder:
         self._namespace = namespace or {}
         self._hooks = TrainingHooks(self.turns, self.lost)
         self._deafen: Callable[[], None] | None = None
-        self._to_release: list[tuple[str, Callable[[], None]]] = []
+        self.to_release: list[tuple[str, Callable[[], None]]] = []
         self._open_blocks: list[tuple[str, int]] = []
 
     # --- what is put in, and taken out
@@ -122,28 +126,36 @@ class Recorder:
                     self._close()
                 self.interrupted |= held.came
             except BaseException as err:  # noqa: BLE001 - whatever it is, the rest goes out
-                self._lost("the end of the recording", err)
+                with contextlib.suppress(BaseException):
+                    self._lost("the end of the recording", err)
             else:
                 return
 
     def _close(self) -> None:
-        if self._to_release:
+        if self.to_release:
             with self._kept("the hooks of the training loop"):
                 self._hooks.remove()
             while self._open_blocks:
                 self.end_block()
+            with self._kept("what the virtual card could not do"):
+                for sentence in self._limits():
+                    self.note(sentence)
             with self._kept("the counters"):
                 self.marks.take()
             with self._kept("the memory history"):
                 self.at_end = self.history.take() if self.history.recording else None
-        while self._to_release:
-            part, release = self._to_release[-1]
-            with self._kept(part):
-                release()
-            self._to_release.pop()
+        while self.to_release:
+            part, release = self.to_release[-1]
+            for _ in range(RETRIES):
+                try:
+                    release()
+                    break
+                except BaseException as err:  # noqa: BLE001, PERF203 - a fault may pass
+                    self._lost(part, err)
+            self.to_release.pop()
 
     def _put_in(self, part: str, begin: Callable[[], None], release: Callable[[], None]) -> None:
-        self._to_release.append((part, release))
+        self.to_release.append((part, release))
         with self.guard(part):
             begin()
 
@@ -181,22 +193,6 @@ class Recorder:
                     self._namespace, met=lambda found: self.identities.saved(mark, found)
                 )
         yield
-
-    def stop(self, name: str, error: str | None = None) -> Session:
-        """End, look and freeze. Never raises.
-
-        Args:
-            name: Label of the recording.
-            error: The exception that ended it, as text; None if it ended well.
-        """
-        self.close()
-        if not self.interrupted:
-            try:
-                for _ in self.look():
-                    pass
-            except BaseException as err:  # noqa: BLE001 - what was recorded is kept
-                self._lost("who holds what", err)
-        return self.freeze(name, error)
 
     def freeze(self, name: str, error: str | None = None) -> Session:
         """What was recorded, as a session. Never raises; `close` comes before."""

@@ -1,0 +1,152 @@
+"""One recording from its start to its session: a transaction, whatever fails or interrupts it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Self
+
+from nbmem.core.entry import entry, lost_sentence
+from nbmem.core.faults import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nbmem.core.session import Session
+    from nbmem.record.recorder import Recorder
+
+_running: list[Recording] = []
+"""Recordings in progress, outermost first: only that one has a recorder of its own."""
+
+
+class Recording:
+    """A stretch that is recorded; one inside another becomes a block of the outer one.
+
+    Args:
+        name: Label of the recording.
+
+    Attributes:
+        session: What was recorded; None before `freeze`, and for one inside another.
+        outer: The recording in which it lies, or None.
+        faults: Why there is nothing, one sentence each.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.session: Session | None = None
+        self.outer: Recording | None = None
+        self.faults: list[str] = []
+        self.recorder: Recorder | None = None
+        self._error: str | None = None
+        self._looking: Iterator[None] | None = None
+
+    def _itself(self, *_arguments: Any) -> Self:
+        return self
+
+    @entry("this recording", otherwise=_itself)
+    def start(self, make: Callable[[], Recorder]) -> Self:
+        """Begin. Never raises; an interrupt is delivered when this returns, with nothing left on.
+
+        Args:
+            make: Makes the recorder, where no recording runs yet.
+        """
+        if _running:
+            self.outer = _running[0]
+            self.recorder = self.outer.recorder
+            if self.recorder is not None:
+                self.recorder.begin_block(self.name)
+        else:
+            self.recorder = make()
+            self.recorder.start()
+        _running.append(self)
+        return self
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has begun and not ended."""
+        return any(one is self for one in _running)
+
+    def _let_go(self, error: BaseException | None = None) -> None:
+        """Take out whatever was put in, where `close` has failed: nothing here calls it."""
+        if self.outer is None and self.recorder is not None:
+            for _, release in reversed(self.recorder.to_release):
+                with contextlib.suppress(BaseException):
+                    release()
+            self.recorder.to_release.clear()
+            self._error = None if error is None else type(error).__name__
+        _running[:] = [one for one in _running if one is not self and one.outer is not self]
+
+    @entry("the end of the recording", otherwise=_let_go)
+    def close(self, error: BaseException | None = None) -> None:
+        """End it: from here on nothing of nbmem's is in torch. Never raises.
+
+        Args:
+            error: The exception that ended the run; only its text is kept.
+        """
+        while self.runs:
+            last = _running[-1]  # one inside that was never stopped ends here, too
+            if last.recorder is not None and last.outer is not None:
+                last.recorder.end_block()
+            elif last.recorder is not None:
+                last.recorder.close()
+                last._error = _text_of(error)  # noqa: SLF001 - this class's own
+            _running.pop()
+
+    @entry("who holds what")
+    def look(self, enough: Callable[[], bool] | None = None) -> bool:
+        """After `close`: see what the notebook names and who holds what. Never raises.
+
+        Nothing that uses tensors may run before it is over or left.
+
+        Args:
+            enough: Asked after each piece of some milliseconds whether to stop; None to go on to
+                the end. It can be gone on with in another call.
+
+        Returns:
+            Whether it is over.
+        """
+        if self.recorder is None or self.outer is not None or self.recorder.interrupted:
+            return True
+        if self._looking is None:
+            self._looking = self.recorder.look()
+        for _ in self._looking:
+            if enough is not None and enough():
+                return False
+        return True
+
+    @entry("the session")
+    def freeze(self) -> None:
+        """After `close`: make a session of what has been seen until now. Never raises."""
+        if self.recorder is not None and self.outer is None and not self.runs:
+            self.session = self.recorder.freeze(self.name, self._error)
+
+    def forget(self) -> None:
+        """Let go of all but the session: nobody will look any more."""
+        if self._looking is not None:
+            self._looking.close()  # type: ignore[attr-defined]
+        self._looking = None
+        if not self.runs:
+            self.recorder = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C came while nbmem itself was at work, and is still to be delivered."""
+        return self.recorder is not None and self.outer is None and self.recorder.interrupted
+
+    def lost(self, part: str, err: BaseException) -> None:
+        """Keep what went wrong."""
+        self.faults.append(lost_sentence(part, err))
+
+
+def running() -> Recording | None:
+    """The outermost recording that runs now, or None."""
+    return _running[0] if _running else None
+
+
+def _text_of(error: BaseException | None) -> str | None:
+    """An exception as text, whatever its own class does when it is asked for one."""
+    from nbmem.core.oom import error_text
+
+    try:
+        return error_text(error)
+    except Exception:  # noqa: BLE001 - the user's `__str__`
+        return None if error is None else error_of(error)

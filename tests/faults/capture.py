@@ -1,0 +1,346 @@
+"""Every function of capture made to fail while a notebook is traced, as a table.
+
+    python -m tests.faults.capture             every kind of fault, at the entry and at random lines
+    python -m tests.faults.capture --quick     one kind, at the entry
+
+A trial is a notebook in a shell of its own: the extension is loaded, a cell trains on a virtual
+card, one runs out of memory, one asks nbmem something, the extension goes. It has survived where
+each cell's value, error and random numbers and the user's peak counter are those of a run without
+nbmem, where nothing of nbmem's is left anywhere, where there is a session or a sentence, and where
+the next recording is whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import io
+import logging
+import signal
+import sys
+import threading
+import traceback
+from collections import Counter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+
+import nbmem
+import nbmem.ipython.extension
+from nbmem import virtual
+from nbmem.record import recording
+from tests.faults.injector import Fault, Target, functions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CAPTURE = ("nbmem.api", "nbmem.record", "nbmem.probes", "nbmem.live", "nbmem.ipython", "nbmem.devices")
+THE_DOOR = ("nbmem.core.entry", "nbmem.core.interrupts", "nbmem.ipython.guest")
+"""What turns a fault into a note cannot itself be guarded by what turns a fault into a note."""
+NOT_NBMEMS_OWN = (
+    "nbmem.api.Trace.report",   # and what else a Python user calls by name, and wants to know of
+    "nbmem.api.Trace.save",
+    "nbmem.api.Trace.export",
+    "nbmem.api.open",
+)  # fmt: skip
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "Exception": lambda: ZeroDivisionError("by the injector"),
+    "MemoryError": MemoryError,
+    "RecursionError": lambda: RecursionError("maximum recursion depth exceeded"),
+    "KeyboardInterrupt": KeyboardInterrupt,
+}
+PREPARE = """
+import torch
+from torch import nn
+torch.manual_seed(1)
+def step(model, optimizer, rows=64):
+    loss = model(torch.randn(rows, 256, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+TRAIN = """
+model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+kept = [torch.ones(1 << 20, device="cuda")]
+for _ in range(2):
+    step(model, optimizer)
+with torch.no_grad():
+    model(torch.ones(2, 256, device="cuda"))
+round(float(torch.rand(3).sum()), 6)
+"""
+FAIL = """
+try:
+    torch.empty(1 << 40, device="cuda")
+except torch.OutOfMemoryError:
+    caught = True
+raise ValueError("the user's own")
+"""
+CELLS = (TRAIN, FAIL)
+LAST = "step(model, optimizer)\n'last'"
+
+
+class Outcome(NamedTuple):
+    """What a user sees of a cell, but for what nbmem says."""
+
+    value: Any
+    error: str | None
+    randomness: int
+    peak: int
+
+
+class Trial(NamedTuple):
+    """What came of a notebook."""
+
+    outcomes: list[Outcome]
+    sessions: list[bool]
+    said: str
+    left: list[str]
+
+
+class _Publisher:
+    """What the line under a cell needs of a kernel's publisher."""
+
+    topic = b""
+    is_publishing = False
+    pub_socket = None
+
+    def __init__(self) -> None:
+        self.hooks: list[Any] = []
+        self.session = SimpleNamespace(send=lambda *_args, **_kwargs: None)
+
+    def register_hook(self, hook: Any) -> None:
+        self.hooks.append(hook)
+
+    def unregister_hook(self, hook: Any) -> None:
+        if hook in self.hooks:
+            self.hooks.remove(hook)
+
+    def publish(self, *_args: Any, **_kwargs: Any) -> None:
+        for hook in tuple(self.hooks):
+            hook({"header": {"msg_type": "display_data"}})
+
+
+def notebook(fault: Fault | None = None, *, loaded: bool = True) -> Trial:
+    """Run it, with a fault in nbmem or without."""
+    with virtual.activated("T4"), _shell() as shell:
+        _run(shell, PREPARE)
+        _run(shell, "step(nn.Linear(256, 256).cuda(), torch.optim.SGD([torch.ones(1)]))")
+        before = _state(shell)
+        written = io.StringIO()
+        outcomes, sessions = [], []
+        with contextlib.redirect_stderr(written), contextlib.redirect_stdout(written):
+            with fault or contextlib.nullcontext():
+                if loaded:
+                    _magic(shell, "load_ext", written)
+                for code in CELLS:
+                    outcomes.append(_run(shell, f"%%memtrace\n{code}" if loaded else code))
+                    sessions.append(_has_session(shell))
+                if loaded:
+                    for line in ("%nbmem", "%nbmem history", "%nbmem tips", "%nbmem top", "x = %memtrace 1"):
+                        _run(shell, line)
+            said = written.getvalue()
+            after_fault = io.StringIO()
+            with contextlib.redirect_stderr(after_fault), contextlib.redirect_stdout(after_fault):
+                if loaded:
+                    _magic(shell, "reload_ext", written)
+                outcomes.append(_run(shell, f"%%memtrace\n{LAST}" if loaded else LAST))
+                sessions.append(_has_session(shell))
+                if loaded and sessions[-1]:
+                    nbmem.ipython.extension._LOADED[shell].tracer.last.report()  # its books balance
+                with fault or contextlib.nullcontext():
+                    if loaded:
+                        _magic(shell, "unload_ext", written)
+                if loaded:
+                    _magic(shell, "load_ext", written)
+                    _magic(shell, "unload_ext", written)
+        return Trial(outcomes, sessions, said, _differences(before, _state(shell)))
+
+
+def trouble(trial: Trial, usual: Trial, error: str) -> str | None:
+    """Why a trial was lost; None if it has survived."""
+    interrupts = error == "KeyboardInterrupt"
+    for index, (one, wanted) in enumerate(zip(trial.outcomes, usual.outcomes, strict=True)):
+        last = index == len(usual.outcomes) - 1
+        if one != wanted and not (interrupts and not last):
+            return f"cell {index} was {one} and not {wanted}"
+        if interrupts and one.error not in (wanted.error, "KeyboardInterrupt"):
+            return f"cell {index} failed with {one.error}"
+        if not trial.sessions[index] and (last or not trial.said):
+            return f"cell {index} has neither a session nor a sentence"
+    if trial.left:
+        return f"left behind: {'; '.join(trial.left)}"
+    if "Traceback" in trial.said.replace("by the injector", "") and "Error in callback" in trial.said:
+        return "a traceback of nbmem's own was printed"
+    return None
+
+
+def attempt(target: Target, error: str, *, at: str = "entry", seed: int = 0) -> tuple[str | None, int]:
+    """Try one fault; returns what went wrong, and how often the fault was met."""
+    fault = Fault(target, ERRORS[error], at=at, seed=seed)
+    recording._running.clear()
+    try:
+        trial = notebook(fault)
+    except BaseException:  # noqa: BLE001 - whatever reached us reached the user
+        fault.disarm()
+        return f"it reached the user: {traceback.format_exc(limit=-3)}", fault.hits
+    return trouble(trial, usual(), error), fault.hits
+
+
+_USUAL: list[Trial] = []
+
+
+def usual() -> Trial:
+    """The notebook without nbmem."""
+    if not _USUAL:
+        notebook(loaded=False)  # what torch makes once
+        bare = notebook(loaded=False)
+        _USUAL.append(bare._replace(sessions=[True] * len(bare.outcomes)))
+    return _USUAL[0]
+
+
+def met() -> list[Target]:
+    """The functions of capture that the notebook calls."""
+    seen = set()
+
+    def watch(frame: Any, _event: str, _argument: Any) -> None:
+        seen.add(frame.f_code)
+
+    usual()
+    threading.setprofile(watch)
+    sys.setprofile(watch)
+    try:
+        notebook()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    every = functions(*CAPTURE, skip=(*THE_DOOR, *NOT_NBMEMS_OWN))
+    return [one for one in every if not seen.isdisjoint(one.codes())]
+
+
+# --- a shell
+
+
+@contextlib.contextmanager
+def _shell() -> Iterator[Any]:
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    loop = SimpleNamespace(add_callback=lambda call, *args: call(*args))
+    shell.kernel = SimpleNamespace(io_loop=loop, get_parent=dict, _allow_stdin=False)
+    shell.display_pub = _Publisher()
+    try:
+        yield shell
+    finally:
+        nbmem.unload_ipython_extension(shell)
+        InteractiveShell.clear_instance()
+
+
+def _run(shell: Any, code: str) -> Outcome:
+    torch.manual_seed(3)
+    torch.cuda.reset_peak_memory_stats()
+    result = shell.run_cell(code, store_history=True)
+    error = result.error_before_exec or result.error_in_exec
+    return Outcome(
+        value=result.result,
+        error=None if error is None else type(error).__name__,
+        randomness=hash(torch.random.get_rng_state().numpy().tobytes()),
+        peak=torch.cuda.max_memory_allocated(),
+    )
+
+
+def _magic(shell: Any, name: str, written: io.StringIO) -> None:
+    """Load or unload the extension; what that raises, IPython prints, and the user sees."""
+    try:
+        shell.run_line_magic(name, "nbmem")
+    except KeyboardInterrupt:
+        written.write("interrupted")
+
+
+def _has_session(shell: Any) -> bool:
+    from nbmem.ipython.extension import _LOADED
+
+    loaded = _LOADED.get(shell)
+    trace = None if loaded is None else loaded.tracer.last
+    if trace is None or trace.session is None:
+        return False
+    return True
+
+
+# --- what may be left behind
+
+
+def _state(shell: Any) -> dict[str, Any]:
+    """All that nbmem puts something into."""
+    module, optimizer = torch.nn.Module, torch.optim.Optimizer
+    hooks = torch.nn.modules.module
+    manager = shell.input_transformer_manager
+    return {
+        "a class of torch's": [
+            (owner.__name__, name, id(value))
+            for owner in (module, optimizer)
+            for name, value in sorted(vars(owner).items())
+            if name not in ("__abstractmethods__",)
+        ],
+        "a name in torch": [
+            (one.__name__, name, id(getattr(one, name, None)))
+            for one, names in (
+                (torch.autograd.graph, ("Variable", "log", "_engine_run_backward")),
+                (torch._C, ("_cuda_record_memory_history",)),
+            )
+            for name in names
+        ],
+        "a hook on modules": [len(getattr(hooks, n) or ()) for n in dir(hooks) if n.startswith("_global_") and n.endswith("hooks")],
+        "the memory history": torch._C._cuda_isHistoryEnabled(),
+        "a recording": len(recording._running),
+        "an event of the shell": {k: len(v) for k, v in shell.events.callbacks.items()},
+        "a transformer": [len(manager.cleanup_transforms), len(manager.line_transforms)],
+        "a magic": sorted(shell.magics_manager.magics["line"]),
+        "a completion": sorted(map(str, getattr(shell.strdispatchers.get("complete_command"), "strs", {}))),
+        "a hook of the publisher": len(shell.display_pub.hooks),
+        "a thread": sorted(t.name for t in threading.enumerate() if "nbmem" in t.name),
+        "the handler of Ctrl-C": signal.getsignal(signal.SIGINT),
+        "the garbage collector": gc.isenabled(),
+        "a logger": logging.getLogger("torch.autograd.graph").level,
+        "torch functions": torch._C._is_torch_function_all_disabled(),
+    }
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    for thread in threading.enumerate():
+        if "nbmem" in thread.name:
+            thread.join(timeout=2)
+    after = after | {"a thread": sorted(t.name for t in threading.enumerate() if "nbmem" in t.name)}
+    return [f"{what} ({before[what]} -> {after[what]})"[:300] for what in before if before[what] != after[what]]
+
+
+def main() -> int:
+    """Try every function; 0 if every trial survived."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one kind of fault, at the entry")
+    parser.add_argument("--only", default="", help="only functions whose name contains this")
+    parser.add_argument("--seeds", type=int, default=2, help="random lines of each function")
+    options = parser.parse_args()
+    count: Counter[tuple[str, str]] = Counter()
+    targets = [one for one in met() if options.only in one.name]
+    kinds = ["Exception"] if options.quick else list(ERRORS)
+    places = [("entry", 0)] + ([] if options.quick else [("line", s) for s in range(options.seeds)])
+    for target in targets:
+        for error in kinds:
+            for at, seed in places:
+                why, hits = attempt(target, error, at=at, seed=seed)
+                outcome = "lost" if why else "survived" if hits else "not met"
+                count[error, outcome] += 1
+                if why:
+                    print(f"LOST {target.name} {error} {at} {seed}: {why}", flush=True)
+    print(f"{len(targets)} functions")
+    for error in kinds:
+        row = "  ".join(f"{o} {count[error, o]}" for o in ("survived", "lost", "not met"))
+        print(f"{error:<20}{row}")
+    return int(any(outcome == "lost" for _, outcome in count))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
