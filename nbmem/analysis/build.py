@@ -64,6 +64,7 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
     top = books.peak(0, books.events)
     at_peak = books.ledger(top)
     curves = part("The timeline", lambda: timeline(books, t0_ns), None)
+    rows = part("The phases", lambda: _phase_rows(books, session, t0_ns), None)
     return Report(
         title=session.name,
         device=trace.info,
@@ -80,7 +81,7 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
         ledger_at_start=books.ledger(0),
         ledger_at_peak=at_peak,
         ledger_at_end=books.ledger(books.events),
-        phases=part("The phases", lambda: _phase_rows(books, session, t0_ns), ()),
+        phases=rows or (),
         holdings=part("The largest tensors", lambda: _holdings(books, top), ()),
         timeline=bare_timeline(books, top, t1_ns - t0_ns) if curves is None else curves,
         events=books.events,
@@ -88,8 +89,8 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
         error=session.error,
         notes=part("The notes", lambda: _notes(session, books, at_peak), session.notes),
         ooms=part("The explanation of the error", lambda: autopsies(books, t0_ns, faults), ()),
-        details=None
-        if curves is None
+        details=None  # they refer to the curves' moments, and to the phases by number
+        if curves is None or rows is None
         else part("The single tensors", lambda: details(books, curves.event, top, t0_ns), None),
     )
 

@@ -52,7 +52,7 @@ class Faults:
     def notes(self) -> tuple[str, ...]:
         """One sentence for each error, in the order of the first parts that met them."""
         return tuple(
-            f"{_joined(parts)} {'were' if len(parts) > 1 else 'was'} left out: {error}. "
+            f"{_joined(parts)} {'were' if _are_several(parts) else 'was'} left out: {error}. "
             "The figures are not affected; please report it with the session's file (%nbmem save)."
             for error, parts in self._found.items()
         )
@@ -76,6 +76,12 @@ def error_of(err: BaseException) -> str:
     except Exception:  # noqa: BLE001 - its repr() is somebody's code
         return type(err).__name__
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _are_several(parts: Sequence[str]) -> bool:
+    """Whether `were` follows: of "The phases", not of "The history of the cells"."""
+    noun = parts[0].partition(" of ")[0].partition(" with ")[0]
+    return len(parts) > 1 or (noun.endswith("s") and "_" not in noun)
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -110,6 +110,28 @@ def test_parts_that_fail_alike_share_a_note():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("The phases", "were"),
+        ("The history of the cells", "was"),
+        ("The picture with its tables", "was"),
+        ("The tip ddp_buckets", "was"),
+    ],
+)
+def test_a_note_is_english(name, said):
+    faults = Faults()
+    faults.leave_out(name, KeyError())
+    assert faults.notes[0].startswith(f"{name} {said} left out: KeyError().")
+
+
+def test_without_phases_the_explorer_stands_without_what_refers_to_them():
+    with Fault(target("nbmem.analysis.build._phase_rows"), ZeroDivisionError):
+        forms, _ = views.show(views.healthy("oom"))
+    assert len(forms) == 3
+    assert "The phases were left out: ZeroDivisionError()." in forms[views.TEXT]
+
+
 def test_what_an_exception_carries_is_cut_and_obeys_nobody():
     faults = Faults()
 

@@ -96,7 +96,8 @@ def trace_of(session: Any) -> nbmem.Trace:
 
 def show(found: Healthy) -> tuple[dict[str, Any], str]:
     """What a notebook and a terminal get."""
-    return trace_of(found.session)._repr_mimebundle_(), str(trace_of(found.session))
+    trace = trace_of(found.session)
+    return trace._repr_mimebundle_(), str(trace)
 
 
 def show_beside(found: Healthy) -> list[dict[str, str]]:
