@@ -92,9 +92,8 @@ class Trace:
             error: The exception that ended the run; only its text is kept.
         """
         if self.end(error) and self._recording is not None:
-            interrupted = self._recording.interrupted
             self._recording.forget()
-            if interrupted:
+            if self.interrupted:
                 raise KeyboardInterrupt  # which `entry` delivers
         return self
 
@@ -128,6 +127,11 @@ class Trace:
         self._reports.clear()
         self.look_no_more()
         return True
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C came while nbmem ended the recording itself."""
+        return self._recording is not None and self._recording.interrupted
 
     def look_no_more(self) -> None:
         """Leave the look for good."""
@@ -209,18 +213,18 @@ class Trace:
     def _finished(self) -> Session:
         if self.session is not None:
             return self.session
-        if self._recording is not None and self._recording.faults:
-            raise NbmemError(" ".join(self._recording.faults))
-        if self._recording is not None and self._recording.outer is not None:
+        recording = self._recording
+        if recording is not None and recording.faults:
+            raise UsageError(" ".join(recording.faults))
+        if recording is not None and recording.outer is not None:
             raise UsageError(
-                f"{self.name!r} was traced inside {self._recording.outer.name!r}: its figures are a block of "
-                "that report. Read the outer report, or trace one at a time."
+                f"{self.name!r} was traced inside {recording.outer.name!r}: its figures are a "
+                "block of that report. Read the outer report, or trace one at a time."
             )
         raise UsageError(f"{self.name!r} is still being traced; its report is there when it ends.")
 
     def _new_recorder(self) -> Recorder:
         from nbmem.record.recorder import Recorder
-    from nbmem.record.recording import Recording
 
         main = vars(sys.modules["__main__"])
         names = self._namespace if self._namespace is not None else main

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbmem.core.errors import NbmemError, UsageError
+from nbmem.core.errors import UsageError
 from nbmem.ipython.failure import FailureWatch
 from nbmem.ipython.guest import guest, say, shell_entry
 from nbmem.ipython.options import CellOptions, parse_cell_line
@@ -93,6 +93,7 @@ class CellHooks:
         if running_cells() > 1:
             return
         with guest("prepare this cell"):
+            self._tracer.later.stop()
             self._abandon()
             number = self._next if info.store_history else None
             cell = RunningCell(
@@ -123,13 +124,16 @@ class CellHooks:
         """IPython has run a cell, well or not; the newest ipykernel may bring no result."""
         if running_cells():
             return
+        cell = self._running.pop(threading.get_ident(), None)
+        if cell is None:  # the cell that loaded the extension
+            return
         with guest("finish this cell"):
             self._next = self._shell.execution_count
-            cell = self._running.pop(threading.get_ident(), None)
-            if cell is not None:  # None for the cell that loaded the extension
-                exceeded = self._finish(cell, result)
-                if exceeded is not None and getattr(result, "success", False):
-                    self._fail(result, exceeded)
+            exceeded = self._finish(cell, result)
+            if exceeded is not None and getattr(result, "success", False):
+                self._fail(result, exceeded)
+        if cell.trace is not None:  # whatever failed above, nothing stays in
+            cell.trace.end(enough=bool)
 
     def number(self) -> int | None:
         """The 3 of `In [3]` for the cell that runs now, if it has one."""
@@ -142,10 +146,13 @@ class CellHooks:
 
     def close(self) -> None:
         """Show what is being recorded and forget it: the extension goes."""
-        for cell in self._running.values():
+        self._tracer.later.stop()
+        while self._running:
+            _, cell = self._running.popitem()
             if cell.trace is not None:
-                self._tracer.end(cell.trace, cell.options, None)
-        self._running.clear()
+                with guest("end the trace"):
+                    self._tracer.end(cell.trace, cell.options, None)
+                cell.trace.end(enough=bool)
         self._failures.close()
 
     def _start(self, cell: RunningCell, line: str) -> None:
@@ -241,7 +248,7 @@ def _with_peak(row: CellDelta | None, trace: Trace) -> CellDelta | None:
         return None
     try:
         return replace(row, peak=trace.report().peak.allocated)
-    except NbmemError:  # said already, where the report was to be shown
+    except Exception:  # noqa: BLE001 - said already, where the report was to be shown
         return row
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from nbmem.api import Trace
     from nbmem.ipython.commands.base import Notebook
+    from nbmem.ipython.tracer import MemoryPeakExceededError, Tracer
 
 _KINDS = ("line", "cell")
 _TITLE_LENGTH = 40
@@ -114,12 +116,23 @@ def _trace(notebook: Notebook, options: CellOptions, title: str, run: Callable[[
     try:
         value = run()
     except BaseException as err:
-        tracer.end(trace, options, err)
+        _end(tracer, trace, options, err)
         raise
-    exceeded = tracer.end(trace, options, None)
+    exceeded = _end(tracer, trace, options, None)
     if exceeded is not None:
         raise exceeded
+    if trace.interrupted:  # Ctrl-C came while nbmem finished: it was meant for the cell
+        raise KeyboardInterrupt
     return value
+
+
+def _end(
+    tracer: Tracer, trace: Trace, options: CellOptions, error: BaseException | None
+) -> MemoryPeakExceededError | None:
+    with guest("finish this statement"):
+        return tracer.end(trace, options, error)
+    trace.end(error, bool)
+    return None
 
 
 def _block(title: str) -> AbstractContextManager[object]:

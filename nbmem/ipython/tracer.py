@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbmem.core.errors import NbmemError
+from nbmem.core.errors import UsageError
 from nbmem.ipython.guest import guest, say
 from nbmem.ipython.kept import KeptTraces
+from nbmem.ipython.later import Later
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.api import Trace
     from nbmem.core.freed import Freed
+    from nbmem.ipython.live.output import Output
     from nbmem.ipython.options import CellOptions
+
+logger = logging.getLogger("nbmem")
 
 MAX_FREED = 1_000
 """Actions that are remembered."""
@@ -32,8 +38,8 @@ class Watcher(Protocol):
     def trace_begun(self, title: str, options: CellOptions) -> None:
         """A trace has begun; a line may be shown in its cell until its report is there."""
 
-    def trace_ended(self) -> str | None:
-        """It has ended; returns the display id of that line, if there is one to replace."""
+    def trace_ended(self) -> Output | None:
+        """It has ended; returns where that line stands, if there is one to replace."""
 
     def reported(self, trace: Trace, device: int | None) -> None:
         """Its report is shown."""
@@ -48,6 +54,7 @@ class Tracer:
         activated: Whether a virtual card was put in through this extension.
         freed: What `%nbmem free` did, the latest.
         watcher: Who follows the traces, if anybody.
+        later: Goes on with a look when nobody waits.
     """
 
     def __init__(self, shell: Any) -> None:
@@ -56,6 +63,7 @@ class Tracer:
         self.activated = False
         self.freed: deque[Freed] = deque(maxlen=MAX_FREED)
         self.watcher: Watcher | None = None
+        self.later = Later(shell)
         self._shell = shell
         self._running: str | None = None
 
@@ -84,6 +92,7 @@ class Tracer:
                 f"its memory is in the report of {self._running}."
             )
             return None
+        trace: Trace | None = None
         with guest("start the trace"):
             if options.gpu is not None:
                 self.use_card(options.gpu)
@@ -101,6 +110,10 @@ class Tracer:
                 with guest("show the progress line"):
                     self.watcher.trace_begun(title, options)
             return trace
+        if trace is not None:  # it may have begun all the same
+            trace.end(enough=bool)
+            trace.look_no_more()
+        self._running = None
         say("this cell runs untraced.")
         return None
 
@@ -112,41 +125,67 @@ class Tracer:
         Returns:
             The error to fail the cell with, if its peak is above the limit that the user set.
         """
-        line = self._stop(trace, error)
+        over, place = self._stop(trace, error)
         self.last = trace
         self.kept.add(trace)
         if options.save is not None:
             with guest("save the session"):
                 say(f"the session is in {trace.save(options.save)}.")
+        shown, exceeded = False, None
         with guest("show the report"):
-            trace.report(options.device)
-            show(trace, widget=options.widget, display_id=line)
-            line = None
-            if self.watcher is not None:
-                with guest("tell the sidebar"):
-                    self.watcher.reported(trace, options.device)
+            readable(trace, options.device)
+            show(trace, widget=options.widget, display_id=None if place is None else place.id)
+            shown = True
             if options.max_peak is not None:
-                return _exceeded(trace, options.max_peak, options.device)
-        if line is not None:
-            show_bundle(_no_report(trace), display_id=line, update=True)
-        return None
+                exceeded = _exceeded(trace, options.max_peak, options.device)
+        if shown and self.watcher is not None:
+            with guest("tell the sidebar"):
+                self.watcher.reported(trace, options.device)
+        if not shown and place is not None:
+            show_bundle(_no_report(trace), display_id=place.id, update=True)
+        if over or not shown or place is None or not self.later.possible:
+            trace.look_no_more()
+        else:
+            self.later.go_on(trace, partial(self._renew, trace, options, place))
+        return exceeded
 
     def drop(self, trace: Trace, error: BaseException | None) -> None:
         """Stop a trace that has nothing to show: its cell never ran."""
-        line = self._stop(trace, error)
-        if line is not None:
-            show_bundle(_no_report(trace), display_id=line, update=True)
+        _, place = self._stop(trace, error)
+        trace.look_no_more()
+        if place is not None:
+            show_bundle(_no_report(trace), display_id=place.id, update=True)
 
-    def _stop(self, trace: Trace, error: BaseException | None) -> str | None:
-        """Stop a trace; returns the display id of the line that its report is to replace."""
+    def _stop(self, trace: Trace, error: BaseException | None) -> tuple[bool, Output | None]:
+        """Stop a trace; returns whether it was looked to the end, and what its report replaces."""
         self._running = None
-        line = None
+        over, place = True, None
         with guest("stop the trace"):
-            trace.end(error, self._enough())
+            over = trace.end(error, self.later.enough())
         if self.watcher is not None:
             with guest("end the progress line"):
-                line = self.watcher.trace_ended()
-        return line
+                place = self.watcher.trace_ended()
+        return over, place
+
+    def _renew(self, trace: Trace, options: CellOptions, place: Output) -> None:
+        """Show the report anew: more of it has names now."""
+        place.update(bundle_of(trace, options.device, widget=options.widget))
+        if self.watcher is not None:
+            self.watcher.reported(trace, options.device)
+
+
+def readable(trace: Trace, device: int | None) -> None:
+    """Raise the one sentence why there is nothing to show; a fault is said by what is shown.
+
+    Raises:
+        UsageError: The recording has no such card, or none at all.
+    """
+    try:
+        trace.report(device)
+    except UsageError:
+        raise
+    except Exception:
+        logger.debug("the report cannot be made", exc_info=True)
 
 
 def show(
@@ -164,16 +203,24 @@ def show(
         widget: Whether to show more than the plain text.
         display_id: Of the output that the report replaces; None for a new one.
     """
-    bundles = [(trace._repr_mimebundle_(device=device, ooms=False), display_id)]
-    with suppress(NbmemError):  # nothing to report of, as its bundle says
+    bundles = [(bundle_of(trace, device, widget=widget), display_id)]
+    with suppress(Exception):  # nothing to report of, or a ledger that fails: its bundle says so
         ooms = trace.report(device).ooms
         if ooms:
             from nbmem.views.bundle import oom_bundle
 
-            bundles.insert(0, (oom_bundle(ooms), None))
+            bundles.insert(0, (_forms(oom_bundle(ooms), widget=widget), None))
     for bundle, place in bundles:
-        shown = bundle if widget else {"text/plain": bundle["text/plain"]}
-        show_bundle(shown, display_id=place, update=place is not None)
+        show_bundle(bundle, display_id=place, update=place is not None)
+
+
+def bundle_of(trace: Trace, device: int | None, *, widget: bool) -> dict[str, Any]:
+    """A recording's report as an output; an out-of-memory error has an output of its own."""
+    return _forms(trace._repr_mimebundle_(device=device, ooms=False), widget=widget)
+
+
+def _forms(bundle: dict[str, Any], *, widget: bool) -> dict[str, Any]:
+    return bundle if widget else {"text/plain": bundle["text/plain"]}
 
 
 _collecting: ContextVar[list[dict[str, Any]] | None] = ContextVar("nbmem_bundles", default=None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.entry import lost_sentence
@@ -65,7 +66,7 @@ class Recorder:
         interrupted: Whether Ctrl-C came while nbmem itself was at work; whoever called hands it on.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each an option of its own, by name
         self,
         *,
         device: int | None = None,
@@ -150,7 +151,7 @@ class Recorder:
                 try:
                     release()
                     break
-                except BaseException as err:  # noqa: BLE001, PERF203 - a fault may pass
+                except BaseException as err:  # noqa: BLE001 - a fault may pass
                     self._lost(part, err)
             self.to_release.pop()
 
@@ -194,8 +195,14 @@ class Recorder:
                 )
         yield
 
-    def freeze(self, name: str, error: str | None = None) -> Session:
-        """What was recorded, as a session. Never raises; `close` comes before."""
+    def freeze(self, name: str, error: str | None = None, notes: Sequence[str] = ()) -> Session:
+        """What was recorded, as a session. Never raises; `close` comes before.
+
+        Args:
+            name: Label of the recording.
+            error: The exception that ended it, as text; None if it ended well.
+            notes: What to say beside the recorder's own notes.
+        """
         with held_back() as held:
             if self.turns.unheard:
                 self.note(
@@ -204,7 +211,7 @@ class Recorder:
                 )
             session = freeze(self, name, self.at_end, error)
         self.interrupted |= held.came
-        return session
+        return replace(session, notes=(*session.notes, *notes))
 
     def so_far(self) -> Session:
         """What has been recorded up to now, while it goes on; never raises."""

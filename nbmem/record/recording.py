@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from nbmem.core.session import Session
     from nbmem.record.recorder import Recorder
 
+LEFT = (
+    "Who holds what was not looked for to the end, since you would have waited; `%nbmem top` does."
+)
 _running: list[Recording] = []
 """Recordings in progress, outermost first: only that one has a recorder of its own."""
 
@@ -28,6 +31,7 @@ class Recording:
         session: What was recorded; None before `freeze`, and for one inside another.
         outer: The recording in which it lies, or None.
         faults: Why there is nothing, one sentence each.
+        interrupted: Whether Ctrl-C came while nbmem itself was at work, and is to be delivered.
     """
 
     def __init__(self, name: str) -> None:
@@ -35,9 +39,11 @@ class Recording:
         self.session: Session | None = None
         self.outer: Recording | None = None
         self.faults: list[str] = []
+        self.interrupted = False
         self.recorder: Recorder | None = None
         self._error: str | None = None
         self._looking: Iterator[None] | None = None
+        self._left = False
 
     def _itself(self, *_arguments: Any) -> Self:
         return self
@@ -108,16 +114,20 @@ class Recording:
             return True
         if self._looking is None:
             self._looking = self.recorder.look()
+        self._left = True
         for _ in self._looking:
             if enough is not None and enough():
                 return False
+        self._left = False
         return True
 
     @entry("the session")
     def freeze(self) -> None:
         """After `close`: make a session of what has been seen until now. Never raises."""
         if self.recorder is not None and self.outer is None and not self.runs:
-            self.session = self.recorder.freeze(self.name, self._error)
+            left = [LEFT] if self._left else []
+            self.session = self.recorder.freeze(self.name, self._error, left)
+            self.interrupted |= self.recorder.interrupted
 
     def forget(self) -> None:
         """Let go of all but the session: nobody will look any more."""
@@ -126,11 +136,6 @@ class Recording:
         self._looking = None
         if not self.runs:
             self.recorder = None
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C came while nbmem itself was at work, and is still to be delivered."""
-        return self.recorder is not None and self.outer is None and self.recorder.interrupted
 
     def lost(self, part: str, err: BaseException) -> None:
         """Keep what went wrong."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands.base import Command
-from nbmem.ipython.tracer import show
+from nbmem.ipython.tracer import readable, show
 
 if TYPE_CHECKING:
     from nbmem.ipython.commands.base import Notebook
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def _run(notebook: Notebook, argument: str) -> None:
     trace, device = notebook.last(), _device(argument)
-    trace.report(device)  # says in one sentence why there is nothing to show
+    readable(trace, device)  # says in one sentence why there is nothing to show
     show(trace, device=device)
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.entry import entry
 from nbmem.core.units import format_bytes
+from nbmem.ipython.live.output import Output
 from nbmem.ipython.tracer import show_bundle
 from nbmem.views.markup import element
 
 if TYPE_CHECKING:
     from nbmem.live.messages import Sample
-
-logger = logging.getLogger("nbmem")
 
 INTERVAL_S = 0.5
 _STYLE = "font-variant-numeric:tabular-nums;opacity:0.8"
@@ -34,62 +30,31 @@ class Progress:
     def __init__(self, shell: Any, title: str, *, html: bool) -> None:
         self._title = title
         self._html = html
-        self._publisher = shell.display_pub
-        self._parent = shell.kernel.get_parent()
-        self._id: str | None = f"nbmem-{uuid.uuid4().hex}"
-        self._lock = threading.Lock()
+        self._output: Output | None = Output(shell)
         self._text = f"{title}: traced"
         self._due = time.monotonic() + INTERVAL_S
-        show_bundle(self._bundle(), display_id=self._id)
-        self._publisher.register_hook(self._notice)
+        show_bundle(self._bundle(), display_id=self._output.id)
 
     @entry("the line under the cell")
     def renew(self, sample: Sample) -> None:
         """Write what was read, if it is time and it says something else."""
-        text = _line(self._title, sample)
-        if time.monotonic() < self._due or text == self._text:
+        output, text = self._output, _line(self._title, sample)
+        if output is None or time.monotonic() < self._due or text == self._text:
             return
-        with self._lock:
-            if self._id is None:
-                return
-            self._due = time.monotonic() + INTERVAL_S
-            self._text = text
-            content = {
-                "data": self._bundle(),
-                "metadata": {},
-                "transient": {"display_id": self._id},
-            }
-            # Not by publish(): it would flush the user's streams and take a subshell's parent.
-            self._publisher.session.send(
-                self._publisher.pub_socket,
-                "update_display_data",
-                content,
-                parent=self._parent,
-                ident=self._publisher.topic,
-            )
+        self._due = time.monotonic() + INTERVAL_S
+        self._text = text
+        output.update(self._bundle())
 
-    def end(self) -> str | None:
-        """Write no more.
-
-        Returns:
-            The display id of the line, for what takes its place; None if the cell cleared it.
-        """
-        self._publisher.unregister_hook(self._notice)
-        with self._lock:
-            shown, self._id = self._id, None
-        return shown
+    def end(self) -> Output | None:
+        """Write no more; returns where the line stands, for what takes its place."""
+        output, self._output = self._output, None
+        if output is not None:
+            output.unwatch()
+        return output
 
     def lost(self, _part: str, _err: Exception) -> None:
-        """The line is not renewed any more; the report does without it."""
-        self._id = None
-
-    @entry("the line under the cell", otherwise=lambda _self, message: message)
-    def _notice(self, message: dict[str, Any]) -> dict[str, Any]:
-        """See the cell clear its output: the line is gone, and updates of it would go nowhere."""
-        if message["header"]["msg_type"] == "clear_output":
-            with self._lock:
-                self._id = None
-        return message
+        """The line is not renewed any more; the report takes its place all the same."""
+        self._due = float("inf")
 
     def _bundle(self) -> dict[str, str]:
         bundle = {"text/plain": self._text}

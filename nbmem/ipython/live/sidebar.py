@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.ipython.commands import dispatch
 from nbmem.ipython.live.comms import Comms, between_cells
+from nbmem.ipython.live.output import can_be_replaced
 from nbmem.ipython.live.progress import Progress
 from nbmem.ipython.tracer import collected
 from nbmem.live.answers import Answers
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from nbmem.core.history import CellDelta
     from nbmem.ipython.cell import RunningCell
     from nbmem.ipython.commands.base import Notebook
+    from nbmem.ipython.live.output import Output
     from nbmem.ipython.options import CellOptions
     from nbmem.live.hub import Memory
     from nbmem.record.recorder import Recorder
@@ -80,16 +82,16 @@ class Sidebar:
     def trace_begun(self, title: str, options: CellOptions) -> None:
         """A trace has begun."""
         shell = self._notebook.shell
-        if hasattr(shell.display_pub, "register_hook"):  # not while its output is captured
+        if can_be_replaced(shell):
             self._progress = Progress(shell, title, html=options.widget)
             self.hub.watchers.append(self._progress.renew)
 
-    def trace_ended(self) -> str | None:
-        """It has ended; returns the display id of the line that its report is to replace."""
+    def trace_ended(self) -> Output | None:
+        """It has ended; returns where the line stands that its report is to replace."""
         progress, self._progress = self._progress, None
         if progress is None:
             return None
-        self.hub.watchers.remove(progress.renew)
+        self.hub.watchers[:] = [one for one in self.hub.watchers if one != progress.renew]
         return progress.end()
 
     def reported(self, trace: Trace, device: int | None) -> None:

@@ -1,0 +1,86 @@
+"""What nobody waits for: the rest of a look at the heap, while the kernel rests after a cell.
+
+A person who waits for the prompt gets the report after a few milliseconds of looking. What is not
+found by then is looked for when the kernel is idle, in pieces between which it takes requests, and
+the report is renewed. The next cell ends it, for it may change what is looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from nbmem.ipython.guest import guest, shell_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.api import Trace
+
+WAIT_S = 0.03
+"""For so long a look keeps a person waiting."""
+PIECE_S = 0.02
+"""So long it keeps a request waiting afterwards."""
+
+
+class Later:
+    """Goes on with the look of the last trace.
+
+    Args:
+        shell: The shell; where it has no kernel with a loop, there is no later.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._kernel: Any = getattr(shell, "kernel", None)
+        self._trace: Trace | None = None
+        self._renew: Callable[[], None] | None = None
+
+    def enough(self) -> Callable[[], bool] | None:
+        """Says when the look has kept a person waiting; None where none waits.
+
+        A front end that executes a notebook for nobody (nbconvert, papermill) answers no input.
+        """
+        if self._kernel is not None:
+            waits = bool(getattr(self._kernel, "_allow_stdin", False))
+        else:
+            waits = hasattr(self._shell, "mainloop")  # a terminal
+        return _until(WAIT_S) if waits else None
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is a loop that calls back when the kernel rests."""
+        return hasattr(getattr(self._kernel, "io_loop", None), "add_callback")
+
+    def go_on(self, trace: Trace, renew: Callable[[], None]) -> None:
+        """Look on when the cell is over.
+
+        Args:
+            trace: Its look was left.
+            renew: Called when the look is over; the report has more names then.
+        """
+        self._trace, self._renew = trace, renew
+        self._kernel.io_loop.add_callback(self._piece)
+
+    def stop(self) -> None:
+        """Leave it: what is looked at is about to change."""
+        trace, self._trace, self._renew = self._trace, None, None
+        if trace is not None:
+            trace.look_no_more()
+
+    @shell_entry("look who holds what")
+    def _piece(self) -> None:
+        if self._trace is None or self._renew is None:
+            return
+        if not self._trace.look_on(_until(PIECE_S)):
+            self._kernel.io_loop.add_callback(self._piece)
+            return
+        renew = self._renew
+        self.stop()
+        with guest("renew the report"):
+            renew()
+
+
+def _until(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
