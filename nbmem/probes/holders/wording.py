@@ -76,6 +76,7 @@ class Wording:
         self._torch = torch
         self._members = Members()
         self._labels: dict[int, dict[int, str]] = {}
+        self._keys: dict[int, frozenset[int]] = {}
         self._traits: dict[int, tuple[type, _Trait]] = {}
         self._lines: dict[int, _Line] = {}
         self._place: Place | None = None
@@ -154,7 +155,10 @@ class Wording:
         if found is not None:
             return found
         if is_a(type(parent), dict):
-            return None if any(key is child for key in list(dict.keys(parent))) else ""
+            keys = self._keys.get(id(parent))
+            if keys is None:
+                keys = self._keys[id(parent)] = frozenset(map(id, dict.keys(parent)))
+            return None if id(child) in keys else ""
         both = self._trait(type(parent)), self._trait(type(child))
         return ".grad" if both == (_Trait.TENSOR, _Trait.TENSOR) else ""
 
