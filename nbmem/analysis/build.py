@@ -10,6 +10,7 @@ from nbmem.analysis.curves import timeline
 from nbmem.analysis.details import born_in, details, stack_line
 from nbmem.analysis.oom import autopsies
 from nbmem.analysis.other_cards import other_cards
+from nbmem.analysis.shown import note_of_shown, shown_spans
 from nbmem.core.categories import Category
 from nbmem.core.errors import UsageError
 from nbmem.core.faults import UNGUARDED
@@ -64,7 +65,7 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
     top = books.peak(0, books.events)
     at_peak = books.ledger(top)
     curves = part("The timeline", lambda: timeline(books, t0_ns), None)
-    rows = part("The phases", lambda: _phase_rows(books, session, t0_ns), None)
+    rows = part("The phases", lambda: _phase_rows(books, session, t0_ns, top), None)
     return Report(
         title=session.name,
         device=trace.info,
@@ -154,10 +155,9 @@ def _phase_at(books: Books, position: int) -> Span | None:
     return books.phases.spans[index][1] if index >= 0 else None
 
 
-def _phase_rows(books: Books, session: Session, t0_ns: int) -> tuple[PhaseRow, ...]:
+def _phase_rows(books: Books, session: Session, t0_ns: int, peak: int) -> tuple[PhaseRow, ...]:
     device = session.devices.index(books.trace)
-    spans = [span for span in session.spans if span.kind != "cell"]
-    spans.sort(key=lambda span: (span.first[device], span.t0_ns, -span.last[device]))
+    spans = shown_spans(books, peak)
     bounds = [(span.first[device], span.last[device]) for span in spans]
     peaks = [books.peak(first, last) for first, last in bounds]
     at_peaks = _ledgers(books, peaks)
@@ -229,6 +229,8 @@ def _name(seen: str | None, held: HeldStorage | None) -> str | None:
 def _notes(session: Session, books: Books, at_peak: Ledger) -> tuple[str, ...]:
     shown = session.devices.index(books.trace)
     notes = [*session.notes, *books.notes, *other_cards(session, shown)]
+    shown_only = note_of_shown(session)
+    notes += [] if shown_only is None else [shown_only]
     unknown = at_peak[Category.UNKNOWN]
     if books.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:
         share = 100 * unknown / at_peak.active

@@ -8,6 +8,7 @@ import numpy as np
 
 from nbmem.analysis.lines import users_line
 from nbmem.analysis.pool import pool_history
+from nbmem.analysis.shown import shown_spans
 from nbmem.core.categories import LIVE, Category
 from nbmem.details import Details, Life, Stretch
 
@@ -39,8 +40,7 @@ def details(books: Books, moments: Ints, peak: int, t0_ns: int) -> Details:
         t0_ns: Start of the recording, nanoseconds since the epoch.
     """
     device = books.session.devices.index(books.trace)
-    spans = [span for span in books.session.spans if span.kind != "cell"]
-    spans.sort(key=lambda span: (span.first[device], span.t0_ns, -span.last[device]))
+    spans = shown_spans(books, peak)
     return Details(
         phases=tuple((span.first[device], span.last[device]) for span in spans),
         cells=tuple(

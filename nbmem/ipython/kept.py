@@ -18,6 +18,10 @@ MOST_BYTES = 256 * MIB
 MOST_CELLS = 50
 _FRAME_BYTES = 100
 """A frame of a stack, about: three references and a share of its texts."""
+_NAME_BYTES = 60
+"""A text, about, beside its characters: itself and a reference."""
+_SPAN_BYTES = 400
+"""A phase, about: it has positions on every card and two times."""
 
 
 class KeptTraces:
@@ -74,4 +78,6 @@ def session_bytes(session: Session) -> int:
     columns = sum(
         column.nbytes for table in tables if table is not None for _, column in table.columns()
     )
-    return columns + _FRAME_BYTES * sum(len(stack) for stack in session.stacks)
+    texts = sum(len(name) + _NAME_BYTES for name in session.names)
+    stacks = _FRAME_BYTES * sum(len(stack) for stack in session.stacks)
+    return columns + texts + stacks + _SPAN_BYTES * len(session.spans)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,18 +36,20 @@ def repeated(saved: Ints, allocations: Allocations, born_in: Ints, phases: Phase
     """
     order = np.argsort(born_in, kind="stable")  # within a phase by birth
     bounds = np.flatnonzero(np.diff(born_in[order], prepend=NOWHERE - 1))
-    forwards = [
-        rows
-        for rows in np.split(order, bounds[1:])
-        if len(rows) and phases.named(born_in[rows[:1]], "forward")[0]
-    ]
-    named = [rows for rows in forwards if np.any(saved[rows] >= 0)]
+    if not len(bounds):
+        return saved.copy()
+    groups = np.split(order, bounds[1:])
+    are_forwards = phases.named(born_in[order[bounds]], "forward")
+    forwards = [rows for rows, is_forward in zip(groups, are_forwards, strict=True) if is_forward]
+    names_of = np.maximum.reduceat(saved[order], bounds)[are_forwards] >= 0
+    named = [rows for rows, has_names in zip(forwards, names_of, strict=True) if has_names]
     known = {allocations.requested[rows].tobytes(): saved[rows] for rows in reversed(named)}
+    ordered = sorted(known)  # by the sizes' bytes: what begins alike lies together
     everywhere = saved.copy()
     for rows in forwards:
         sizes = allocations.requested[rows].tobytes()
-        alike = (names for longer, names in known.items() if longer.startswith(sizes))
-        names = known[sizes] if sizes in known else next(alike, None)
-        if names is not None:
+        at = bisect_left(ordered, sizes)  # itself, or a longer one that begins like it
+        if at < len(ordered) and ordered[at].startswith(sizes):
+            names = known[ordered[at]]
             everywhere[rows] = np.where(saved[rows] < 0, names[: len(rows)], saved[rows])
     return everywhere

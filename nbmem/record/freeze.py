@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from nbmem.core.session import Identities
     from nbmem.record.phases import Stretch
     from nbmem.record.recorder import Recorder
+
+MAX_PHASES = 200_000
+"""Phases of a recording, the latest; a million events in a loop of twenty for each step are as
+many. One takes about 300 bytes here and in a file."""
 
 
 def freeze(
@@ -159,8 +164,9 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
     turns, why_none = one_loop(recorder.turns.turns, recorder.turns.names())
     if why_none is not None:
         recorder.note(why_none)
-    for stretch in phases.build(turns) if turns is not None else ():
-        first, last = _places(stretch, devices, main)
+    stretches = phases.build(turns) if turns is not None else []
+    stretches = _bounded(recorder, stretches, lost=bool(device.dropped))
+    for stretch, first, last in zip(stretches, *_places(stretches, devices, main), strict=True):
         spans.append(
             Span(
                 kind="phase",
@@ -194,17 +200,18 @@ def _births(events: Events, identities: Identities) -> NDArray[np.int64]:
 
     wanted = np.flatnonzero(identities.category == Category.INPUTS)
     allocs = np.flatnonzero(events.action == Action.ALLOC)
-    order = np.lexsort((allocs, events.addr[allocs]))
-    allocs = allocs[order]
-    addrs = events.addr[allocs]
-    births = set()
-    for row in wanted:
-        addr, position = identities.addr[row], identities.position[row]
-        low, high = np.searchsorted(addrs, addr, "left"), np.searchsorted(addrs, addr, "right")
-        here = allocs[low:high]
-        before = int(np.searchsorted(here, position))
-        if before:
-            births.add(_with_its_memory(events, int(here[before - 1])))
+    if not len(wanted) or not len(allocs):
+        return np.zeros(0, np.int64)
+    addrs, place = np.unique(events.addr[allocs], return_inverse=True)
+    width = len(events) + 1
+    keys = place * width + allocs
+    order = np.argsort(keys)
+    at = np.minimum(np.searchsorted(addrs, identities.addr[wanted]), len(addrs) - 1)
+    # The last allocation at the address before it was seen.
+    index = np.searchsorted(keys[order], at * width + identities.position[wanted]) - 1
+    row = allocs[order[np.maximum(index, 0)]]
+    found = (index >= 0) & (events.addr[row] == identities.addr[wanted])
+    births = {_with_its_memory(events, birth) for birth in np.unique(row[found]).tolist()}
     return np.array(sorted(births), np.int64)
 
 
@@ -215,17 +222,44 @@ def _with_its_memory(events: Events, birth: int) -> int:
     return birth
 
 
+def _bounded(recorder: Recorder, stretches: list[Stretch], *, lost: bool) -> list[Stretch]:
+    """The phases that have events, or had none to have; at most the latest so many.
+
+    Steps are numbered before, so those that are kept have the numbers they had.
+    """
+    there = [i for i, one in enumerate(stretches) if not lost or one.last > 0]
+    outer = [i for i in there if stretches[i].parent is None][-MAX_PHASES:]
+    place = {index: at for at, index in enumerate(outer)}
+    inner = [i for i in there if stretches[i].parent in place][-MAX_PHASES:]
+    kept = [*outer, *inner]
+    if len(kept) == len(stretches):
+        return stretches
+    steps = [one.step for one in stretches if one.step is not None]
+    first = next((stretches[i].step for i in outer if stretches[i].step is not None), None)
+    recorder.note(
+        f"{len(stretches) - len(kept)} of {len(stretches)} phases are left out, the earliest "
+        f"(of {max(steps, default=0) + 1} steps those before step {first}): their events were "
+        f"dropped, or there are more than {MAX_PHASES}."
+    )
+    return [
+        replace(stretches[i], parent=None if (up := stretches[i].parent) is None else place[up])
+        for i in kept
+    ]
+
+
 def _places(
-    stretch: Stretch, devices: Sequence[DeviceTrace], main: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """A phase's events on every card: exact on the main one, by time on the others."""
+    stretches: Sequence[Stretch], devices: Sequence[DeviceTrace], main: int
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """The phases' events on every card: exact on the main one, by time on the others."""
+    begins = np.array([one.t0_ns for one in stretches], np.int64)
+    ends = np.array([one.t1_ns for one in stretches], np.int64)
     first, last = [], []
     for index, device in enumerate(devices):
         times = device.events.t_ns
         if index == main:
-            first.append(stretch.first)
-            last.append(stretch.last)
+            first.append([one.first for one in stretches])
+            last.append([one.last for one in stretches])
         else:
-            first.append(int(np.searchsorted(times, stretch.t0_ns)))
-            last.append(int(np.searchsorted(times, stretch.t1_ns)))
-    return tuple(first), tuple(last)
+            first.append(np.searchsorted(times, begins).tolist())
+            last.append(np.searchsorted(times, ends).tolist())
+    return list(zip(*first, strict=True)), list(zip(*last, strict=True))

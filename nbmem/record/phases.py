@@ -9,6 +9,7 @@ comes before the first input of a cell is `load`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -230,13 +231,15 @@ class PhaseBuilder:
 
     def _with_nested(self) -> list[Stretch]:
         phases = list(self._done)
+        backwards = [i for i, phase in enumerate(self._done) if phase.name == "backward"]
+        ends = [self._done[i].last for i in backwards]  # ascending, as they began
         for inner in self._nested:
-            if inner.last < 0:
+            at = bisect_left(ends, inner.first)
+            if inner.last < 0 or at == len(backwards):
                 continue
-            for index, outer in enumerate(self._done):
-                if outer.name == "backward" and outer.first <= inner.first <= outer.last:
-                    phases.append(replace(inner, parent=index, step=outer.step))
-                    break
+            outer = self._done[backwards[at]]
+            if outer.first <= inner.first:
+                phases.append(replace(inner, parent=backwards[at], step=outer.step))
         return phases
 
 
@@ -278,10 +281,9 @@ def _pass_ends(phases: Sequence[Stretch], closer: str) -> set[int]:
 
 def _opens_pass(phases: Sequence[Stretch], index: int, closer: str) -> bool:
     """Whether a phase after a pass's end begins the next: evaluation in between does not."""
-    for phase in phases[index:]:
-        if phase.name in ("input", "zero_grad"):
-            if phase is phases[index] and phase.name == "zero_grad":
-                return False
-            continue
-        return phase.name != "inference" or closer == "inference"
+    if phases[index].name == "zero_grad":
+        return False
+    for at in range(index, len(phases)):  # a slice would copy the rest for each pass
+        if phases[at].name not in ("input", "zero_grad"):
+            return phases[at].name != "inference" or closer == "inference"
     return False

@@ -21,6 +21,8 @@ def one_line(text: str) -> str:
     XML allows no control characters at all, and an escape sequence in a tensor's name must not
     reach a terminal.
     """
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else " " for c in text)
 
 

@@ -71,7 +71,7 @@ class FakeRecorder:
         self.peak = 3 * GIB
         self.broken = False
         self.nothing = False
-        self.devices = self.stacks = ()  # an empty session
+        self.devices = self.stacks = self.names = self.spans = ()  # an empty session
 
     def trace(self, name="trace", **options):
         self.traces.append(FakeTrace(self, name, **options))

@@ -10,6 +10,14 @@ It collects nothing and holds nothing after it returns. It knows an object by `t
 reads no saved tensor through the hooks that would compute it again.
 """
 
-from nbmem.probes.holders.walk import Cut, Walk, reached, reached_from, walk
+from nbmem.probes.holders.walk import (
+    Care,
+    Cut,
+    Walk,
+    reached,
+    reached_from,
+    walk,
+    walk_in_pieces,
+)
 
-__all__ = ["Cut", "Walk", "reached", "reached_from", "walk"]
+__all__ = ["Care", "Cut", "Walk", "reached", "reached_from", "walk", "walk_in_pieces"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.probes.holders.objects import mro_of, namespace_of
+from nbmem.probes.holders.objects import mro_of, name_of, namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Graphs:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._tensor = torch.Tensor
-        self._saved: dict[type, tuple[Any, ...]] = {}
+        self._saved: dict[int, tuple[type, tuple[Any, ...]]] = {}
 
     def of_tensor(self, tensor: Any) -> list[Any]:
         """A tensor's gradient and graph."""
@@ -78,18 +78,18 @@ class Graphs:
         return bool(self._slots(type(node)))
 
     def _slots(self, kind: type) -> tuple[Any, ...]:
-        slots = self._saved.get(kind)
-        if slots is None:
+        known = self._saved.get(id(kind))
+        if known is None:
             spaces = [namespace_of(base) for base in mro_of(kind)]
             slots = tuple(
                 slot
                 for space in spaces
                 for name, slot in space.items()
                 if name.startswith(_RAW)
-                or (name == "variable" and kind.__name__ == "AccumulateGrad")
+                or (name == "variable" and name_of(kind) == "AccumulateGrad")
             )
-            self._saved[kind] = slots
-        return slots
+            known = self._saved[id(kind)] = kind, slots
+        return known[1]
 
 
 def is_node(kind: type) -> bool:
@@ -105,7 +105,7 @@ def _data(slot: Any, node: Any) -> Iterator[Any]:
         saved = slot.__get__(node)
     except RuntimeError:  # freed by an earlier backward
         return
-    for one in saved if type(saved) in (tuple, list) else (saved,):
-        data = getattr(one, "data", None) if type(one).__name__ == "SavedTensor" else one
+    for one in saved if type(saved) is tuple or type(saved) is list else (saved,):
+        data = getattr(one, "data", None) if name_of(type(one)) == "SavedTensor" else one
         if data is not None:
             yield data

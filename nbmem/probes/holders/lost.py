@@ -11,17 +11,16 @@ import gc
 import sys
 import time
 from collections import Counter, defaultdict, deque
-from itertools import compress
 from types import CellType, FrameType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.holders import Holder, HolderKind
-from nbmem.probes.holders.objects import module_namespace
+from nbmem.probes.holders.objects import module_namespace, name_of
 from nbmem.probes.holders.places import isinstance_of_module
 from nbmem.probes.holders.reach import PIECE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from nbmem.probes.holders.reach import Reach
 
@@ -32,34 +31,53 @@ FEW = 32
 MAX_LEVELS = 12
 MAX_MEMBERS = 20_000
 
-_PLUMBING = (dict, list, tuple, set, CellType, FunctionType, MethodType)
-"""Types that say nothing about a cycle."""
+_PLUMBING = frozenset(map(id, (dict, list, tuple, set, CellType, FunctionType, MethodType)))
+"""Types that say nothing about a cycle, by id: a class may compare itself with others."""
 CYCLE = "a reference cycle"
 UNSEEN = "something that Python cannot see"
 
 
 def all_tensors(torch: Any) -> dict[int, Any]:
-    """Every tensor that has a Python object, by id."""
-    kinds = {torch.Tensor}
+    """Every tensor that has a Python object, by id.
+
+    An object refers to its class, so the collector finds the tensors in one call, a tenth of a
+    microsecond for each object that lives; it is the one step of a walk that cannot be divided.
+    """
+    kinds = {id(torch.Tensor): torch.Tensor}
     level = [torch.Tensor]
     while level:
-        level = [kind for base in level for kind in type.__subclasses__(base) if kind not in kinds]
-        kinds.update(level)
-    objects = gc.get_objects()
-    found = compress(objects, map(kinds.__contains__, map(type, objects)))
-    return {id(tensor): tensor for tensor in found}
+        below = [kind for base in level for kind in type.__subclasses__(base)]
+        level = list({id(kind): kind for kind in below if id(kind) not in kinds}.values())
+        kinds.update((id(kind), kind) for kind in level)
+    found = gc.get_referrers(*kinds.values())
+    return {id(thing): thing for thing in found if id(type(thing)) in kinds}
 
 
-def holders_of_lost(reach: Reach, lost: Mapping[int, Any]) -> dict[int, Holder]:
-    """What keeps tensors that were not reached, by the tensor's id."""
+def holders_of_lost(
+    reach: Reach, lost: Mapping[int, Any], *, say_unseen: Callable[[], bool]
+) -> Generator[None, None, dict[int, Holder]]:
+    """What keeps tensors that were not reached, by the tensor's id.
+
+    Args:
+        reach: What was reached.
+        lost: The tensors, by id.
+        say_unseen: Whether nobody else has run meanwhile. If somebody has, one of these tensors may
+            have been put where the walk had been before, and what is not found is not said.
+    """
     back = _Backwards(reach, lost)
+    yield from back.search()
+    yield
     dead = back.dead()
+    yield
     found = {}
     for key in lost:
         if key in dead:
             found[key] = Holder(HolderKind.CYCLE, CYCLE, back.cycle_of(key, dead))
-        else:
-            found[key] = back.label(key) or Holder(HolderKind.UNSEEN, UNSEEN, UNSEEN)
+        elif (label := back.label(key)) is not None:
+            found[key] = label
+        elif say_unseen():
+            found[key] = Holder(HolderKind.UNSEEN, UNSEEN, UNSEEN)
+        yield
     return found
 
 
@@ -74,25 +92,24 @@ class _Backwards:
         self._ends: dict[int, Holder] = {}
         self._tensors = len(self._members)
         self._ours = {id(lost), id(self._members)}
-        self._globals_of = {id(module_namespace(m)): name for name, m in _modules()}
-        self.complete = self._search()
-        self._inside = Counter(key for m in self._members for key in map(id, gc.get_referents(m)))
+        self._modules = _modules()
+        self._globals_of = {id(module_namespace(m)): name for name, m in self._modules}
 
-    def _search(self) -> bool:
-        """Go back level by level; False if time or room ended first."""
+    def search(self) -> Iterator[None]:
+        """Go back level by level, until nothing is new, or time or room has ended."""
         until = time.thread_time() + BUDGET_S
         level = set(self._place)
         for _ in range(MAX_LEVELS):
-            level = self._one_level_back(level)
-            if not level:
-                return True
-            if time.thread_time() > until or len(self._members) > MAX_MEMBERS:
-                break
-        return False
+            new: set[int] = set()
+            for found in self._referrers(level):
+                self._join(found, level, new)
+                yield
+            level = new
+            if not level or time.thread_time() > until or len(self._members) > MAX_MEMBERS:
+                return
 
-    def _one_level_back(self, level: set[int]) -> set[int]:
-        new = set()
-        for thing in self._referrers(level):
+    def _join(self, found: list[Any], level: set[int], new: set[int]) -> None:
+        for thing in found:
             source = id(thing)
             if source in self._ours:
                 continue
@@ -105,22 +122,23 @@ class _Backwards:
                 self._place[source] = len(self._members)
                 self._members.append(thing)
                 new.add(source)
-        return new
+        found.clear()  # or the next search would find this list
 
-    def _referrers(self, level: set[int]) -> list[Any]:
+    def _referrers(self, level: set[int]) -> Iterator[list[Any]]:
         """The objects that refer to some members. Python's own search is quick for a few."""
         if len(level) <= FEW:
             wanted = [self._members[self._place[key]] for key in level]
             found = gc.get_referrers(*wanted)
-            return [thing for thing in found if not _is_call(thing, wanted)]
-        others = self._reach.others(gc.get_objects())
-        others += [module_namespace(m) for _, m in _modules()]
-        found = []
-        for start in range(0, len(others), PIECE):
-            piece = others[start : start + PIECE]
+            yield [thing for thing in found if not _is_call(thing, wanted)]
+            return
+        objects = gc.get_objects()
+        objects += [module_namespace(m) for _, m in self._modules]
+        for start in range(0, len(objects), PIECE):
+            piece = self._reach.others(objects[start : start + PIECE])
             if not level.isdisjoint(map(id, gc.get_referents(*piece))):
-                found += [t for t in piece if not level.isdisjoint(map(id, gc.get_referents(t)))]
-        return found
+                yield [t for t in piece if not level.isdisjoint(map(id, gc.get_referents(t)))]
+            elif not start % (8 * PIECE):
+                yield []
 
     def _ends_at(self, thing: Any, hits: set[int]) -> bool:
         """Whether the way back ends here: at a module, a class, a frame, a part of IPython."""
@@ -136,7 +154,7 @@ class _Backwards:
             root = f"{thing.f_code.co_name}()"
             holder = Holder(HolderKind.FRAME, root, f"a local of {root}")
         elif self._reach.is_barred(type(thing)):
-            root = thing.__name__ if type(thing) is type else type(thing).__name__
+            root = name_of(thing if type(thing) is type else type(thing))
             kind = kind if type(thing) is type else HolderKind.UNSEEN
             holder = Holder(kind, root, f"something of {root}")
         else:
@@ -145,26 +163,31 @@ class _Backwards:
         return True
 
     def dead(self) -> set[int]:
-        """The members that nothing from outside refers to, as the garbage collector counts."""
-        if not self.complete:
-            return set()
+        """The members that nothing from outside refers to, as the garbage collector counts.
+
+        Counted in one go, whatever the search has seen before: who has found another holder since,
+        or one that the search did not come to, has more references than those from inside.
+        """
+        inside: Counter[int] = Counter()
+        onward = {}
+        for source, i in self._place.items():
+            inner = map(id, gc.get_referents(self._members[i]))
+            found = [key for key in inner if key in self._place]
+            inside.update(found)
+            onward[source] = found
         box = [object()]
         ours = sys.getrefcount(box[0])
         alive = deque(self._ends)
         for key, i in self._place.items():
             mine = ours + (i < self._tensors)  # `lost` holds the tensors once more
-            if sys.getrefcount(self._members[i]) > mine + self._inside[key]:
+            if sys.getrefcount(self._members[i]) > mine + inside[key]:
                 alive.append(key)
-        onward = defaultdict(set)
-        for key, sources in self._sources.items():
-            for source in sources:
-                onward[source].add(key)
         living: set[int] = set()
         while alive:
             key = alive.pop()
             if key not in living:
                 living.add(key)
-                alive.extend(onward[key])
+                alive.extend(onward.get(key, ()))
         return set(self._place) - living
 
     def label(self, key: int) -> Holder | None:
@@ -185,8 +208,8 @@ class _Backwards:
         while queue:
             at = queue.popleft()
             kind = type(self._members[self._place[at]])
-            if at != key and kind not in _PLUMBING:
-                return f"{CYCLE} through {kind.__name__}"
+            if at != key and id(kind) not in _PLUMBING:
+                return f"{CYCLE} through {name_of(kind)}"
             fresh = (self._sources[at] & dead) - known
             known |= fresh
             queue.extend(fresh)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _MRO: Any = type.__dict__["__mro__"]
 _NAMESPACE: Any = type.__dict__["__dict__"]
+_NAME: Any = type.__dict__["__name__"]
 _MODULE_NAMESPACE: Any = vars(ModuleType)["__dict__"]
 
 _OWN_STORE = 3
@@ -23,6 +24,17 @@ argument of getrefcount."""
 def mro_of(kind: type) -> tuple[type, ...]:
     """A class and its bases, whatever its metaclass says."""
     found: tuple[type, ...] = _MRO.__get__(kind)
+    return found
+
+
+def is_a(kind: type, base: type) -> bool:
+    """Whether a class derives from another, whatever the metaclass of either says."""
+    return type.__subclasscheck__(base, kind)
+
+
+def name_of(kind: type) -> str:
+    """A class's name, whatever its metaclass says."""
+    found: str = _NAME.__get__(kind)
     return found
 
 
@@ -40,26 +52,63 @@ def module_namespace(module: ModuleType) -> dict[str, Any]:
 
 def attributes_of(thing: object) -> dict[str, Any] | None:
     """The object's own `__dict__`; None if it has none."""
-    for kind in mro_of(type(thing)):
-        slot = namespace_of(kind).get("__dict__")
-        if type(slot) is GetSetDescriptorType:
-            try:
-                found = slot.__get__(thing)
-            except Exception:  # noqa: BLE001 - a descriptor of another layout
-                return None
-            return found if type(found) is dict else None
-    return None
+    return _attributes(thing, _dictionary_slot(type(thing)))
 
 
 def slots_of(thing: object) -> Iterator[tuple[str, Any]]:
     """Names and values in `__slots__`."""
-    for kind in mro_of(type(thing)):
-        for name, slot in namespace_of(kind).items():
-            if type(slot) is MemberDescriptorType:
-                try:
-                    yield name, slot.__get__(thing)
-                except AttributeError:  # nothing in it
-                    continue
+    return _slot_values(thing, _slots(type(thing)))
+
+
+class Members:
+    """Attributes and slots of many objects; of each class it is found out once.
+
+    The classes are held, or an id could come to mean another one.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[type, Any, list[tuple[str, Any]]]] = {}
+
+    def of(self, thing: object) -> tuple[dict[str, Any], Iterator[tuple[str, Any]]]:
+        """The object's own attributes, and names and values in its slots."""
+        kind = type(thing)
+        known = self._known.get(id(kind))
+        if known is None:
+            known = self._known[id(kind)] = kind, _dictionary_slot(kind), _slots(kind)
+        return _attributes(thing, known[1]) or {}, _slot_values(thing, known[2])
+
+
+def _dictionary_slot(kind: type) -> Any | None:
+    for base in mro_of(kind):
+        slot = namespace_of(base).get("__dict__")
+        if type(slot) is GetSetDescriptorType:
+            return slot
+    return None
+
+
+def _attributes(thing: object, slot: Any | None) -> dict[str, Any] | None:
+    try:
+        found = None if slot is None else slot.__get__(thing)
+    except Exception:  # noqa: BLE001 - a descriptor of another layout
+        return None
+    return found if type(found) is dict else None
+
+
+def _slots(kind: type) -> list[tuple[str, Any]]:
+    return [
+        (name, slot)
+        for base in mro_of(kind)
+        for name, slot in namespace_of(base).items()
+        if type(slot) is MemberDescriptorType
+    ]
+
+
+def _slot_values(thing: object, slots: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    for name, slot in slots:
+        try:
+            yield name, slot.__get__(thing)
+        except AttributeError:  # nothing in it
+            continue
 
 
 def is_optimized(frame: FrameType) -> bool:

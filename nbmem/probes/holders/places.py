@@ -10,14 +10,15 @@ from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.holders import HolderKind
+from nbmem.probes.holders.kinds import FOREIGN
 from nbmem.probes.holders.objects import (
     attributes_of,
     is_optimized,
     locals_of,
     module_namespace,
+    name_of,
     namespace_of,
 )
-from nbmem.probes.holders.reach import FOREIGN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -174,7 +175,7 @@ def _cell_or_class(thing: Any) -> str:
         if cell is not None:
             return cell
         traceback = traceback.tb_next
-    return "an exception" if type(thing) is TracebackType else type(thing).__name__
+    return "an exception" if type(thing) is TracebackType else name_of(type(thing))
 
 
 def _frames() -> Iterator[Place]:
@@ -186,7 +187,7 @@ def _frames() -> Iterator[Place]:
         kind = HolderKind.FRAME if ident == mine else HolderKind.THREAD
         inner: FrameType | None = frame
         while inner is not None:
-            if is_optimized(inner) and _module_of(inner) not in _NOT_USERS:
+            if is_optimized(inner) and module_of(inner) not in _NOT_USERS:
                 function = f"{inner.f_code.co_name}()"
                 root = f"{function} {where}".rstrip()
                 for name, value in locals_of(inner).items():
@@ -203,14 +204,20 @@ def _innermost(mine: int) -> list[tuple[int, FrameType]]:
     frames = sys._current_frames()  # noqa: SLF001 - the documented way
     frames.pop(mine, None)
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the documented way
-    while frame is not None and _module_of(frame) == "nbmem":
+    while frame is not None and module_of(frame) == "nbmem":
         frame = frame.f_back
     return [*([(mine, frame)] if frame is not None else []), *frames.items()]
 
 
-def _module_of(frame: FrameType) -> str:
+def module_of(frame: FrameType) -> str:
+    """The package whose code a frame runs."""
     name = frame.f_globals.get("__name__")
     return name.partition(".")[0] if type(name) is str else ""
+
+
+def runs_users_code(frame: FrameType) -> bool:
+    """Whether a frame's code is the notebook's or one of the user's own modules'."""
+    return frame.f_globals.get("__name__") == "__main__" or is_users(frame.f_globals)
 
 
 def _modules(namespace: Mapping[str, Any]) -> Iterator[Place]:
@@ -227,9 +234,11 @@ def _modules(namespace: Mapping[str, Any]) -> Iterator[Place]:
 
 
 def _is_users_module(module: object) -> bool:
-    if not isinstance_of_module(module):
-        return False
-    inside = module_namespace(module)  # type: ignore[arg-type]
+    return isinstance_of_module(module) and is_users(module_namespace(module))  # type: ignore[arg-type]
+
+
+def is_users(inside: Mapping[str, Any]) -> bool:
+    """Whether a module's globals are those of the user's own code, not a library's."""
     file, name = inside.get("__file__"), inside.get("__name__")
     return (
         type(file) is str

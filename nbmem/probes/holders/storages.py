@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from nbmem.probes.holders.objects import mro_of, name_of, namespace_of
+
 
 class Storage(NamedTuple):
     """A storage on a card, as one tensor shows it.
@@ -61,7 +63,7 @@ def _span_and_form(torch: Any, tensor: Any, size: int) -> tuple[int, str]:
     if type(tensor) is torch.UntypedStorage:
         return 0, f"({size},) bytes"
     if dispatches(torch, type(tensor)):  # its shape may be answered by the user's own code
-        return 0, type(tensor).__name__
+        return 0, name_of(type(tensor))
     shape = tuple(torch.Tensor.shape.__get__(tensor))
     dtype = torch.Tensor.dtype.__get__(tensor)
     span = dtype.itemsize
@@ -75,5 +77,10 @@ def dispatches(torch: Any, kind: Any) -> bool:
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         return False
     off = torch._C._disabled_torch_dispatch_impl  # noqa: SLF001
-    handler = kind.__torch_dispatch__
-    return handler is not torch.Tensor.__torch_dispatch__ and handler is not off
+    for base in mro_of(kind):
+        if base is torch.Tensor:
+            return False
+        handler = namespace_of(base).get("__torch_dispatch__")
+        if handler is not None:
+            return handler is not off
+    return False

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.holders import HeldStorage, Holder
+from nbmem.core.holders import HeldStorage, Holder, HolderKind
 from nbmem.probes.cuda import initialized_torch
 from nbmem.probes.holders.lost import all_tensors, holders_of_lost
+from nbmem.probes.holders.pieces import Pieces
 from nbmem.probes.holders.places import barred, places
 from nbmem.probes.holders.reach import Reach
-from nbmem.probes.holders.storages import storage_of
+from nbmem.probes.holders.seen import SeenStorages
+from nbmem.probes.holders.threads import of_other_threads
+from nbmem.probes.holders.touch import Touch
 from nbmem.probes.holders.ways import Ways
-from nbmem.probes.holders.wording import KEY_OF, Wording
+from nbmem.probes.holders.wording import Wording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from nbmem.probes.holders.places import Place
-    from nbmem.probes.holders.storages import Storage
 
-MAX_STORAGES = 20_000
-"""Only the largest so many get the names of their holders."""
+_STRIDE = 32
+"""Tensors between two moments at which the caller may stop it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,11 @@ class Walk:
 
     Attributes:
         by_device: The storages of each card by its CUDA ordinal, largest first.
+        complete: Whether the look came to its end; else holders are missing, and storages.
     """
 
     by_device: dict[int, tuple[HeldStorage, ...]] = field(default_factory=dict)
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,58 +53,82 @@ class Cut:
     edges: frozenset[tuple[int, int]] = frozenset()
 
 
-def walk(
+@dataclass(frozen=True, slots=True)
+class Care:
+    """What a look must not read because other threads may be writing it.
+
+    Attributes:
+        may_touch: Is asked of each tensor, storage and graph node before anything in it is read;
+            None allows all.
+        threads_at_work: Whether threads of the program may be computing now. Nothing is then read
+            of tensors that their frames reach, the notebook's names included where one of them
+            runs the user's own code; and no gradient and no graph if there are any.
+    """
+
+    may_touch: Callable[[Any], bool] | None = None
+    threads_at_work: bool = False
+
+
+def walk(  # noqa: PLR0913 - all but the first say what to leave out
     namespace: Mapping[str, Any],
     cut: Cut | None = None,
     met: Callable[[Iterable[Any]], None] | None = None,
+    *,
+    care: Care | None = None,
+    budget_s: float | None = None,
+    go_on: Callable[[], bool] | None = None,
 ) -> Walk:
     """Look at everything that holds memory on a card now.
 
     Args:
         namespace: The notebook's names.
         cut: What to pass over, or None.
-        met: Is told the tensors that were met, and must not keep them.
+        met: Is told the tensors that were met and whose graphs may be read; must not keep them.
+        care: What must not be read; None reads all.
+        budget_s: So many seconds of this thread's own it may take; None for as many as it needs.
+        go_on: Is asked about every 6 ms whether to go on; must not run the user's code.
     """
     torch: Any = initialized_torch()
     if torch is None:
         return Walk()
-    with _quiet(torch):
-        return _walk(torch, namespace, cut or Cut(), met)
+    look = _Look(torch, namespace, cut or Cut(), met, care or Care())
+    pieces = Pieces(torch, look.steps(), budget_s, go_on)
+    pieces.run()
+    return look.said(complete=pieces.ended)
 
 
-@contextmanager
-def _quiet(torch: Any) -> Iterator[None]:
-    """No collection, though a walk makes some million short-lived objects; no subclass's code."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with torch._C.DisableTorchFunction():  # noqa: SLF001 - for subclasses and modes
-            yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def _walk(
-    torch: Any,
+def walk_in_pieces(
     namespace: Mapping[str, Any],
-    cut: Cut,
-    met: Callable[[Iterable[Any]], None] | None,
-) -> Walk:
-    begun = [place for place in places(namespace) if not cut.place(place)]
-    reach = Reach(torch, barred(namespace), cut.edges)
-    reach.walk([place.thing for place in begun])
-    if met is not None:
-        met(reach.tensors.values())
-    seen = _Seen(torch, reach.tensors)
-    ways = Ways(reach, seen.targets())
-    holders = _holders(begun, ways, Wording(torch), seen)
-    lost = {k: t for k, t in all_tensors(torch).items() if k not in reach.tensors}
-    lost = {k: t for k, t in lost.items() if seen.add(k, t) and seen.storage[k] not in holders}
-    if lost:
-        for key, holder in holders_of_lost(reach, lost).items():
-            holders[seen.storage[key]].append(holder)
-    return Walk(seen.by_device(holders))
+    cut: Cut | None = None,
+    met: Callable[[Iterable[Any]], None] | None = None,
+    *,
+    care: Care | None = None,
+    budget_s: float | None = None,
+) -> Generator[None, None, Walk]:
+    """`walk()` in pieces of about 6 ms, between which the user's code may run.
+
+    Closing the generator ends it and lets go of all that it held. What nothing was found to hold is
+    left out: it may have been put somewhere between two pieces.
+
+    Args:
+        namespace: As for `walk`.
+        cut: As for `walk`.
+        met: As for `walk`.
+        care: As for `walk`.
+        budget_s: As for `walk`; what the caller does between the pieces does not count.
+
+    Returns:
+        What was found, as the value of StopIteration.
+    """
+    torch: Any = initialized_torch()
+    if torch is None:
+        return Walk()
+    look = _Look(torch, namespace, cut or Cut(), met, care or Care())
+    pieces = Pieces(torch, look.steps(), budget_s)
+    for _ in pieces.one_by_one():
+        look.alone = False
+        yield
+    return look.said(complete=pieces.ended)
 
 
 def reached(namespace: Mapping[str, Any], cut: Cut | None = None) -> set[tuple[int, int]]:
@@ -124,78 +150,107 @@ def reached_from(thing: object, namespace: Mapping[str, Any]) -> set[tuple[int, 
 def _storages_from(
     torch: Any, things: list[object], namespace: Mapping[str, Any], cut: Cut
 ) -> set[tuple[int, int]]:
-    with _quiet(torch):
+    found: set[tuple[int, int]] = set()
+
+    def steps() -> Generator[None]:
         reach = Reach(torch, barred(namespace), cut.edges)
-        reach.walk(things)
-        return set(_Seen(torch, reach.tensors).storage.values())
+        yield from reach.steps(things)
+        seen = SeenStorages(torch)
+        yield from _see(seen, reach.tensors)
+        found.update(seen.storage.values())
 
-
-class _Seen:
-    """The storages that tensors show, each once."""
-
-    def __init__(self, torch: Any, tensors: Mapping[int, Any]) -> None:
-        self._torch = torch
-        self.storage: dict[int, tuple[int, int]] = {}
-        self._best: dict[tuple[int, int], Storage] = {}
-        for key, tensor in tensors.items():
-            self.add(key, tensor)
-
-    def add(self, key: int, tensor: Any) -> bool:
-        """See one tensor; False if it has no storage on a card."""
-        found = storage_of(self._torch, tensor)
-        if found is None:
-            return False
-        at = found.device, found.addr
-        self.storage[key] = at
-        best = self._best.get(at)
-        if best is None or found.span > best.span:
-            self._best[at] = found
-        return True
-
-    def targets(self) -> set[int]:
-        """The tensors whose holders are wanted: those on the largest storages."""
-        order = sorted(self._best, key=lambda at: -self._best[at].size)
-        wanted = set(order[:MAX_STORAGES])
-        return {key for key, at in self.storage.items() if at in wanted}
-
-    def by_device(
-        self, holders: Mapping[tuple[int, int], Sequence[Holder]]
-    ) -> dict[int, tuple[HeldStorage, ...]]:
-        """The storages with their holders, by card."""
-        found: dict[int, list[HeldStorage]] = defaultdict(list)
-        for at, storage in self._best.items():
-            ways = _best_of_each_root(holders.get(at, ()))
-            if ways:
-                found[storage.device].append(
-                    HeldStorage(
-                        addr=storage.addr, size=storage.size, form=storage.form, holders=ways
-                    )
-                )
-        return {
-            device: tuple(sorted(storages, key=lambda held: (-held.size, held.addr)))
-            for device, storages in found.items()
-        }
-
-
-def _holders(
-    begun: Sequence[Place], ways: Ways, wording: Wording, seen: _Seen
-) -> dict[tuple[int, int], list[Holder]]:
-    """Every place's way to every storage that it reaches."""
-    found: dict[tuple[int, int], list[Holder]] = defaultdict(list)
-    for place in begun:
-        for key, way in ways.from_start(place.thing):
-            found[seen.storage[key]].append(wording.holder(place, way))
+    Pieces(torch, steps()).run()
     return found
 
 
-def _best_of_each_root(holders: Sequence[Holder]) -> tuple[Holder, ...]:
-    """One way for each root: the kind that says most, then the shortest path."""
-    best: dict[str, Holder] = {}
-    for holder in sorted(holders, key=_rank):
-        best.setdefault(holder.root, holder)
-    return tuple(best.values())
+def _see(seen: SeenStorages, tensors: Mapping[int, Any]) -> Iterator[None]:
+    for i, (key, tensor) in enumerate(tensors.items()):
+        seen.add(key, tensor)
+        if not i % _STRIDE:
+            yield
 
 
-def _rank(holder: Holder) -> tuple[Any, ...]:
-    path = holder.path
-    return holder.kind, path.startswith(KEY_OF), len(path), path
+class _Look:
+    """One look in the making; what the steps hold ends with them, what is said is only text.
+
+    Attributes:
+        alone: Whether no code but the walk's own has run in this thread since it began.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        namespace: Mapping[str, Any],
+        cut: Cut,
+        met: Callable[[Iterable[Any]], None] | None,
+        care: Care,
+    ) -> None:
+        self.alone = True
+        self._torch = torch
+        self._namespace = namespace
+        self._cut = cut
+        self._met = met
+        self._care = care
+        self._seen = SeenStorages(torch)
+        self._complete = True
+        self._holders: dict[tuple[int, int], list[Holder]] = defaultdict(list)
+
+    def said(self, *, complete: bool) -> Walk:
+        """What has been found up to now."""
+        return Walk(self._seen.by_device(self._holders), complete=complete and self._complete)
+
+    def steps(self) -> Generator[None]:
+        """The look, in short steps."""
+        torch, namespace, seen = self._torch, self._namespace, self._seen
+        touch = Touch(self._care.may_touch)
+        if self._care.threads_at_work:
+            theirs: set[int] = set()
+            yield from of_other_threads(torch, namespace, theirs)
+            touch = Touch(self._care.may_touch, theirs)
+        begun = [place for place in places(namespace) if not self._cut.place(place)]
+        if self._care.threads_at_work:
+            begun = [place for place in begun if place.kind is not HolderKind.THREAD]
+        yield
+        reach = Reach(torch, barred(namespace), self._cut.edges, touch)
+        yield from reach.steps([place.thing for place in begun])
+        if self._met is not None and touch.everything:
+            self._met(reach.tensors.values())
+            yield
+        yield from _see(seen, reach.tensors)
+        ways = Ways(reach, seen.targets())
+        yield from ways.steps()
+        yield from self._name(begun, ways)
+        self._complete = ways.complete and touch.everything
+        if touch.everything:  # else what was not read would pass for lost
+            yield from self._name_lost(reach)
+
+    def _name(self, begun: list[Place], ways: Ways) -> Iterator[None]:
+        """Every place's way to every storage that it reaches."""
+        wording = Wording(self._torch)
+        for i, place in enumerate(begun):
+            for found in ways.from_start(place.thing):
+                if found is not None:
+                    key, way = found
+                    self._holders[self._seen.storage[key]].append(wording.holder(place, way))
+                yield
+            if not i % _STRIDE:
+                yield
+
+    def _name_lost(self, reach: Reach) -> Iterator[None]:
+        found = all_tensors(self._torch)
+        yield
+        lost = {key: tensor for key, tensor in found.items() if key not in reach.tensors}
+        del found
+        for i, key in enumerate(list(lost)):
+            if not self._seen.add(key, lost[key]) or self._seen.storage[key] in self._holders:
+                del lost[key]
+            if not i % _STRIDE:
+                yield
+        if lost:
+            say_unseen = self._is_alone
+            holders = yield from holders_of_lost(reach, lost, say_unseen=say_unseen)
+            for key, holder in holders.items():
+                self._holders[self._seen.storage[key]].append(holder)
+
+    def _is_alone(self) -> bool:
+        return self.alone

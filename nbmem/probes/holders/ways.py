@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from nbmem.probes.holders.reach import PIECE
+from nbmem.probes.holders.reach import AT_ONCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from nbmem.probes.holders.reach import Reach
+
+MAX_EDGES = 3_000_000
+"""References that are looked at on the way back, about half a gigabyte of them; what lies behind is
+left out, and the walk is not complete."""
+MAX_STEPS = 5_000_000
+"""Steps forward from all places together: more only where hundreds of names share a large graph."""
+TRIES = 4
+"""After so many questions in vain whether a piece refers to some objects it is read anyway."""
+STRIDE = 512
+"""Objects between two moments at which the caller may stop it."""
 
 
 class Ways:
@@ -19,49 +29,102 @@ class Ways:
     Args:
         reach: What was reached.
         targets: Ids of the tensors.
+
+    Attributes:
+        complete: Whether every way was looked at.
     """
 
     def __init__(self, reach: Reach, targets: set[int]) -> None:
+        self.complete = True
+        self._reach = reach
         self._targets = targets
         self._objects: dict[int, Any] = {key: reach.tensors[key] for key in targets}
-        self._onward: dict[int, list[int]] = defaultdict(list)
-        self._refers: dict[int, set[int]] = {}
-        level = targets
+        self._onward: dict[int, list[int]] = {}
+        self._sources: dict[int, list[int]] = {}
+        self._source: dict[int, Any] = {}
+        self._edges = 0
+        self._taken = 0
+
+    def steps(self) -> Iterator[None]:
+        """Go back from the tensors until nothing new leads to them."""
+        onward, objects = self._onward, self._objects
+        into = yield from self._inward()
+        read: set[int] = set()
+        asked: Counter[int] = Counter()
+        level = list(self._targets)
         while level:
-            level = self._one_level_back(reach, level)
+            for index, keys in self._unread(level, into, read).items():
+                asked[index] += 1
+                if asked[index] > TRIES or self._reach.refers_to_any(index, keys):
+                    read.add(index)
+                    yield from self._read(index)
+                yield
+            new = []
+            for i, key in enumerate(level):
+                for source in self._sources.get(key, ()):
+                    if source in onward:
+                        onward[source].append(key)
+                    else:
+                        onward[source] = [key]
+                        if source not in objects:
+                            objects[source] = self._source[source]
+                            new.append(source)
+                if not i % STRIDE:
+                    yield
+            level = new
 
-    def _one_level_back(self, reach: Reach, level: set[int]) -> set[int]:
-        """Find the objects that refer to some others; returns those that are new."""
-        wanted: dict[int, set[int]] = defaultdict(set)
+    def _inward(self) -> Generator[None, None, dict[int, list[int]]]:
+        """For each piece the pieces that refer to it."""
+        into: dict[int, list[int]] = defaultdict(list)
+        for index, refers in enumerate(self._reach.refers()):
+            for inner in refers:
+                into[inner].append(index)
+            yield
+        return into
+
+    def _unread(
+        self, level: list[int], into: dict[int, list[int]], read: set[int]
+    ) -> dict[int, set[int]]:
+        """Pieces that were not read yet and may refer to some objects: index to those objects."""
+        by_place: dict[int, list[int]] = defaultdict(list)
         for key in level:
-            for index in reach.pieces_of(key):
-                wanted[index].add(key)
-        new = set()
-        for index, keys in wanted.items():
-            for thing in reach.piece(index):
-                hits = keys.intersection(self._referents(reach, thing))
-                if hits:
-                    source = id(thing)
-                    self._onward[source].extend(hits)
-                    if source not in self._objects:
-                        self._objects[source] = thing
-                        new.add(source)
-        return new
+            by_place[self._reach.place_of(key)].append(key)
+        unread: dict[int, set[int]] = defaultdict(set)
+        for place, keys in by_place.items():
+            if place in into:
+                into[place] = [index for index in into[place] if index not in read]
+                for index in into[place]:
+                    unread[index].update(keys)
+        return unread
 
-    def _referents(self, reach: Reach, thing: Any) -> set[int]:
-        """Ids of what an object refers to, asked once; of a large one those worth noting."""
-        known = self._refers.get(id(thing))
-        if known is None:
-            found = reach.referents(thing)
-            known = set(map(id, found)) if len(found) <= PIECE else reach.noted(found)
-            self._refers[id(thing)] = known
-        return known
+    def _read(self, index: int) -> Iterator[None]:
+        """Note of a piece which object refers to which."""
+        sources, noted = self._sources, self._reach.noted
+        for i, thing in enumerate(self._reach.piece(index)):
+            if self._edges > MAX_EDGES:
+                self.complete = False
+                return
+            source = id(thing)
+            self._source[source] = thing
+            inner = self._reach.referents(thing)
+            for start in range(0, len(inner), AT_ONCE):
+                found = noted(inner[start : start + AT_ONCE])
+                self._edges += len(found)
+                for key in found:
+                    if key in sources:
+                        sources[key].append(source)
+                    else:
+                        sources[key] = [source]
+                if start:
+                    yield
+            if not i % STRIDE:
+                yield
 
-    def from_start(self, start: object) -> Iterator[tuple[int, list[Any]]]:
+    def from_start(self, start: object) -> Iterator[tuple[int, list[Any]] | None]:
         """The shortest way from one object to each tensor that it leads to.
 
         Yields:
-            The tensor's id, and the objects along the way, both ends included.
+            The tensor's id, and the objects along the way, both ends included; None now and then.
         """
         begin = id(start)
         if begin not in self._objects:
@@ -81,3 +144,9 @@ class Ways:
                 if inner not in before:
                     before[inner] = key
                     queue.append(inner)
+            self._taken += 1
+            if not self._taken % STRIDE:
+                yield None
+                if self._taken > MAX_STEPS:
+                    self.complete = False
+                    return

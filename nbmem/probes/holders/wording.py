@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import pairwise
+from enum import Enum, auto
 from types import (
     AsyncGeneratorType,
     CellType,
@@ -15,26 +15,54 @@ from types import (
     NoneType,
     TracebackType,
 )
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.holders import Holder, HolderKind
 from nbmem.probes.holders.graphs import is_node
-from nbmem.probes.holders.objects import attributes_of, locals_of, mro_of, namespace_of, slots_of
+from nbmem.probes.holders.objects import (
+    Members,
+    is_a,
+    locals_of,
+    mro_of,
+    name_of,
+    namespace_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from nbmem.probes.holders.places import Place
 
 KEY_OF = "a key of "
 """How the path begins of what is held as a dictionary's key."""
 _PARTS_OF_MODULE = {"._parameters", "._buffers", "._modules"}
+_PASSED = frozenset(map(id, (CellType, FrameType, TracebackType)))
 _GENERATORS = {
-    GeneratorType: ("gi_frame", "generator"),
-    CoroutineType: ("cr_frame", "coroutine"),
-    AsyncGeneratorType: ("ag_frame", "generator"),
+    id(GeneratorType): ("gi_frame", "generator"),
+    id(CoroutineType): ("cr_frame", "coroutine"),
+    id(AsyncGeneratorType): ("ag_frame", "generator"),
 }
+_TYPED = frozenset(map(id, (str, int, bool, float, bytes, NoneType)))
+_SHORT = frozenset(map(id, (str, int, bool)))
 _SPECIALIZED = (HolderKind.NAME, HolderKind.MODULE, HolderKind.FRAME, HolderKind.THREAD)
+
+
+class _Line(NamedTuple):
+    """A way that is half written.
+
+    Attributes:
+        text: How the path begins.
+        end: How it ends.
+        inner: What it leads through, if that says more than the place.
+        dotted: The dictionary at its end, if its keys are written as attributes.
+        in_graph: Whether it has come into a graph; what follows is not written.
+    """
+
+    text: str
+    end: str
+    inner: HolderKind | None = None
+    dotted: object = None
+    in_graph: bool = False
 
 
 class Wording:
@@ -46,44 +74,65 @@ class Wording:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        self._members = Members()
         self._labels: dict[int, dict[int, str]] = {}
-        self._is_node: dict[type, bool] = {}
-        self._is_loader: dict[type, bool] = {}
+        self._keys: dict[int, frozenset[int]] = {}
+        self._traits: dict[int, tuple[type, _Trait]] = {}
+        self._lines: dict[int, _Line] = {}
+        self._place: Place | None = None
 
     def holder(self, place: Place, way: Sequence[Any]) -> Holder:
         """The way from a place to a tensor.
 
         Args:
             place: Where it begins.
-            way: The objects along it, the place's own first, the tensor last.
+            way: The objects along it, the place's own first, the tensor last. From one place there
+                is one way to each object.
         """
-        text, kind, end = place.label, place.kind, place.suffix
-        inner: HolderKind | None = None
-        dotted: object = None
-        for i, (parent, child) in enumerate(pairwise(way)):
-            if self._enters_graph(parent, child):
-                text, inner = f"the graph of {text}", HolderKind.GRAPH
-                break
-            if _once(self._is_loader, type(parent), _is_loader):
-                inner = HolderKind.DATALOADER
-            name = _captured(parent, child, way[i + 2 : i + 3])
-            if name is not None:
-                text, end, inner = _leave(parent, name, text, end, inner)
-                continue
-            label = self._label(parent, child, dotted=parent is dotted)
-            if label is None:
-                text, label = f"{KEY_OF}{text}", ""
-            dotted = child if self._holds_attributes(parent, child, label) else None
-            text += "" if dotted is not None else label
-        if inner is not None and kind in _SPECIALIZED:
-            kind = inner
-        return Holder(kind, place.root, f"{text} {end}".rstrip())
+        if place is not self._place:
+            self._place = place
+            self._lines = {id(way[0]): _Line(place.label, place.suffix)}
+        begin = len(way) - 1
+        while id(way[begin]) not in self._lines:
+            begin -= 1
+        line = self._lines[id(way[begin])]
+        for i in range(begin, len(way) - 1):
+            line = self._step(line, way[i], way[i + 1], way[i + 2 : i + 3])
+            if (
+                self._trait(type(way[i])) is not _Trait.CAPTURES
+            ):  # what it writes depends on `after`
+                self._lines[id(way[i + 1])] = line
+        kind = place.kind
+        if line.inner is not None and kind in _SPECIALIZED:
+            kind = line.inner
+        return Holder(kind, place.root, f"{line.text} {line.end}".rstrip())
 
-    def _enters_graph(self, parent: Any, child: Any) -> bool:
-        if _once(self._is_node, type(parent), is_node):
-            return True
-        is_tensor = self._torch.Tensor in mro_of(type(parent))
-        return is_tensor and _once(self._is_node, type(child), is_node)
+    def _step(self, line: _Line, parent: Any, child: Any, after: Sequence[Any]) -> _Line:
+        """A line with one more step written."""
+        if line.in_graph:
+            return line
+        of_parent, of_child = self._trait(type(parent)), self._trait(type(child))
+        if of_parent is _Trait.NODE or (of_parent is _Trait.TENSOR and of_child is _Trait.NODE):
+            text = f"the graph of {line.text}"
+            return line._replace(text=text, inner=HolderKind.GRAPH, in_graph=True)
+        inner = HolderKind.DATALOADER if of_parent is _Trait.LOADER else line.inner
+        name = _captured(parent, child, after) if of_parent is _Trait.CAPTURES else None
+        if name is not None:
+            # A dictionary that was met before stays dotted: it may be the parent of this one.
+            return _Line(*_leave(parent, name, line.text, line.end, inner), dotted=line.dotted)
+        text = line.text
+        label = self._label(parent, child, dotted=parent is line.dotted)
+        if label is None:
+            text, label = f"{KEY_OF}{text}", ""
+        if self._holds_attributes(parent, child, label):
+            return _Line(text, line.end, inner, dotted=child)
+        return _Line(text + label, line.end, inner)
+
+    def _trait(self, kind: type) -> _Trait:
+        known = self._traits.get(id(kind))
+        if known is None:
+            known = self._traits[id(kind)] = kind, _trait_of(kind, self._torch.Tensor)
+        return known[1]
 
     def _holds_attributes(self, parent: Any, child: Any, label: str) -> bool:
         """Whether a dictionary's keys are written as attributes: `model.conv1`."""
@@ -91,37 +140,70 @@ class Wording:
             return False
         if label in _PARTS_OF_MODULE:
             return True
-        return attributes_of(parent) is child
+        return self._members.of(parent)[0] is child
 
     def _label(self, parent: Any, child: Any, *, dotted: bool) -> str | None:
         """What is appended for one step; None for a dictionary's key."""
-        if type(child) in (CellType, FrameType, TracebackType) or type(parent) is CellType:
+        if id(type(child)) in _PASSED or type(parent) is CellType:
             return ""
         if type(parent) is MethodType:
             return ".__self__" if child is parent.__self__ else ""
         labels = self._labels.get(id(parent))
         if labels is None:
-            labels = self._labels[id(parent)] = _labels_of(parent, dotted=dotted)
+            labels = self._labels[id(parent)] = self._labels_of(parent, dotted=dotted)
         found = labels.get(id(child))
         if found is not None:
             return found
-        if dict in mro_of(type(parent)):
-            return None
-        both = mro_of(type(parent)), mro_of(type(child))
-        return ".grad" if all(self._torch.Tensor in bases for bases in both) else ""
+        if is_a(type(parent), dict):
+            keys = self._keys.get(id(parent))
+            if keys is None:
+                keys = self._keys[id(parent)] = frozenset(map(id, dict.keys(parent)))
+            return None if id(child) in keys else ""
+        both = self._trait(type(parent)), self._trait(type(child))
+        return ".grad" if both == (_Trait.TENSOR, _Trait.TENSOR) else ""
+
+    def _labels_of(self, parent: Any, *, dotted: bool) -> dict[int, str]:
+        """For each object that a container or an instance holds, what one would append."""
+        own, slots = self._members.of(parent)
+        kind = type(parent)
+        if is_a(kind, dict):
+            write = _attribute if dotted else _key
+            found = {id(value): write(key) for key, value in reversed(list(dict.items(parent)))}
+        elif is_a(kind, list):
+            found = {id(value): f"[{i}]" for i, value in enumerate(list.__iter__(parent))}
+        elif is_a(kind, tuple):
+            found = {id(value): f"[{i}]" for i, value in enumerate(tuple.__iter__(parent))}
+        elif is_a(kind, deque):
+            found = {id(value): f"[{i}]" for i, value in enumerate(deque.__iter__(parent))}
+        else:
+            found = {id(value): f".{name}" for name, value in slots}
+        found.update((id(value), _attribute(name)) for name, value in own.items())
+        return found
 
 
-def _once(known: dict[type, bool], kind: type, ask: Callable[[type], bool]) -> bool:
-    """An answer about a class, asked once in a walk (longer, and the class would be held)."""
-    found = known.get(kind)
-    if found is None:
-        found = known[kind] = ask(kind)
-    return found
+class _Trait(Enum):
+    """What about a class matters for the wording."""
+
+    OTHER = auto()
+    NODE = auto()
+    TENSOR = auto()
+    LOADER = auto()
+    CAPTURES = auto()
+
+
+def _trait_of(kind: type, tensor: type) -> _Trait:
+    if kind is FunctionType or kind is FrameType or id(kind) in _GENERATORS:
+        return _Trait.CAPTURES
+    if is_a(kind, tensor):
+        return _Trait.TENSOR
+    if is_node(kind):
+        return _Trait.NODE
+    return _Trait.LOADER if _is_loader(kind) else _Trait.OTHER
 
 
 def _is_loader(kind: type) -> bool:
     return any(
-        base.__name__ == "_BaseDataLoaderIter"
+        name_of(base) == "_BaseDataLoaderIter"
         and namespace_of(base).get("__module__") == "torch.utils.data.dataloader"
         for base in mro_of(kind)
     )
@@ -136,8 +218,8 @@ def _captured(parent: Any, child: Any, after: Sequence[Any]) -> str | None:
         named = zip(parent.__code__.co_freevars, cells, strict=False)
         return next((name for name, cell in named if cell is wanted), None)
     frame = parent if kind is FrameType else None
-    if kind in _GENERATORS:
-        frame = getattr(parent, _GENERATORS[kind][0])
+    if id(kind) in _GENERATORS:
+        frame = getattr(parent, _GENERATORS[id(kind)][0])
     if frame is None:
         return None
     wanted = after[0] if type(child) is CellType and after else child
@@ -153,26 +235,8 @@ def _leave(
         return f"local {name}", f"of {parent.f_code.co_name}() {end}", inner
     if type(parent) is FunctionType:
         return name, f"closed over by {text} {end}".rstrip(), HolderKind.CLOSURE
-    noun = _GENERATORS[type(parent)][1]
+    noun = _GENERATORS[id(type(parent))][1]
     return f"local {name}", f"of the {noun} {text} {end}".rstrip(), HolderKind.GENERATOR
-
-
-def _labels_of(parent: Any, *, dotted: bool) -> dict[int, str]:
-    """For each object that a container or an instance holds, what one would append."""
-    bases = mro_of(type(parent))
-    if dict in bases:
-        write = _attribute if dotted else _key
-        found = {id(value): write(key) for key, value in reversed(list(dict.items(parent)))}
-    elif list in bases:
-        found = {id(value): f"[{i}]" for i, value in enumerate(list.__iter__(parent))}
-    elif tuple in bases:
-        found = {id(value): f"[{i}]" for i, value in enumerate(tuple.__iter__(parent))}
-    elif deque in bases:
-        found = {id(value): f"[{i}]" for i, value in enumerate(deque.__iter__(parent))}
-    else:
-        found = {id(value): f".{name}" for name, value in slots_of(parent)}
-    own = attributes_of(parent) or {}
-    return found | {id(value): _attribute(name) for name, value in own.items()}
 
 
 def _attribute(name: object) -> str:
@@ -181,8 +245,8 @@ def _attribute(name: object) -> str:
 
 def _key(key: object) -> str:
     """A key as it is typed; one whose text would be code of its own is `[...]`."""
-    if type(key) in (str, int, bool, float, bytes, NoneType):
+    if id(type(key)) in _TYPED:
         return f"[{key!r}]"
-    if type(key) is tuple and all(type(part) in (str, int, bool) for part in key):
+    if type(key) is tuple and all(id(type(part)) in _SHORT for part in key):
         return f"[{', '.join(map(repr, key))}]"
     return "[...]"

@@ -17,6 +17,7 @@ When to ignore it
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 def _named(e: Evidence) -> Iterator[Finding]:
     weights = weight_forms(e)
-    forms = set(weights.values())
+    forms, ends = set(weights.values()), _ends(weights)
     roots = dict.fromkeys(h.root for s in e.held for h in s.holders if h.kind is HolderKind.NAME)
     for root in roots if weights else ():
         if on_purpose(root):
@@ -59,7 +60,7 @@ def _named(e: Evidence) -> Iterator[Finding]:
         mine = e.only_in(HolderKind.NAME, root=root)
         keys = {s.addr: _key(s, root) for s in mine}
         alike = [s for s in mine if keys[s.addr] is not None and s.form in forms]
-        as_weights = [s for s in alike if _is_weight(weights, keys[s.addr], s.form)]
+        as_weights = [s for s in alike if _is_weight(ends, keys[s.addr], s.form)]
         size = sum(s.size for s in mine)
         if not as_weights or sum(s.size for s in alike) < ALIKE * size:
             continue
@@ -99,8 +100,19 @@ def _key(held: HeldStorage, root: str) -> str | None:
     return None if match is None else match[1]
 
 
-def _is_weight(weights: dict[str, str], key: str | None, form: str) -> bool:
-    return any(name.endswith(f".{key}") and form == shape for name, shape in weights.items())
+def _ends(weights: dict[str, str]) -> list[str]:
+    """Form and name of each weight, the name from its end, in order: a key is looked up by halves.
+
+    A checkpoint has as many keys as the model has weights, so each with each takes minutes.
+    """
+    return sorted(f"{form}\n{name[::-1]}" for name, form in weights.items())
+
+
+def _is_weight(ends: list[str], key: str | None, form: str) -> bool:
+    """Whether a weight of this form has a name that ends in a key."""
+    wanted = f"{form}\n{str(key)[::-1]}."
+    at = bisect_left(ends, wanted)
+    return at < len(ends) and ends[at].startswith(wanted)
 
 
 def _by_stacks(e: Evidence) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
 """The explorer's pictures as Bokeh documents: glyphs and axes, without data.
 
 The front end fills the named sources and follows the page's colours, so a document is a few kB and
-the same for every report. It refuses documents with anything else than the models used here
+the same for every report: tools/figures.py writes them once, into figures.json beside this. The
+front end refuses documents with anything else than the models used here
 (labextension/src/explorer/figures.ts), since a saved notebook is not to be trusted.
 """
 

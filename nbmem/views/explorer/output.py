@@ -6,6 +6,8 @@ import base64
 import importlib.util
 import json
 import zlib
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from nbmem.views.explorer.data import VERSION, explorer_data
@@ -36,10 +38,19 @@ def explorer_output(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str
 
 
 def with_figures(data: dict[str, Any]) -> dict[str, Any]:
-    """The data with the pictures that show it; imports Bokeh."""
-    from nbmem.views.explorer.figures import figures
+    """The data with the pictures that show it."""
+    return {**data, "figures": written_figures()}
 
-    return {**data, "figures": figures()}
+
+@cache
+def written_figures() -> tuple[tuple[str, str], ...]:
+    """Name and document of each picture, as tools/figures.py has written them.
+
+    They are the same for every report, and Bokeh, which makes them, takes most of a second to
+    import.
+    """
+    text = files("nbmem.views.explorer").joinpath("figures.json").read_text(encoding="utf-8")
+    return tuple((name, document) for name, document in json.loads(text))
 
 
 def packed(data: dict[str, Any]) -> str:

@@ -1,0 +1,45 @@
+"""Writes nbmem/views/explorer/figures.json from the pictures that nbmem.views.explorer makes.
+
+A report's pictures are the same Bokeh documents every time, so no notebook has to import Bokeh for
+them. `python3 tools/figures.py` writes them; it needs Bokeh.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from nbmem.views.explorer.figures import figures  # noqa: E402 - this checkout's
+
+TARGET = ROOT / "nbmem" / "views" / "explorer" / "figures.json"
+_ID = re.compile(r'"p(\d+)"')
+
+
+def written() -> str:
+    """The documents, with ids that do not depend on what else Bokeh made in this process."""
+    return json.dumps([[name, numbered(document)] for name, document in figures()], indent=1) + "\n"
+
+
+def numbered(document: str) -> str:
+    """A document whose models are numbered from 1001, in the order in which they are met."""
+    numbers = {key: 1001 + i for i, key in enumerate(dict.fromkeys(_ID.findall(document)))}
+    return _ID.sub(lambda found: f'"p{numbers[found[1]]}"', document)
+
+
+def unversioned(text: str) -> str:
+    """The documents without the version of the Bokeh that made them."""
+    return re.sub(r'\\"version\\":\\"[^"\\]*\\"', "", text)
+
+
+def main() -> None:
+    """Write the file."""
+    TARGET.write_text(written(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
