@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.core.errors import NbmemError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
     from types import TracebackType
 
     from nbmem.core.history import CellDelta
@@ -145,6 +145,10 @@ class Trace:
 
         Returns:
             The file's path; `.nbmem` is added if it has no suffix.
+
+        Raises:
+            NbmemError: There is nothing to save yet, or the file cannot be written; an older one
+                is still there.
         """
         from nbmem.core.session_file import save_session
 
@@ -159,13 +163,14 @@ class Trace:
             device: As for `report`.
 
         Raises:
-            NbmemError: As for `report`; or there is no such format.
-            OSError: The file cannot be written.
+            NbmemError: As for `report`; or there is no such format; or the file cannot be
+                written, and an older one is still there.
         """
         from nbmem.analysis import books_of
+        from nbmem.core.files.door import expanded
         from nbmem.views.exports import find_format
 
-        chosen, target = find_format(form), Path(path)
+        chosen, target = find_format(form), expanded(path)
         session = self._finished()
         chosen.write(lambda: self.report(device), lambda: books_of(session, device), target)
         return target
@@ -265,15 +270,24 @@ def phase(name: str) -> Iterator[None]:
         recorder.end_block()
 
 
-def open(path: str | Path) -> Trace:  # noqa: A001 - the word that a user looks for: nbmem.open
+def open(  # noqa: A001 - the word that a user looks for: nbmem.open
+    path: str | Path, *, max_size: int | str | None = None
+) -> Trace:
     """Open a saved session, or a snapshot that torch's _dump_snapshot() wrote.
 
+    Args:
+        path: The file.
+        max_size: Bytes, or text such as "4GiB": what it may have, packed and unpacked; None for
+            1 GiB. The other limits grow with it (SECURITY.md lists them).
+
     Raises:
-        FileFormatError: The file is missing, truncated, hostile or of another kind.
+        UsageError: There is no such file, or the limit cannot be read.
+        FileFormatError: It is too large, truncated, hostile or of another kind.
     """
+    from nbmem.core.files.limits import Limits
     from nbmem.core.recording import read_recording
 
-    session = read_recording(path)
+    session = read_recording(path, Limits.of(max_size))
     opened = Trace(session.name)
     opened.session = session
     return opened

@@ -143,10 +143,11 @@ def device_history(raw: Mapping[str, Any], device: int) -> DeviceHistory:
 def _events(trace: Sequence[Mapping[str, Any]], stacks: Stacks) -> tuple[Events, int]:
     actions = [entry["action"] for entry in trace]
     _all(str, "an action", actions)
-    known = [ACTIONS.get(action) for action in actions]
+    known = list(map(ACTIONS.get, actions))
     if None in known:
         trace = [entry for entry, action in zip(trace, known, strict=True) if action is not None]
-    codes = np.array([action for action in known if action is not None], np.uint8)
+        known = [action for action in known if action is not None]
+    codes = np.fromiter(known, np.uint8, len(known))
     addr = [entry.get("addr", 0) for entry in trace]
     for row in np.flatnonzero(codes == Action.OOM).tolist():
         free = trace[row].get("device_free")
@@ -154,16 +155,15 @@ def _events(trace: Sequence[Mapping[str, Any]], stacks: Stacks) -> tuple[Events,
     t_us = _ints("time_us", [entry.get("time_us", 0) for entry in trace])
     if len(t_us) and not 0 <= t_us.min() <= t_us.max() < _LAST_US:
         raise ValueError("time_us is no time since 1970")
-    index_of = stacks.index_of
     events = Events(
         action=codes,
         addr=_ints("addr", addr),
         size=_ints("size", [entry["size"] for entry in trace]),
         stream=_ints("stream", [entry.get("stream", 0) for entry in trace]),
         t_ns=t_us * 1000,
-        stack=np.array([index_of(entry.get("frames")) for entry in trace], np.int64),
+        stack=np.array(stacks.indices_of([entry.get("frames") for entry in trace]), np.int64),
     )
-    return events, len(known) - len(codes)
+    return events, len(actions) - len(codes)
 
 
 def _all(kind: type, what: str, values: list[Any]) -> None:
@@ -175,7 +175,7 @@ def _all(kind: type, what: str, values: list[Any]) -> None:
 
 def _ints(name: str, values: list[Any]) -> NDArray[np.int64]:
     _all(int, name, values)
-    return np.array(values, np.int64)
+    return np.fromiter(values, np.int64, len(values))
 
 
 def _int(name: str, value: Any) -> int:

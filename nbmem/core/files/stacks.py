@@ -32,14 +32,21 @@ class Stacks:
 
     def index_of(self, frames: list[dict[str, Any]] | None) -> int:
         """Index of a stack; -1 for none."""
-        if not frames:
-            return -1
-        index = self._by_list.get(id(frames))
-        if index is None:
+        return self.indices_of([frames])[0]
+
+    def indices_of(self, column: list[list[dict[str, Any]] | None]) -> list[int]:
+        """The same for a column of them: a list that is there a thousand times is read once."""
+        known, keys = self._by_list, list(map(id, column))
+        for key, frames in dict(zip(keys, column, strict=True)).items():
+            if key in known:
+                continue
+            if not frames:
+                known[key] = -1
+                continue
             if type(frames) is not list or len(frames) > MOST_FRAMES:
                 raise TypeError(f"frames are no list of at most {MOST_FRAMES:,}")
-            index = self._by_list[id(frames)] = self._index(frames)
-        return index
+            known[key] = self._index(frames)
+        return [known[key] for key in keys]
 
     def _index(self, frames: list[dict[str, Any]]) -> int:
         known = self._frame

@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from nbmem.core.errors import UsageError
+from nbmem.core.errors import NotWrittenError
 from nbmem.core.files.door import expanded
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
         path: The file; `~` is the home folder.
 
     Raises:
-        UsageError: It cannot be written; whatever was there before is still there.
+        NotWrittenError: It cannot be written; whatever was there before is still there.
     """
     given = expanded(path)
     try:
         target = Path(os.path.realpath(given))
         if target.is_dir():
-            raise UsageError(f"{path} is a folder. Name a file inside it.")
-        if target.exists() and not target.is_file():
-            with target.open("wb") as itself:
+            raise NotWrittenError(f"{path} is a folder. Name a file inside it.")
+        if given.exists() and not given.is_file():
+            with given.open("wb") as itself:
                 yield itself
             return
         partial, file = _beside(target)
@@ -51,11 +51,11 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
             partial.unlink(missing_ok=True)
             raise
     except OSError as err:
-        raise UsageError(_why_not(path, given, err)) from err
+        raise NotWrittenError(_why_not(path, given, err)) from err
     except ValueError as err:
         if "null" not in str(err):
             raise
-        raise UsageError(f"{str(path)!r} is no name of a file ({err}).") from None
+        raise NotWrittenError(f"{str(path)!r} is no name of a file ({err}).") from None
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -65,7 +65,7 @@ def write_text(path: str | Path, text: str) -> Path:
         The file.
 
     Raises:
-        UsageError: It cannot be written; whatever was there before is still there.
+        NotWrittenError: It cannot be written; whatever was there before is still there.
     """
     with replacing(path) as file:
         file.write(text.encode("utf-8", "replace"))

@@ -25,7 +25,7 @@ class Format(NamedTuple):
         name: What the user types.
         what: What is in the file, and who reads it.
         of_report: Writes it from the report; None where it is made of the books.
-        of_books: The other way round. Both raise OSError where the file cannot be written.
+        of_books: The other way round. Both raise NotWrittenError where it cannot be written.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Format(NamedTuple):
         """Write it from what it is made of; the other is not read.
 
         Raises:
-            OSError: The file cannot be written.
+            NotWrittenError: The file cannot be written; an older one is still there.
         """
         if self.of_report is not None:
             self.of_report(report(), path)
