@@ -145,10 +145,6 @@ class Trace:
 
         Returns:
             The file's path; `.nbmem` is added if it has no suffix.
-
-        Raises:
-            NbmemError: There is nothing to save yet, or the file cannot be written; an older one
-                is still there.
         """
         from nbmem.core.session_file import save_session
 
@@ -160,20 +156,13 @@ class Trace:
         Args:
             form: `html`, `json`, `csv`, `perfetto` or `snapshot` (`nbmem.views.exports`).
             path: The file.
-            device: As for `report`.
-
-        Raises:
-            NbmemError: As for `report`; or there is no such format; or the file cannot be
-                written, and an older one is still there.
+            device: As for `report`, and so are the errors; or it cannot be written.
         """
         from nbmem.analysis import books_of
-        from nbmem.core.files.door import expanded
         from nbmem.views.exports import find_format
 
-        chosen, target = find_format(form), expanded(path)
-        session = self._finished()
-        chosen.write(lambda: self.report(device), lambda: books_of(session, device), target)
-        return target
+        chosen, session = find_format(form), self._finished()
+        return chosen.write(lambda: self.report(device), lambda: books_of(session, device), path)
 
     def _finished(self) -> Session:
         if self.session is not None:
@@ -270,26 +259,21 @@ def phase(name: str) -> Iterator[None]:
         recorder.end_block()
 
 
-def open(  # noqa: A001 - the word that a user looks for: nbmem.open
-    path: str | Path, *, max_size: int | str | None = None
-) -> Trace:
+def open(path: str | Path, *, max_size: int | str | None = None) -> Trace:  # noqa: A001 - nbmem.open
     """Open a saved session, or a snapshot that torch's _dump_snapshot() wrote.
 
     Args:
         path: The file.
-        max_size: Bytes, or text such as "4GiB": what it may have, packed and unpacked; None for
-            1 GiB. The other limits grow with it (SECURITY.md lists them).
+        max_size: What it may have, packed and unpacked: bytes, or "4GiB"; None for 1 GiB.
 
     Raises:
-        UsageError: There is no such file, or the limit cannot be read.
-        FileFormatError: It is too large, truncated, hostile or of another kind.
+        NbmemError: It is missing, too large, truncated, hostile or of another kind.
     """
-    from nbmem.core.files.limits import Limits
     from nbmem.core.recording import read_recording
 
-    session = read_recording(path, Limits.of(max_size))
-    opened = Trace(session.name)
-    opened.session = session
+    opened = Trace()
+    opened.session = read_recording(path, max_size)
+    opened.name = opened.session.name
     return opened
 
 

@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 _ZIP = b"PK"
 
 
-def read_recording(path: str | Path, limits: Limits | None = None) -> Session:
+def read_recording(path: str | Path, max_size: int | str | None = None) -> Session:
     """Read a session that nbmem saved, or a snapshot that torch's _dump_snapshot() wrote.
 
     Args:
         path: The file.
-        limits: How large it may be; None for the default.
+        max_size: How large it may be: bytes, or text such as "4GiB"; None for the default.
 
     Raises:
-        UsageError: There is no such file.
+        UsageError: There is no such file, or the limit is none.
         FileFormatError: It is too large, truncated, hostile or of another kind.
     """
+    limits = Limits.of(max_size)
     read = open_session if is_session(path, limits) else session_of_snapshot
     return read(path, limits)
 

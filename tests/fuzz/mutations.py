@@ -151,8 +151,7 @@ def _columns(draw: random.Random) -> bytes:
     """A session with numbers in its columns that refer to nothing, are too large, or too many."""
     parts = bases.entries(draw.choice(bases.NAMES))
     names = [name for name in parts if name.endswith(".npy")]
-    for _ in range(draw.choice((1, 1, 2, 5))):
-        name = draw.choice(names)
+    for name in draw.sample(names, draw.choice((1, 1, 2, 5))):
         array = np.load(io.BytesIO(parts[name]), allow_pickle=False).copy()
         parts[name] = _nonsense(draw, array)
     if draw.random() < 0.1:
