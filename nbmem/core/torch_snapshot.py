@@ -161,7 +161,7 @@ def _events(trace: Sequence[Mapping[str, Any]], stacks: Stacks) -> tuple[Events,
         size=_ints("size", [entry["size"] for entry in trace]),
         stream=_ints("stream", [entry.get("stream", 0) for entry in trace]),
         t_ns=t_us * 1000,
-        stack=np.array(stacks.indices_of([entry.get("frames") for entry in trace]), np.int64),
+        stack=stacks.indices_of([entry.get("frames") for entry in trace]),
     )
     return events, len(actions) - len(codes)
 

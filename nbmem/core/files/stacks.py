@@ -5,11 +5,15 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from nbmem.core.events import Frame
 from nbmem.core.files.limits import MOST_FRAMES
 from nbmem.core.names import shown
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from nbmem.core.events import Stack
 
 _LAST_LINE = 1 << 31
@@ -32,21 +36,21 @@ class Stacks:
 
     def index_of(self, frames: list[dict[str, Any]] | None) -> int:
         """Index of a stack; -1 for none."""
-        return self.indices_of([frames])[0]
-
-    def indices_of(self, column: list[list[dict[str, Any]] | None]) -> list[int]:
-        """The same for a column of them: a list that is there a thousand times is read once."""
-        known, keys = self._by_list, list(map(id, column))
-        for key, frames in dict(zip(keys, column, strict=True)).items():
-            if key in known:
-                continue
-            if not frames:
-                known[key] = -1
-                continue
+        if not frames:
+            return -1
+        index = self._by_list.get(id(frames))
+        if index is None:
             if type(frames) is not list or len(frames) > MOST_FRAMES:
                 raise TypeError(f"frames are no list of at most {MOST_FRAMES:,}")
-            known[key] = self._index(frames)
-        return [known[key] for key in keys]
+            index = self._by_list[id(frames)] = self._index(frames)
+        return index
+
+    def indices_of(self, column: list[list[dict[str, Any]] | None]) -> NDArray[np.int64]:
+        """The same for a column of them: a list that is there a thousand times is read once."""
+        keys = np.fromiter(map(id, column), np.int64, len(column))
+        _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+        found = [self.index_of(column[row]) for row in first.tolist()]
+        return np.array(found, np.int64)[place]
 
     def _index(self, frames: list[dict[str, Any]]) -> int:
         known = self._frame
