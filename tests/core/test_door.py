@@ -154,7 +154,7 @@ def with_value(value, at=0):
         (lambda: changed(events__size=with_value(-1)), "events.size has -1"),
         (lambda: changed(end__blocks__state=with_value(9)), "blocks.state has 9"),
         (lambda: changed(end__blocks__addr=with_value(7)), "lie in no segment"),
-        (lambda: changed(end__segments__size=with_value(1 << 49)), "segments at its end"),
+        (lambda: changed(end__segments__size=with_value(1 << 49)), "segments at its end overlap"),
         (lambda: changed(identities__name=with_value(99)), "identities.name has 99"),
         (lambda: changed(identities__category=with_value(99)), "identities.category has 99"),
         (lambda: changed(holders__kind=with_value(99)), "holders.kind has 99"),
@@ -240,6 +240,14 @@ def twice():
 )
 def test_archives_that_lie_are_refused(tmp_path, data, says):
     assert says in refused(written(tmp_path, data()))
+
+
+def test_settings_are_told_in_short(tmp_path):
+    raw = bases.snapshot("retry")
+    raw["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "n" * 1_000_000
+    with pytest.raises(NbmemError) as caught:
+        nbmem.open(written(tmp_path, pickle.dumps(raw))).report()
+    assert len(str(caught.value)) < 1_000
 
 
 def test_sentences_are_short_whatever_the_file_says(tmp_path):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.names import SENTENCE, shown
+from nbmem.core.names import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LAST_NUMBER = 1 << 64
 _MOST_SETTINGS = 100
+_LONGEST = 600
+"""Characters of PYTORCH_CUDA_ALLOC_CONF: errors say the whole of it."""
 _SETTINGS: dict[str, tuple[type, ...]] = {
     "PYTORCH_CUDA_ALLOC_CONF": (str,),
     "max_split_size": (int,),
@@ -39,7 +41,7 @@ def plain_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
                 if type(bits) is str and type(number) is int and number in _DIVISIONS
             }
         elif type(value) is str:
-            found[shown(key)] = shown(value, SENTENCE)
+            found[shown(key)] = shown(value, _LONGEST)
         elif type(value) in (bool, type(None)) or (
             type(value) in (int, float) and -_LAST_NUMBER <= value <= _LAST_NUMBER
         ):
