@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo lab format bench notebooks accuracy accuracy-cpu torches clean
+.PHONY: help setup check test demo lab format bench fuzz notebooks accuracy accuracy-cpu torches clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ format: setup ## format the code and mend what ruff can mend
 
 bench: setup ## time the import, a report of a million events, what tracing costs
 	set -e; for script in tests/benchmarks/*.py; do echo "== $$script"; $(VENV) $$script; done
+
+fuzz: setup ## open 100,000 hostile files in processes with limits: about an hour on two cores
+	$(VENV) -m tests.fuzz --files 100000
 
 notebooks: setup ## execute every notebook and check its outputs
 	$(VENV) -m pytest tests/notebooks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.core.entry import entry
@@ -14,6 +13,7 @@ from nbmem.core.faults import error_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
     from types import TracebackType
 
     from nbmem.core.history import CellDelta
@@ -196,19 +196,13 @@ class Trace:
         Args:
             form: `html`, `json`, `csv`, `perfetto` or `snapshot` (`nbmem.views.exports`).
             path: The file.
-            device: As for `report`.
-
-        Raises:
-            NbmemError: As for `report`; or there is no such format.
-            OSError: The file cannot be written.
+            device: As for `report`, and so are the errors; or it cannot be written.
         """
         from nbmem.analysis import books_of
         from nbmem.views.exports import find_format
 
-        chosen, target = find_format(form), Path(path)
-        session = self._finished()
-        chosen.write(lambda: self.report(device), lambda: books_of(session, device), target)
-        return target
+        chosen, session = find_format(form), self._finished()
+        return chosen.write(lambda: self.report(device), lambda: books_of(session, device), path)
 
     def _finished(self) -> Session:
         if self.session is not None:
@@ -322,17 +316,21 @@ def phase(name: str) -> Iterator[None]:
         recorder.end_block()
 
 
-def open(path: str | Path) -> Trace:  # noqa: A001 - the word that a user looks for: nbmem.open
+def open(path: str | Path, *, max_size: int | str | None = None) -> Trace:  # noqa: A001 - nbmem.open
     """Open a saved session, or a snapshot that torch's _dump_snapshot() wrote.
 
+    Args:
+        path: The file.
+        max_size: What it may have, packed and unpacked: bytes, or "4GiB"; None for 1 GiB.
+
     Raises:
-        FileFormatError: The file is missing, truncated, hostile or of another kind.
+        NbmemError: It is missing, too large, truncated, hostile or of another kind.
     """
     from nbmem.core.recording import read_recording
 
-    session = read_recording(path)
-    opened = Trace(session.name)
-    opened.session = session
+    opened = Trace()
+    opened.session = read_recording(path, max_size)
+    opened.name = opened.session.name
     return opened
 
 

@@ -171,6 +171,7 @@ def diff(
     b: Trace | str | Path,
     *,
     steps: tuple[int, int] | None = None,
+    max_size: int | str | None = None,
 ) -> Diff:
     """What changed from `a` to `b`: categories, holders and lines, the largest change first.
 
@@ -178,6 +179,7 @@ def diff(
         a: A trace, or the file of a session or of a snapshot that torch wrote.
         b: The same; it may be the same trace if `steps` are given.
         steps: One step of each to compare, in the place of the whole recordings.
+        max_size: How large a file may be, as for `nbmem.open`.
 
     Raises:
         NbmemError: A side cannot be read, used no card, or has no such step.
@@ -186,7 +188,7 @@ def diff(
 
     sides = []
     for at, given in enumerate((a, b)):
-        trace = given if isinstance(given, Trace) else open(given)
+        trace = given if isinstance(given, Trace) else open(given, max_size=max_size)
         step = None if steps is None else steps[at]
         label = trace.name if step is None else f"{trace.name}, step {step}"
         sides.append(side(trace._finished(), label=label, step=step))  # noqa: SLF001 - nbmem's own

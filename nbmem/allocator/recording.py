@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +10,16 @@ import numpy as np
 
 from nbmem.core.errors import FileFormatError, UsageError
 from nbmem.core.events import Action, Events, Layout
+from nbmem.core.files.archive import plain_json
+from nbmem.core.files.checks import check_card
+from nbmem.core.files.door import content
+from nbmem.core.files.limits import Limits
+from nbmem.core.files.pickles import without_collector
+from nbmem.core.files.settings import plain_settings
+from nbmem.core.names import shown
+from nbmem.core.recording import is_session
 from nbmem.core.session_file import open_session
-from nbmem.core.torch_snapshot import device_history, read_packed, snapshot_from_bytes
+from nbmem.core.torch_snapshot import device_history, snapshot_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,26 +80,44 @@ class Recording:
     notes: tuple[str, ...] = field(default=())
 
 
-def read_recording(path: str | Path, device: int | None = None) -> Recording:
+def read_recording(
+    path: str | Path, device: int | None = None, limits: Limits | None = None
+) -> Recording:
     """Read a torch snapshot, a trace in JSON or a saved session; packed with xz or gzip or not.
 
     Args:
         path: The file.
         device: Which card; None: the one with the most events.
+        limits: How large the file may be; None for the default.
 
     Raises:
         UsageError: There is no such file, or it has nothing about this card.
         FileFormatError: It is none of these, or broken.
     """
-    name = Path(path).name
-    if zipfile.is_zipfile(path):
-        return _from_session(path, device)
-    data = read_packed(path)
+    limits = limits or Limits()
+    if is_session(path, limits):
+        return _from_session(path, device, limits)
+    name, data = shown(Path(path).name), content(path, limits)
     if data.lstrip()[:1] == b"{":
-        return _from_trace(data, name)
-    raw = snapshot_from_bytes(data, str(path))
+        return _checked(_from_trace(data, name, limits), path)
+    with without_collector():
+        return _checked(_from_snapshot(data, path, device, limits), path)
+
+
+def _checked(recording: Recording, path: str | Path) -> Recording:
+    ends = {"start": recording.start, "end": recording.end}
+    layouts = {when: layout for when, layout in ends.items() if layout is not None}
+    try:
+        check_card(recording.events, layouts, len(recording.stacks))
+    except FileFormatError as err:
+        raise FileFormatError(f"{path} is not as torch writes it: {err}.") from None
+    return recording
+
+
+def _from_snapshot(data: bytes, path: str | Path, device: int | None, limits: Limits) -> Recording:
+    raw = snapshot_from_bytes(data, str(path), limits)
     traces = raw["device_traces"]
-    if not isinstance(traces, list) or not any(traces):
+    if not any(traces):
         raise FileFormatError(
             f"{path} holds no history of events. Record one with "
             "torch.cuda.memory._record_memory_history() before the snapshot is taken."
@@ -104,7 +128,7 @@ def read_recording(path: str | Path, device: int | None = None) -> Recording:
     history = device_history(raw, chosen)
     if history.skipped:
         notes = (*notes, f"{history.skipped} entries of kinds that nbmem does not know.")
-    return _from_history(history, name, chosen, notes)
+    return _from_history(history, shown(Path(path).name), chosen, notes)
 
 
 def _from_history(
@@ -135,8 +159,8 @@ def _other_cards(found: Sequence[int], chosen: int) -> tuple[str, ...]:
     return (f"Only card {chosen} was replayed, not {others}.",) if others else ()
 
 
-def _from_session(path: str | Path, device: int | None) -> Recording:
-    session = open_session(path)
+def _from_session(path: str | Path, device: int | None, limits: Limits) -> Recording:
+    session = open_session(path, limits)
     traces = {trace.info.index: trace for trace in session.devices}
     if not traces:
         raise UsageError(f"{path} is a session without a card: there is nothing to replay.")
@@ -173,10 +197,10 @@ def _marks(trace: DeviceTrace) -> tuple[Reading, ...]:
     )
 
 
-def _from_trace(data: bytes, name: str) -> Recording:
+def _from_trace(data: bytes, name: str, limits: Limits) -> Recording:
     """A trace in JSON: columns of events, the final segments, and counters between phases."""
     try:
-        raw = json.loads(data)
+        raw = plain_json(data, name, limits)
         codes = np.array([Action[text.upper()] for text in raw["actions"]], np.uint8)
         table = np.array([row[:5] for row in raw["events"]], np.int64).reshape(-1, 5)
         action = codes[table[:, 0]] if len(table) else np.zeros(0, np.uint8)
@@ -191,19 +215,26 @@ def _from_trace(data: bytes, name: str) -> Recording:
         segments = raw.get("segments")
         end = device_history({"segments": segments}, 0).layout_at_end if segments else None
         return Recording(
-            name=str(raw.get("name", name)),
+            name=shown(str(raw.get("name", name))),
             device=0,
             events=events,
             start=None if end else Layout.empty(),
             end=end,
-            settings=dict(raw.get("settings") or {}),
-            release=raw.get("torch"),
-            total_bytes=raw.get("total_memory"),
+            settings=plain_settings(raw.get("settings") or {}),
+            release=None if raw.get("torch") is None else shown(str(raw["torch"])),
+            total_bytes=raw.get("total_memory") and int(raw["total_memory"]),
             readings=_bounds(raw.get("bounds") or (), events),
         )
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as err:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as err:
         raise FileFormatError(
-            f"{name} is JSON, but not a trace with actions and events: {err!r}."
+            f"{name} is JSON, but not a trace with actions and events: {repr(err)[:200]}."
         ) from err
 
 

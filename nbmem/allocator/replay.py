@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nbmem.allocator.caching import CachingAllocator
     from nbmem.allocator.follow import Followed
     from nbmem.allocator.recording import Recording
+    from nbmem.core.files.limits import Limits
 
 TRIED = (NEWEST, "2.11.0", "2.12.0")
 """Releases whose rules are tried when a file does not name its own: one for each tie order."""
@@ -91,7 +92,12 @@ def _peak(name: str, model: int, recorded: int) -> str:
     return f"peak {name}: model {format_bytes(model)}, recorded {format_bytes(recorded)}"
 
 
-def replay(path: str | Path, release: str | None = None, device: int | None = None) -> ReplayResult:
+def replay(
+    path: str | Path,
+    release: str | None = None,
+    device: int | None = None,
+    limits: Limits | None = None,
+) -> ReplayResult:
     """Replay a recording from its requests alone and compare it event by event.
 
     Args:
@@ -99,12 +105,13 @@ def replay(path: str | Path, release: str | None = None, device: int | None = No
         release: The release of torch that recorded it; None: what the file says, else several
             are tried and the one that agrees longest is reported.
         device: Which card; None: the one with the most events.
+        limits: How large the file may be; None for the default.
 
     Raises:
         UsageError: The file is not there, or has nothing about the card.
         FileFormatError: It cannot be read.
     """
-    recording = read_recording(path, device)
+    recording = read_recording(path, device, limits)
     named = release or recording.release
     results = []
     for rules in (named,) if named else TRIED:

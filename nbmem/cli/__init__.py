@@ -1,8 +1,8 @@
 """The command line: `nbmem run`, `report`, `fit`, `plan`, `layers` and others.
 
-Exit codes: 0 all is well; 1 the script raised, a file that was asked for could not be written, or
-a replay is not exact; 2 a wrong option, an unknown card, a missing or unreadable file; 130
-interrupted. `nbmem run` passes on the code of a script that exits by itself.
+Exit codes: 0 all is well; 1 the script raised, a file that was asked for could not be written, a
+replay is not exact, or nbmem has a fault; 2 a wrong option, an unknown card, a missing or
+unreadable file; 130 interrupted. `nbmem run` passes on the code of a script that exits by itself.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import nbmem
 from nbmem.cli import demo, diff, export, fit, gpus, layers, plan, replay, report, run
-from nbmem.cli.base import EXIT_INTERRUPTED, EXIT_USAGE, say
-from nbmem.core.errors import NbmemError
+from nbmem.cli.base import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, say
+from nbmem.core.errors import NbmemError, NotWrittenError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +35,9 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 _EPILOG = """\
-exit codes: 0 all is well; 1 the script raised, a file could not be written, or a replay is not
-exact; 2 a wrong option, an unknown card, a missing or unreadable file; 130 interrupted; `run`
-passes on the code of a script that exits by itself."""
+exit codes: 0 all is well; 1 the script raised, a file could not be written, a replay is not
+exact, or nbmem has a fault; 2 a wrong option, an unknown card, a missing or unreadable file; 130
+interrupted; `run` passes on the code of a script that exits by itself."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -79,16 +79,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.script_arguments = script_arguments
     try:
         code: int = options.run(options)
-    except NbmemError as err:
-        say(str(err))
-        return EXIT_USAGE
-    except KeyboardInterrupt:
-        say("interrupted.")
-        return EXIT_INTERRUPTED
     except BrokenPipeError:  # `nbmem report x | head`: the reader has seen enough
         sys.stdout = None
         return 0
+    except (Exception, KeyboardInterrupt) as err:  # noqa: BLE001 - a sentence, whatever a file holds
+        sentence, code = _told(err)
+        say(sentence)
     return code
+
+
+def _told(err: BaseException) -> tuple[str, int]:
+    """What ended a command, as a sentence and an exit code."""
+    if isinstance(err, KeyboardInterrupt):
+        return "interrupted.", EXIT_INTERRUPTED
+    if isinstance(err, NbmemError):
+        return str(err), EXIT_FAILED if isinstance(err, NotWrittenError) else EXIT_USAGE
+    return _fault(err), EXIT_FAILED
+
+
+def _fault(err: BaseException) -> str:
+    """The one sentence for what nobody foresaw."""
+    what = f"{type(err).__name__}: {err}".splitlines()[0][:200]
+    return (
+        f"nbmem could not go on ({what}). It is a fault of nbmem's: please report it with this "
+        "line, and with the file if you may hand it on."
+    )
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

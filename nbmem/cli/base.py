@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import UsageError
+from nbmem.core.files.door import expanded
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
+    from pathlib import Path
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -48,13 +49,22 @@ def say(sentence: str) -> None:
     sys.stderr.flush()
 
 
+def add_max_size(parser: argparse.ArgumentParser) -> None:
+    """How large a file may be that is read."""
+    parser.add_argument(
+        "--max-size",
+        metavar="SIZE",
+        help="read files of up to this size, packed and unpacked: 4GiB; the default is 1GiB",
+    )
+
+
 def writable(path: str, option: str) -> Path:
     """A file to be written later, checked now: a training run is too long to fail at its end.
 
     Raises:
         UsageError: It cannot be written.
     """
-    target = Path(path)
+    target = expanded(path)
     if target.is_dir():
         raise UsageError(f"{option} {path} is a folder. Name a file inside it.")
     if not target.absolute().parent.is_dir():

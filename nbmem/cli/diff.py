@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_OK, Command, writable, write_out
+from nbmem.cli.base import EXIT_OK, Command, add_max_size, writable, write_out
 from nbmem.core.errors import UsageError
+from nbmem.core.files.writing import write_text
 
 if TYPE_CHECKING:
     import argparse
@@ -21,6 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", metavar="M,N", help="compare step M of A with step N of B, not the whole"
     )
+    add_max_size(parser)
     parser.add_argument(
         "--json", metavar="FILE", help="write the comparison as JSON (a stable form)"
     )
@@ -36,9 +38,9 @@ def run(options: argparse.Namespace) -> int:
             "nbmem diff needs a second file, or --steps M,N to compare two steps of A."
         )
     target = None if options.json is None else writable(options.json, "--json")
-    found = diff(options.a, options.b or options.a, steps=steps)
+    found = diff(options.a, options.b or options.a, steps=steps, max_size=options.max_size)
     if target is not None:
-        target.write_text(f"{json.dumps(found.to_json(), indent=2)}\n", encoding="utf-8")
+        write_text(target, f"{json.dumps(found.to_json(), indent=2)}\n")
     write_out(str(found))
     return EXIT_OK
 

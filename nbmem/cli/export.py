@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, say, writable
+from nbmem.cli.base import EXIT_OK, Command, add_max_size, say, writable
 
 if TYPE_CHECKING:
     import argparse
@@ -19,6 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", help="what `--save` wrote, or torch.cuda.memory._dump_snapshot()"
     )
     parser.add_argument("out", metavar="OUT", help="the file to write")
+    add_max_size(parser)
     parser.add_argument("--device", type=int, metavar="N", help="the card, by its CUDA ordinal")
 
 
@@ -28,12 +29,8 @@ def run(options: argparse.Namespace) -> int:
     from nbmem.views.exports import find_format
 
     chosen, target = find_format(options.format), writable(options.out, "OUT")
-    trace = api.open(options.file)
-    try:
-        trace.export(chosen.name, target, options.device)
-    except OSError as err:
-        say(f"{err.filename} could not be written ({err.strerror}).")
-        return EXIT_FAILED
+    trace = api.open(options.file, max_size=options.max_size)
+    trace.export(chosen.name, target, options.device)
     say(f"wrote {target}: {chosen.what}.")
     return EXIT_OK
 

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbmem.cli.base import EXIT_OK, Command, writable, write_out
+from nbmem.core.files.writing import write_text
 
 if TYPE_CHECKING:
     import argparse
@@ -57,9 +58,9 @@ def finish(answer: Any, targets: dict[str, Any]) -> int:
     """Print an answer and write the files that were asked for."""
     if "json" in targets:
         text = json.dumps(answer.to_json(), indent=2)
-        targets["json"].write_text(f"{text}\n", encoding="utf-8")
+        write_text(targets["json"], f"{text}\n")
     if "html" in targets:
-        targets["html"].write_text(answer.to_html(), encoding="utf-8")
+        write_text(targets["html"], answer.to_html())
     write_out(str(answer))
     return EXIT_OK
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, write_out
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, add_max_size, write_out
 
 if TYPE_CHECKING:
     import argparse
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("file", metavar="FILE", help="a saved session or a torch snapshot")
+    add_max_size(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Replay the file; 1 if the simulation and the recording differ."""
     from nbmem.allocator.replay import replay
+    from nbmem.core.files.limits import Limits
 
-    result = replay(options.file)
+    result = replay(options.file, limits=Limits.of(options.max_size))
     write_out(json.dumps(result.to_json(), indent=2) if options.json else result.text())
     return EXIT_OK if result.exact else EXIT_FAILED
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, writable
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, add_max_size, writable
 from nbmem.cli.run import add_outputs, write_report
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", help="what `--save` wrote, or torch.cuda.memory._dump_snapshot()"
     )
     add_outputs(parser)
+    add_max_size(parser)
     parser.add_argument("--quiet", action="store_true", help="print no report")
 
 
@@ -29,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
         for name in ("json", "html")
         if (value := getattr(options, name)) is not None
     }
-    trace = api.open(options.file)
+    trace = api.open(options.file, max_size=options.max_size)
     # A file without anything in it is an error here, unlike a script without CUDA.
     trace.report(options.device)
     written = write_report(trace, targets, device=options.device, quiet=options.quiet)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, say, writable, write_out
 from nbmem.cli.script import Script, conclude
-from nbmem.core.errors import NbmemError
+from nbmem.core.errors import NbmemError, NotWrittenError
 
 if TYPE_CHECKING:
     import argparse
@@ -96,12 +96,12 @@ def write_report(
             from nbmem.views.text import render_text
 
             write_out(render_text(report))
+    except NotWrittenError as err:
+        say(str(err))
+        return False
     except NbmemError as err:
         say(str(err))
         return not targets
-    except OSError as err:
-        say(f"{err.filename} could not be written ({err.strerror}).")
-        return False
     except Exception as err:  # noqa: BLE001 - a fault of ours must not change how the script ended
         say(
             f"the report could not be made ({type(err).__name__}: {err}). It is a fault of "

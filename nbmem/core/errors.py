@@ -19,6 +19,10 @@ class FileFormatError(NbmemError):
     """A file is truncated, hostile, or of a kind that nbmem does not read."""
 
 
+class NotWrittenError(NbmemError):
+    """A file could not be written; what was there before is still there."""
+
+
 class LedgerImbalanceError(NbmemError):
     """The categories do not add up to what the device reports: a fault of nbmem's."""
 

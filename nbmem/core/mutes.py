@@ -6,7 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from nbmem.core.errors import UsageError
+from nbmem.core.errors import NotWrittenError, UsageError
+from nbmem.core.files.writing import write_text
 
 _session: set[str] = set()
 """Muted until the process ends."""
@@ -67,9 +68,9 @@ def _write(names: set[str]) -> None:
     target = path()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text("".join(f"{name}\n" for name in sorted(names)), encoding="utf-8")
-    except OSError as err:
+        write_text(target, "".join(f"{name}\n" for name in sorted(names)))
+    except (OSError, NotWrittenError) as err:
         raise UsageError(
-            f"{target} cannot be written ({err.strerror}), so nothing changed. "
+            f"The muted tips are not written, so nothing changed: {err} "
             "`%nbmem mute NAME --session` mutes a tip until the kernel ends."
         ) from err

@@ -6,10 +6,37 @@ import re
 
 SAVED_BY, SAVED_AFTER = "saved by ", "saved after "
 """Before the module that saved a tensor for backward, or that the saving operator comes after."""
+NAME, SENTENCE = 1_000, 4_000
+"""Characters of a name (a tensor's, a file's, a card's) and of a sentence (a note, an error)."""
 _SAVED = re.compile(rf"(?:{SAVED_BY}|{SAVED_AFTER})(\S+)(?: \(\w+\))?$")
 _ROOT = re.compile(rf"(?:input |{SAVED_BY})?(?:Out\[\d+\]|[A-Za-z_]\w*)")
 _INDEX = re.compile(r"\[\d+\]")
 _LAYER = re.compile(r"\.\d+(?=[.\s]|$)")
+_STEERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_TAIL = 32
+"""Characters that say how much was cut."""
+
+
+def shown(text: str, most: int = NAME) -> str:
+    r"""A text as every view may show it: of bounded length, and without what steers a terminal.
+
+    Control characters, lone surrogates and the marks that turn the direction of writing are
+    written as escapes (`\x1b`); what is longer is cut, and ends with how long it was.
+
+    Args:
+        text: Whatever a program or a file calls it.
+        most: Characters of the result.
+    """
+    if len(text) <= most and text.isprintable():
+        return text
+    clean = _STEERS.sub(_escaped, text[:most])
+    if len(text) <= most and len(clean) <= most:
+        return clean
+    return f"{clean[: most - _TAIL]}... ({len(text):,} characters)"
+
+
+def _escaped(character: re.Match[str]) -> str:
+    return character[0].encode("unicode_escape").decode("ascii")
 
 
 def of_graph(name: str | None) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.events import Columns, Events, Layout, Stack
+from nbmem.core.names import SENTENCE, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -171,6 +172,8 @@ class DeviceTrace:
 class Session:
     """One recorded stretch of a notebook or script, frozen when it is closed.
 
+    Its name, names, notes and error are cut and escaped as `core.names.shown` does.
+
     Attributes:
         name: The cell's or script's label.
         created_ns: When it was closed, nanoseconds since the epoch.
@@ -194,3 +197,11 @@ class Session:
     error: str | None = None
     refusals: tuple[Refusal, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # The one place for texts that programs and strangers chose: views take them from here.
+        texts = {"names": tuple(map(shown, self.names)), "name": shown(self.name)}
+        texts["notes"] = tuple(shown(note, SENTENCE) for note in self.notes)
+        error = None if self.error is None else shown(self.error, SENTENCE)
+        for name, value in {**texts, "error": error}.items():
+            object.__setattr__(self, name, value)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import json
 import zipfile
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Blocks, Columns, Events, Frame, Layout, Segments
-from nbmem.core.oom import Refusal
+from nbmem.core.files.archive import Archive
+from nbmem.core.files.checks import check
+from nbmem.core.files.door import expanded, opened
+from nbmem.core.files.fields import Fields, facts
+from nbmem.core.files.head import info_of, refusal_of, span_of, stacks_of
+from nbmem.core.files.limits import Limits
+from nbmem.core.files.settings import plain_settings
+from nbmem.core.files.writing import replacing
+from nbmem.core.names import SENTENCE, shown
 from nbmem.core.session import (
-    DeviceInfo,
     DeviceTrace,
     Holders,
     Identities,
@@ -23,15 +28,19 @@ from nbmem.core.session import (
     Samples,
     Session,
 )
-from nbmem.core.spans import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
+    from pathlib import Path
 
-FORMAT = 1
+
+FORMAT = 2
 """Raised when a reader of the older format could no longer read the file."""
+_READ = (1, 2)
+"""Formats that are read. Format 1 wrote each stack with all its frames into the JSON."""
 
 _CODES = {"action", "category", "expandable", "kind", "small", "state"}
+_MOST_REFUSALS = 10_000
 _C = TypeVar("_C", bound=Columns)
 
 
@@ -40,43 +49,71 @@ def save_session(session: Session, path: str | Path) -> Path:
 
     Returns:
         The path, with `.nbmem` added if it had no suffix.
+
+    Raises:
+        UsageError: It cannot be written there.
     """
-    target = Path(path)
+    target = expanded(path)
     if not target.suffix:
         target = target.with_suffix(".nbmem")
-    partial = target.with_name(target.name + ".part")
-    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.writestr("session.json", json.dumps(_head(session)))
-        for index, device in enumerate(session.devices):
-            for name, table in _tables(device).items():
-                for column, array in table.columns():
-                    with archive.open(f"{index}/{name}/{column}.npy", "w", force_zip64=True) as out:
-                        np.lib.format.write_array(out, array, allow_pickle=False)
-    partial.replace(target)
+    frames: dict[Frame, int] = {}
+    stacks = [[frames.setdefault(frame, len(frames)) for frame in s] for s in session.stacks]
+    columns = {
+        "stacks/frame": np.array([number for stack in stacks for number in stack], np.int64),
+        "stacks/length": np.array([len(stack) for stack in stacks], np.int64),
+    }
+    for index, device in enumerate(session.devices):
+        for name, table in _tables(device).items():
+            columns |= {f"{index}/{name}/{column}": array for column, array in table.columns()}
+    with (
+        replacing(target) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+    ):
+        archive.writestr("session.json", json.dumps(_head(session, frames)))
+        for name, array in columns.items():
+            kind = np.uint8 if name.rpartition("/")[2] in _CODES else np.dtype("<i8")
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as out:
+                np.lib.format.write_array(
+                    out, np.ascontiguousarray(array, kind), version=(1, 0), allow_pickle=False
+                )
     return target
 
 
-def open_session(path: str | Path) -> Session:
+def open_session(path: str | Path, limits: Limits | None = None) -> Session:
     """Read a session that `save_session` wrote.
 
+    Args:
+        path: The file.
+        limits: How large it may be; None for the default.
+
     Raises:
-        FileFormatError: The file is missing, truncated, no session, or of a newer format.
+        UsageError: The file is missing, or no file.
+        FileFormatError: It is too large, truncated, hostile, no session, or of a newer format.
     """
-    source = Path(path)
+    limits = limits or Limits()
+    file = opened(path, limits)
     try:
-        with zipfile.ZipFile(source) as archive:
-            return _session(_read_head(archive, source), archive)
-    except FileNotFoundError:
-        raise FileFormatError(f"There is no file {source}. Check the path.") from None
-    except IsADirectoryError:
-        raise FileFormatError(f"{source} is a folder; name a session file inside it.") from None
-    except FileFormatError:
-        raise
+        with file, Archive(file, limits) as archive:
+            head = _read_head(archive, path)
+            session = _session(head, archive)
+            check(session, limits)
+            return session
+    except _NewerFormatError as err:
+        raise FileFormatError(str(err)) from None
+    except FileFormatError as err:
+        raise FileFormatError(
+            f"{path} is not a whole nbmem session: {err}. "
+            "It may be truncated or of another kind; save the session again."
+        ) from None
     except Exception as err:
         raise FileFormatError(
-            f"{source} is not a whole nbmem session ({type(err).__name__}: {err}). "
+            f"{path} is not a whole nbmem session ({type(err).__name__}: {str(err)[:200]}). "
             "It may be truncated or of another kind; save the session again."
         ) from err
+
+
+class _NewerFormatError(FileFormatError):
+    """A whole session of a format that is not known here."""
 
 
 def _tables(device: DeviceTrace) -> dict[str, Columns]:
@@ -92,7 +129,7 @@ def _tables(device: DeviceTrace) -> dict[str, Columns]:
     }
 
 
-def _head(session: Session) -> dict[str, Any]:
+def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "name": session.name,
@@ -101,7 +138,7 @@ def _head(session: Session) -> dict[str, Any]:
         "names": session.names,
         "error": session.error,
         "facts": dict(session.facts),
-        "stacks": [[[f.file, f.line, f.function] for f in stack] for stack in session.stacks],
+        "frames": [[frame.file, frame.line, frame.function] for frame in frames],
         "spans": [asdict(span) for span in session.spans],
         "refusals": [asdict(refusal) for refusal in session.refusals],
         "devices": [
@@ -119,44 +156,39 @@ def _head(session: Session) -> dict[str, Any]:
     }
 
 
-def _read_head(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
-    head: dict[str, Any] = json.loads(archive.read("session.json"))
-    if head.get("format") != FORMAT:
-        raise FileFormatError(
-            f"{source} has session format {head.get('format')}, this nbmem reads {FORMAT}. "
+def _read_head(archive: Archive, path: str | Path) -> Fields:
+    raw = archive.json("session.json")
+    head = Fields(raw, "its session.json")
+    known = head.number("format", least=-(1 << 62))
+    if known not in _READ:
+        raise _NewerFormatError(
+            f"{path} has session format {known}, this nbmem reads {_READ[0]} and {_READ[1]}. "
             "Open it with the nbmem that wrote it, or update nbmem."
         )
     return head
 
 
-def _session(head: Mapping[str, Any], archive: zipfile.ZipFile) -> Session:
+def _session(head: Fields, archive: Archive) -> Session:
+    refusals = head.items("refusals")
+    if len(refusals) > _MOST_REFUSALS:
+        raise FileFormatError(f"it has {len(refusals):,} requests that were refused")
     return Session(
-        name=head["name"],
-        created_ns=head["created_ns"],
-        devices=tuple(
-            _device(device, archive, index) for index, device in enumerate(head["devices"])
-        ),
-        spans=tuple(
-            Span(**{**span, "first": tuple(span["first"]), "last": tuple(span["last"])})
-            for span in head["spans"]
-        ),
-        stacks=tuple(tuple(Frame(*frame) for frame in stack) for stack in head["stacks"]),
-        names=tuple(head["names"]),
-        notes=tuple(head["notes"]),
-        error=head["error"],
+        name=head.text("name"),
+        created_ns=head.time("created_ns"),
+        devices=tuple(_device(raw, archive, at) for at, raw in enumerate(head.items("devices"))),
+        spans=tuple(span_of(raw, at) for at, raw in enumerate(head.items("spans"))),
+        stacks=stacks_of(head, archive),
+        names=head.texts("names"),
+        notes=head.texts("notes", SENTENCE),
+        error=head.maybe(lambda name: head.text(name, SENTENCE), "error"),
         # Files of nbmem 0.1 have neither.
-        facts=head.get("facts") or {},
-        refusals=tuple(
-            Refusal(**{**refusal, "stack": tuple(Frame(**frame) for frame in refusal["stack"])})
-            for refusal in head.get("refusals", ())
-        ),
+        facts=facts(head.object("facts")),
+        refusals=tuple(refusal_of(raw) for raw in refusals),
     )
 
 
-def _device(head: Mapping[str, Any], archive: zipfile.ZipFile, index: int) -> DeviceTrace:
-    info = dict(head["info"])
-    capability = info["capability"]
-    info["capability"] = tuple(capability) if capability else None
+def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
+    head = Fields(raw, f"card {index}")
 
     def table(kind: type[_C], name: str) -> _C:
         return _read(kind, archive, f"{index}/{name}")
@@ -166,30 +198,30 @@ def _device(head: Mapping[str, Any], archive: zipfile.ZipFile, index: int) -> De
             segments=table(Segments, f"{at}/segments"), blocks=table(Blocks, f"{at}/blocks")
         )
 
+    others = Fields(head.object("other_processes"), "the list of other processes")
     return DeviceTrace(
-        info=DeviceInfo(**info),
-        release=head["release"],
-        settings=head["settings"],
-        start=layout("start") if head["start_known"] else None,
+        info=info_of(head.object("info")),
+        release=head.text("release"),
+        settings=plain_settings(head.object("settings")),
+        start=layout("start") if head.flag("start_known") else None,
         events=table(Events, "events"),
         end=layout("end"),
-        dropped=head["dropped"],
+        dropped=head.number("dropped"),
         marks=table(Marks, "marks"),
         samples=table(Samples, "samples"),
         identities=table(Identities, "identities"),
-        other_processes=head["other_processes"],
+        other_processes={shown(n): others.count(n) for n in head.object("other_processes")},
         # Files of nbmem 0.1 have none.
-        holders=table(Holders, "holders") if head.get("holders_known") else None,
+        holders=table(Holders, "holders") if head.flag("holders_known") else None,
     )
 
 
-def _read(kind: type[_C], archive: zipfile.ZipFile, folder: str) -> _C:
+def _read(kind: type[_C], archive: Archive, folder: str) -> _C:
     columns = {}
     for field in fields(kind):  # type: ignore[arg-type]
-        raw = io.BytesIO(archive.read(f"{folder}/{field.name}.npy"))
-        array = np.lib.format.read_array(raw, allow_pickle=False)
+        array = archive.column(f"{folder}/{field.name}")
         wanted = np.uint8 if field.name in _CODES else np.int64
-        if array.ndim != 1 or array.dtype != wanted:
+        if array.dtype != wanted:
             raise FileFormatError(f"column {folder}/{field.name} is not a row of {wanted.__name__}")
         columns[field.name] = array
     if len({len(array) for array in columns.values()}) > 1:

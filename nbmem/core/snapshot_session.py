@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from dataclasses import fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Action, Columns, Events, Layout, Stack
+from nbmem.core.files.checks import check
+from nbmem.core.files.limits import Limits
+from nbmem.core.files.pickles import without_collector
+from nbmem.core.names import shown
 from nbmem.core.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session
 from nbmem.core.spans import Span
 from nbmem.core.stack_phases import phases_of
@@ -26,17 +30,31 @@ UNKNOWN_RELEASE = "2.13.0"
 """A snapshot does not say which torch wrote it; block sizes are the same since 2.4."""
 
 
-def session_of_snapshot(path: str | Path) -> Session:
+def session_of_snapshot(path: str | Path, limits: Limits | None = None) -> Session:
     """Read a file written by torch.cuda.memory._dump_snapshot().
 
     A snapshot knows neither the card nor identities: the total is the highest reserved figure, and
     what the allocator cannot know is unknown. Phases are told from its stacks, if it has one card.
 
+    Args:
+        path: The file.
+        limits: How large it may be; None for the default.
+
     Raises:
         UsageError: There is no such file.
-        FileFormatError: It is truncated, hostile, something else, or has nothing in it.
+        FileFormatError: It is too large, truncated, hostile, something else, or has nothing in it.
     """
-    raw = load_snapshot(path)
+    limits = limits or Limits()
+    with without_collector():
+        session = _session(load_snapshot(path, limits), path)
+    try:
+        check(session, limits)
+    except FileFormatError as err:
+        raise FileFormatError(f"{path} is not a snapshot as torch writes it: {err}.") from None
+    return session
+
+
+def _session(raw: dict[str, Any], path: str | Path) -> Session:
     devices: list[DeviceTrace] = []
     stacks: list[Stack] = []
     skipped = 0
@@ -78,7 +96,7 @@ def session_of_snapshot(path: str | Path) -> Session:
     if skipped:
         notes.append(f"{skipped} entries of a kind that this nbmem does not know were skipped.")
     return Session(
-        name=Path(path).name.split(".")[0],
+        name=shown(Path(path).name.split(".")[0]),
         created_ns=time.time_ns(),
         devices=tuple(devices),
         spans=(_whole(devices), *(phases_of(devices[0].events, stacks) if one else ())),
@@ -110,4 +128,10 @@ def _whole(devices: list[DeviceTrace]) -> Span:
 
 
 def _none(kind: type[_C]) -> _C:
-    return kind(**{field.name: np.zeros(0, np.int64) for field in fields(kind)})  # type: ignore[arg-type]
+    codes = {"category", "kind"}
+    return kind(
+        **{
+            field.name: np.zeros(0, np.uint8 if field.name in codes else np.int64)
+            for field in fields(kind)  # type: ignore[arg-type]
+        }
+    )

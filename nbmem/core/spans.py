@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from nbmem.core.names import shown
+
 SpanKind = Literal["cell", "phase", "block"]
 
 PHASES: tuple[str, ...] = (
@@ -26,7 +28,7 @@ class Span:
 
     Attributes:
         kind: What opened it.
-        name: Cell label, phase name (one of PHASES) or the user's own name.
+        name: Cell label, phase name (one of PHASES) or the user's own name, as it may be shown.
         step: Which pass of the training loop, from 0; None outside of one.
         parent: Index of the enclosing span in the session, or None.
         t0_ns: Start, nanoseconds since the epoch.
@@ -43,3 +45,6 @@ class Span:
     t1_ns: int
     first: tuple[int, ...]
     last: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", shown(self.name))

@@ -15,9 +15,10 @@ from nbmem.core.spans import Span
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nbmem.core.events import Events, Stack
+    from nbmem.core.events import Events, Frame, Stack
 
 _OTHER = "other"
+_NO_CALL = -1
 
 
 def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
@@ -27,18 +28,19 @@ def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
         events: One card's events.
         stacks: What their stacks refer to.
     """
-    kinds = [_kind(stack) for stack in stacks]
+    kinds = _kinds(stacks)
     if "forward" not in kinds:
         return ()
     stretches: list[tuple[str, int, int]] = []
     before, begun = "load", 0
-    first_call: object = None
+    first_call = _NO_CALL
+    calls = _calls(stacks, kinds)
     left = False  # whether the module of the forward that runs has returned
     for position, stack in _births(events):
         kind = kinds[stack] if stack >= 0 else "backward"
         phase = _phase(before, kind)
-        call = _call(stacks[stack]) if kind == "forward" else None
-        if phase != before or (left and call is not None and call == first_call):
+        call = calls[stack] if kind == "forward" else _NO_CALL
+        if phase != before or (left and call != _NO_CALL and call == first_call):
             stretches.append((before, begun, position))
             before, begun, first_call, left = phase, position, call, False
         left = left or (phase == "forward" and kind == _OTHER)
@@ -46,21 +48,49 @@ def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
     return tuple(_spans(events, stretches))
 
 
-def _kind(stack: Stack) -> str:
-    for frame in stack:
-        if frame.function == "_call_impl" and frame.file.endswith("nn/modules/module.py"):
-            return "forward"
-        if "torch/optim/" in frame.file:
-            return "optimizer"
-        if frame.function in ("_engine_run_backward", "_make_grads"):
-            return "backward"
-    return _OTHER if stack else "backward"
+def _kinds(stacks: Sequence[Stack]) -> list[str]:
+    """What each stack says; a frame is looked at once, however many stacks share it."""
+    known: dict[int, str] = {}
+    kinds = []
+    for stack in stacks:
+        kind = _OTHER if stack else "backward"
+        for frame in stack:
+            told = known.get(id(frame))
+            if told is None:
+                told = known[id(frame)] = _kind(frame)
+            if told is not _OTHER:
+                kind = told
+                break
+        kinds.append(kind)
+    return kinds
 
 
-def _call(stack: Stack) -> object:
-    """Which call of which outermost module a stack lies in: the same in every pass of a loop."""
-    at = max(i for i, frame in enumerate(stack) if frame.function == "_call_impl")
-    return stack[max(0, at - 1)].function, stack[max(0, at - 1)].file, stack[at + 1 :]
+def _kind(frame: Frame) -> str:
+    if frame.function == "_call_impl" and frame.file.endswith("nn/modules/module.py"):
+        return "forward"
+    if "torch/optim/" in frame.file:
+        return "optimizer"
+    if frame.function in ("_engine_run_backward", "_make_grads"):
+        return "backward"
+    return _OTHER
+
+
+def _calls(stacks: Sequence[Stack], kinds: Sequence[str]) -> list[int]:
+    """For each stack which call of which outermost module it lies in, as a number.
+
+    The same call has the same number in every pass of a loop; _NO_CALL outside of any.
+    """
+    numbers: dict[object, int] = {}
+    calls = []
+    for stack, kind in zip(stacks, kinds, strict=True):
+        if kind != "forward":
+            calls.append(_NO_CALL)
+            continue
+        at = max(i for i, frame in enumerate(stack) if frame.function == "_call_impl")
+        module = stack[max(0, at - 1)]
+        call = (module.function, module.file, *map(id, stack[at + 1 :]))
+        calls.append(numbers.setdefault(call, len(numbers)))
+    return calls
 
 
 def _births(events: Events) -> Iterator[tuple[int, int]]:

@@ -5,22 +5,25 @@ Torch adds keys and actions between releases: what is needed is named here, the 
 
 from __future__ import annotations
 
-import gzip
-import io
-import lzma
-import pickle
 from dataclasses import dataclass
 from operator import itemgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.core.errors import FileFormatError, UsageError
-from nbmem.core.events import Action, Blocks, BlockState, Events, Frame, Layout, Segments
+from nbmem.core.errors import FileFormatError
+from nbmem.core.events import Action, Blocks, BlockState, Events, Layout, Segments
+from nbmem.core.files.door import content
+from nbmem.core.files.limits import HOW_TO_RAISE, MOST_CARDS, Limits
+from nbmem.core.files.pickles import load_plain
+from nbmem.core.files.settings import plain_settings
+from nbmem.core.files.stacks import Stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from nbmem.core.events import Stack
 
@@ -33,7 +36,8 @@ STATES: dict[str, BlockState] = {
     "active_pending_free": BlockState.PENDING,
     "active_awaiting_free": BlockState.PENDING,  # torch's own docstring calls it so
 }
-_XZ, _GZIP = b"\xfd7zXZ\x00", b"\x1f\x8b"
+_LAST_US = 1 << 53
+"""Microseconds: the year 2255. A million times that would not fit an int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,74 +59,56 @@ class DeviceHistory:
     skipped: int
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Loads containers, text and numbers; whatever would have to be imported is refused."""
-
-    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        raise FileFormatError(
-            f"The pickle wants {module_name}.{global_name}, which no snapshot of torch's holds: "
-            "it could run code when loaded, so nothing of it was loaded."
-        )
-
-    def persistent_load(self, pid: Any, /) -> NoReturn:
-        raise FileFormatError(
-            f"The pickle refers to something outside of it ({pid!r}), as no snapshot of torch's "
-            "does; nothing of it was loaded."
-        )
-
-
-def load_snapshot(path: str | Path) -> dict[str, Any]:
+def load_snapshot(path: str | Path, limits: Limits | None = None) -> dict[str, Any]:
     """Read a file written by torch.cuda.memory._dump_snapshot, plain or packed with xz or gzip.
+
+    Args:
+        path: The file.
+        limits: How large it may be; None for the default.
 
     Raises:
         UsageError: There is no such file.
-        FileFormatError: It is truncated, hostile, or something else.
+        FileFormatError: It is too large, truncated, hostile, or something else.
     """
-    return snapshot_from_bytes(read_packed(path), str(path))
+    limits = limits or Limits()
+    return snapshot_from_bytes(content(path, limits), str(path), limits)
 
 
-def read_packed(path: str | Path) -> bytes:
-    """The bytes of a file, unpacked if they are packed with xz or gzip.
-
-    Raises:
-        UsageError: There is no such file, or it cannot be read.
-        FileFormatError: It is packed and broken.
-    """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as err:
-        raise UsageError(f"{path} cannot be read: {err.strerror or err}.") from err
-    try:
-        if data.startswith(_XZ):
-            return lzma.decompress(data)
-        return gzip.decompress(data) if data.startswith(_GZIP) else data
-    except (lzma.LZMAError, EOFError, OSError, MemoryError) as err:
-        raise FileFormatError(f"{path} is packed and cannot be unpacked: {err}.") from err
-
-
-def snapshot_from_bytes(data: bytes, name: str) -> dict[str, Any]:
+def snapshot_from_bytes(data: bytes, name: str, limits: Limits | None = None) -> dict[str, Any]:
     """Load a pickled snapshot without running anything.
 
     Args:
         data: The pickle.
         name: What to call it in a message.
+        limits: How much may be in it; None for the default.
 
     Raises:
         FileFormatError: It is truncated, hostile, or something else.
     """
     try:
-        raw = _PlainUnpickler(io.BytesIO(data)).load()
+        raw = load_plain(data)
     except FileFormatError as err:
         raise FileFormatError(f"{name} is not a snapshot of torch's. {err}") from None
     except Exception as err:  # a broken pickle can raise almost anything
         raise FileFormatError(
-            f"{name} is truncated or is not a pickle: {err or type(err).__name__}. "
+            f"{name} is truncated or is not a pickle: {str(err)[:200] or type(err).__name__}. "
             "Write it with torch.cuda.memory._dump_snapshot(path)."
         ) from err
-    if not isinstance(raw, dict) or not {"segments", "device_traces"} <= raw.keys():
+    if type(raw) is not dict or not {"segments", "device_traces"} <= raw.keys():
         raise FileFormatError(
             f"{name} is a pickle, but not a snapshot of torch's: it lacks segments and "
             "device_traces. Write it with torch.cuda.memory._dump_snapshot(path)."
+        )
+    traces = raw["device_traces"]
+    if type(traces) is not list or not {list} >= set(map(type, traces)):
+        raise FileFormatError(
+            f"{name} is not a snapshot of torch's: its device_traces are no lists of events."
+        )
+    events, most = sum(map(len, traces)), (limits or Limits()).events
+    if len(traces) > MOST_CARDS or events > most:
+        raise FileFormatError(
+            f"{name} has {events:,} events of {len(traces):,} cards; at most {most:,} of "
+            f"{MOST_CARDS} are read. {HOW_TO_RAISE}"
         )
     return raw
 
@@ -133,17 +119,17 @@ def device_history(raw: Mapping[str, Any], device: int) -> DeviceHistory:
     Raises:
         FileFormatError: A part has another shape than torch's.
     """
-    stacks = _Stacks()
+    stacks = Stacks()
     traces = raw.get("device_traces") or ()
     try:
         trace = traces[device] if 0 <= device < len(traces) else ()
         events, skipped = _events(trace, stacks)
         segments = [s for s in raw.get("segments") or () if s.get("device", 0) == device]
         layout = _layout(segments, stacks)
-        settings = dict(raw.get("allocator_settings") or {})
+        settings = plain_settings(raw.get("allocator_settings") or {})
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as err:
         raise FileFormatError(
-            f"The snapshot's part for device {device} is not as torch writes it: {err!r}."
+            f"The snapshot's part for device {device} is not as torch writes it: {repr(err)[:200]}."
         ) from err
     return DeviceHistory(
         events=events,
@@ -154,44 +140,60 @@ def device_history(raw: Mapping[str, Any], device: int) -> DeviceHistory:
     )
 
 
-def _events(trace: Sequence[Mapping[str, Any]], stacks: _Stacks) -> tuple[Events, int]:
-    actions, addrs, sizes, owners, times, indices = [], [], [], [], [], []
-    index_of = stacks.index_of
-    for entry in trace:
-        action = ACTIONS.get(entry["action"])
-        if action is None:
-            continue
-        actions.append(action)
-        addrs.append(entry.get("addr", 0) if action is not Action.OOM else _device_free(entry))
-        sizes.append(entry["size"])
-        owners.append(entry.get("stream", 0))
-        times.append(entry.get("time_us", 0))
-        indices.append(index_of(entry.get("frames")))
+def _events(trace: Sequence[Mapping[str, Any]], stacks: Stacks) -> tuple[Events, int]:
+    actions = [entry["action"] for entry in trace]
+    _all(str, "an action", actions)
+    known = list(map(ACTIONS.get, actions))
+    if None in known:
+        trace = [entry for entry, action in zip(trace, known, strict=True) if action is not None]
+        known = [action for action in known if action is not None]
+    codes = np.fromiter(known, np.uint8, len(known))
+    addr = [entry.get("addr", 0) for entry in trace]
+    for row in np.flatnonzero(codes == Action.OOM).tolist():
+        free = trace[row].get("device_free")
+        addr[row] = addr[row] if free is None else free
+    t_us = _ints("time_us", [entry.get("time_us", 0) for entry in trace])
+    if len(t_us) and not 0 <= t_us.min() <= t_us.max() < _LAST_US:
+        raise ValueError("time_us is no time since 1970")
     events = Events(
-        action=np.array(actions, np.uint8),
-        addr=np.array(addrs, np.int64),
-        size=np.array(sizes, np.int64),
-        stream=np.array(owners, np.int64),
-        t_ns=np.array(times, np.int64) * 1000,
-        stack=np.array(indices, np.int64),
+        action=codes,
+        addr=_ints("addr", addr),
+        size=_ints("size", [entry["size"] for entry in trace]),
+        stream=_ints("stream", [entry.get("stream", 0) for entry in trace]),
+        t_ns=t_us * 1000,
+        stack=stacks.indices_of([entry.get("frames") for entry in trace]),
     )
-    return events, len(trace) - len(actions)
+    return events, len(actions) - len(codes)
 
 
-def _device_free(entry: Mapping[str, Any]) -> int:
-    free = entry.get("device_free")
-    return int(entry.get("addr", 0) if free is None else free)
+def _all(kind: type, what: str, values: list[Any]) -> None:
+    """Types are asked by `is`, for all values at once: a bool is no number here."""
+    others = set(map(type, values)) - {kind}
+    if others:
+        raise TypeError(f"{what} is of type {others.pop().__name__}")
 
 
-def _layout(raw: Iterable[Mapping[str, Any]], stacks: _Stacks) -> Layout:
+def _ints(name: str, values: list[Any]) -> NDArray[np.int64]:
+    _all(int, name, values)
+    return np.fromiter(values, np.int64, len(values))
+
+
+def _int(name: str, value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{name} is of type {type(value).__name__}")
+    return value
+
+
+def _layout(raw: Sequence[Mapping[str, Any]], stacks: Stacks) -> Layout:
     segments, blocks = [], []
-    for segment in sorted(raw, key=lambda s: int(s["address"])):
-        addr = int(segment["address"])
+    _ints("address", [segment["address"] for segment in raw])
+    for segment in sorted(raw, key=itemgetter("address")):
+        addr = segment["address"]
         segments.append(
             (
                 addr,
-                int(segment["total_size"]),
-                int(segment.get("stream", 0)),
+                _int("total_size", segment["total_size"]),
+                _int("stream", segment.get("stream", 0)),
                 int(segment.get("segment_type") == "small"),
                 int(bool(segment.get("is_expandable"))),
                 pool_number(segment.get("segment_pool_id") or (0, 0)),
@@ -199,10 +201,10 @@ def _layout(raw: Iterable[Mapping[str, Any]], stacks: _Stacks) -> Layout:
         )
         for block in segment["blocks"]:
             # Torch before 2.0 wrote no addresses: blocks follow each other.
-            addr = int(block.get("address", addr))
-            size = int(block["size"])
+            addr = _int("address", block.get("address", addr))
+            size = _int("size", block["size"])
+            asked = _int("requested_size", block.get("requested_size", size))
             state = STATES[block["state"]]
-            asked = int(block.get("requested_size", size))
             blocks.append((addr, size, asked, int(state), stacks.index_of(block.get("frames"))))
             addr += size
     seg = np.array(segments, np.int64).reshape(-1, 6).T
@@ -232,46 +234,10 @@ def pool_number(pool_id: Sequence[int]) -> int:
     Captures number their own pools in the first part, `graph_pool_handle` and MemPool in the
     second; the other part is 0.
     """
-    first, second = int(pool_id[0]), int(pool_id[1])
+    first, second = _int("segment_pool_id", pool_id[0]), _int("segment_pool_id", pool_id[1])
     return second or -first
 
 
 def pool_id(number: int) -> tuple[int, int]:
     """Torch's pair for a number that `pool_number` gave."""
     return (-number, 0) if number < 0 else (0, number)
-
-
-_PLACE = itemgetter("filename", "line", "name")
-
-
-class _Stacks:
-    """Stacks met so far, each once.
-
-    Torch shares the frames of equal stacks, so identity is asked first. It holds while the
-    snapshot is alive, which is as long as this is. A file may hold copies instead.
-    """
-
-    def __init__(self) -> None:
-        self.found: list[Stack] = []
-        self._by_identity: dict[tuple[int, ...], int] = {}
-        self._by_place: dict[tuple[tuple[Any, ...], ...], int] = {}
-
-    def index_of(self, frames: Sequence[Mapping[str, Any]] | None) -> int:
-        """Index of a stack; -1 for none."""
-        if not frames:
-            return -1
-        key = tuple(map(id, frames))
-        index = self._by_identity.get(key)
-        if index is None:
-            places = tuple(map(_PLACE, frames))
-            index = self._by_place.get(places)
-            if index is None:
-                index = self._by_place[places] = len(self.found)
-                self.found.append(
-                    tuple(
-                        Frame(file=str(file), line=int(line), function=str(function))
-                        for file, line, function in places
-                    )
-                )
-            self._by_identity[key] = index
-        return index

@@ -116,7 +116,7 @@ def test_empty_cache_without_a_stack_is_told_from_a_retry(tmp_path):
 
 
 def test_files_that_cannot_be_replayed(tmp_path):
-    with pytest.raises(UsageError, match="cannot be read: No such file"):
+    with pytest.raises(UsageError, match="There is no file"):
         replay(tmp_path / "missing.pickle")
     with pytest.raises(FileFormatError, match="JSON, but not a trace"):
         replay(written(tmp_path, {"hello": 1}))

@@ -187,7 +187,7 @@ def test_foreign_files(tmp_path, data, says):
 
 
 def test_a_missing_file_is_the_users(tmp_path):
-    with pytest.raises(UsageError, match="cannot be read: No such file"):
+    with pytest.raises(UsageError, match="There is no file"):
         load_snapshot(tmp_path / "nothing.pickle")
 
 

@@ -20,6 +20,7 @@ TOP_LEVEL = {
     "Makefile",
     "docs",
     "README.md",
+    "SECURITY.md",  # where people and code hosts look for it
     "hatch_build.py",  # hatchling looks for its hook beside pyproject.toml
     "labextension",
     "nbmem",

@@ -13,6 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import nbmem
 from nbmem.analysis import limit
 from nbmem.core.errors import FileFormatError, UsageError
+from nbmem.core.files.writing import write_text
 from nbmem.core.history import CellDelta
 from nbmem.core.units import GIB
 
@@ -48,12 +49,10 @@ class FakeTrace:
         return SimpleNamespace(title=self.name, peak=peak, ooms=())
 
     def save(self, path):
-        Path(path).write_text(self.name)
-        return Path(path)
+        return write_text(path, self.name)
 
     def export(self, form, path, device=None):
-        Path(path).write_text(f"{form} of {self.name} on {device}")
-        return Path(path)
+        return write_text(path, f"{form} of {self.name} on {device}")
 
     def _repr_mimebundle_(self, **_kw):
         return {
@@ -82,7 +81,7 @@ class FakeRecorder:
         self.calls.append(("phase", name))
         yield
 
-    def open(self, path):
+    def open(self, path, *, max_size=None):
         if not Path(path).exists():
             raise FileFormatError(f"There is no file {path}. Check the path.")
         return FakeTrace(self, Path(path).read_text())

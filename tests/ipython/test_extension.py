@@ -178,7 +178,7 @@ def test_export_writes_the_last_recording_in_another_form(run, tmp_path):
     for line in ("export", "export csv"):
         assert "needs a format and a file" in run(f"%nbmem {line}").err
     assert "'xml' is no format" in run(f"%nbmem export xml {target}").err
-    assert "(No such file or directory)" in run(f"%nbmem export csv {tmp_path}/no/x.csv").err
+    assert "there is no folder" in run(f"%nbmem export csv {tmp_path}/no/x.csv").err
 
 
 def test_a_missing_file_is_one_sentence_and_keeps_the_last_report(run, tmp_path):
@@ -194,9 +194,8 @@ def test_a_place_that_cannot_be_written_is_one_sentence(run, tmp_path):
     done = run(f"%nbmem save {tmp_path}/no/such/folder.nbmem")
     assert done.success
     assert done.err == (
-        f"nbmem: The session cannot be written to {tmp_path}/no/such/folder.nbmem "
-        "(No such file or directory). "
-        "It is still in memory: name a file in a folder that you may write to.\n"
+        f"nbmem: {tmp_path}/no/such/folder.nbmem cannot be written: there is no folder "
+        f"{tmp_path}/no/such. Make it first. The recording is still in memory.\n"
     )
 
 

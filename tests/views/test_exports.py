@@ -1,8 +1,10 @@
 """What other programs read: the same bytes, whichever form they are in."""
 
 import csv
+import errno
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from nbmem.analysis import books_of
 from nbmem.api import Trace
 from nbmem.cli import main
 from nbmem.core.categories import LIVE, Category
-from nbmem.core.errors import UsageError
+from nbmem.core.errors import NotWrittenError, UsageError
 from nbmem.core.torch_snapshot import load_snapshot
 from nbmem.views.exports import FORMATS
 from tests.recorded import load, session_of
@@ -115,3 +117,43 @@ def test_the_command_line_exports_what_was_saved(run, tmp_path, capsys):
     assert out.read_text().startswith("allocation,bytes,block,category")
     assert main(["export", "csv", str(saved), str(tmp_path / "no" / "run.csv")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+NASTY = "=HYPERLINK(1)\ud800\x1b[2J</script>" + "n" * 1_000_000
+
+
+def test_texts_of_strangers_survive_every_format_and_are_no_formulas(run, tmp_path):
+    trace = Trace(NASTY)
+    trace.session = replace(
+        run.session,
+        name=NASTY,
+        names=(NASTY,),
+        notes=(NASTY,),
+        error=NASTY,
+        spans=tuple(replace(span, name=NASTY) for span in run.session.spans),
+    )
+    for known in FORMATS:
+        written = trace.export(known.name, tmp_path / known.name)
+        assert b"\x1b[2J" not in written.read_bytes()
+    with (tmp_path / "csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    named = {row[key] for row in rows for key in ("name", "cell", "phase")}
+    assert any("HYPERLINK" in text for text in named)
+    assert not any(text.startswith("=") for text in named)
+    assert all(len(text) < 1_100 for text in named)
+    json.loads((tmp_path / "json").read_text())
+    assert (tmp_path / "html").stat().st_size < 2_000_000
+
+
+def test_an_export_that_fails_keeps_the_older_file(run, tmp_path, monkeypatch):
+    def full(*_arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for known in FORMATS:
+        target = tmp_path / known.name
+        target.write_text("old")
+    monkeypatch.setattr("nbmem.core.files.writing.os.open", full)
+    for known in FORMATS:
+        with pytest.raises(NotWrittenError, match="the disk is full"):
+            run.export(known.name, tmp_path / known.name)
+        assert (tmp_path / known.name).read_text() == "old"

@@ -114,18 +114,15 @@ def write(answer: Any, *, json: str | None, html: str | None) -> list[Path]:
     """Write an answer's files.
 
     Raises:
-        UsageError: One cannot be written.
+        NotWrittenError: One cannot be written.
     """
     from json import dumps
-    from pathlib import Path
+
+    from nbmem.core.files.writing import write_text
 
     written = []
     for name, text in ((json, lambda: dumps(answer.to_json(), indent=2)), (html, answer.to_html)):
         if name is None:
             continue
-        try:
-            Path(name).write_text(f"{text()}\n", encoding="utf-8")
-        except OSError as err:
-            raise UsageError(f"{name} cannot be written ({err.strerror or err}).") from err
-        written.append(Path(name))
+        written.append(write_text(name, f"{text()}\n"))
     return written

@@ -24,13 +24,7 @@ def _run(notebook: Notebook, argument: str) -> None:
         raise UsageError(f"%nbmem export needs a format and a file. The formats are:\n{listed}")
     chosen, device = find_format(line[1]), line[3]
     name = file_name(line[2], f"export {chosen.name}")
-    try:
-        path = notebook.last().export(chosen.name, name, None if device is None else int(device))
-    except OSError as err:
-        raise UsageError(
-            f"{name} cannot be written ({err.strerror or err}). "
-            "Name a file in a folder that you may write to."
-        ) from err
+    path = notebook.last().export(chosen.name, name, None if device is None else int(device))
     show_bundle(text_bundle(f"Wrote {path}: {chosen.what}."))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from nbmem.ipython.commands.base import Command, file_name
@@ -11,13 +12,20 @@ if TYPE_CHECKING:
     from nbmem.ipython.commands.base import Notebook
 
 
+_LINE = re.compile(r"(.*?)\s+--max-size\s+(\S+)")
+
+
 def _run(notebook: Notebook, argument: str) -> None:
     from nbmem import api
 
-    trace = api.open(file_name(argument, "open"))
+    line = _LINE.fullmatch(argument.strip())
+    name, size = (line[1], line[2]) if line else (argument, None)
+    trace = api.open(file_name(name, "open"), max_size=size)
     trace.report()
     notebook.tracer.last = trace
     show(trace)
 
 
-COMMAND = Command("open", "FILE", "show a saved session or a torch memory snapshot", _run)
+COMMAND = Command(
+    "open", "FILE [--max-size SIZE]", "show a saved session or a torch memory snapshot", _run
+)

@@ -6,6 +6,7 @@ import difflib
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import UsageError
+from nbmem.core.files.door import expanded
 from nbmem.views.exports import allocations, page, perfetto, report, snapshot
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Format(NamedTuple):
         name: What the user types.
         what: What is in the file, and who reads it.
         of_report: Writes it from the report; None where it is made of the books.
-        of_books: The other way round. Both raise OSError where the file cannot be written.
+        of_books: The other way round. Both raise NotWrittenError where it cannot be written.
     """
 
     name: str
@@ -33,16 +34,23 @@ class Format(NamedTuple):
     of_report: Callable[[Report, Path], None] | None = None
     of_books: Callable[[Books, Path], None] | None = None
 
-    def write(self, report: Callable[[], Report], books: Callable[[], Books], path: Path) -> None:
+    def write(
+        self, report: Callable[[], Report], books: Callable[[], Books], path: str | Path
+    ) -> Path:
         """Write it from what it is made of; the other is not read.
 
+        Returns:
+            The file.
+
         Raises:
-            OSError: The file cannot be written.
+            NotWrittenError: The file cannot be written; an older one is still there.
         """
+        target = expanded(path)
         if self.of_report is not None:
-            self.of_report(report(), path)
+            self.of_report(report(), target)
         if self.of_books is not None:
-            self.of_books(books(), path)
+            self.of_books(books(), target)
+        return target
 
 
 FORMATS = (

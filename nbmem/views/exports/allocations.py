@@ -2,17 +2,20 @@
 
 `bytes` is what was asked for, `block` what it takes; `born_us` and `freed_us` are microseconds
 since the recording began. Empty is what nobody knows; `born_us` of what lived before the recording,
-`freed_us` of what lives still.
+`freed_us` of what lives still. A text that a spreadsheet would take for a formula has a `'` before
+it.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 from typing import TYPE_CHECKING
 
 from nbmem.analysis.build import recorded_times
 from nbmem.analysis.details import stack_line
 from nbmem.core.categories import Category
+from nbmem.core.files.writing import replacing
 from nbmem.views.exports.places import cells_of
 
 if TYPE_CHECKING:
@@ -27,12 +30,23 @@ COLUMNS = (
 )  # fmt: skip
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
 def write(books: Books, path: Path) -> None:
     """Write it."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
+    with (
+        replacing(path) as file,
+        io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="") as text,
+    ):
+        table = csv.writer(text)
         table.writerow(COLUMNS)
         table.writerows(_rows(books))
+
+
+def _plain(text: str | None) -> str | None:
+    """A text as a cell that is no formula, whoever chose it."""
+    return f"'{text}" if text and text.startswith(_FORMULA) else text
 
 
 def _rows(books: Books) -> Iterator[tuple[object, ...]]:
@@ -51,13 +65,13 @@ def _rows(books: Books) -> Iterator[tuple[object, ...]]:
             int(a.requested[row]),
             int(a.block[row]),
             Category(int(books.category[row])).key,
-            books.name(row),
-            cells[born] if born >= 0 else None,
-            None if span is None else span.name,
+            _plain(books.name(row)),
+            _plain(cells[born]) if born >= 0 else None,
+            None if span is None else _plain(span.name),
             None if span is None else span.step,
             since_start(born),
             since_start(int(a.freed[row])),
-            stack_line(books, int(a.stack[row])),
+            _plain(stack_line(books, int(a.stack[row]))),
             f"{int(a.addr[row]):#x}",
             int(a.stream[row]),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.files.writing import write_text
 from nbmem.views.html import render_page
 
 if TYPE_CHECKING:
@@ -14,4 +15,4 @@ if TYPE_CHECKING:
 
 def write(report: Report, path: Path) -> None:
     """Write it."""
-    path.write_text(render_page(report), encoding="utf-8")
+    write_text(path, render_page(report))

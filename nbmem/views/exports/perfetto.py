@@ -15,6 +15,7 @@ from nbmem.analysis.build import recorded_times
 from nbmem.analysis.curves import chosen_positions
 from nbmem.core.categories import RESERVED
 from nbmem.core.events import Action
+from nbmem.core.files.writing import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +33,7 @@ def write(books: Books, path: Path) -> None:
     """Write it."""
     events = [*_names(books), *_spans(books), *_steps(books), *_failures(books), *_bytes(books)]
     trace = {"displayTimeUnit": "ms", "traceEvents": events}
-    path.write_text(json.dumps(trace, separators=(",", ":")) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(trace, separators=(",", ":")) + "\n")
 
 
 def _names(books: Books) -> Iterator[dict[str, Any]]:

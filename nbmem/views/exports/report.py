@@ -20,6 +20,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.categories import Category
+from nbmem.core.files.writing import write_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 def write(report: Report, path: Path) -> None:
     """Write it."""
-    path.write_text(json.dumps(report_json(report), indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(report_json(report), indent=2) + "\n")
 
 
 def report_json(report: Report) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from nbmem.core.categories import Category
 from nbmem.core.events import Action
+from nbmem.core.files.writing import replacing
 from nbmem.core.snapshot_form import listed_segments
 from nbmem.core.torch_snapshot import pool_id
 from nbmem.views.exports.places import cells_of, phases_of
@@ -35,7 +36,7 @@ def write(books: Books, path: Path) -> None:
         "allocator_settings": dict(books.trace.settings),
         "external_annotations": _annotations(books),
     }
-    with path.open("wb") as file:
+    with replacing(path) as file:
         pickle.dump(snapshot, file, protocol=4)
 
 

@@ -1,0 +1,1 @@
+"""Hostile files by the thousand: `python -m tests.fuzz --files 100000`."""

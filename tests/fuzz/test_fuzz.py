@@ -1,0 +1,20 @@
+"""A thousand hostile files: each is opened and drawn, or refused with a sentence, and cheaply."""
+
+import sys
+
+import pytest
+
+from tests.fuzz.run import run, table
+
+FILES = 1_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured through /proc")
+@pytest.mark.slow
+def test_hostile_files_are_opened_or_refused_with_a_sentence():
+    outcomes = run(range(FILES), workers=2)
+    found = table(outcomes)
+    assert len(outcomes) == FILES, found
+    assert {one.how for one in outcomes} <= {"opened", "refused"}, found
+    opened = sum(one.how == "opened" for one in outcomes)
+    assert FILES / 20 < opened < FILES / 2, found  # else the files are too broken, or too whole
