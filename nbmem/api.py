@@ -328,9 +328,9 @@ def open(path: str | Path, *, max_size: int | str | None = None) -> Trace:  # no
     """
     from nbmem.core.recording import read_recording
 
-    opened = Trace()
-    opened.session = read_recording(path, max_size)
-    opened.name = opened.session.name
+    session = read_recording(path, max_size)
+    opened = Trace(session.name)
+    opened.session = session
     return opened
 
 

@@ -26,6 +26,13 @@ _LIBRARIES = tuple({_PATHS["purelib"], _PATHS["platlib"]})
 _STDLIB = tuple({_PATHS["stdlib"], _PATHS["platstdlib"]})
 _TORCHS_HELPERS = ("utils/data/", "_inductor/", "multiprocessing/", "utils/tensorboard/")
 """Parts of torch whose threads pin, compile or write, and train nothing."""
+_INFRASTRUCTURE = frozenset(
+    (
+        *("IPython", "comm", "debugpy", "ipykernel", "jupyter_client", "tornado", "traitlets"),
+        *("zmq", "_pydev_bundle", "_pydevd_bundle", "pydevd"),
+    )
+)
+"""What keeps threads of its own in a kernel; editors bring some of it from folders of theirs."""
 _SLEEP = re.compile(r"\bsleep\s*\(")
 
 
@@ -85,14 +92,20 @@ def _is_stdlib(frame: FrameType) -> bool:
 
 
 def _is_torchs(frame: FrameType) -> bool:
-    name = frame.f_globals.get("__name__")
-    if type(name) is not str or name.partition(".")[0] != "torch":
+    if _package(frame) != "torch":
         return False
-    path = name.replace(".", "/").removeprefix("torch/") + "/"
+    path = frame.f_globals["__name__"].replace(".", "/").removeprefix("torch/") + "/"
     return not path.startswith(_TORCHS_HELPERS)
 
 
 def _is_users(frame: FrameType) -> bool:
     """Whether a frame is of a cell, a script or a module that is not installed."""
     file = frame.f_code.co_filename
-    return not (file.startswith(_LIBRARIES) or _is_stdlib(frame) or is_ours(frame))
+    if file.startswith(_LIBRARIES) or _is_stdlib(frame) or is_ours(frame):
+        return False
+    return _package(frame) not in _INFRASTRUCTURE
+
+
+def _package(frame: FrameType) -> str:
+    name = frame.f_globals.get("__name__")
+    return name.partition(".")[0] if type(name) is str else ""

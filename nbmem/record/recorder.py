@@ -19,7 +19,7 @@ from nbmem.core.interrupts import held_back
 from nbmem.probes import oom
 from nbmem.probes.cuda import initialized_torch
 from nbmem.probes.history import HistoryProbe
-from nbmem.probes.holders import walk
+from nbmem.probes.holders import walk_in_pieces
 from nbmem.probes.tensors import quiet
 from nbmem.probes.threads import at_work
 from nbmem.probes.training import TrainingHooks
@@ -188,12 +188,18 @@ class Recorder:
         if not matters(self.marks, self.identities):
             return
         mark = len(self.marks.t_ns) - 1
-        with self._alone("ended") as alone:
-            if alone:
-                self.held = walk(
-                    self._namespace, met=lambda found: self.identities.saved(mark, found)
-                )
-        yield
+        pieces = walk_in_pieces(
+            self._namespace, met=lambda found: self.identities.saved(mark, found)
+        )
+        while self.held is None:
+            with self.turns.alone():
+                try:
+                    next(pieces)
+                except StopIteration as ended:
+                    self.held = ended.value
+            yield
+        if self.held.hindered:
+            self._note_at_work(self.held.hindered, "ended")
 
     def freeze(self, name: str, error: str | None = None, notes: Sequence[str] = ()) -> Session:
         """What was recorded, as a session. Never raises; `close` comes before.
@@ -295,7 +301,7 @@ class Recorder:
                 self._note_at_work(others, when)
             yield alone and not others
 
-    def _note_at_work(self, threads: list[str], when: str) -> None:
+    def _note_at_work(self, threads: Sequence[str], when: str) -> None:
         named = ", ".join(repr(name) for name in threads[:3]) or "Another thread"
         self.note(
             f"{named} may have been using tensors when this {when}, so nbmem left them alone: only "

@@ -37,7 +37,14 @@ from tests.faults.injector import Fault, Target, functions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CAPTURE = ("nbmem.api", "nbmem.record", "nbmem.probes", "nbmem.live", "nbmem.ipython", "nbmem.devices")
+CAPTURE = (
+    "nbmem.api",
+    "nbmem.record",
+    "nbmem.probes",
+    "nbmem.live",
+    "nbmem.ipython",
+    "nbmem.devices",
+)
 THE_DOOR = ("nbmem.core.entry", "nbmem.core.interrupts", "nbmem.ipython.guest")
 """What turns a fault into a note cannot itself be guarded by what turns a fault into a note."""
 NOT_NBMEMS_OWN = (
@@ -140,7 +147,13 @@ def notebook(fault: Fault | None = None, *, loaded: bool = True) -> Trial:
                     outcomes.append(_run(shell, f"%%memtrace\n{code}" if loaded else code))
                     sessions.append(_has_session(shell))
                 if loaded:
-                    for line in ("%nbmem", "%nbmem history", "%nbmem tips", "%nbmem top", "x = %memtrace 1"):
+                    for line in (
+                        "%nbmem",
+                        "%nbmem history",
+                        "%nbmem tips",
+                        "%nbmem top",
+                        "x = %memtrace 1",
+                    ):
                         _run(shell, line)
             said = written.getvalue()
             after_fault = io.StringIO()
@@ -173,12 +186,17 @@ def trouble(trial: Trial, usual: Trial, error: str) -> str | None:
             return f"cell {index} has neither a session nor a sentence"
     if trial.left:
         return f"left behind: {'; '.join(trial.left)}"
-    if "Traceback" in trial.said.replace("by the injector", "") and "Error in callback" in trial.said:
+    if (
+        "Traceback" in trial.said.replace("by the injector", "")
+        and "Error in callback" in trial.said
+    ):
         return "a traceback of nbmem's own was printed"
     return None
 
 
-def attempt(target: Target, error: str, *, at: str = "entry", seed: int = 0) -> tuple[str | None, int]:
+def attempt(
+    target: Target, error: str, *, at: str = "entry", seed: int = 0
+) -> tuple[str | None, int]:
     """Try one fault; returns what went wrong, and how often the fault was met."""
     fault = Fault(target, ERRORS[error], at=at, seed=seed)
     recording._running.clear()
@@ -264,9 +282,7 @@ def _has_session(shell: Any) -> bool:
 
     loaded = _LOADED.get(shell)
     trace = None if loaded is None else loaded.tracer.last
-    if trace is None or trace.session is None:
-        return False
-    return True
+    return trace is not None and trace.session is not None
 
 
 # --- what may be left behind
@@ -282,7 +298,7 @@ def _state(shell: Any) -> dict[str, Any]:
             (owner.__name__, name, id(value))
             for owner in (module, optimizer)
             for name, value in sorted(vars(owner).items())
-            if name not in ("__abstractmethods__",)
+            if name != "__abstractmethods__"
         ],
         "a name in torch": [
             (one.__name__, name, id(getattr(one, name, None)))
@@ -292,13 +308,19 @@ def _state(shell: Any) -> dict[str, Any]:
             )
             for name in names
         ],
-        "a hook on modules": [len(getattr(hooks, n) or ()) for n in dir(hooks) if n.startswith("_global_") and n.endswith("hooks")],
+        "a hook on modules": [
+            len(getattr(hooks, n) or ())
+            for n in dir(hooks)
+            if n.startswith("_global_") and n.endswith("hooks")
+        ],
         "the memory history": torch._C._cuda_isHistoryEnabled(),
         "a recording": len(recording._running),
         "an event of the shell": {k: len(v) for k, v in shell.events.callbacks.items()},
         "a transformer": [len(manager.cleanup_transforms), len(manager.line_transforms)],
         "a magic": sorted(shell.magics_manager.magics["line"]),
-        "a completion": sorted(map(str, getattr(shell.strdispatchers.get("complete_command"), "strs", {}))),
+        "a completion": sorted(
+            map(str, getattr(shell.strdispatchers.get("complete_command"), "strs", {}))
+        ),
         "a hook of the publisher": len(shell.display_pub.hooks),
         "a thread": sorted(t.name for t in threading.enumerate() if "nbmem" in t.name),
         "the handler of Ctrl-C": signal.getsignal(signal.SIGINT),
@@ -313,12 +335,18 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         if "nbmem" in thread.name:
             thread.join(timeout=2)
     after = after | {"a thread": sorted(t.name for t in threading.enumerate() if "nbmem" in t.name)}
-    return [f"{what} ({before[what]} -> {after[what]})"[:300] for what in before if before[what] != after[what]]
+    return [
+        f"{what} ({before[what]} -> {after[what]})"[:300]
+        for what in before
+        if before[what] != after[what]
+    ]
 
 
 def main() -> int:
     """Try every function; 0 if every trial survived."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="one kind of fault, at the entry")
     parser.add_argument("--only", default="", help="only functions whose name contains this")
     parser.add_argument("--seeds", type=int, default=2, help="random lines of each function")

@@ -6,16 +6,17 @@ import importlib
 import itertools
 import sys
 import threading
+import time
 import weakref
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the heap is searched for torch's tensors")
 
-from torch import nn  # noqa: E402
 
-from nbmem.probes.holders import Care, pieces, reach, reached, walk, walk_in_pieces  # noqa: E402
+from nbmem.probes.holders import pieces, reach, reached, walk, walk_in_pieces  # noqa: E402
 from nbmem.probes.holders.graphs import Graphs  # noqa: E402
+from nbmem.probes.threads import at_work  # noqa: E402
 
 walking = importlib.import_module(
     "nbmem.probes.holders.walk"
@@ -228,43 +229,18 @@ def test_everything_that_refers_to_a_tensor_in_a_large_graph_costs_its_edges(mon
     assert counts[1] < 8 * counts[0]
 
 
-# --- what must not be read
-
-
-class Watched(Graphs):
-    touched: list = []  # noqa: RUF012
-
-    def of_tensor(self, tensor):
-        self.touched.append(id(tensor))
-        return super().of_tensor(tensor)
-
-
-@pytest.fixture
-def touched(monkeypatch):
-    Watched.touched = []
-    monkeypatch.setattr(reach, "Graphs", Watched)
-    return Watched.touched
-
-
-def test_what_may_not_be_touched_is_not_read(touched):
-    mine, theirs = kib(1), kib(2)
-    care = Care(may_touch=lambda thing: thing is not theirs)
-    found = walk({"mine": mine, "theirs": [theirs]}, care=care)
-    assert "mine" in rows(found)[1024]
-    assert 2048 not in rows(found)
-    assert not found.complete
-    assert id(theirs) not in touched
+# --- nothing is read while another thread may be using tensors
 
 
 @contextlib.contextmanager
-def a_thread_holds(thing, module="a_library"):
-    """A thread of a library that waits with something in a local of its own."""
+def a_thread(source, folder):
+    """A thread of a module of the user's, in the middle of something."""
     ready, done = threading.Event(), threading.Event()
-    code = "def work(batch, ready, done):\n    ready.set()\n    done.wait()\n"
-    space = {"__name__": module}
-    exec(code, space)
-    thread = threading.Thread(target=space["work"], args=(thing, ready, done))
-    del thing
+    space = {"__name__": "a_module", "ready": ready, "done": done, "time": time}
+    file = folder / "a_module.py"
+    file.write_text(f"def work():\n    ready.set()\n    {source}\n")
+    exec(compile(file.read_text(), str(file), "exec"), space)
+    thread = threading.Thread(target=space["work"], name="theirs")
     thread.start()
     ready.wait()
     try:
@@ -274,32 +250,35 @@ def a_thread_holds(thing, module="a_library"):
         thread.join()
 
 
-def test_what_other_threads_frames_reach_is_not_read_while_they_work(touched):
-    model = nn.Linear(16, 16, bias=False).cuda()
-    mine, theirs = kib(3), model.weight
-    with a_thread_holds([model]):
-        namespace = {"mine": mine, "model": model}
-        found = walk(namespace, care=Care(threads_at_work=True))
-        assert set(rows(found)) == {3072}
-        assert not touched  # no gradient and no graph of anybody's
-        assert not found.complete
-        assert id(theirs) not in touched
-    assert set(rows(walk({"mine": mine, "model": model}))) >= {3072, 1024}
+def test_nothing_is_read_while_a_thread_works(monkeypatch, tmp_path):
+    looked = []
+    monkeypatch.setattr(Graphs, "of_tensor", lambda _self, tensor: looked.append(tensor) or [])
+    with a_thread("while not done.is_set(): pass", tmp_path):
+        found = walk({"x": kib(1)})
+    assert found.hindered == ("theirs",)
+    assert not found.complete
+    assert rows(found) == {}
+    assert not looked
 
 
-def test_threads_that_hold_no_tensor_take_nothing_away():
-    with a_thread_holds([1, "a"]):
-        found = walk({"x": kib(1)}, care=Care(threads_at_work=True))
+@pytest.mark.parametrize("source", ["done.wait()", "while not done.is_set(): time.sleep(0.05)"])
+def test_a_thread_that_waits_or_sleeps_takes_nothing_away(source, tmp_path):
+    with a_thread(source, tmp_path):
+        while at_work():
+            time.sleep(0.001)
+        found = walk({"x": kib(1)})
     assert "x" in rows(found)[1024]
     assert found.complete
 
 
-def test_a_thread_in_the_users_code_may_use_all_that_the_notebook_names(touched):
-    x = kib(1)
-    with a_thread_holds([1], module="__main__"):
-        found = walk({"x": x}, care=Care(threads_at_work=True))
-    assert rows(found) == {}
-    assert not touched
+def test_a_thread_that_begins_to_work_ends_the_look(tmp_path):
+    namespace = {f"x{i}": kib(1) for i in range(2000)}
+    work = walk_in_pieces(namespace)
+    next(work)
+    with a_thread("while not done.is_set(): pass", tmp_path):
+        found, _ = run(work)
+    assert found.hindered == ("theirs",)
+    assert not found.complete
 
 
 # --- no code of the user's

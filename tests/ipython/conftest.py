@@ -35,11 +35,17 @@ class FakeTrace:
             raise RuntimeError("the recorder is broken")
         return self
 
-    def stop(self, error=None):
-        self.recorder.calls.append(("stop", self.name))
-        self.error = None if error is None else type(error).__name__
-        self.stopped += 1
-        return self
+    def end(self, error=None, enough=None):
+        if not self.stopped:
+            self.recorder.calls.append(("stop", self.name))
+            self.error = None if error is None else type(error).__name__
+            self.stopped += 1
+        return True
+
+    def look_no_more(self):
+        pass
+
+    interrupted = False
 
     def report(self, device=None):
         if self.recorder.nothing:

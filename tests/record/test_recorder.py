@@ -306,7 +306,8 @@ def test_a_full_ring_is_counted_and_said():
     recorder.start()
     for _ in range(5):
         model(batch()[0]).sum().backward()
-    session = recorder.stop("long")
+    recorder.close()
+    session = recorder.freeze("long")
     report = build_report(session)
     assert report.events <= 100
     assert report.dropped_events > 0

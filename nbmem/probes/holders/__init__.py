@@ -11,7 +11,6 @@ reads no saved tensor through the hooks that would compute it again.
 """
 
 from nbmem.probes.holders.walk import (
-    Care,
     Cut,
     Walk,
     reached,
@@ -20,4 +19,4 @@ from nbmem.probes.holders.walk import (
     walk_in_pieces,
 )
 
-__all__ = ["Care", "Cut", "Walk", "reached", "reached_from", "walk", "walk_in_pieces"]
+__all__ = ["Cut", "Walk", "reached", "reached_from", "walk", "walk_in_pieces"]

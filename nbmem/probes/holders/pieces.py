@@ -12,6 +12,8 @@ import gc
 import time
 from typing import TYPE_CHECKING, Any
 
+from nbmem.probes.threads import at_work
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
@@ -32,6 +34,7 @@ class Pieces:
 
     Attributes:
         ended: Whether the work came to its end.
+        hindered: Names of the threads that ended it, because they may be using tensors.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Pieces:
         go_on: Callable[[], bool] | None = None,
     ) -> None:
         self.ended = False
+        self.hindered: list[str] = []
         self._torch = torch
         self._steps = steps
         self._left = float("inf") if budget_s is None else budget_s
@@ -73,7 +77,14 @@ class Pieces:
             self._steps.close()
 
     def _piece(self) -> bool:
-        """Do one piece; False if it was the last."""
+        """Do one piece; False if it was the last.
+
+        None is done while another thread may be using tensors: autograd writes gradients and
+        graphs without the interpreter's lock, and a read beside it can be of freed memory.
+        """
+        self.hindered = at_work()
+        if self.hindered:
+            return False
         collecting = gc.isenabled()
         try:
             gc.disable()  # a walk makes some million short-lived objects

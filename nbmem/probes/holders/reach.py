@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Any
 from nbmem.probes.holders.graphs import Graphs
 from nbmem.probes.holders.kinds import Kind, Kinds
 from nbmem.probes.holders.storages import dispatches
-from nbmem.probes.holders.touch import ANYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 
-    from nbmem.probes.holders.touch import Touch
 
 PIECE = 1024
 """Objects that are asked together."""
@@ -52,11 +50,9 @@ class Reach:
         torch: The user's torch.
         barred: Objects that are not entered: the notebook's and the modules' dictionaries.
         cut: References that are passed over, as the ids of their two ends.
-        touch: What may be read of tensors and graphs.
 
     Attributes:
-        tensors: The tensors and storages that were reached and may be touched, by id.
-        untouched: Those that must not be touched, and nodes of graphs.
+        tensors: The tensors and storages that were reached, by id.
     """
 
     def __init__(
@@ -64,12 +60,9 @@ class Reach:
         torch: Any,
         barred: Iterable[object],
         cut: Collection[tuple[int, int]] = (),
-        touch: Touch = ANYTHING,
     ) -> None:
         self.tensors: dict[int, Any] = {}
-        self.untouched: dict[int, Any] = {}
         self._torch = torch
-        self._touch = touch
         self._graphs = Graphs(torch)
         self._kinds = Kinds(torch)
         self._held = list(barred)
@@ -280,11 +273,8 @@ class Reach:
         if kind is Kind.ARRAY:
             if thing.dtype.hasobject:
                 self._links[key] = list(filter(gc.is_tracked, thing.ravel().tolist()))
-        elif not self._touch.storage(thing):
-            self.untouched[key] = thing
         elif kind is Kind.NODE:
-            if self._touch.graph(thing):
-                self._links[key] = self._graphs.of_node(thing)
+            self._links[key] = self._graphs.of_node(thing)
         else:
             self.tensors[key] = thing
             if kind is Kind.TENSOR:
@@ -292,7 +282,7 @@ class Reach:
         return True
 
     def _links_of(self, key: int, tensor: Any) -> None:
-        links = self._graphs.of_tensor(tensor) if self._touch.graph(tensor) else []
+        links = self._graphs.of_tensor(tensor)
         if not dispatches(self._torch, type(tensor)):
             links += self._graphs.of_sparse(tensor)
         if links:

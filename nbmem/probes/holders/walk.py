@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.holders import HeldStorage, Holder, HolderKind
 from nbmem.probes.cuda import initialized_torch
 from nbmem.probes.holders.lost import all_tensors, holders_of_lost
 from nbmem.probes.holders.pieces import Pieces
 from nbmem.probes.holders.places import barred, places
 from nbmem.probes.holders.reach import Reach
 from nbmem.probes.holders.seen import SeenStorages
-from nbmem.probes.holders.threads import of_other_threads
-from nbmem.probes.holders.touch import Touch
 from nbmem.probes.holders.ways import Ways
 from nbmem.probes.holders.wording import Wording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
+    from nbmem.core.holders import HeldStorage, Holder
     from nbmem.probes.holders.places import Place
 
+PAUSE_S = 0.001
+"""Who goes on later than this has let something else run between two pieces."""
 _STRIDE = 32
 """Tensors between two moments at which the caller may stop it."""
 
@@ -34,10 +35,12 @@ class Walk:
     Attributes:
         by_device: The storages of each card by its CUDA ordinal, largest first.
         complete: Whether the look came to its end; else holders are missing, and storages.
+        hindered: Names of other threads that may have been using tensors, which ended the look.
     """
 
     by_device: dict[int, tuple[HeldStorage, ...]] = field(default_factory=dict)
     complete: bool = True
+    hindered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +56,11 @@ class Cut:
     edges: frozenset[tuple[int, int]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Care:
-    """What a look must not read because other threads may be writing it.
-
-    Attributes:
-        may_touch: Is asked of each tensor, storage and graph node before anything in it is read;
-            None allows all.
-        threads_at_work: Whether threads of the program may be computing now. Nothing is then read
-            of tensors that their frames reach, the notebook's names included where one of them
-            runs the user's own code; and no gradient and no graph if there are any.
-    """
-
-    may_touch: Callable[[Any], bool] | None = None
-    threads_at_work: bool = False
-
-
-def walk(  # noqa: PLR0913 - all but the first say what to leave out
+def walk(
     namespace: Mapping[str, Any],
     cut: Cut | None = None,
     met: Callable[[Iterable[Any]], None] | None = None,
     *,
-    care: Care | None = None,
     budget_s: float | None = None,
     go_on: Callable[[], bool] | None = None,
 ) -> Walk:
@@ -83,18 +69,17 @@ def walk(  # noqa: PLR0913 - all but the first say what to leave out
     Args:
         namespace: The notebook's names.
         cut: What to pass over, or None.
-        met: Is told the tensors that were met and whose graphs may be read; must not keep them.
-        care: What must not be read; None reads all.
+        met: Is told the tensors that were met, and must not keep them.
         budget_s: So many seconds of this thread's own it may take; None for as many as it needs.
         go_on: Is asked about every 6 ms whether to go on; must not run the user's code.
     """
     torch: Any = initialized_torch()
     if torch is None:
         return Walk()
-    look = _Look(torch, namespace, cut or Cut(), met, care or Care())
+    look = _Look(torch, namespace, cut or Cut(), met)
     pieces = Pieces(torch, look.steps(), budget_s, go_on)
     pieces.run()
-    return look.said(complete=pieces.ended)
+    return look.said(pieces)
 
 
 def walk_in_pieces(
@@ -102,7 +87,6 @@ def walk_in_pieces(
     cut: Cut | None = None,
     met: Callable[[Iterable[Any]], None] | None = None,
     *,
-    care: Care | None = None,
     budget_s: float | None = None,
 ) -> Generator[None, None, Walk]:
     """`walk()` in pieces of about 6 ms, between which the user's code may run.
@@ -114,7 +98,6 @@ def walk_in_pieces(
         namespace: As for `walk`.
         cut: As for `walk`.
         met: As for `walk`.
-        care: As for `walk`.
         budget_s: As for `walk`; what the caller does between the pieces does not count.
 
     Returns:
@@ -123,12 +106,13 @@ def walk_in_pieces(
     torch: Any = initialized_torch()
     if torch is None:
         return Walk()
-    look = _Look(torch, namespace, cut or Cut(), met, care or Care())
+    look = _Look(torch, namespace, cut or Cut(), met)
     pieces = Pieces(torch, look.steps(), budget_s)
     for _ in pieces.one_by_one():
-        look.alone = False
+        left = time.monotonic()
         yield
-    return look.said(complete=pieces.ended)
+        look.alone &= time.monotonic() - left < PAUSE_S
+    return look.said(pieces)
 
 
 def reached(namespace: Mapping[str, Any], cut: Cut | None = None) -> set[tuple[int, int]]:
@@ -183,46 +167,40 @@ class _Look:
         namespace: Mapping[str, Any],
         cut: Cut,
         met: Callable[[Iterable[Any]], None] | None,
-        care: Care,
     ) -> None:
         self.alone = True
         self._torch = torch
         self._namespace = namespace
         self._cut = cut
         self._met = met
-        self._care = care
         self._seen = SeenStorages(torch)
         self._complete = True
         self._holders: dict[tuple[int, int], list[Holder]] = defaultdict(list)
 
-    def said(self, *, complete: bool) -> Walk:
+    def said(self, pieces: Pieces) -> Walk:
         """What has been found up to now."""
-        return Walk(self._seen.by_device(self._holders), complete=complete and self._complete)
+        return Walk(
+            self._seen.by_device(self._holders),
+            complete=pieces.ended and self._complete,
+            hindered=tuple(pieces.hindered),
+        )
 
     def steps(self) -> Generator[None]:
         """The look, in short steps."""
         torch, namespace, seen = self._torch, self._namespace, self._seen
-        touch = Touch(self._care.may_touch)
-        if self._care.threads_at_work:
-            theirs: set[int] = set()
-            yield from of_other_threads(torch, namespace, theirs)
-            touch = Touch(self._care.may_touch, theirs)
         begun = [place for place in places(namespace) if not self._cut.place(place)]
-        if self._care.threads_at_work:
-            begun = [place for place in begun if place.kind is not HolderKind.THREAD]
         yield
-        reach = Reach(torch, barred(namespace), self._cut.edges, touch)
+        reach = Reach(torch, barred(namespace), self._cut.edges)
         yield from reach.steps([place.thing for place in begun])
-        if self._met is not None and touch.everything:
+        if self._met is not None:
             self._met(reach.tensors.values())
             yield
         yield from _see(seen, reach.tensors)
         ways = Ways(reach, seen.targets())
         yield from ways.steps()
         yield from self._name(begun, ways)
-        self._complete = ways.complete and touch.everything
-        if touch.everything:  # else what was not read would pass for lost
-            yield from self._name_lost(reach)
+        self._complete = ways.complete
+        yield from self._name_lost(reach)
 
     def _name(self, begun: list[Place], ways: Ways) -> Iterator[None]:
         """Every place's way to every storage that it reaches."""
