@@ -64,6 +64,10 @@ class Trace:
         """Take what somebody else has recorded."""
         self._opened, self._recording = session, None
 
+    def _itself(self) -> Self:
+        return self
+
+    @entry("this recording", otherwise=_itself)
     def start(self) -> Self:
         """Begin to record; a second call while it records does nothing.
 
@@ -72,16 +76,21 @@ class Trace:
         """
         from nbmem.record.recording import Recording
 
-        if self._recording is None or not self._recording.runs:
+        if not self.runs:
             self._reports.clear()
             self._recording = Recording(self.name)
             self._recording.start(self._new_recorder)
+            if self._recording.interrupted:
+                raise KeyboardInterrupt  # which `entry` delivers
         return self
 
-    def _itself(self, *_arguments: Any) -> Self:
+    def _without_a_look(self, error: BaseException | None = None) -> Self:
+        if self._recording is not None:
+            self._recording.close(error)
+            self._recording.freeze()
         return self
 
-    @entry("the end of the recording", otherwise=_itself)
+    @entry("the end of the recording", otherwise=_without_a_look)
     def stop(self, error: BaseException | None = None) -> Self:
         """End, and freeze what was recorded.
 
@@ -91,8 +100,8 @@ class Trace:
         Args:
             error: The exception that ended the run; only its text is kept.
         """
-        if self.end(error) and self._recording is not None:
-            self._recording.forget()
+        if self.end(error):
+            self.look_no_more()
             if self.interrupted:
                 raise KeyboardInterrupt  # which `entry` delivers
         return self
@@ -127,6 +136,16 @@ class Trace:
         self._reports.clear()
         self.look_no_more()
         return True
+
+    @property
+    def runs(self) -> bool:
+        """Whether it records now."""
+        return self._recording is not None and self._recording.runs
+
+    def lost(self, part: str, err: BaseException) -> None:
+        """Keep what went wrong, for `report`."""
+        if self._recording is not None:
+            self._recording.lost(part, err)
 
     @property
     def interrupted(self) -> bool:

@@ -41,7 +41,8 @@ def entry(
         part: What is lost with it, for the note: "the phases from here on".
         otherwise: Called with the same arguments after a fault, for what to return; it must not
             fail. None to return None.
-        lost: Leaves the note; None for the method `lost` of the function's first argument.
+        lost: Leaves the note; None for the method `lost` of the function's first argument. If that
+            has a method `take_interrupt`, it hands interrupts on itself.
     """
 
     def mark(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -50,9 +51,13 @@ def entry(
             try:
                 return function(*args, **kwargs)
             except KeyboardInterrupt:
-                if not can_deliver():
+                take = getattr(args[0], "take_interrupt", None) if args else None
+                if take is not None:
+                    take()
+                elif can_deliver():
+                    again = Delivery()  # noqa: F841 - this frame's end is what it waits for
+                else:
                     raise
-                again = Delivery()  # noqa: F841 - this frame's end is what it waits for
             except Exception as err:  # noqa: BLE001 - the one place for faults met by foreign code
                 _leave_note(lost or getattr(args[0], "lost", None), part, err)
             return None if otherwise is None else otherwise(*args, **kwargs)

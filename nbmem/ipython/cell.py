@@ -132,8 +132,8 @@ class CellHooks:
             exceeded = self._finish(cell, result)
             if exceeded is not None and getattr(result, "success", False):
                 self._fail(result, exceeded)
-        if cell.trace is not None:  # whatever failed above, nothing stays in
-            cell.trace.end(enough=bool)
+        if cell.trace is not None:  # whatever failed above
+            self._tracer.let_go(cell.trace)
 
     def number(self) -> int | None:
         """The 3 of `In [3]` for the cell that runs now, if it has one."""
@@ -152,7 +152,7 @@ class CellHooks:
             if cell.trace is not None:
                 with guest("end the trace"):
                     self._tracer.end(cell.trace, cell.options, None)
-                cell.trace.end(enough=bool)
+                self._tracer.let_go(cell.trace)
         self._failures.close()
 
     def _start(self, cell: RunningCell, line: str) -> None:

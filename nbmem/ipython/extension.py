@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.ipython.cell import CellHooks
 from nbmem.ipython.commands.base import Notebook
 from nbmem.ipython.completion import Completion
-from nbmem.ipython.guest import guest
+from nbmem.ipython.guest import guest, insist, shell_entry
 from nbmem.ipython.magics import Magics
 from nbmem.ipython.tracer import Tracer
 from nbmem.ipython.transformer import calls_of, insert_before_cell_magic, strip_memtrace_line
@@ -52,15 +52,17 @@ class Extension:
                 self._sidebar.open()
 
     def unload(self) -> None:
-        """Take all of it out; a trace that runs is shown."""
-        self.hooks.close()
+        """Take all of it out, whatever becomes of a part; a trace that runs is shown."""
+        insist("end what is traced", self.hooks.close)
         if self._sidebar is not None:
-            with guest("leave the sidebar"):
-                self._sidebar.close()
-        self._completion.remove()
-        self._magics.remove()
+            insist("leave the sidebar", self._sidebar.close)
+        insist("take the completion out", self._completion.remove)
+        insist("take the magics out", self._magics.remove)
+        events = self._shell.events
         for name in ("pre_run_cell", "post_run_cell"):
-            self._shell.events.unregister(name, getattr(self.hooks, name))
+            callback = getattr(self.hooks, name)
+            if callback in events.callbacks.get(name, ()):
+                events.unregister(name, callback)
         for chain in self._chains():
             if strip_memtrace_line in chain:
                 chain.remove(strip_memtrace_line)
@@ -93,20 +95,29 @@ def _sidebar(notebook: Notebook, before: Memory | None) -> Sidebar | None:
     return None
 
 
+@shell_entry("load the extension")
 def load_ipython_extension(shell: Any) -> None:
     """What `%load_ext nbmem` calls; loading twice changes nothing."""
-    if shell not in _LOADED:
-        extension = Extension(shell, _RELOADING.pop(shell, None))
+    if shell in _LOADED:
+        return
+    extension = Extension(shell, _RELOADING.pop(shell, None))
+    _LOADED[shell] = extension
+    try:
         extension.load()
-        _LOADED[shell] = extension
+    except BaseException:
+        del _LOADED[shell]
+        extension.unload()
+        raise
 
 
+@shell_entry("unload the extension")
 def unload_ipython_extension(shell: Any) -> None:
     """What `%unload_ext nbmem` calls: everything is undone."""
-    extension = _LOADED.pop(shell, None)
+    extension = _LOADED.get(shell)
     if extension is None:
         return
     extension.unload()
+    del _LOADED[shell]
     if calls_of("reload_extension"):
         _RELOADING[shell] = extension
     else:

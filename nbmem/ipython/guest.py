@@ -50,6 +50,19 @@ def guest(doing: str) -> Iterator[None]:
         )
 
 
+def insist(doing: str, release: Callable[[], _R]) -> _R | None:
+    """Take something out, with a second try: what stays in, stays for good.
+
+    Args:
+        doing: As for `guest`.
+        release: Takes it out; called again where it failed, so it must bear that.
+    """
+    for _ in range(2):
+        with guest(doing):
+            return release()
+    return None
+
+
 def shell_entry(
     doing: str, otherwise: Callable[..., Any] | None = None
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import dispatch
-from nbmem.ipython.guest import guest, say
+from nbmem.ipython.guest import guest, say, shell_entry
 from nbmem.ipython.options import OPTIONS, USAGE, CellOptions, parse_cell_line, parse_statement_line
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def _memtrace_help() -> str:
 
 
 def _nbmem(notebook: Notebook) -> Callable[..., None]:
+    @shell_entry("run this line")
     def nbmem(line: str, cell: str | None = None) -> None:
         with guest(f"run %nbmem {line}".rstrip()):
             dispatch(notebook, line, cell)
@@ -126,13 +127,14 @@ def _trace(notebook: Notebook, options: CellOptions, title: str, run: Callable[[
     return value
 
 
+@shell_entry("finish this statement")
 def _end(
     tracer: Tracer, trace: Trace, options: CellOptions, error: BaseException | None
 ) -> MemoryPeakExceededError | None:
-    with guest("finish this statement"):
+    try:
         return tracer.end(trace, options, error)
-    trace.end(error, bool)
-    return None
+    finally:
+        tracer.let_go(trace)
 
 
 def _block(title: str) -> AbstractContextManager[object]:

@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.errors import UsageError
-from nbmem.ipython.guest import guest, say
+from nbmem.core.interrupts import held_back
+from nbmem.ipython.guest import guest, insist, say
 from nbmem.ipython.kept import KeptTraces
 from nbmem.ipython.later import Later
 
@@ -93,7 +94,7 @@ class Tracer:
             )
             return None
         trace: Trace | None = None
-        with guest("start the trace"):
+        with held_back() as held, guest("start the trace"):
             if options.gpu is not None:
                 self.use_card(options.gpu)
             from nbmem import api
@@ -109,12 +110,12 @@ class Tracer:
             if self.watcher is not None:
                 with guest("show the progress line"):
                     self.watcher.trace_begun(title, options)
-            return trace
+            if trace.runs and not held.came:
+                return trace
         if trace is not None:  # it may have begun all the same
-            trace.end(enough=bool)
-            trace.look_no_more()
+            self.let_go(trace)
         self._running = None
-        say("this cell runs untraced.")
+        say("interrupted: this cell runs untraced." if held.came else "this cell runs untraced.")
         return None
 
     def end(
@@ -125,6 +126,15 @@ class Tracer:
         Returns:
             The error to fail the cell with, if its peak is above the limit that the user set.
         """
+        with held_back() as held:
+            exceeded = self._end(trace, options, error)
+        if held.came:
+            say("interrupted; what was recorded is kept.")
+        return exceeded
+
+    def _end(
+        self, trace: Trace, options: CellOptions, error: BaseException | None
+    ) -> MemoryPeakExceededError | None:
         over, place = self._stop(trace, error)
         self.last = trace
         self.kept.add(trace)
@@ -149,6 +159,15 @@ class Tracer:
             self.later.go_on(trace, partial(self._renew, trace, options, place))
         return exceeded
 
+    def let_go(self, trace: Trace) -> None:
+        """Where `end` has failed: nothing of the trace stays in."""
+        if trace.runs:
+            self._running = None
+            with held_back():
+                trace.stop()
+        if self.watcher is not None:
+            insist("end the progress line", self.watcher.trace_ended)
+
     def drop(self, trace: Trace, error: BaseException | None) -> None:
         """Stop a trace that has nothing to show: its cell never ran."""
         _, place = self._stop(trace, error)
@@ -159,12 +178,13 @@ class Tracer:
     def _stop(self, trace: Trace, error: BaseException | None) -> tuple[bool, Output | None]:
         """Stop a trace; returns whether it was looked to the end, and what its report replaces."""
         self._running = None
-        over, place = True, None
+        over, place, enough = True, None, None
+        with guest("know who waits"):
+            enough = self.later.enough()
         with guest("stop the trace"):
-            over = trace.end(error, self.later.enough())
+            over = trace.end(error, enough)
         if self.watcher is not None:
-            with guest("end the progress line"):
-                place = self.watcher.trace_ended()
+            place = insist("end the progress line", self.watcher.trace_ended)
         return over, place
 
     def _renew(self, trace: Trace, options: CellOptions, place: Output) -> None:

@@ -16,6 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import nbmem
+from nbmem.core.entry import entry
+from nbmem.core.faults import error_of
 from nbmem.live.messages import (
     USUAL_HZ,
     CellBegun,
@@ -106,7 +108,7 @@ class Hub:
 
     def open(self) -> None:
         """Say that nbmem is here."""
-        self._talk(self._push, Loaded(t_ms=now_ms(), package=nbmem.__version__))
+        self._talk(lambda: self._push(Loaded(t_ms=now_ms(), package=nbmem.__version__)))
 
     def cell_begun(self, cell: Cell) -> None:
         """A cell begins: from here on there are readings."""
@@ -138,9 +140,11 @@ class Hub:
 
     def close(self) -> None:
         """Say that nbmem goes, and end the thread."""
-        self._talk(self._push, Unloaded(t_ms=now_ms()))
-        self._closed.set()
-        self._awake.set()
+        try:
+            self._talk(lambda: self._push(Unloaded(t_ms=now_ms())))
+        finally:
+            self._closed.set()
+            self._awake.set()
         if self._thread is not None and os.getpid() == self._pid:
             self._thread.join(timeout=2)
             if self._reader is not None:
@@ -207,6 +211,11 @@ class Hub:
 
     # --- the thread
 
+    def lost(self, _part: str, err: Exception) -> None:
+        """A fault of the thread's own."""
+        self._give_up(err)
+
+    @entry("the live readings")
     def _run(self) -> None:
         while not self._closed.is_set():
             self._awake.wait()
@@ -273,7 +282,7 @@ class Hub:
         self._closed.set()
         self._awake.set()
         sentence = (
-            f"The live readings stopped: {type(err).__name__}: {err}. Your code and the reports "
+            f"The live readings stopped: {error_of(err)}. Your code and the reports "
             "are not affected. `%reload_ext nbmem` starts them again."
         )
         self._notes.append(sentence)

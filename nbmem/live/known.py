@@ -87,8 +87,7 @@ class KnownBytes:
                 storages = {(s.device, s.addr): s.size for _, s, _ in rows}
                 self._gradients = (rows[0][0], storages)
                 self._freed.clear()
-        turns = self.recorder.turns.turns[self._turns :]
-        self._turns += len(turns)
+        turns, self._turns = self.recorder.turns.since(self._turns)
         for turn in turns:
             if turn.kind != "zero_grad":
                 continue

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 300_000
 """Beyond this many, births and lifetimes decide alone (a note says so)."""
+MAX_FORWARDS = 256
+"""Kinds of forwards whose graphs are read: with varying lengths each step is a kind of its own."""
 STEP = 1_000
 """Tensors that are seen in one go: a few milliseconds."""
 _IN_GROUP = ".param_groups"
@@ -157,6 +159,8 @@ class IdentityLog:
         """
         if forward in self._forwards or self.unread is not None or not self._room():
             return
+        if forward is not None and len(self._forwards) >= MAX_FORWARDS:
+            return
         if forward is not None:
             self._forwards.add(forward)
         self.unread = why_unreadable()
@@ -246,7 +250,8 @@ class IdentityLog:
         self, mark: int, seen: Iterator[tensors.Seen], owner: Known | None
     ) -> Iterator[None]:
         while part := list(islice(seen, STEP)):
-            self._add(mark, part, owner)
+            if len(self._rows) < 2 * MAX_ROWS:  # those of the end have room of their own
+                self._extend(mark, part, owner)
             yield
 
     def training_bytes(self, mark: int) -> dict[int, int]:
@@ -261,10 +266,13 @@ class IdentityLog:
 
     def _add(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None = None) -> None:
         if self._room():
-            first = len(self._rows)
-            self._rows.extend([(mark, s, owner) for s in seen])
-            if owner is not None:
-                self.owned.append((first, len(self._rows)))
+            self._extend(mark, seen, owner)
+
+    def _extend(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None) -> None:
+        first = len(self._rows)
+        self._rows.extend([(mark, one, owner) for one in seen])
+        if owner is not None:
+            self.owned.append((first, len(self._rows)))
 
     def rows(self, first: int, last: int) -> list[tuple[int, tensors.Seen, Known | None]]:
         """What was seen, in order: the mark, the storage, whose it is."""

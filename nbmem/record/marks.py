@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from itertools import pairwise
+from array import array
+from bisect import bisect_left
+from dataclasses import fields
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +20,16 @@ from nbmem.core.session import Marks
 from nbmem.probes.cuda import Counters, device_count, read_counters
 
 if TYPE_CHECKING:
-    from nbmem.core.events import Events
+    from nbmem.core.events import Events, Ints
+
+_NAMES = tuple(field.name for field in fields(Counters))
+_VALUES = attrgetter(*_NAMES)
+_ACTIONS, _RESERVED = _NAMES.index("actions"), _NAMES.index("reserved")
+_WIDTH = 1 + len(_NAMES)
+"""Numbers of a reading: its mark and its counters. They take 64 bytes, objects took 460."""
+MAX_MARKS = 4_000_000
+"""Readings of one recording, 256 MiB for each card: half a million steps of a training loop. Later
+ones are left out, but for the last (a note says so)."""
 
 
 class MarkLog:
@@ -29,9 +41,14 @@ class MarkLog:
 
     def __init__(self, device: int | None) -> None:
         self._device = device
-        self.t_ns: list[int] = []
-        self._readings: list[dict[int, Counters]] = []
+        self.t_ns: array[int] = array("q")
+        self._read: dict[int, array[int]] = {}  # by card, _WIDTH numbers for each reading
         self._lock = threading.RLock()  # turns are told, and blocks begin, in any thread
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing but the last readings has room any more."""
+        return len(self.t_ns) >= MAX_MARKS
 
     def take(self) -> int:
         """Read the counters; returns the mark's index. Before CUDA there is only the time."""
@@ -39,22 +56,45 @@ class MarkLog:
         watched = range(count) if self._device is None else (self._device,)
         with self._lock:  # around the readings, too: a later mark must not hold an earlier one
             readings = {i: c for i in watched if i < count and (c := read_counters(i)) is not None}
+            mark = len(self.t_ns)
+            for index, counters in readings.items():
+                self._read.setdefault(index, array("q")).extend((mark, *_VALUES(counters)))
             self.t_ns.append(time.time_ns())
-            self._readings.append(readings)
-            return len(self.t_ns) - 1
+            return mark
+
+    def _table(self, device: int) -> Ints:
+        """Every reading of a card: its mark and its counters, a row each."""
+        with self._lock:
+            return np.array(self._read.get(device, ()), np.int64).reshape(-1, _WIDTH)
+
+    def _at(self, device: int, mark: int) -> Counters | None:
+        """The reading of a card at a mark; None if there is none."""
+        with self._lock:
+            read = self._read.get(device)
+            if not read:
+                return None
+            rows = len(read) // _WIDTH
+            row = mark - read[0]  # unless the card was away in between
+            if not (0 <= row < rows and read[row * _WIDTH] == mark):
+                row = bisect_left(range(rows), mark, key=lambda i: read[i * _WIDTH])
+                if row == rows or read[row * _WIDTH] != mark:
+                    return None
+            values = read[row * _WIDTH + 1 : (row + 1) * _WIDTH]
+        return Counters(**dict(zip(_NAMES, values, strict=True)))
 
     def devices(self) -> tuple[int, ...]:
         """Cards from which torch held memory or took some while the log was kept."""
-        used = set()
-        for readings in self._readings:
-            for index, counters in readings.items():
-                if counters.reserved or counters.actions != self.before_first(index):
-                    used.add(index)
-        return tuple(sorted(used))
+        used = []
+        for index in sorted(self._read):
+            table = self._table(index)
+            held, actions = table[:, 1 + _RESERVED], table[:, 1 + _ACTIONS]
+            if held.any() or (actions != self.before_first(index)).any():
+                used.append(index)
+        return tuple(used)
 
     def now(self, device: int) -> Counters | None:
         """The last reading of a card; None if there is none."""
-        return self._readings[-1].get(device) if self._readings else None
+        return self._at(device, len(self.t_ns) - 1) if self.t_ns else None
 
     def requested_between(self, first: int, last: int) -> dict[int, int]:
         """By how much the requested bytes of each card grew between two marks."""
@@ -62,22 +102,21 @@ class MarkLog:
 
     def growth(self, first: int, last: int) -> tuple[tuple[int, int, int], ...]:
         """Each card's ordinal, entries of its history and requested bytes between two marks."""
-        before, after = self._readings[first], self._readings[last]
         return tuple(
-            (i, c.actions - before[i].actions, c.requested - before[i].requested)
-            for i, c in after.items()
-            if i in before
+            (i, after.actions - before.actions, after.requested - before.requested)
+            for i in tuple(self._read)
+            if (before := self._at(i, first)) is not None
+            and (after := self._at(i, last)) is not None
         )
 
     def before_first(self, device: int) -> int:
         """The history's length at the first mark; 0 where CUDA came up after it."""
-        reading = self._readings[0].get(device)
+        reading = self._at(device, 0)
         return reading.actions if reading is not None else 0
 
     def were_reset(self, device: int) -> bool:
         """Whether the user's reset_accumulated_memory_stats() took the places away."""
-        entries = [r[device].actions for r in self._readings if device in r]
-        return any(after < before for before, after in pairwise(entries))
+        return bool((np.diff(self._table(device)[:, 1 + _ACTIONS]) < 0).any())
 
     def place(self, device: int, events: Events, entries_before: int | None) -> Marks:
         """Find each mark in a card's events.
@@ -87,21 +126,20 @@ class MarkLog:
             events: The card's events.
             entries_before: The history's length just before event 0; None to go by the clock.
         """
-        nothing = Counters(
-            t_ns=0, actions=0, allocated=0, active=0, requested=0, reserved=0, peak_allocated=0
-        )
-        readings = [r.get(device, nothing) for r in self._readings]
+        table = np.zeros((len(self.t_ns), _WIDTH - 1), np.int64)
+        read = self._table(device)
+        table[read[:, 0]] = read[:, 1:]
+        column = dict(zip(_NAMES, table.T, strict=True))
         t_ns = np.array(self.t_ns, np.int64)
         if entries_before is None:
             position = np.searchsorted(events.t_ns, t_ns).astype(np.int64)
         else:
-            entries = np.array([c.actions for c in readings], np.int64) - entries_before
-            position = np.clip(entries, 0, len(events))
+            position = np.clip(column["actions"] - entries_before, 0, len(events))
         return Marks(
             t_ns=t_ns,
             position=position,
-            allocated=np.array([c.allocated for c in readings], np.int64),
-            active=np.array([c.active for c in readings], np.int64),
-            requested=np.array([c.requested for c in readings], np.int64),
-            reserved=np.array([c.reserved for c in readings], np.int64),
+            allocated=column["allocated"],
+            active=column["active"],
+            requested=column["requested"],
+            reserved=column["reserved"],
         )

@@ -26,10 +26,10 @@ from nbmem.probes.training import TrainingHooks
 from nbmem.record.freeze import freeze
 from nbmem.record.holders import matters
 from nbmem.record.identities import IdentityLog
-from nbmem.record.marks import MarkLog
+from nbmem.record.marks import MAX_MARKS, MarkLog
 from nbmem.record.program import ProgramLog
 from nbmem.record.sampler import Sampler
-from nbmem.record.turns import TurnLog
+from nbmem.record.turns import MAX_TURNS, TurnLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -210,6 +210,12 @@ class Recorder:
             notes: What to say beside the recorder's own notes.
         """
         with held_back() as held:
+            if self.turns.dropped or self.marks.full:
+                self.note(
+                    f"This recording is longer than {MAX_TURNS} changes of phase and {MAX_MARKS} "
+                    "readings: phases are told apart in its latest part only, and steps are "
+                    "counted from there."
+                )
             if self.turns.unheard:
                 self.note(
                     f"{self.turns.unheard} changes of phase were not heard, because another thread "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.core.entry import entry, lost_sentence
 from nbmem.core.faults import error_of
+from nbmem.core.interrupts import held_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,14 +111,21 @@ class Recording:
         Returns:
             Whether it is over.
         """
-        if self.recorder is None or self.outer is not None or self.recorder.interrupted:
+        if self.recorder is None or self.outer is not None:
+            return True
+        self.interrupted |= self.recorder.interrupted
+        if self.interrupted:
             return True
         if self._looking is None:
             self._looking = self.recorder.look()
         self._left = True
-        for _ in self._looking:
-            if enough is not None and enough():
-                return False
+        with held_back() as held:
+            for _ in self._looking:
+                if held.came:
+                    self.interrupted = True
+                    return True
+                if enough is not None and enough():
+                    return False
         self._left = False
         return True
 
@@ -136,6 +144,10 @@ class Recording:
         self._looking = None
         if not self.runs:
             self.recorder = None
+
+    def take_interrupt(self) -> None:
+        """Keep in mind that Ctrl-C came: whoever called hands it on when all is done."""
+        self.interrupted = True
 
     def lost(self, part: str, err: BaseException) -> None:
         """Keep what went wrong."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["forward", "inference", "recompute", "backward", "optimizer", "zero_grad"]
 
+MAX_TURNS = 1_000_000
+"""Turns of one recording, 80 MiB: then the older half goes, and a note says so."""
 PATIENCE_S = 1
 """How long a thread waits to be heard; then it is passed over. A turn takes microseconds."""
 
@@ -89,12 +91,14 @@ class TurnLog:
         program: Remembers how modules were called.
 
     Attributes:
-        turns: Of every thread, in the order in which they were told.
+        turns: Of every thread, in the order in which they were told; the latest.
+        dropped: Turns that went before them.
         unheard: Turns that came while another thread was heard for too long.
     """
 
     def __init__(self, marks: MarkLog, identities: IdentityLog, program: ProgramLog) -> None:
         self.turns: list[Turn] = []
+        self.dropped = 0
         self.unheard = 0
         self._loops: list[Loop] = []
         self._mine = threading.local()
@@ -126,9 +130,7 @@ class TurnLog:
 
     def home(self) -> int:
         """The number of this thread's loop: the recorder's own thread runs the cells."""
-        loop = self._loop(in_backward=False)
-        assert loop is not None  # noqa: S101 - only a thread of the engine's has none
-        return loop.number
+        return self._mine_or_new().number
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
@@ -158,11 +160,17 @@ class TurnLog:
             self._lock.release()
 
     def _loop(self, *, in_backward: bool) -> Loop | None:
+        if self._marks.full:
+            return None
         loop: Loop | None = getattr(self._mine, "loop", None)
         if loop is None and in_backward:
             # A thread of the engine's computes for the thread that waits for it.
             waiting = [loop for loop in self._loops if loop.busy == "backward"]
             return waiting[0] if len(waiting) == 1 else None
+        return self._mine_or_new()
+
+    def _mine_or_new(self) -> Loop:
+        loop: Loop | None = getattr(self._mine, "loop", None)
         if loop is None:
             loop = self._mine.loop = Loop(len(self._loops))
             self._loops.append(loop)
@@ -174,7 +182,15 @@ class TurnLog:
     ) -> int:
         mark = self._marks.take()
         self.turns.append(Turn(kind, begins, mark, key, closure, loop.number))
+        if len(self.turns) >= MAX_TURNS:
+            self.dropped += MAX_TURNS // 2
+            del self.turns[: MAX_TURNS // 2]
         return mark
+
+    def since(self, count: int) -> tuple[list[Turn], int]:
+        """The turns after so many, as far as they are kept, and how many there were in all."""
+        turns, dropped = self.turns, self.dropped
+        return turns[max(0, count - dropped) :], dropped + len(turns)
 
     def _others(self, loop: Loop) -> dict[int, bool]:
         """Other loops whose threads live, and whether each is inside of something."""

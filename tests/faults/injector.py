@@ -111,6 +111,7 @@ class Fault:
             once, at a line that `seed` chooses among the function's own and those inside it; only
             in this thread and in those that start while it is armed.
         seed: Chooses the line.
+        once: At the entry, fail at the first call only.
 
     Attributes:
         hits: How often the fault was met.
@@ -124,10 +125,12 @@ class Fault:
         *,
         at: Literal["entry", "line"] = "entry",
         seed: int = 0,
+        once: bool = False,
     ) -> None:
         self.target = target
         self.hits = 0
         self._error = error
+        self._once = once
         self._codes = frozenset(target.codes())
         self.line = _some_line(target, seed) if at == "line" else None
         self._code = target.function.__code__
@@ -166,6 +169,8 @@ class Fault:
 
     def _raised(self) -> BaseException:
         self.hits += 1
+        if self._once and self.line is None:
+            self.disarm()
         return self._error()
 
     def _trace(self, frame: Any, event: str, _argument: Any) -> Any:

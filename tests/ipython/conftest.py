@@ -45,7 +45,7 @@ class FakeTrace:
     def look_no_more(self):
         pass
 
-    interrupted = False
+    interrupted = runs = False
 
     def report(self, device=None):
         if self.recorder.nothing:

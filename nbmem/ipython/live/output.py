@@ -24,7 +24,6 @@ class Output:
         self._publisher = shell.display_pub
         self._parent = shell.kernel.get_parent()
         self._lock = threading.Lock()
-        self._publisher.register_hook(self._notice)
 
     def update(self, bundle: dict[str, Any]) -> None:
         """Replace what stands there.
@@ -45,6 +44,10 @@ class Output:
                     parent=self._parent,
                     ident=self._publisher.topic,
                 )
+
+    def watch(self) -> None:
+        """See the cell clear its output, from here on."""
+        self._publisher.register_hook(self._notice)
 
     def unwatch(self) -> None:
         """The cell ends: nothing clears its output any more."""

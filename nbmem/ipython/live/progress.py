@@ -34,6 +34,7 @@ class Progress:
         self._text = f"{title}: traced"
         self._due = time.monotonic() + INTERVAL_S
         show_bundle(self._bundle(), display_id=self._output.id)
+        self._output.watch()
 
     @entry("the line under the cell")
     def renew(self, sample: Sample) -> None:
@@ -47,9 +48,10 @@ class Progress:
 
     def end(self) -> Output | None:
         """Write no more; returns where the line stands, for what takes its place."""
-        output, self._output = self._output, None
+        output = self._output
         if output is not None:
             output.unwatch()
+        self._output = None
         return output
 
     def lost(self, _part: str, _err: Exception) -> None:

@@ -55,8 +55,10 @@ class Sidebar:
         """Undo it."""
         self._notebook.hooks.watcher = None
         self._notebook.tracer.watcher = None
-        self.hub.close()
-        self._comms.close()
+        try:
+            self.hub.close()
+        finally:
+            self._comms.close()
 
     # --- told by the hooks
 
@@ -88,11 +90,13 @@ class Sidebar:
 
     def trace_ended(self) -> Output | None:
         """It has ended; returns where the line stands that its report is to replace."""
-        progress, self._progress = self._progress, None
+        progress = self._progress
         if progress is None:
             return None
         self.hub.watchers[:] = [one for one in self.hub.watchers if one != progress.renew]
-        return progress.end()
+        place = progress.end()
+        self._progress = None
+        return place
 
     def reported(self, trace: Trace, device: int | None) -> None:
         """Its report is shown."""

@@ -1,0 +1,58 @@
+"""A fault anywhere in capture changes nothing of the user's, leaves nothing behind, and is said."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="capture watches torch")
+
+from tests.faults import capture
+
+PARTS = 2
+"""Tests, for as many workers."""
+RARELY = 8
+"""One function in so many is tried here; `python -m tests.faults.capture` tries all."""
+
+
+@pytest.fixture(scope="module")
+def targets():
+    return capture.met()
+
+
+def test_a_notebook_without_a_fault_is_the_users_own():
+    trial = capture.notebook()
+    assert capture.trouble(trial, capture.usual(), "Exception") is None
+    assert all(trial.sessions)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_any_function_may_fail(targets, part):
+    assert len(targets) > 400
+    kinds = list(capture.ERRORS)
+    lost = {}
+    for count, target in enumerate(targets[part :: PARTS * RARELY]):
+        error = kinds[count % len(kinds)]
+        why, _ = capture.attempt(target, error)
+        if why:
+            lost[target.name, error] = why
+    assert not lost
+
+
+@pytest.mark.parametrize("error", capture.ERRORS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nbmem.record.recorder.Recorder.start",
+        "nbmem.record.recorder.Recorder.close",
+        "nbmem.record.recorder.Recorder.look",
+        "nbmem.record.recorder.Recorder.freeze",
+        "nbmem.record.turns.TurnLog.forward_ends",
+        "nbmem.probes.training.TrainingHooks.install",
+        "nbmem.probes.history.HistoryProbe.take",
+    ],
+)
+def test_the_stages_of_a_recording_may_fail(targets, name, error):
+    target = next(one for one in targets if one.name == name)
+    why, hits = capture.attempt(target, error)
+    assert why is None
+    assert hits
