@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import dispatch
-from nbmem.ipython.guest import guest, say, shell_entry
+from nbmem.ipython.guest import guest, insist, say, shell_entry
 from nbmem.ipython.options import OPTIONS, USAGE, CellOptions, parse_cell_line, parse_statement_line
 
 if TYPE_CHECKING:
@@ -114,12 +114,16 @@ def _trace(notebook: Notebook, options: CellOptions, title: str, run: Callable[[
     if trace is None:
         with _block(title) if inside else nullcontext():
             return run()
+    error: BaseException | None = None
     try:
         value = run()
     except BaseException as err:
-        _end(tracer, trace, options, err)
+        error = err
         raise
-    exceeded = _end(tracer, trace, options, None)
+    finally:
+        exceeded = _end(tracer, trace, options, error)
+        del error
+        insist("end the trace", partial(tracer.let_go, trace))
     if exceeded is not None:
         raise exceeded
     if trace.interrupted:  # Ctrl-C came while nbmem finished: it was meant for the cell
@@ -131,10 +135,7 @@ def _trace(notebook: Notebook, options: CellOptions, title: str, run: Callable[[
 def _end(
     tracer: Tracer, trace: Trace, options: CellOptions, error: BaseException | None
 ) -> MemoryPeakExceededError | None:
-    try:
-        return tracer.end(trace, options, error)
-    finally:
-        tracer.let_go(trace)
+    return tracer.end(trace, options, error)
 
 
 def _block(title: str) -> AbstractContextManager[object]:

@@ -106,6 +106,8 @@ class Tracer:
                 namespace=self._shell.user_ns,
             )
             trace.start()
+            if not trace.runs and not held.came:
+                trace.report()  # says why
             self._running = title
             if self.watcher is not None:
                 with guest("show the progress line"):
@@ -161,10 +163,9 @@ class Tracer:
 
     def let_go(self, trace: Trace) -> None:
         """Where `end` has failed: nothing of the trace stays in."""
-        if trace.runs:
-            self._running = None
-            with held_back():
-                trace.stop()
+        self._running = None
+        with held_back():
+            trace.stop()
         if self.watcher is not None:
             insist("end the progress line", self.watcher.trace_ended)
 

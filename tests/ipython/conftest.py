@@ -45,7 +45,15 @@ class FakeTrace:
     def look_no_more(self):
         pass
 
-    interrupted = runs = False
+    interrupted = False
+
+    @property
+    def runs(self):
+        return ("start", self.name) in self.recorder.calls and not self.stopped
+
+    def stop(self, error=None):
+        self.end(error)
+        return self
 
     def report(self, device=None):
         if self.recorder.nothing:
