@@ -73,7 +73,7 @@ def error_of(err: BaseException) -> str:
     """An exception as a note shows it; an exception may fail to show itself, too."""
     try:
         text = "".join(c if c.isprintable() else " " for c in repr(err))
-    except Exception:  # noqa: BLE001 - its repr() is somebody's code
+    except BaseException:  # noqa: BLE001 - its repr() is somebody's code, and may even exit
         return type(err).__name__
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 

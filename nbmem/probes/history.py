@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.entry import entry
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.probes.cuda import import_torch, initialized_torch
-from nbmem.probes.lent import Wrapped
+from nbmem.probes.stand_in import Wrapped
 
 if TYPE_CHECKING:
     from nbmem.probes.lent import Lost

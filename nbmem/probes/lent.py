@@ -19,9 +19,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.entry import caller, entry
+from nbmem.probes.compiler import pass_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from types import CodeType, FrameType
 
     Ended = Callable[[], None]
@@ -80,14 +81,20 @@ class LentMethod:
         self._begins = begins
         self._by = by
         self._inside = Inside()
+        self._is_lent = False
         self.lost = lost
 
     def lend(self) -> None:
-        """Take the attribute's place."""
-        setattr(self._owner, self._name, self)
+        """Take the attribute's place, unless somebody else has taken it since."""
+        cls = LentMethod
+        pass_over(cls.__get__, cls.__call__, cls.__getattr__)
+        self._is_lent = True
+        if self._owner.__dict__.get(self._name) is self._original:
+            setattr(self._owner, self._name, self)
 
     def give_back(self) -> None:
         """Put back what was there before, unless somebody else has replaced it since."""
+        self._is_lent = False
         if self._owner.__dict__.get(self._name) is self:
             setattr(self._owner, self._name, self._original)
 
@@ -97,11 +104,22 @@ class LentMethod:
             return method
         return self._lent(thing, method, sys._getframe(1))  # noqa: SLF001 - who looks it up
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What a call through the class's dictionary does."""
+        return self._original(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        # Dynamo's guards ask what stands in the class's dictionary for `__defaults__` and the like.
+        return getattr(object.__getattribute__(self, "_original"), name)
+
     def _as_before(self, _thing: Any, method: Any, _frame: FrameType) -> Any:
         return method
 
     @entry("the phases from here on", otherwise=_as_before)
     def _lent(self, thing: Any, method: Any, frame: FrameType) -> Any:
+        if not self._is_lent:  # a patch of the user's own was taken out later than we were
+            self.give_back()
+            return method
         if not (calls_at_once(frame) if self._by is None else frame.f_code is self._by):
             return method
         told = self._begins(thing, frame)
@@ -113,7 +131,7 @@ class LentMethod:
             inside.busy = False
             told()
 
-        call = _call(method, ended, self.lost)
+        call = call_that_tells(method, ended, self.lost)
         inside.busy = True  # last: an interrupt before it ends the call, and so puts it right
         return call
 
@@ -144,6 +162,8 @@ class LentAttribute:
 
     def lend(self) -> None:
         """Stand before the instances' own attribute."""
+        cls = LentAttribute
+        pass_over(cls.__get__, cls.__set__, cls.__delete__)
         if self._name not in self._owner.__dict__:
             setattr(self._owner, self._name, self)
 
@@ -175,68 +195,6 @@ class LentAttribute:
             self._read(thing, frame)
 
 
-class LentName:
-    """A name in a module of torch's, behind which stands an object of which one method is called.
-
-    Args:
-        module: The module.
-        name: The name in it.
-        path: Attributes from the object to the method: `("_execution_engine", "run_backward")`.
-        begins: Told the calling frame before each call; returns what is to be told of its end.
-        lost: Leaves a note of a fault.
-    """
-
-    def __init__(
-        self,
-        module: Any,
-        name: str,
-        path: tuple[str, str],
-        begins: Callable[[FrameType], Ended | None],
-        lost: Lost,
-    ) -> None:
-        self._module, self._name = module, name
-        self._stand_in = _StandIn(getattr(module, name), path, begins, lost)
-
-    def lend(self) -> None:
-        """Take the name."""
-        setattr(self._module, self._name, self._stand_in)
-
-    def give_back(self) -> None:
-        """Put back what was there before, unless somebody else has taken the name since."""
-        if getattr(self._module, self._name, None) is self._stand_in:
-            setattr(self._module, self._name, self._stand_in.original)
-
-
-class _StandIn:
-    """An object of which everything is the original's, but for one path to a call."""
-
-    def __init__(
-        self,
-        original: Any,
-        path: tuple[str, ...],
-        begins: Callable[[FrameType], Ended | None],
-        lost: Lost,
-    ) -> None:
-        self.original = original
-        self._path = path
-        self._begins = begins
-        self.lost = lost
-
-    def _as_before(self, name: str) -> Any:
-        return getattr(self.original, name)
-
-    @entry("the phases from here on", otherwise=_as_before)
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.original, name)
-        if name != self._path[0]:
-            return found
-        if len(self._path) > 1:
-            return _StandIn(found, self._path[1:], self._begins, self.lost)
-        frame = caller()
-        ended = None if frame is None else self._begins(frame)
-        return found if ended is None else _call(found, ended, self.lost)
-
-
 def calls_at_once(frame: FrameType) -> bool:
     """Whether what a frame looks up just now is a method that its next step calls.
 
@@ -246,46 +204,8 @@ def calls_at_once(frame: FrameType) -> bool:
     return code[at] in _LOOK_UPS and (not _IN_ONE or bool(code[at + 1] & 1))
 
 
-def _call(method: Any, ended: Ended, lost: Lost) -> Call:
+def call_that_tells(method: Any, ended: Ended, lost: Lost) -> Call:
+    """A callable for one call, without a frame of ours."""
     call = Call(method)
     call.ended, call.lost = ended, lost
     return call
-
-
-class Wrapped:
-    """A function of a module, told before each call; for what nobody looks up but torch itself.
-
-    Args:
-        module: The module.
-        name: The function's name.
-        told: Told the arguments before the call.
-        lost: Leaves a note of a fault.
-    """
-
-    def __init__(self, module: Any, name: str, told: Callable[..., None], lost: Lost) -> None:
-        self._module, self._name = module, name
-        self._told = told
-        self.lost = lost
-        self._original: Any = None
-        self._wrapper: Any = None
-
-    def lend(self) -> None:
-        """Stand before the function."""
-        original = self._original = getattr(self._module, self._name)
-
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            self._tell(args, kwargs)
-            return original(*args, **kwargs)
-
-        self._wrapper = wrapper
-        setattr(self._module, self._name, wrapper)
-
-    def give_back(self) -> None:
-        """Put the function back, unless somebody else has replaced it since."""
-        if self._wrapper is not None and getattr(self._module, self._name, None) is self._wrapper:
-            setattr(self._module, self._name, self._original)
-
-    @entry("what became of the memory history")
-    def _tell(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self._told(*args, **kwargs)

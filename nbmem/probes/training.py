@@ -20,11 +20,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbmem.probes.compiler import Compilations
 from nbmem.probes.cuda import import_torch
 from nbmem.probes.holders.objects import locals_of
-from nbmem.probes.lent import LentAttribute, LentMethod, LentName
+from nbmem.probes.lent import LentAttribute, LentMethod
+from nbmem.probes.stand_in import LentName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -77,6 +80,8 @@ class TrainingHooks:
         self._lent: list[LentMethod | LentAttribute | LentName] = []
         self._listening = False
         self._pid = os.getpid()
+        self._compilations = Compilations(self._step_aside, self._come_back, lost)
+        self._moving = threading.RLock()
 
     def install(self) -> None:
         """Begin to tell the listener. Needs torch; parts that this torch lacks stay out."""
@@ -101,14 +106,28 @@ class TrainingHooks:
             self._lend(LentAttribute(optimizer, name, read, lost, by_step))
         for owner in (optimizer, module):
             self._lend(LentMethod(owner, "zero_grad", self._zero_grad, lost))
+        self._compilations.watch()
         self._listening = True
 
     def remove(self) -> None:
         """Put everything back as it was."""
         self._listening = False
-        while self._lent:
-            self._lent[-1].give_back()
-            self._lent.pop()
+        self._compilations.watch_no_more()
+        with self._moving:
+            while self._lent:
+                self._lent[-1].give_back()
+                self._lent.pop()
+
+    def _step_aside(self) -> None:
+        """Give everything back while something is compiled."""
+        with self._moving:
+            for part in self._lent:
+                part.give_back()
+
+    def _come_back(self) -> None:
+        with self._moving:
+            for part in self._lent:
+                part.lend()
 
     def _lend(self, part: LentMethod | LentAttribute | LentName) -> None:
         self._lent.append(part)

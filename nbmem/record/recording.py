@@ -165,5 +165,5 @@ def _text_of(error: BaseException | None) -> str | None:
 
     try:
         return error_text(error)
-    except Exception:  # noqa: BLE001 - the user's `__str__`
+    except BaseException:  # noqa: BLE001 - the user's `__str__`, which may even exit
         return None if error is None else error_of(error)

@@ -71,8 +71,8 @@ RELEASES = (
     "nbmem.probes.history.HistoryProbe.stop",
     "nbmem.probes.lent.LentAttribute.give_back",
     "nbmem.probes.lent.LentMethod.give_back",
-    "nbmem.probes.lent.LentName.give_back",
-    "nbmem.probes.lent.Wrapped.give_back",
+    "nbmem.probes.stand_in.LentName.give_back",
+    "nbmem.probes.stand_in.Wrapped.give_back",
     "nbmem.probes.training.TrainingHooks.remove",
     "nbmem.record.sampler.Sampler.stop",
 )

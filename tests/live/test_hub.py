@@ -179,8 +179,8 @@ def test_a_broken_reading_is_one_note_and_the_end(hub, reader, sent):
     (note,) = sent
     assert isinstance(note, Note)
     assert note.sentence == (
-        "The live readings stopped: ValueError('gone'). Your code and the reports are not affected. "
-        "`%reload_ext nbmem` starts them again."
+        "The live readings stopped: ValueError('gone'). Your code and the reports are not "
+        "affected. `%reload_ext nbmem` starts them again."
     )
     assert hub.memory().notes == (note.sentence,)
 

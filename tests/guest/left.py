@@ -1,0 +1,55 @@
+"""What nbmem puts things into, as it is now: equal before and after whatever is a guest's visit."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import threading
+from typing import Any
+
+import torch
+
+import nbmem.record.recording
+
+
+def state() -> dict[str, Any]:
+    """All of torch and of the interpreter in which something of nbmem's could stay."""
+    hooks = torch.nn.modules.module
+    classes = (torch.nn.Module, torch.optim.Optimizer)
+    return {
+        "a class of torch's": [
+            (owner.__name__, name, id(value))
+            for owner in classes
+            for name, value in sorted(vars(owner).items())
+            if name != "__abstractmethods__"
+        ],
+        "a name in torch": [
+            (name, id(getattr(module, name, None)))
+            for module, names in (
+                (torch.autograd.graph, ("Variable", "log", "_engine_run_backward")),
+                (torch._C, ("_cuda_record_memory_history",)),
+            )
+            for name in names
+        ],
+        "a hook on modules": [
+            len(getattr(hooks, name) or ())
+            for name in sorted(vars(hooks))
+            if name.startswith("_global_") and name.endswith("hooks")
+        ],
+        "a recording": len(nbmem.record.recording._running),
+        "a thread": sorted(t.name for t in threading.enumerate() if "nbmem" in t.name),
+        "the handler of Ctrl-C": signal.getsignal(signal.SIGINT),
+        "the garbage collector": gc.isenabled(),
+        "the level of torch's logger": logging.getLogger("torch.autograd.graph").level,
+        "torch functions": torch._C._is_torch_function_all_disabled(),
+        "gradients": torch.is_grad_enabled(),
+    }
+
+
+def left(before: dict[str, Any]) -> list[str]:
+    """What differs from an earlier `state()`, in words."""
+    after = state()
+    return [
+        f"{what}: {before[what]} -> {after[what]}" for what in before if before[what] != after[what]
+    ]

@@ -1,0 +1,18 @@
+"""Threads train as they like while they are traced: the process lives, the values are theirs."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.guest import threads
+
+STEPS = {"cpu": 24, "cuda": 8}
+"""A fraction of what `python -m tests.guest.threads` does; there a fault is met for certain."""
+SCENES = [name for name in threads.SCENES if name != "asked"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", STEPS)
+def test_threads_train_under_a_trace_as_without(device):
+    outcome = threads.in_a_process(SCENES, device, seed=1, steps=STEPS[device])
+    assert outcome.status == 0, outcome.said
