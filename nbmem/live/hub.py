@@ -211,11 +211,7 @@ class Hub:
 
     # --- the thread
 
-    def lost(self, _part: str, err: Exception) -> None:
-        """A fault of the thread's own."""
-        self._give_up(err)
-
-    @entry("the live readings")
+    @entry("the live readings", lost=lambda _part, _err: None)
     def _run(self) -> None:
         while not self._closed.is_set():
             self._awake.wait()

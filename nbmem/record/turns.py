@@ -189,8 +189,7 @@ class TurnLog:
 
     def since(self, count: int) -> tuple[list[Turn], int]:
         """The turns after so many, as far as they are kept, and how many there were in all."""
-        turns, dropped = self.turns, self.dropped
-        return turns[max(0, count - dropped) :], dropped + len(turns)
+        return self.turns[max(0, count - self.dropped) :], self.dropped + len(self.turns)
 
     def _others(self, loop: Loop) -> dict[int, bool]:
         """Other loops whose threads live, and whether each is inside of something."""

@@ -45,8 +45,16 @@ CAPTURE = (
     "nbmem.ipython",
     "nbmem.devices",
 )
-THE_DOOR = ("nbmem.core.entry", "nbmem.core.interrupts", "nbmem.ipython.guest")
-"""What turns a fault into a note cannot itself be guarded by what turns a fault into a note."""
+THE_DOOR = (
+    "nbmem.core.entry",
+    "nbmem.core.interrupts",
+    "nbmem.ipython.guest",
+    "nbmem.probes.lent.LentAttribute.__get__",
+    "nbmem.probes.lent.LentAttribute.__set__",
+    "nbmem.probes.lent.LentMethod.__get__",
+)
+"""What turns a fault into a note cannot itself be guarded by what turns a fault into a note; and the
+two lines of a descriptor stand in torch's own path, where a guard would cost each inner call."""
 NOT_NBMEMS_OWN = (
     "nbmem.api.Trace.report",   # and what else a Python user calls by name, and wants to know of
     "nbmem.api.Trace.save",
