@@ -53,8 +53,8 @@ THE_DOOR = (
     "nbmem.probes.lent.LentAttribute.__set__",
     "nbmem.probes.lent.LentMethod.__get__",
 )
-"""What turns a fault into a note cannot itself be guarded by what turns a fault into a note; and the
-two lines of a descriptor stand in torch's own path, where a guard would cost each inner call."""
+"""What turns a fault into a note cannot itself be guarded by what turns a fault into a note; and
+the two lines of a descriptor stand in torch's own path, where a guard costs each inner call."""
 NOT_NBMEMS_OWN = (
     "nbmem.api.Trace.report",   # and what else a Python user calls by name, and wants to know of
     "nbmem.api.Trace.save",

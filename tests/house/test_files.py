@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MOST_LINES = 300
 LONGER = {
-    "nbmem/api.py": 380,  # a trace from its start to its widget: one object, whose methods are its use
-    "nbmem/record/identities.py": 330,  # what is seen while a cell runs, and where it is placed later
-    "nbmem/record/recorder.py": 330,  # start, close, look, freeze: a transaction is read in one piece
+    "nbmem/api.py": 380,  # a trace from its start to its widget: one object, used by its methods
+    "nbmem/record/identities.py": 330,  # what is seen while a cell runs, and is placed later
+    "nbmem/record/recorder.py": 330,  # a transaction is read in one piece
 }
 """Modules that would be harder to read in two."""
 TOP_LEVEL = {
