@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.errors import UsageError
+from nbmem.core.interrupts import held_back
 from nbmem.ipython.failure import FailureWatch
 from nbmem.ipython.guest import guest, say, shell_entry
 from nbmem.ipython.options import CellOptions, parse_cell_line
@@ -92,7 +93,8 @@ class CellHooks:
         """IPython is about to run a cell."""
         if running_cells() > 1:
             return
-        with guest("prepare this cell"):
+        # An interrupt in here would reach IPython before it has begun to run the cell.
+        with held_back(), guest("prepare this cell"):
             self._tracer.later.stop()
             self._abandon()
             number = self._next if info.store_history else None
@@ -127,13 +129,14 @@ class CellHooks:
         cell = self._running.pop(threading.get_ident(), None)
         if cell is None:  # the cell that loaded the extension
             return
-        with guest("finish this cell"):
-            self._next = self._shell.execution_count
-            exceeded = self._finish(cell, result)
-            if exceeded is not None and getattr(result, "success", False):
-                self._fail(result, exceeded)
-        if cell.trace is not None:  # whatever failed above
-            self._tracer.let_go(cell.trace)
+        with held_back():
+            with guest("finish this cell"):
+                self._next = self._shell.execution_count
+                exceeded = self._finish(cell, result)
+                if exceeded is not None and getattr(result, "success", False):
+                    self._fail(result, exceeded)
+            if cell.trace is not None:  # whatever failed above
+                self._tracer.let_go(cell.trace)
 
     def number(self) -> int | None:
         """The 3 of `In [3]` for the cell that runs now, if it has one."""
@@ -210,6 +213,9 @@ class CellHooks:
         stale = self._running.pop(threading.get_ident(), None)
         if stale is not None and stale.trace is not None:
             self._tracer.end(stale.trace, stale.options, KeyboardInterrupt("the cell never ended"))
+            self._tracer.let_go(stale.trace)
+        if not any(cell.trace is not None for cell in self._running.values()):
+            self._tracer.let_go_of_the_lost()
         if stale is not None and self.watcher is not None:
             self.watcher.cell_ended(stale, None)
 

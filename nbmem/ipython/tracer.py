@@ -67,6 +67,7 @@ class Tracer:
         self.later = Later(shell)
         self._shell = shell
         self._running: str | None = None
+        self._begun: Trace | None = None  # the last one, whoever else knows of it
 
     @property
     def running(self) -> str | None:
@@ -105,6 +106,7 @@ class Tracer:
                 device=options.device,
                 namespace=self._shell.user_ns,
             )
+            self._begun = trace
             trace.start()
             if not trace.runs and not held.came:
                 trace.report()  # says why
@@ -168,6 +170,11 @@ class Tracer:
             trace.stop()
         if self.watcher is not None:
             insist("end the progress line", self.watcher.trace_ended)
+
+    def let_go_of_the_lost(self) -> None:
+        """End what was begun and never ended, where an interrupt came before anybody knew of it."""
+        if self._begun is not None and self._running is not None:
+            self.let_go(self._begun)
 
     def drop(self, trace: Trace, error: BaseException | None) -> None:
         """Stop a trace that has nothing to show: its cell never ran."""
