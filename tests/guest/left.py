@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+import sys
 import threading
 from typing import Any
 
@@ -41,6 +42,13 @@ def state() -> dict[str, Any]:
         "a thread": sorted(t.name for t in threading.enumerate() if "nbmem" in t.name),
         "the handler of Ctrl-C": signal.getsignal(signal.SIGINT),
         "the garbage collector": gc.isenabled(),
+        "what finds modules": list(map(id, sys.meta_path)),
+        "who is told of compilations": [
+            len(getattr(handler, name))
+            for handler in [getattr(sys.modules.get("torch._dynamo"), "callback_handler", None)]
+            if handler is not None
+            for name in ("start_callbacks", "end_callbacks", "__dict__")
+        ],
         "the level of torch's logger": logging.getLogger("torch.autograd.graph").level,
         "torch functions": torch._C._is_torch_function_all_disabled(),
         "gradients": torch.is_grad_enabled(),
@@ -50,6 +58,8 @@ def state() -> dict[str, Any]:
 def left(before: dict[str, Any]) -> list[str]:
     """What differs from an earlier `state()`, in words."""
     after = state()
+    if not before["who is told of compilations"]:  # Dynamo was imported meanwhile
+        before = before | {"who is told of compilations": after["who is told of compilations"]}
     return [
         f"{what}: {before[what]} -> {after[what]}" for what in before if before[what] != after[what]
     ]

@@ -2,6 +2,8 @@
 
 import copy
 import re
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -158,6 +160,43 @@ def test_a_call_inside_what_is_compiled_is_part_of_the_graph():
         return compiled(torch.ones(2, 4)).tolist()
 
     assert_alike(program)
+
+
+FIRST_CELL = """
+import sys
+import torch, nbmem
+assert "torch._dynamo" not in sys.modules
+finders = list(sys.meta_path)
+with nbmem.trace(namespace={}) if sys.argv[1] == "traced" else torch.enable_grad():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x):
+        optimizer.zero_grad()
+        model.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+
+    step = torch.compile(step, backend="eager")
+    for _ in range(3):
+        step(torch.ones(2, 4))
+from torch._dynamo.utils import counters
+print(dict(counters["frames"]), dict(counters["stats"]), len(counters["graph_break"]))
+assert sys.meta_path == finders
+handler = torch._dynamo.callback_handler
+assert not handler.start_callbacks and not handler.end_callbacks and "clear" not in vars(handler)
+"""
+
+
+def test_what_is_compiled_in_the_very_cell_that_imports_the_compiler():
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", FIRST_CELL, how], check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+        for how in ("plain", "traced")
+    ]
+    assert said[0] == said[1] != ""
 
 
 def test_what_was_compiled_before_is_not_compiled_again():

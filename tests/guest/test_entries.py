@@ -1,0 +1,111 @@
+"""Whatever torch, IPython, a thread or the interpreter calls in nbmem has the guard of an entry."""
+
+import contextlib
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from nbmem import virtual  # noqa: E402
+from tests.faults import capture  # noqa: E402
+from tests.guest import threads  # noqa: E402
+from tests.guest.entries import Finder  # noqa: E402
+
+BY_NAME = "a person calls it by name, and wants to know what went wrong"
+ONLY_LOOKS_UP = "it looks up what is torch's own and calls what is guarded: nothing in it can fail"
+A_THREAD = "its thread is nbmem's own, and its body keeps its faults"
+ALLOWED = {
+    "nbmem.__getattr__": BY_NAME,
+    "nbmem.api.": BY_NAME,
+    "nbmem.ipython.extension.load_ipython_extension": BY_NAME,
+    "nbmem.ipython.extension.unload_ipython_extension": BY_NAME,
+    "nbmem.ipython.magics._memtrace.<locals>.memtrace": BY_NAME,
+    "nbmem.ipython.magics._nbmem.<locals>.nbmem": BY_NAME,
+    "nbmem.probes.holders.walk.walk": "the tests call it by name",
+    "nbmem.record.recorder.Recorder.so_far": "the tests call it by name",
+    "nbmem.probes.lent.LentAttribute.": ONLY_LOOKS_UP,
+    "nbmem.probes.lent.LentMethod.": ONLY_LOOKS_UP,
+    "nbmem.probes.stand_in.Wrapped.lend.<locals>.wrapper": ONLY_LOOKS_UP,
+    "nbmem.core.interrupts.Interrupts.take": "the interpreter calls it for Ctrl-C: an assignment",
+    "nbmem.record.sampler.Sampler._run": A_THREAD,
+    "nbmem.live.hub.Hub._run": A_THREAD,
+    "nbmem.probes.patience.patiently.<locals>.run": A_THREAD,
+}
+CELLS = (
+    f"%%memtrace\n{capture.TRAIN}",
+    f"%%memtrace big --stacks --no-widget\n{capture.TRAIN}",
+    f"%%memtrace\n{capture.FAIL}",
+    "%%memtrace --max-peak 1MiB\nx = torch.ones(1 << 20, device='cuda')",
+    "%%memtrace\nimport asyncio\nawait asyncio.sleep(0)",
+    "%%memtrace\nget_ipython().run_cell('1 + 1')",
+    (
+        "%%memtrace\ntorch.cuda.memory._record_memory_history()\n"
+        "torch.cuda.memory._record_memory_history(None)"
+    ),
+    "%%memtrace --nonsense\n1",
+    "%%memtrace\n1 +",
+    "x = %memtrace torch.ones(4, device='cuda')",
+    (
+        "import nbmem\nwith nbmem.trace('mine') as t, nbmem.phase('part'):\n"
+        "    kept = torch.ones(1, device='cuda')\nt"
+    ),
+    "print(t); t.report(); t.all_tips()",
+    *(
+        f"%nbmem {command}"
+        for command in (
+            *("", "report", "history", "top", "tips", "free", "free cache", "free kept", "gpu"),
+            *("off", "on", "nonsense", "diff", "mute checkpoint_kept", "unmute checkpoint_kept"),
+        )
+    ),
+)
+LINES = ("%nbmem re", "%nbmem free k", "%%memtrace --g", "%nbmem explain ")
+
+
+def notebook():
+    """A notebook that uses most of nbmem, loads it twice and lets go of it."""
+    with virtual.activated("T4"), capture._shell() as shell:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            capture._run(shell, capture.PREPARE)
+            shell.run_line_magic("load_ext", "nbmem")
+            for code in CELLS:
+                capture._run(shell, code)
+            for line in LINES:
+                shell.complete(line)
+            shell.run_line_magic("reload_ext", "nbmem")
+            shell.run_line_magic("unload_ext", "nbmem")
+        return said.getvalue()
+
+
+def threads_that_train():
+    with virtual.activated("T4"):
+        torch.ones(1, device="cuda")
+        for name, scene in threads.SCENES.items():
+            if name != "asked":
+                scene(threads.Stage("cuda", 2, 4, 1, {}, traced=True, traces=[]))
+
+
+@pytest.mark.parametrize("scenario", [notebook, threads_that_train])
+def test_nothing_is_called_from_outside_without_a_guard(scenario):
+    capture.notebook(loaded=False)  # what torch makes once
+    finder = Finder()
+    with finder.on():
+        scenario()
+    assert "nbmem.probes.lent.LentMethod.__get__" in finder.found  # or it finds nothing
+    new = {
+        name: caller
+        for name, caller in finder.found.items()
+        if not any(name == one or (one[-1] == "." and name.startswith(one)) for one in ALLOWED)
+    }
+    assert new == {}, "mark them with nbmem.core.entry.entry, or say in ALLOWED why not"
+
+
+def test_a_call_past_the_guard_is_found():
+    finder = Finder()
+    module = {"__name__": "nbmem.made"}
+    code = "def unguarded(): pass"
+    exec(compile(code, f"{threads.nbmem.__path__[0]}/made.py", "exec"), module)
+    with finder.on():
+        module["unguarded"]()
+    assert set(finder.found) == {"nbmem.made.unguarded"}
