@@ -34,6 +34,12 @@ def is_tensor(thing: object) -> bool:
     return torch is not None and issubclass(type(thing), torch.Tensor)
 
 
+def is_plain_sequence(thing: object) -> bool:
+    """Whether it is a list or a tuple and no more (`in` would ask a metaclass's `__eq__`)."""
+    kind = type(thing)
+    return kind is list or kind is tuple
+
+
 def is_parameter(tensor: object) -> bool:
     """Whether a tensor is a parameter; of a subclass torch notes it in an attribute."""
     torch: Any = loaded_torch()

@@ -13,6 +13,7 @@ from nbmem.probes.cuda import initialized_torch, loaded_torch
 from nbmem.probes.holders.storages import dispatches, place_of
 from nbmem.probes.modules import (
     children_of,
+    is_plain_sequence,
     is_tensor,
     is_training,
     named_modules,
@@ -116,7 +117,7 @@ def _rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int |
 
 def _first_rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
     for value in (*args, *kwargs.values()):
-        if type(value) in (list, tuple):
+        if is_plain_sequence(value):
             value = next(iter(value), None)  # noqa: PLW2901 - a list of inputs
         if is_tensor(value) and not dispatches(torch, type(value)):
             shape = torch.Tensor.shape.__get__(value)

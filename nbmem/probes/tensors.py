@@ -14,6 +14,7 @@ from nbmem.probes.modules import (
     is_module,
     is_optimizer,
     is_parameter,
+    is_plain_sequence,
     is_tensor,
     named_buffers,
     named_parameters,
@@ -116,7 +117,7 @@ def of_optimizer(optimizer: Any) -> Iterator[Seen]:
     """What an optimizer's state holds, and parameters that belong to no module."""
     for index, (parameter, state) in enumerate(states(optimizer)):
         for key, value in list(dict.items(state)):
-            for tensor in value if type(value) in (list, tuple) else (value,):
+            for tensor in value if is_plain_sequence(value) else (value,):
                 if is_tensor(tensor) and tensor is not parameter:
                     at = repr(key) if _plain(key) else "..."
                     seen = see(tensor, Category.OPTIMIZER_STATE, f".state[{index}][{at}]")
@@ -182,7 +183,7 @@ def _leaves(named: Any) -> Iterator[tuple[str, Any]]:
         kind = type(value)
         if is_tensor(value):
             yield name, value
-        elif depth < MAX_DEPTH and kind in (list, tuple):
+        elif depth < MAX_DEPTH and is_plain_sequence(value):
             queue.extend((f"{name}[{i}]", v, depth + 1) for i, v in enumerate(value[:MAX_ITEMS]))
         elif depth < MAX_DEPTH and issubclass(kind, dict):
             items = islice(list(dict.items(value)), MAX_ITEMS)
@@ -191,4 +192,5 @@ def _leaves(named: Any) -> Iterator[tuple[str, Any]]:
 
 def _plain(key: object) -> bool:
     """Whether a key can be written in a path without running code of its own."""
-    return type(key) in (str, int, bool)
+    kind = type(key)
+    return kind is str or kind is int or kind is bool
