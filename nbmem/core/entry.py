@@ -34,6 +34,7 @@ def entry(
     *,
     otherwise: Callable[..., Any] | None = None,
     lost: Callable[[str, Exception], None] | None = None,
+    interrupted: Callable[[], None] | None = None,
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Mark a function that foreign code calls.
 
@@ -41,8 +42,9 @@ def entry(
         part: What is lost with it, for the note: "the phases from here on".
         otherwise: Called with the same arguments after a fault, for what to return; it must not
             fail. None to return None.
-        lost: Leaves the note; None for the method `lost` of the function's first argument. If that
-            has a method `take_interrupt`, it hands interrupts on itself.
+        lost: Leaves the note; None for the method `lost` of the function's first argument.
+        interrupted: Called for an interrupt instead of delivering it; None for the first argument's
+            method `take_interrupt`, if it has one.
     """
 
     def mark(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -51,7 +53,7 @@ def entry(
             try:
                 return function(*args, **kwargs)
             except KeyboardInterrupt:
-                take = getattr(args[0], "take_interrupt", None) if args else None
+                take = interrupted or getattr(args[0] if args else None, "take_interrupt", None)
                 if take is not None:
                     take()
                 elif can_deliver():

@@ -71,4 +71,7 @@ def shell_entry(
     def lost(_part: str, err: Exception) -> None:
         say(f"could not {doing} ({error_of(err)}). Your code is not affected.")
 
-    return entry(doing, otherwise=otherwise, lost=lost)
+    def interrupted() -> None:  # IPython would print it as a fault of the callback's
+        say(f"interrupted before it could {doing}.")
+
+    return entry(doing, otherwise=otherwise, lost=lost, interrupted=interrupted)

@@ -33,6 +33,15 @@ _INFRASTRUCTURE = frozenset(
     )
 )
 """What keeps threads of its own in a kernel; editors bring some of it from folders of theirs."""
+_WAITING = frozenset(
+    (
+        *("wait", "wait_for", "join", "get", "acquire", "result", "select", "poll", "accept"),
+        *("_wait_for_tstate_lock", "_try_wait", "_worker", "_poll", "communicate"),
+        *("recv", "_recv", "recv_into", "recv_bytes", "read", "readinto", "readline", "getch"),
+    )
+)
+"""Functions of threading, queue, concurrent, selectors, socket, subprocess and multiprocessing in
+which a thread waits for another, or for the outside."""
 _SLEEP = re.compile(r"\bsleep\s*\(")
 
 
@@ -63,8 +72,8 @@ def _may_use_tensors(innermost: FrameType) -> bool:
 
 
 def _waits(frame: FrameType) -> bool:
-    """Whether a thread waits in Python's library, or in a call of sleep()."""
-    return _is_stdlib(frame) or _sleeps(frame)
+    """Whether a thread waits in a function of Python's library, or in a call of sleep()."""
+    return (frame.f_code.co_name in _WAITING and _is_stdlib(frame)) or _sleeps(frame)
 
 
 def _sleeps(frame: FrameType) -> bool:

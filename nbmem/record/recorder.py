@@ -131,6 +131,10 @@ class Recorder:
                     self._lost("the end of the recording", err)
             else:
                 return
+        while self.to_release:
+            _, release = self.to_release.pop()
+            with contextlib.suppress(BaseException):
+                release()
 
     def _close(self) -> None:
         if self.to_release:
