@@ -92,7 +92,7 @@ class Recorder:
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
         self.held: Walk | None = None
         self.facts: dict[str, Any] = {}
-        self._namespace = namespace or {}
+        self._namespace = {} if namespace is None else namespace  # an empty one may fill
         self._hooks = TrainingHooks(self.turns, self.lost)
         self._deafen: Callable[[], None] | None = None
         self.to_release: list[tuple[str, Callable[[], None]]] = []
