@@ -108,6 +108,10 @@ class LentMethod:
         """What a call through the class's dictionary does."""
         return self._original(*args, **kwargs)
 
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        return type(self._original)  # unittest.mock asks what it shall stand in for
+
     def __getattr__(self, name: str) -> Any:
         # Dynamo's guards ask what stands in the class's dictionary for `__defaults__` and the like.
         return getattr(object.__getattribute__(self, "_original"), name)

@@ -107,6 +107,7 @@ def test_what_stands_in_the_class_can_be_called_and_asked_as_the_original(owner,
     assert (entry.__name__, entry.__defaults__) == ("call", (1,))
     assert inspect.signature(entry) == inspect.signature(owner.call)
     assert not hasattr(entry, "nonsense")
+    assert inspect.isfunction(entry)
 
 
 def test_a_replacement_of_the_users_stays(owner, lent, told):

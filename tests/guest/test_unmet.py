@@ -244,6 +244,20 @@ def test_a_patch_by_mock_inside_comes_and_goes(owner, name):
     assert vars(owner)[name] is own
 
 
+@pytest.mark.parametrize("owner", [nn.Module, torch.optim.Optimizer])
+def test_a_mock_with_the_signature_of_torchs_method_is_made_as_without(owner):
+    own = vars(owner)["zero_grad"]
+    with nbmem.trace(namespace={}):
+        model = small()
+        thing = model if owner is nn.Module else torch.optim.SGD(model.parameters(), lr=0.1)
+        with mock.patch.object(owner, "zero_grad", autospec=True, side_effect=own) as patched:
+            thing.zero_grad()
+            with pytest.raises(TypeError, match="nonsense"):
+                thing.zero_grad(nonsense=True)
+        assert patched.called
+    assert vars(owner)["zero_grad"] is own
+
+
 @pytest.mark.parametrize(("owner", "name"), PATCHED)
 def test_a_patch_by_mock_that_ends_after_the_trace_puts_back_torchs_own(owner, name):
     own = vars(owner)[name]
