@@ -232,10 +232,11 @@ class Recorder:
     def so_far(self) -> Session:
         """What has been recorded up to now, while it goes on; never raises."""
         at_end = None
-        with self.guard("the memory history"):
-            self.marks.take()
-            at_end = self.history.take() if self.history.recording else None
-        return freeze(self, "so far", at_end, None)
+        with self.turns.alone():  # or others would tell what no mark is there for yet
+            with self.guard("the memory history"):
+                self.marks.take()
+                at_end = self.history.take() if self.history.recording else None
+            return freeze(self, "so far", at_end, None)
 
     # --- blocks of the user's own
 
