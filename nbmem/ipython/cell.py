@@ -126,12 +126,13 @@ class CellHooks:
         """IPython has run a cell, well or not; the newest ipykernel may bring no result."""
         if running_cells():
             return
+        with guest("count the cells"):
+            self._next = self._shell.execution_count
         cell = self._running.pop(threading.get_ident(), None)
         if cell is None:  # the cell that loaded the extension
             return
         with held_back():
             with guest("finish this cell"):
-                self._next = self._shell.execution_count
                 exceeded = self._finish(cell, result)
                 if exceeded is not None and getattr(result, "success", False):
                     self._fail(result, exceeded)
