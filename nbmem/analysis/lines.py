@@ -6,11 +6,11 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from nbmem.core.sources import is_library
+
 if TYPE_CHECKING:
     from nbmem.core.events import Frame, Stack
 
-LIBRARIES = ("site-packages", "dist-packages", "lib/python", "<frozen")
-"""Parts of a path that is not the user's."""
 OWN = re.compile(r"[\\/]nbmem[\\/](?:cli|estimates|ipython|live|probes|record|virtual)[\\/]")
 """Files of nbmem that can stand between a user's line and torch; not just any folder of that name,
 for a program may lie in one."""
@@ -29,7 +29,7 @@ def users_line(stack: Stack) -> str | None:
     """
     others = [frame for frame in stack if not OWN.search(frame.file)]
     for frame in others:
-        if not any(part in frame.file for part in LIBRARIES):
+        if not is_library(frame.file):
             return _text(frame)
     return _text(others[0]) if others else None
 

@@ -10,20 +10,17 @@ from __future__ import annotations
 import linecache
 import re
 import sys
-import sysconfig
 import threading
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from nbmem.core.entry import is_ours
+from nbmem.core.sources import is_library, is_stdlib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-_PATHS = sysconfig.get_paths()
-_LIBRARIES = tuple({_PATHS["purelib"], _PATHS["platlib"]})
-_STDLIB = tuple({_PATHS["stdlib"], _PATHS["platstdlib"]})
 _TORCHS_HELPERS = ("utils/data/", "_inductor/", "multiprocessing/", "utils/tensorboard/")
 """Parts of torch whose threads pin, compile or write, and train nothing."""
 _INFRASTRUCTURE = frozenset(
@@ -73,7 +70,8 @@ def _may_use_tensors(innermost: FrameType) -> bool:
 
 def _waits(frame: FrameType) -> bool:
     """Whether a thread waits in a function of Python's library, or in a call of sleep()."""
-    return (frame.f_code.co_name in _WAITING and _is_stdlib(frame)) or _sleeps(frame)
+    code = frame.f_code
+    return (code.co_name in _WAITING and is_stdlib(code.co_filename)) or _sleeps(frame)
 
 
 def _sleeps(frame: FrameType) -> bool:
@@ -94,12 +92,6 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _is_stdlib(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    frozen = file.startswith("<frozen ")
-    return frozen or (file.startswith(_STDLIB) and not file.startswith(_LIBRARIES))
-
-
 def _is_torchs(frame: FrameType) -> bool:
     if _package(frame) != "torch":
         return False
@@ -110,7 +102,7 @@ def _is_torchs(frame: FrameType) -> bool:
 def _is_users(frame: FrameType) -> bool:
     """Whether a frame is of a cell, a script or a module that is not installed."""
     file = frame.f_code.co_filename
-    if file.startswith(_LIBRARIES) or _is_stdlib(frame) or is_ours(frame):
+    if is_library(file) or is_ours(frame):
         return False
     return _package(frame) not in _INFRASTRUCTURE
 

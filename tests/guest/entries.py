@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import sysconfig
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nbmem
+from nbmem.core.sources import is_stdlib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 PACKAGE = str(Path(nbmem.__file__).parent) + os.sep
 CARD = (PACKAGE + "virtual" + os.sep, PACKAGE + "allocator" + os.sep)
 """A virtual card is no guest: it is called as torch's operators are, and calls on as they do."""
-_PATHS = sysconfig.get_paths()
-STDLIB = (_PATHS["stdlib"], _PATHS["platstdlib"])
-LIBRARIES = (_PATHS["purelib"], _PATHS["platlib"])
 GUARDED = "nbmem.core.entry.entry.<locals>.mark.<locals>.guarded"
 
 
@@ -81,7 +78,7 @@ def _kind_of(file: str, module: str) -> str:
         return "between"
     if file.startswith(PACKAGE):
         return "ours"
-    if file.startswith("<frozen ") or (file.startswith(STDLIB) and not file.startswith(LIBRARIES)):
+    if is_stdlib(file):
         return "between"
     if file == "<string>":  # what dataclasses and named tuples are made of
         return "made" if module.startswith("nbmem") else "between"

@@ -271,6 +271,16 @@ def test_a_thread_that_waits_or_sleeps_takes_nothing_away(source, tmp_path):
     assert found.complete
 
 
+def test_a_thread_of_an_installed_package_takes_nothing_away(tmp_path):
+    """Installed anywhere: a system's packages stand behind an environment's."""
+    folder = tmp_path / "dist-packages" / "a_package"
+    folder.mkdir(parents=True)
+    with a_thread("while not done.is_set(): pass", folder):
+        found = walk({"x": kib(1)})
+    assert "x" in rows(found)[1024]
+    assert found.complete
+
+
 def test_a_thread_that_begins_to_work_ends_the_look(tmp_path):
     namespace = {f"x{i}": kib(1) for i in range(2000)}
     work = walk_in_pieces(namespace)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import sysconfig
 import threading
 from dataclasses import dataclass
 from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.holders import HolderKind
+from nbmem.core.sources import is_library
 from nbmem.probes.holders.kinds import FOREIGN
 from nbmem.probes.holders.objects import (
     attributes_of,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 OUT = "Out"
 """The root of all that IPython keeps of results: `%nbmem free out` lets go of it together."""
 _RESULTS = ("_", "__", "___")
-_LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib")})
 _NOT_USERS = (*FOREIGN, "asyncio", "threading", "runpy", "nbclient", "concurrent", "pytest")
 
 
@@ -243,6 +242,6 @@ def is_users(inside: Mapping[str, Any]) -> bool:
     return (
         type(file) is str
         and type(name) is str
-        and not file.startswith(_LIBRARIES)
+        and not is_library(file)
         and name.partition(".")[0] not in _NOT_USERS
     )
