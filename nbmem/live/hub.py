@@ -206,8 +206,7 @@ class Hub:
 
     def _show(self, report: LastReport) -> None:
         self._report = report
-        if self._running:
-            self._push(report)
+        self._push(report)  # also of a cell that has ended: it may be renewed when nobody waits
 
     # --- the thread
 

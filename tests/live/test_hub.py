@@ -139,10 +139,17 @@ def test_nothing_is_said_twice_and_nothing_after_the_end(hub, sent):
     hub.cell_ended(CELL, DELTA)
     said = kinds(sent)
     assert said == [CellBegun, Sample, CellEnded]
-    hub.show(examples.REPORT)
     hub.cell_ended(CELL, DELTA)
     assert kinds(sent) == said
     assert not hub._awake.is_set(), "the thread sleeps"
+
+
+def test_a_report_that_is_renewed_between_cells_is_sent(hub, sent):
+    hub.cell_begun(CELL)
+    hub.cell_ended(CELL, DELTA)
+    before = len(sent)
+    hub.show(examples.REPORT)
+    assert kinds(sent)[before:] == [type(examples.REPORT)]
 
 
 def test_a_quick_cell_costs_no_more_than_its_end(hub, sent):

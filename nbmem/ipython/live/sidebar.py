@@ -102,7 +102,10 @@ class Sidebar:
         """Its report is shown."""
         from nbmem.live.summary import summary
 
-        cell = next((cell for cell in self._cells.values() if cell.traced), self.hub.memory().cell)
+        known = self.hub.memory()
+        cell = next((cell for cell in self._cells.values() if cell.traced), known.cell)
+        if cell is None and known.report is not None:  # between cells the last report is renewed
+            cell = known.report.cell
         self.hub.show(summary(trace.report(device), cell, now_ms()))
 
 
