@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from nbmem.core.entry import entry
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.core.faults import error_of
+from nbmem.core.interrupts import held_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -64,10 +65,12 @@ class Trace:
         """Take what somebody else has recorded."""
         self._opened, self._recording = session, None
 
-    def _itself(self) -> Self:
+    def _never_begun(self) -> Self:
+        if self._recording is not None:
+            self._recording.give_up()
         return self
 
-    @entry("this recording", otherwise=_itself)
+    @entry("this recording", otherwise=_never_begun)
     def start(self) -> Self:
         """Begin to record; a second call while it records does nothing.
 
@@ -77,10 +80,12 @@ class Trace:
         from nbmem.record.recording import Recording
 
         if not self.runs:
-            self._reports.clear()
-            self._recording = Recording(self.name)
-            self._recording.start(self._new_recorder)
-            if self._recording.interrupted:
+            with held_back() as held:
+                self._reports.clear()
+                self._recording = Recording(self.name)
+                self._recording.start(self._new_recorder)
+            if held.came or self._recording.interrupted:
+                self._recording.interrupted = True
                 raise KeyboardInterrupt  # which `entry` delivers
         return self
 
@@ -120,9 +125,11 @@ class Trace:
         """
         if self._recording is None:
             return True
-        self._recording.close(error)
-        over = self._recording.look(enough) is not False
-        self._recording.freeze()
+        with held_back() as held:
+            self._recording.close(error)
+            over = self._recording.look(enough) is not False
+            self._recording.freeze()
+        self._recording.interrupted |= held.came
         return over
 
     def look_on(self, enough: Callable[[], bool]) -> bool:
@@ -157,8 +164,7 @@ class Trace:
         if self._recording is not None:
             self._recording.forget()
 
-    def __enter__(self) -> Self:
-        return self.start()
+    __enter__ = start
 
     def __exit__(
         self,

@@ -1,8 +1,9 @@
 """The door at which foreign code enters nbmem: torch, IPython, the interpreter, a thread.
 
 Whatever they call is marked with `entry`: a fault inside becomes a note, and the caller goes on as
-if nbmem were not there. An interrupt is the user's: it is delivered again in their own frame, the
-moment that ours is gone. tests/faults finds by itself what is called from outside without a mark.
+if nbmem were not there. An interrupt is the user's, and so is what their handler of another signal
+raises: it is delivered again in their own frame, the moment that ours is gone. tests/faults finds
+by itself what is called from outside without a mark.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nbmem.core.faults import error_of
-from nbmem.core.interrupts import Delivery, can_deliver
+from nbmem.core.interrupts import Delivery, can_deliver, is_interrupt, signal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,8 +44,8 @@ def entry(
         otherwise: Called with the same arguments after a fault, for what to return; it must not
             fail. None to return None.
         lost: Leaves the note; None for the method `lost` of the function's first argument.
-        interrupted: Called for an interrupt instead of delivering it; None for the first argument's
-            method `take_interrupt`, if it has one.
+        interrupted: Called for an interrupt instead of delivering it, unless the first argument has
+            a method `take_interrupt`, which is asked before; None to deliver it.
     """
 
     def mark(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -52,22 +53,45 @@ def entry(
         def guarded(*args: _P.args, **kwargs: _P.kwargs) -> Any:
             try:
                 return function(*args, **kwargs)
-            except KeyboardInterrupt:
-                take = interrupted or getattr(args[0] if args else None, "take_interrupt", None)
-                if take is not None:
-                    take()
-                elif can_deliver():
-                    again = Delivery()  # noqa: F841 - this frame's end is what it waits for
-                else:
-                    raise
-            except Exception as err:  # noqa: BLE001 - the one place for faults met by foreign code
-                _leave_note(lost or getattr(args[0], "lost", None), part, err)
+            except BaseException as err:  # noqa: BLE001 - the one place for what is met outside
+                first: Any = args[0] if args else None
+                if is_interrupt(err) and hasattr(type(first), "take_interrupt"):
+                    first.take_interrupt()
+                elif is_interrupt(err) and interrupted is not None:
+                    interrupted()
+                else:  # kept, for this frame's end is what a delivery waits for
+                    again = met(err, part, lost or getattr(first, "lost", None))  # noqa: F841
             return None if otherwise is None else otherwise(*args, **kwargs)
 
         setattr(guarded, _MARK, part)
         return guarded
 
     return mark
+
+
+def met(
+    err: BaseException, part: str, lost: Callable[[str, Exception], None] | None
+) -> Delivery | None:
+    """What is done with an exception that must not reach who called nbmem.
+
+    Args:
+        err: The exception.
+        part: What is lost with it, for the note.
+        lost: Leaves the note.
+
+    Returns:
+        For what a signal's handler raised: what delivers it where it is let go of. Else None.
+
+    Raises:
+        BaseException: `err`, if it is no fault of nbmem's (an exit), or cannot be delivered.
+    """
+    number = signal_of(err)
+    if number is not None and can_deliver(number):
+        return Delivery(number)
+    if not isinstance(err, Exception):
+        raise err
+    _leave_note(lost, part, err)
+    return None
 
 
 def is_entry(function: object) -> bool:

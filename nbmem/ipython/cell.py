@@ -13,6 +13,7 @@ from nbmem.core.errors import UsageError
 from nbmem.core.interrupts import held_back
 from nbmem.ipython.failure import FailureWatch
 from nbmem.ipython.guest import guest, say, shell_entry
+from nbmem.ipython.hand_on import InterruptsTheCell
 from nbmem.ipython.options import CellOptions, parse_cell_line
 from nbmem.ipython.transformer import memtrace_line, running_cells
 
@@ -82,6 +83,7 @@ class CellHooks:
         self._tracer = tracer
         self._reader: DeltaReader | None = None
         self._failures = FailureWatch(shell)
+        self._interrupt = InterruptsTheCell(shell)
         # Between cells this is the next cell's number in every IPython; older ones raise it after
         # pre_run_cell, newer ones before.
         self._next: int = shell.execution_count
@@ -93,8 +95,8 @@ class CellHooks:
         """IPython is about to run a cell."""
         if running_cells() > 1:
             return
-        # An interrupt in here would reach IPython before it has begun to run the cell.
-        with held_back(), guest("prepare this cell"):
+        with held_back() as held, guest("prepare this cell"):
+            self._interrupt.disarm()
             self._tracer.later.stop()
             self._abandon()
             number = self._next if info.store_history else None
@@ -120,24 +122,36 @@ class CellHooks:
                 self._failures.begin()
             if self.watcher is not None:
                 self.watcher.cell_begun(cell)
+        if held.came:
+            self._interrupt.arm()
 
-    @shell_entry("finish this cell")
-    def post_run_cell(self, result: Any) -> None:
-        """IPython has run a cell, well or not; the newest ipykernel may bring no result."""
-        if running_cells():
-            return
-        with guest("count the cells"):
-            self._next = self._shell.execution_count
-        cell = self._running.pop(threading.get_ident(), None)
-        if cell is None:  # the cell that loaded the extension
-            return
+    def _cell_is_over(self, result: Any) -> None:
         with held_back():
+            if running_cells():
+                return
+            with guest("count the cells"):
+                self._next = self._shell.execution_count
+            cell = self._running.pop(threading.get_ident(), None)
+            if cell is None:  # the cell that loaded the extension
+                return
             with guest("finish this cell"):
                 exceeded = self._finish(cell, result)
                 if exceeded is not None and getattr(result, "success", False):
                     self._fail(result, exceeded)
             if cell.trace is not None:  # whatever failed above
                 self._tracer.let_go(cell.trace)
+
+    @shell_entry("finish this cell", otherwise=_cell_is_over)
+    def post_run_cell(self, result: Any) -> None:
+        """IPython has run a cell, well or not; the newest ipykernel may bring no result."""
+        self._cell_is_over(result)
+
+    def take_interrupt(self) -> None:
+        """Ctrl-C came to one of the two above: before the cell it is the cell's."""
+        if running_cells():
+            self._interrupt.arm()
+        else:
+            say("interrupted as this cell ended; what was recorded is kept.")
 
     def number(self) -> int | None:
         """The 3 of `In [3]` for the cell that runs now, if it has one."""
@@ -158,6 +172,7 @@ class CellHooks:
                     self._tracer.end(cell.trace, cell.options, None)
                 self._tracer.let_go(cell.trace)
         self._failures.close()
+        self._interrupt.disarm()
 
     def _start(self, cell: RunningCell, line: str) -> None:
         try:

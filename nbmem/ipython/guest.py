@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from nbmem.core.entry import entry
 from nbmem.core.errors import NbmemError
 from nbmem.core.faults import error_of
+from nbmem.core.interrupts import let_pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ def guest(doing: str) -> Iterator[None]:
             "What was recorded is kept; `%nbmem report` shows it."
         )
     except Exception as err:
+        let_pass(err)
         logger.debug("could not %s", doing, exc_info=True)
         say(
             f"could not {doing} ({error_of(err)}). Your code is not affected. "

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
+from nbmem.core.interrupts import held_back
 from nbmem.ipython.commands import dispatch
 from nbmem.ipython.guest import guest, insist, say, shell_entry
 from nbmem.ipython.options import OPTIONS, USAGE, CellOptions, parse_cell_line, parse_statement_line
@@ -110,7 +111,12 @@ def _trace(notebook: Notebook, options: CellOptions, title: str, run: Callable[[
     __tracebackhide__ = True
     tracer = notebook.tracer
     inside = tracer.running is not None
-    trace = tracer.begin(options, title)
+    with held_back() as held:
+        trace = tracer.begin(options, title)
+    if held.came:
+        if trace is not None:
+            tracer.let_go(trace)
+        raise KeyboardInterrupt
     if trace is None:
         with _block(title) if inside else nullcontext():
             return run()

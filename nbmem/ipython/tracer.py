@@ -87,7 +87,10 @@ class Tracer:
         return choice.sentence
 
     def begin(self, options: CellOptions, title: str) -> Trace | None:
-        """Start a trace; None (and a sentence on stderr) if that is not possible."""
+        """Start a trace; None (and a sentence on stderr) if that is not possible.
+
+        None also after an interrupt, which whoever holds interrupts back hands on.
+        """
         if self._running is not None:
             say(
                 f"{title} runs while {self._running} is traced, and one trace runs at a time: "
@@ -119,7 +122,8 @@ class Tracer:
         if trace is not None:  # it may have begun all the same
             self.let_go(trace)
         self._running = None
-        say("interrupted: this cell runs untraced." if held.came else "this cell runs untraced.")
+        if not held.came:
+            say("this cell runs untraced.")
         return None
 
     def end(
@@ -140,8 +144,7 @@ class Tracer:
         self, trace: Trace, options: CellOptions, error: BaseException | None
     ) -> MemoryPeakExceededError | None:
         over, place = self._stop(trace, error)
-        self.last = trace
-        self.kept.add(trace)
+        self._keep(trace)
         if options.save is not None:
             with guest("save the session"):
                 say(f"the session is in {trace.save(options.save)}.")
@@ -168,8 +171,16 @@ class Tracer:
         self._running = None
         with held_back():
             trace.stop()
+            if trace is self._begun and trace.session is not None:
+                self._keep(trace)
         if self.watcher is not None:
             insist("end the progress line", self.watcher.trace_ended)
+
+    def _keep(self, trace: Trace) -> None:
+        """What `%nbmem report` and `diff` show from now on."""
+        if self.last is not trace:
+            self.last = trace
+            self.kept.add(trace)
 
     def let_go_of_the_lost(self) -> None:
         """End what was begun and never ended, where an interrupt came before anybody knew of it."""
@@ -178,6 +189,7 @@ class Tracer:
 
     def drop(self, trace: Trace, error: BaseException | None) -> None:
         """Stop a trace that has nothing to show: its cell never ran."""
+        self._begun = None
         _, place = self._stop(trace, error)
         trace.look_no_more()
         if place is not None:

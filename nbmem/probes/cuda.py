@@ -37,18 +37,29 @@ class Counters:
     peak_allocated: int
 
 
+_met: list[ModuleType] = []
+"""The torch of this process: it cannot be imported twice, and whoever takes it out of `sys.modules`
+for a while (a test, a reloader) must not make nbmem try."""
+
+
 def loaded_torch() -> ModuleType | None:
     """The torch that the user has imported; None if they have not."""
-    return sys.modules.get("torch")
+    if _met:
+        return _met[0]
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "_C"):  # or it is being imported right now
+        _met.append(torch)
+    return torch  # type: ignore[no-any-return]
 
 
 def import_torch() -> ModuleType | None:
     """Import torch for a cell that is to be traced fully; None where it is not installed."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    return torch  # type: ignore[no-any-return]
+    if not _met:
+        try:
+            import torch  # noqa: F401 - found again below
+        except ImportError:
+            return None
+    return loaded_torch()
 
 
 def initialized_torch() -> ModuleType | None:

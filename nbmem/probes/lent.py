@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import dis
 import functools
+import operator
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.entry import caller, entry
+from nbmem.core.entry import caller, entry, met
 from nbmem.probes.compiler import pass_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
 
     Ended = Callable[[], None]
@@ -39,16 +40,11 @@ class Call(functools.partial):  # type: ignore[type-arg]
     """A callable that is called once, without a frame of ours, and tells when that is over.
 
     Attributes:
-        ended: Is told.
-        lost: Leaves a note of a fault.
+        tell: Tells it; called when the interpreter lets go of this, without a function between.
     """
 
-    ended: Ended = staticmethod(lambda: None)
-    lost: Lost | None = None
-
-    @entry("the end of a phase")
-    def __del__(self) -> None:
-        self.ended()
+    tell: Callable[[], object] = int
+    __del__ = property(operator.attrgetter("tell"))
 
 
 class Inside(threading.local):
@@ -129,14 +125,8 @@ class LentMethod:
         told = self._begins(thing, frame)
         if told is None:
             return method
-        inside = self._inside
-
-        def ended() -> None:
-            inside.busy = False
-            told()
-
-        call = call_that_tells(method, ended, self.lost)
-        inside.busy = True  # last: an interrupt before it ends the call, and so puts it right
+        call = call_that_tells(method, told, self.lost, self._inside)
+        self._inside.busy = True  # last: an interrupt before it ends the call, and so puts it right
         return call
 
 
@@ -208,8 +198,37 @@ def calls_at_once(frame: FrameType) -> bool:
     return code[at] in _LOOK_UPS and (not _IN_ONE or bool(code[at + 1] & 1))
 
 
-def call_that_tells(method: Any, ended: Ended, lost: Lost) -> Call:
-    """A callable for one call, without a frame of ours."""
-    call = Call(method)
-    call.ended, call.lost = ended, lost
+def call_that_tells(method: Any, ended: Ended, lost: Lost, inside: Inside | None = None) -> Call:
+    """A callable for one call, without a frame of ours.
+
+    Args:
+        method: What is called.
+        ended: Told when that is over.
+        lost: Leaves a note of a fault.
+        inside: Where it is noted that the call is over.
+    """
+    call, telling = Call(method), _telling(ended, lost, inside or Inside())
+    next(telling)
+    call.tell = telling.__next__
     return call
+
+
+def _telling(ended: Ended, lost: Lost, inside: Inside) -> Iterator[None]:
+    """Tells of a call's end when it is gone on with, and never raises.
+
+    What a finalizer raises is lost, so also what the handler of a signal does, whom Python calls
+    where a function begins: before its first `try`. A generator goes on in the middle of its own.
+    """
+    again = []  # lets go of what it has at the generator's end: it is delivered in torch's frame
+    try:
+        yield
+    except GeneratorExit:
+        return
+    except BaseException as err:  # noqa: BLE001 - of a signal, just now
+        again.append(met(err, "the end of a phase", lost))
+    inside.busy = False
+    try:
+        ended()
+    except BaseException as err:  # noqa: BLE001 - as above
+        again.append(met(err, "the end of a phase", lost))
+    yield

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.entry import lost_sentence
 from nbmem.core.errors import NbmemError
-from nbmem.core.interrupts import held_back
+from nbmem.core.interrupts import held_back, let_pass
 from nbmem.probes import oom
 from nbmem.probes.cuda import initialized_torch
 from nbmem.probes.history import HistoryProbe
@@ -268,6 +268,7 @@ class Recorder:
         try:
             yield
         except Exception as err:  # noqa: BLE001 - a guest's manners
+            let_pass(err)
             self._lost(part, err)
 
     @contextlib.contextmanager

@@ -51,21 +51,32 @@ class Recording:
 
     @entry("this recording", otherwise=_itself)
     def start(self, make: Callable[[], Recorder]) -> Self:
-        """Begin. Never raises; an interrupt is delivered when this returns, with nothing left on.
+        """Begin. Never raises.
 
         Args:
             make: Makes the recorder, where no recording runs yet.
         """
-        if _running:
-            self.outer = _running[0]
-            self.recorder = self.outer.recorder
-            if self.recorder is not None:
-                self.recorder.begin_block(self.name)
-        else:
-            self.recorder = make()
-            self.recorder.start()
-        _running.append(self)
+        with held_back() as held:
+            if _running:
+                self.outer = _running[0]
+                self.recorder = self.outer.recorder
+                if self.recorder is not None:
+                    self.recorder.begin_block(self.name)
+            else:
+                self.recorder = make()
+                self.recorder.start()
+            _running.append(self)
+        self.interrupted |= held.came
         return self
+
+    def give_up(self) -> None:
+        """End it as if it had never begun: there will be no session."""
+        self.close()
+        if self.outer is None:
+            self.recorder = None
+        self.interrupted = False  # it is delivered now, and not at the end again
+        if not self.faults:
+            self.faults.append("It was interrupted as it began, so nothing was recorded.")
 
     @property
     def runs(self) -> bool:
@@ -121,8 +132,8 @@ class Recording:
         self._left = True
         with held_back() as held:
             for _ in self._looking:
-                if held.came:
-                    self.interrupted = True
+                if held.waiting:
+                    self.interrupted |= held.came
                     return True
                 if enough is not None and enough():
                     return False

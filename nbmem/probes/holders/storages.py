@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from nbmem.core.interrupts import let_pass
 from nbmem.probes.holders.objects import mro_of, name_of, namespace_of
 
 
@@ -43,7 +44,8 @@ def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
             return None
         addr = torch.UntypedStorage.data_ptr(storage)
         size = torch.UntypedStorage.nbytes(storage)
-    except Exception:  # noqa: BLE001 - sparse, a wrapper subclass, freed: no storage to look at
+    except Exception as err:  # noqa: BLE001 - sparse, a wrapper subclass, freed: nothing to look at
+        let_pass(err)
         return None
     return (device.index or 0, addr, size) if addr and size else None
 

@@ -1,0 +1,258 @@
+"""What signals bring is the user's: Ctrl-C, a limit of time, the end of a job; nothing is lost."""
+
+import contextlib
+import functools
+import signal
+import sys
+import time
+import traceback
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
+
+import nbmem  # noqa: E402
+from nbmem.core.entry import entry  # noqa: E402
+from nbmem.core.errors import NbmemError  # noqa: E402
+from nbmem.core.interrupts import held_back, signal_of  # noqa: E402
+from nbmem.ipython.tracer import Tracer  # noqa: E402
+from nbmem.record.recorder import Recorder  # noqa: E402
+from nbmem.record.turns import TurnLog  # noqa: E402
+from tests.guest.left import left, state  # noqa: E402
+
+ALARM = getattr(signal, "SIGALRM", None) or signal.SIGTERM
+
+
+class TooLongError(Exception):
+    pass
+
+
+def too_long(_number, _frame):
+    raise TooLongError
+
+
+class Limit:
+    def __call__(self, number, frame):
+        too_long(number, frame)
+
+    def method(self, number, frame):
+        too_long(number, frame)
+
+
+@contextlib.contextmanager
+def handled(handler, number=ALARM):
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    before = state()
+    yield
+    assert left(before) == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def then(original, number, times=1):
+    """A function in the middle of which signals come."""
+    come = [number] * times
+
+    @functools.wraps(original)
+    def interrupted(*args, **kwargs):
+        result = original(*args, **kwargs)
+        while come:
+            signal.raise_signal(come.pop())
+        return result
+
+    return interrupted
+
+
+def outcome(do):
+    """How a call ended, with what is delivered when it has returned."""
+    try:
+        do()
+        signal_of(ValueError())  # Python looks for signals where a function begins
+    except (TooLongError, KeyboardInterrupt) as err:
+        return type(err)
+    return None
+
+
+def train(steps=3):
+    model = torch.nn.Linear(4, 4)
+    for _ in range(steps):
+        model(torch.ones(2, 4)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "handler", [too_long, Limit(), Limit().method, functools.partial(too_long)]
+)
+@pytest.mark.parametrize("hook", ["forward_begins", "forward_ends", "backward_begins"])
+def test_what_a_users_handler_raises_in_a_hook_reaches_the_user(monkeypatch, handler, hook):
+    monkeypatch.setattr(TurnLog, hook, then(getattr(TurnLog, hook), ALARM))
+    with nbmem.trace(namespace={}) as trace, handled(handler):
+        with pytest.raises(TooLongError) as raised:
+            train()
+        train()
+    files = [frame.filename for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert not [file for file in files if "/nbmem/" in file and "/tests/" not in file]
+    assert not [note for note in trace.session.notes if "lost" in note]
+
+
+@pytest.mark.parametrize("part", ["start", "close", "freeze"])
+@pytest.mark.parametrize(
+    ("number", "kind"), [(ALARM, TooLongError), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_what_comes_while_a_trace_begins_or_ends_is_told_once(monkeypatch, part, number, kind):
+    monkeypatch.setattr(Recorder, part, then(getattr(Recorder, part), number))
+    trace = nbmem.trace(namespace={})
+    with handled(too_long):
+        outcomes = [outcome(do) for do in (trace.start, train, trace.stop)]
+    told = [one for one in outcomes if one is not None]
+    assert told == [kind]
+    if part == "start":
+        assert trace.session is None
+        with pytest.raises(NbmemError, match="interrupted as it began"):
+            trace.report()
+    else:
+        assert trace.session is not None
+    with nbmem.trace(namespace={}) as after:
+        train()
+    assert after.session is not None
+    assert not [note for note in after.session.notes if "lost" in note]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no such timer")
+def test_a_signal_that_comes_as_a_call_ends_is_not_lost(monkeypatch):
+    """Python calls its handler where the next function begins: the one that tells of the end."""
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+
+    class Fast(torch.nn.Module):
+        def forward(self, x):
+            return x
+
+    model, x, told = Fast(), torch.ones(1), 0
+
+    def until_a_signal():
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            model(x)
+
+    with nbmem.trace(namespace={}), handled(too_long):
+        for number in range(60):
+            signal.setitimer(signal.ITIMER_REAL, 0.001 + number * 1e-5)
+            with contextlib.suppress(TooLongError):
+                until_a_signal()
+                told -= 1
+            told += 1
+    assert told == 60
+    assert unraisable == []
+
+
+def test_signals_are_held_back_and_handed_on():
+    calls = []
+
+    def note(number, _frame):
+        calls.append(number)
+
+    with handled(note):
+        with held_back() as outer:
+            with held_back() as inner:
+                signal.raise_signal(signal.SIGINT)
+                for _ in range(3):
+                    signal.raise_signal(ALARM)
+            assert inner.came
+            assert inner.waiting
+            assert outer.came
+            assert calls == []
+        assert calls == [ALARM]
+        assert signal.getsignal(ALARM) is note
+
+
+def test_handlers_are_put_back_though_one_raises():
+    with handled(too_long):
+        with pytest.raises(TooLongError), held_back():
+            signal.raise_signal(ALARM)
+        assert signal.getsignal(ALARM) is too_long
+
+
+def test_an_exception_that_no_handler_raised_is_not_taken_for_one():
+    lost = []
+
+    @entry("a part", lost=lambda part, err: lost.append((part, type(err))))
+    def fails():
+        raise TooLongError
+
+    with handled(too_long):
+        fails()
+    assert lost == [("a part", TooLongError)]
+    assert signal_of(TooLongError()) is None
+
+
+def test_a_torch_that_is_taken_out_of_the_modules_is_not_imported_again(monkeypatch):
+    with nbmem.trace(namespace={}) as trace:
+        train()
+        monkeypatch.delitem(sys.modules, "torch")
+    assert "torch" not in sys.modules
+    monkeypatch.undo()
+    assert trace.session is not None
+    assert not [note for note in trace.session.notes if "lost" in note]
+
+
+# --- in a shell
+
+
+@pytest.fixture
+def shell():
+    InteractiveShell.clear_instance()
+    made = InteractiveShell.instance()
+    made.run_line_magic("load_ext", "nbmem")
+    made.run_cell("ran = []")
+    yield made
+    made.run_line_magic("unload_ext", "nbmem")
+    InteractiveShell.clear_instance()
+
+
+CELL = "%%memtrace\nran.append(1)"
+
+
+def test_an_interrupt_before_a_cells_first_line_is_the_cells(monkeypatch, shell):
+    monkeypatch.setattr(Tracer, "begin", then(Tracer.begin, signal.SIGINT, times=2))
+    before = list(shell.ast_transformers)
+    result = shell.run_cell(CELL)
+    assert type(result.error_in_exec) is KeyboardInterrupt
+    assert shell.user_ns["ran"] == []
+    assert shell.ast_transformers == before
+    assert shell.run_cell(CELL).success
+    assert shell.user_ns["ran"] == [1]
+
+
+def test_an_interrupt_before_a_cell_that_is_never_compiled_hits_no_other(monkeypatch, shell):
+    monkeypatch.setattr(Tracer, "begin", then(Tracer.begin, signal.SIGINT))
+    assert not shell.run_cell("%%memtrace\nran.append(").success
+    assert shell.run_cell("ran.append(2)").success
+    assert shell.user_ns["ran"] == [2]
+
+
+def test_an_interrupt_as_a_statements_trace_begins_is_the_cells(monkeypatch, shell):
+    monkeypatch.setattr(Tracer, "begin", then(Tracer.begin, signal.SIGINT))
+    result = shell.run_cell("%memtrace ran.append(1)\nran.append(2)")
+    assert type(result.error_in_exec) is KeyboardInterrupt
+    assert shell.user_ns["ran"] == []
+
+
+def test_what_was_recorded_is_kept_where_its_report_fails(monkeypatch, shell, capsys):
+    def broken(*_args):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Tracer, "_end", broken)
+    assert shell.run_cell(CELL).success
+    monkeypatch.undo()
+    capsys.readouterr()
+    shell.run_cell("%nbmem report")
+    assert "no GPU memory was used while it was recorded" in capsys.readouterr().err
