@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.holders.objects import is_writable
 from nbmem.probes.holders.storages import form_of, place_of
 from nbmem.probes.modules import (
     is_module,
@@ -194,4 +195,4 @@ def _leaves(named: Any) -> Iterator[tuple[str, Any]]:
 def _plain(key: object) -> bool:
     """Whether a key can be written in a path without running code of its own."""
     kind = type(key)
-    return kind is str or kind is int or kind is bool
+    return kind is str or kind is bool or (kind is int and is_writable(key))

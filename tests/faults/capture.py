@@ -179,6 +179,8 @@ def notebook(fault: Fault | None = None, *, loaded: bool = True) -> Trial:
                 for code in CELLS:
                     outcomes.append(_run(shell, f"%%memtrace\n{code}" if loaded else code))
                     sessions.append(_has_session(shell))
+                    if outcomes[-1].error == "KeyboardInterrupt":
+                        _run(shell, code)  # as its user would
                 if loaded:
                     for line in (
                         "%nbmem",

@@ -294,6 +294,15 @@ def test_a_thread_that_begins_to_work_ends_the_look(tmp_path):
 # --- no code of the user's
 
 
+@pytest.mark.parametrize(
+    "key", [10**5000, -(10**5000), (1, 10**5000)], ids=["long", "negative", "in a tuple"]
+)
+def test_a_key_that_python_does_not_write_takes_no_other_name(key):
+    rows_of = rows(walk({"d": {key: kib(1), "a": kib(2)}}))
+    assert "d[...]" in rows_of[1024]
+    assert "d['a']" in rows_of[2048]
+
+
 def test_a_metaclass_has_no_say():
     class Meta(type):
         def __eq__(cls, other):

@@ -18,6 +18,7 @@ _NAMESPACE: Any = type.__dict__["__dict__"]
 _NAME: Any = type.__dict__["__name__"]
 _MODULE_NAMESPACE: Any = vars(ModuleType)["__dict__"]
 
+_MOST_BITS = 1_000
 _OWN_STORE = 3
 """References to a frame's dictionary of locals that nobody else keeps: its frame's, ours, the
 argument of getrefcount."""
@@ -78,6 +79,11 @@ class Members:
         if known is None:
             known = self._known[id(kind)] = kind, _dictionary_slot(kind), _slots(kind)
         return _attributes(thing, known[1]) or {}, _slot_values(thing, known[2])
+
+
+def is_writable(key: object) -> bool:
+    """Whether Python writes a key as text: it refuses integers of some thousand digits."""
+    return type(key) is not int or key.bit_length() < _MOST_BITS
 
 
 def _dictionary_slot(kind: type) -> Any | None:

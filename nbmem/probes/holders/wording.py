@@ -22,6 +22,7 @@ from nbmem.probes.holders.graphs import is_node
 from nbmem.probes.holders.objects import (
     Members,
     is_a,
+    is_writable,
     locals_of,
     mro_of,
     name_of,
@@ -245,8 +246,8 @@ def _attribute(name: object) -> str:
 
 def _key(key: object) -> str:
     """A key as it is typed; one whose text would be code of its own is `[...]`."""
-    if id(type(key)) in _TYPED:
+    if id(type(key)) in _TYPED and is_writable(key):
         return f"[{key!r}]"
-    if type(key) is tuple and all(id(type(part)) in _SHORT for part in key):
+    if type(key) is tuple and all(id(type(p)) in _SHORT and is_writable(p) for p in key):
         return f"[{', '.join(map(repr, key))}]"
     return "[...]"
