@@ -74,18 +74,15 @@ class Trace:
     def start(self) -> Self:
         """Begin to record; a second call while it records does nothing.
 
-        Where nbmem fails, nothing is recorded, and `report` says why. An interrupt (Ctrl-C) is the
-        user's: it is delivered when this returns, and nothing is left on.
+        Where nbmem fails or is interrupted, nothing is recorded and left on, and `report` says why.
         """
         from nbmem.record.recording import Recording
 
         if not self.runs:
-            with held_back() as held:
-                self._reports.clear()
-                self._recording = Recording(self.name)
-                self._recording.start(self._new_recorder)
-            if held.came or self._recording.interrupted:
-                self._recording.interrupted = True
+            self._reports.clear()
+            self._recording = Recording(self.name)
+            self._recording.start(self._new_recorder)
+            if self._recording.interrupted:
                 raise KeyboardInterrupt  # which `entry` delivers
         return self
 

@@ -64,7 +64,7 @@ class FailureWatch:
 
     def _out_of_memory(self, error: BaseException | None, seen: tuple[Refusal, ...]) -> None:
         from nbmem.analysis.oom import untraced
-        from nbmem.ipython.tracer import show_bundle
+        from nbmem.ipython.showing import show_bundle
         from nbmem.probes.oom import place_of
         from nbmem.views.bundle import oom_bundle
 
@@ -91,7 +91,7 @@ class FailureWatch:
         from nbmem.analysis.lines import users_line
         from nbmem.analysis.oom import left_by_traceback
         from nbmem.ipython.commands.base import text_bundle
-        from nbmem.ipython.tracer import show_bundle
+        from nbmem.ipython.showing import show_bundle
         from nbmem.probes.oom import place_of
         from nbmem.views.oom import interrupted
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbmem.core.errors import UsageError
 from nbmem.core.interrupts import held_back
 from nbmem.ipython.guest import guest, insist, say
 from nbmem.ipython.kept import KeptTraces
 from nbmem.ipython.later import Later
+from nbmem.ipython.showing import bundle_of, no_report, readable, show, show_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.api import Trace
     from nbmem.core.freed import Freed
     from nbmem.ipython.live.output import Output
@@ -159,7 +155,7 @@ class Tracer:
             with guest("tell the sidebar"):
                 self.watcher.reported(trace, options.device)
         if not shown and place is not None:
-            show_bundle(_no_report(trace), display_id=place.id, update=True)
+            show_bundle(no_report(trace), display_id=place.id, update=True)
         if over or not shown or place is None or not self.later.possible:
             trace.look_no_more()
         else:
@@ -193,7 +189,7 @@ class Tracer:
         _, place = self._stop(trace, error)
         trace.look_no_more()
         if place is not None:
-            show_bundle(_no_report(trace), display_id=place.id, update=True)
+            show_bundle(no_report(trace), display_id=place.id, update=True)
 
     def _stop(self, trace: Trace, error: BaseException | None) -> tuple[bool, Output | None]:
         """Stop a trace; returns whether it was looked to the end, and what its report replaces."""
@@ -212,94 +208,6 @@ class Tracer:
         place.update(bundle_of(trace, options.device, widget=options.widget))
         if self.watcher is not None:
             self.watcher.reported(trace, options.device)
-
-
-def readable(trace: Trace, device: int | None) -> None:
-    """Raise the one sentence why there is nothing to show; a fault is said by what is shown.
-
-    Raises:
-        UsageError: The recording has no such card, or none at all.
-    """
-    try:
-        trace.report(device)
-    except UsageError:
-        raise
-    except Exception:
-        logger.debug("the report cannot be made", exc_info=True)
-
-
-def show(
-    trace: Trace,
-    *,
-    device: int | None = None,
-    widget: bool = True,
-    display_id: str | None = None,
-) -> None:
-    """Show a recording's report in the cell's output: as HTML and as text, the front end picks.
-
-    Args:
-        trace: The recording.
-        device: CUDA ordinal of the card; None for the one with the most events.
-        widget: Whether to show more than the plain text.
-        display_id: Of the output that the report replaces; None for a new one.
-    """
-    bundles = [(bundle_of(trace, device, widget=widget), display_id)]
-    with suppress(Exception):  # nothing to report of, or a ledger that fails: its bundle says so
-        ooms = trace.report(device).ooms
-        if ooms:
-            from nbmem.views.bundle import oom_bundle
-
-            bundles.insert(0, (_forms(oom_bundle(ooms), widget=widget), None))
-    for bundle, place in bundles:
-        show_bundle(bundle, display_id=place, update=place is not None)
-
-
-def bundle_of(trace: Trace, device: int | None, *, widget: bool) -> dict[str, Any]:
-    """A recording's report as an output; an out-of-memory error has an output of its own."""
-    return _forms(trace._repr_mimebundle_(device=device, ooms=False), widget=widget)
-
-
-def _forms(bundle: dict[str, Any], *, widget: bool) -> dict[str, Any]:
-    return bundle if widget else {"text/plain": bundle["text/plain"]}
-
-
-_collecting: ContextVar[list[dict[str, Any]] | None] = ContextVar("nbmem_bundles", default=None)
-
-
-@contextmanager
-def collected() -> Iterator[list[dict[str, Any]]]:
-    """Collect what this thread would show, for who asked from outside the notebook."""
-    bundles: list[dict[str, Any]] = []
-    token = _collecting.set(bundles)
-    try:
-        yield bundles
-    finally:
-        _collecting.reset(token)
-
-
-def show_bundle(
-    bundle: dict[str, Any], *, display_id: str | None = None, update: bool = False
-) -> None:
-    """Show a MIME bundle in the cell's output (a terminal prints its text).
-
-    Args:
-        bundle: What to show.
-        display_id: A name of the output, by which it can be replaced.
-        update: Replace the output of that name.
-    """
-    from IPython.display import display
-
-    collecting = _collecting.get()
-    if collecting is not None:
-        collecting.append(bundle)
-    elif display_id is None:
-        display(bundle, raw=True)
-    else:
-        display(bundle, raw=True, display_id=display_id, update=update)
-
-
-def _no_report(trace: Trace) -> dict[str, str]:
-    return {"text/plain": f"{trace.name}: no report; the message beside it says why."}
 
 
 def _exceeded(trace: Trace, limit: int, device: int | None) -> MemoryPeakExceededError | None:

@@ -150,7 +150,7 @@ def test_a_peak_above_the_limit_names_what_was_held(run):
 
 def test_the_explanation_is_an_output_of_its_own(run):
     """In JupyterLab the explorer stands for the report, and it draws none."""
-    from nbmem.ipython.tracer import collected
+    from nbmem.ipython.showing import collected
 
     with collected() as bundles:
         run("%%memtrace\ntrain(30_000)")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands.base import text_bundle
 from nbmem.ipython.guest import say
-from nbmem.ipython.tracer import show_bundle
+from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.ipython.commands.base import Command
-from nbmem.ipython.tracer import show_bundle
+from nbmem.ipython.showing import show_bundle
 from nbmem.views.freed import render_freed, render_freed_html
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nbmem.ipython.commands.base import Command, file_name
-from nbmem.ipython.tracer import show
+from nbmem.ipython.showing import show
 
 if TYPE_CHECKING:
     from nbmem.ipython.commands.base import Notebook

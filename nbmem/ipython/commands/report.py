@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands.base import Command
-from nbmem.ipython.tracer import readable, show
+from nbmem.ipython.showing import readable, show
 
 if TYPE_CHECKING:
     from nbmem.ipython.commands.base import Notebook

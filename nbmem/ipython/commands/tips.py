@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands.base import Command, text_bundle
-from nbmem.ipython.tracer import show_bundle
+from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands.base import Command
-from nbmem.ipython.tracer import show_bundle
+from nbmem.ipython.showing import show_bundle
 from nbmem.views.top import render_top, render_top_html
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from nbmem.ipython.commands import dispatch
 from nbmem.ipython.live.comms import Comms, between_cells
 from nbmem.ipython.live.output import can_be_replaced
 from nbmem.ipython.live.progress import Progress
-from nbmem.ipython.tracer import collected
+from nbmem.ipython.showing import collected
 from nbmem.live.answers import Answers
 from nbmem.live.hub import Hub, now_ms
 from nbmem.live.messages import Cell
