@@ -11,6 +11,7 @@ PACKAGES = (
     "/somewhere/.local/lib/python3.11/site-packages/timm/models/vit.py",
     r"C:\Users\u\proj\.venv\Lib\site-packages\torch\_tensor.py",
     "/envs/a/lib/python3.10/site-packages/fastai/learner.py",
+    "site-packages/torch/nn/modules/conv.py",
 )
 STDLIB = (
     "/usr/lib/python3.12/threading.py",
