@@ -11,7 +11,7 @@ import re
 import sysconfig
 from functools import lru_cache
 
-_PACKAGES = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+_PACKAGES = re.compile(r"(?:^|[\\/])(?:site|dist)-packages[\\/]")
 _ANY_STDLIB = re.compile(r"[\\/]lib(?:64)?[\\/]python\d(?:\.\d+)?t?[\\/]|^<frozen ")
 _THIS_STDLIB = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
 
