@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MAX_SITES, LOOKS = 64, 3
-"""Places in the code at which variables are read, and how often at each: about 1 ms a time."""
+"""Places in the code at which variables are read, and how often at each."""
 MOST = 12
 """Functions whose variables are read, the innermost."""
 _NOT_THE_LOOPS = (*FOREIGN, "torch", "nbmem", "asyncio", "threading", "runpy", "nbclient")
@@ -44,7 +44,7 @@ class Sites:
 
 
 def variables() -> list[tuple[str, Mapping[str, Any]]]:
-    """What is put behind a name (` of train()`, or nothing) and the variables, innermost last."""
+    """What is put behind a name (` of train()`, or nothing) and the variables, innermost first."""
     found: list[tuple[str, Mapping[str, Any]]] = []
     for frame in _outwards():
         if is_optimized(frame):
@@ -53,7 +53,7 @@ def variables() -> list[tuple[str, Mapping[str, Any]]]:
             found.append(("", frame.f_globals))
         if len(found) >= MOST:
             break
-    return found[::-1]
+    return found
 
 
 def _outwards() -> Iterator[FrameType]:

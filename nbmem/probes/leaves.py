@@ -25,6 +25,8 @@ MAX_DEPTH = 4
 """... and so deep: `data._store._mapping['x']`, a leaf, is 3."""
 MAX_OF_ONE = 4_096
 """Items of one container."""
+_AT_A_GLANCE = 16
+"""Numbers and texts that are passed over in the time of one value."""
 _SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
 _PARTS_OF_MODULE = frozenset(("_parameters", "_buffers", "_modules"))
 _NOTHING = frozenset(map(id, (int, float, complex, bool, str, bytes, type(None))))
@@ -32,9 +34,20 @@ _NOTHING = frozenset(map(id, (int, float, complex, bool, str, bytes, type(None))
 Named = tuple[str, Any]
 
 
+class Budget:
+    """How many values may be looked at, in one look or in several together.
+
+    Args:
+        left: So many; what a container holds of plain numbers and texts counts a sixteenth.
+    """
+
+    def __init__(self, left: int = MAX_ITEMS) -> None:
+        self.left = left
+
+
 def leaves(
     named: Iterable[Named],
-    most: int = MAX_ITEMS,
+    budget: Budget | None = None,
     met: Callable[[str, Any], None] | None = None,
 ) -> Iterator[Named]:
     """Tensors in values, those of the shortest paths first.
@@ -44,23 +57,21 @@ def leaves(
 
     Args:
         named: Names and values.
-        most: Values that are looked at.
+        budget: How many values are looked at; None for `MAX_ITEMS`.
         met: Is told every object that has attributes, with its path; must not keep it.
     """
+    budget = budget or Budget()
     members = Members()
-    queue = deque((name, value, 0) for name, value in named)
+    queue = deque((name, value, 0) for name, value in named if _leads(value))
     entered: dict[int, Any] = {}  # held, or an id could come to mean another object
-    for _ in range(most):
-        if not queue:
-            return
+    while queue and budget.left > 0:
+        budget.left -= 1
         name, value, depth = queue.popleft()
-        if id(type(value)) in _NOTHING:
-            continue
         if is_tensor(value):
             yield name, value
         elif depth < MAX_DEPTH and id(value) not in entered:
             entered[id(value)] = value
-            inside = _items(name, value)
+            inside = _items(name, value, budget)
             if inside is None:
                 inside = _attributes(name, value, members)
                 if met is not None and not is_module(value):
@@ -68,20 +79,26 @@ def leaves(
             queue.extend((path, inner, depth + 1) for path, inner in inside)
 
 
-def _items(name: str, value: Any) -> list[Named] | None:
+def _items(name: str, value: Any, budget: Budget) -> list[Named] | None:
     """What a container, a function or a method leads to; None for any other object."""
     kind = type(value)
     for base in _SEQUENCES:
         if is_a(kind, base):
+            budget.left -= base.__len__(value) // _AT_A_GLANCE
             inner = enumerate(islice(base.__iter__(value), MAX_OF_ONE))
-            return [(f"{name}[{i}]", v) for i, v in inner]
+            return [(f"{name}[{i}]", v) for i, v in inner if _leads(v)]
     if is_a(kind, dict):
-        pairs = list(islice(dict.items(value), MAX_OF_ONE))
+        budget.left -= dict.__len__(value) // _AT_A_GLANCE
+        pairs = [(k, v) for k, v in islice(dict.items(value), MAX_OF_ONE) if _leads(v)]
         return [(f"{name}[{k!r}]" if plain(k) else f"{name}[...]", v) for k, v in pairs]
     if kind is FunctionType:
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
         return [(f"{n} closed over by {name}", c) for n, cell in cells for c in _content(cell)]
     return [(f"{name}.__self__", value.__self__)] if kind is MethodType else None
+
+
+def _leads(value: object) -> bool:
+    return id(type(value)) not in _NOTHING
 
 
 def _attributes(name: str, value: Any, members: Members) -> list[Named]:
@@ -96,7 +113,7 @@ def _attributes(name: str, value: Any, members: Members) -> list[Named]:
     found = [
         (f"{name}.{key}", inner)
         for key, inner in islice(dict.items(own), MAX_OF_ONE)
-        if type(key) is str and key not in parts
+        if type(key) is str and key not in parts and _leads(inner)
     ]
     found += [(f"{name}.{key}", inner) for key, inner in slots]
     return found

@@ -13,7 +13,7 @@ from nbmem.core.categories import Category
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.holders.objects import attributes_of, is_a, mro_of, namespace_of
 from nbmem.probes.holders.storages import shape_of
-from nbmem.probes.leaves import leaves, plain
+from nbmem.probes.leaves import Budget, leaves, plain
 from nbmem.probes.modules import is_parameter, is_tensor, param_groups, parameters_of_group, states
 from nbmem.probes.tensors import Seen, see
 
@@ -41,7 +41,8 @@ def of_optimizer(
         for key, value in list(dict.items(state)):
             word = key if type(key) is str else "..."
             at = f"{path}: {word}" if owner is not None else f"{path}[{key!r}]"
-            for name, tensor in leaves([(at if plain(key) else f"{path}[...]", value)]):
+            pairs = [(at if plain(key) else f"{path}[...]", value)]
+            for name, tensor in pairs if is_tensor(value) else leaves(pairs):
                 if tensor is not parameter:
                     yield from _state(name, tensor, owner)
     own = list(dict.items(attributes_of(optimizer) or {}))
@@ -52,7 +53,7 @@ def of_optimizer(
         for key, value in list(dict.items(group))
         if key != "params" and plain(key)
     )
-    for name, tensor in leaves(chain(groups, rest), MAX_ITEMS):
+    for name, tensor in leaves(chain(groups, rest), Budget(MAX_ITEMS)):
         yield from _state(name, tensor, None)
 
 
@@ -101,7 +102,7 @@ class Others:
 def _of_another(name: str, thing: Any) -> Iterator[Seen]:
     """Tensors of the shapes of the parameters that an object holds itself."""
     torch: Any = loaded_torch()
-    found = list(leaves([(name, thing)], MAX_ITEMS))
+    found = list(leaves([(name, thing)], Budget(MAX_ITEMS)))
     shapes = {shape_of(torch, tensor) for _, tensor in found if is_parameter(tensor)} - {None}
     for path, tensor in found if shapes else ():
         if shape_of(torch, tensor) in shapes:

@@ -10,7 +10,7 @@ from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.holders.storages import form_of, place_of
-from nbmem.probes.leaves import leaves
+from nbmem.probes.leaves import Budget, leaves
 from nbmem.probes.modules import (
     is_module,
     is_optimizer,
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 MAX_OF_CALL = 256
 """Values that are looked at in what one call of a module is given; this happens at every step."""
-MAX_OF_FRAME = 1_000
-"""Values that are looked at in the variables of one function."""
+MAX_OF_LOOP = 1_000
+"""Values that are looked at in the variables of all functions that run, innermost first: 3 ms."""
 
 
 class Seen(NamedTuple):
@@ -125,7 +125,7 @@ def gradients_of_module(module: Any) -> Iterator[Seen]:
 def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Seen]:
     """Tensors given to a module call that no graph has made."""
     named = chain(((f"args[{i}]", a) for i, a in enumerate(args)), kwargs.items())
-    for name, tensor in leaves(named, MAX_OF_CALL):
+    for name, tensor in leaves(named, Budget(MAX_OF_CALL)):
         if not is_made(tensor) and not is_parameter(tensor):
             seen = see(tensor, Category.INPUTS, f"input {name}")
             if seen is not None:
@@ -151,13 +151,18 @@ def in_frames(
     """Tensors that the variables of running functions lead to: `local x of train()`.
 
     Args:
-        frames: What is put behind a name (` of train()`, or nothing) and the variables.
+        frames: What is put behind a name (` of train()`, or nothing) and the variables, innermost
+            first.
         met: As for `leaves`.
     """
+    budget = Budget(MAX_OF_LOOP)
+    found = []
     for where, names in frames:
         before = "local " if where else ""
         named = [(f"{before}{n}", v) for n, v in names.items() if _is_users(n)]
-        yield from _named_tensors(leaves(named, MAX_OF_FRAME, met), where)
+        found.append(list(_named_tensors(leaves(named, budget, met), where)))
+    for seen in reversed(found):  # the innermost name is seen last, and stays
+        yield from seen
 
 
 def _named_tensors(found: Iterable[tuple[str, Any]], where: str = "") -> Iterator[Seen]:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 300_000
 """Beyond this many, births and lifetimes decide alone (a note says so)."""
+MAX_WALKS = 8
+"""Times that a state is seen which is another at each step: the later steps are like those."""
 MAX_FORWARDS = 256
 """Kinds of forwards whose graphs are read: with varying lengths each step is a kind of its own."""
 STEP = 1_000
@@ -61,7 +63,7 @@ class IdentityLog:
         self._home: int | None = None  # the home thread's loop, if it trains
         self._named: set[int] = set()
         self._walked: dict[int, Footprint] = {}
-        self._states: dict[int, tuple[int, ...]] = {}
+        self._states: dict[int, tuple[tuple[int, ...], int]] = {}
         self._forwards: set[tuple[Any, ...]] = set()
         self._sites = frames.Sites()
         self.full = False
@@ -153,7 +155,7 @@ class IdentityLog:
         else:
             self._rows.extend((mark, seen, owner) for seen, owner in found)
             self._rows.extend((mark, seen, None) for seen in coming)
-        if forward is not None:
+        if forward is not None and len(self._forwards) <= MAX_WALKS:
             self._variables(mark)
 
     def _variables(self, mark: int) -> None:
@@ -203,8 +205,9 @@ class IdentityLog:
     def state(self, mark: int, optimizer: Any) -> None:
         """See an optimizer's state, unless it is where it was."""
         footprint = state_footprint(optimizer)
-        if self._states.get(id(optimizer)) != footprint:
-            self._states[id(optimizer)] = footprint
+        before, walks = self._states.get(id(optimizer), ((), 0))
+        if before[:1] != footprint[:1] or (before != footprint and walks < MAX_WALKS):
+            self._states[id(optimizer)] = footprint, walks + 1
             known = known_in(self._optimizers, optimizer)
             self._add(mark, of_optimizer(optimizer, self._member), known)
             self._add(mark, parameters_of_optimizer(optimizer), known)
