@@ -162,6 +162,32 @@ def test_the_variables_of_a_function_that_trains_have_its_name():
     assert books.ledger(books.peak(0, books.events))[C.UNKNOWN] == 0
 
 
+def test_what_nothing_shows_is_unknown_and_the_report_says_what_would_name_it():
+    model = network()
+
+    def cell():
+        for _ in range(3):
+            model(rows()).sum().backward()
+            held = [rows(8192) for _ in range(2)]
+            model(held[0]).sum().backward()
+            held.pop()
+            model.zero_grad()
+
+    def nothing(*_, **__):
+        return iter(())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nbmem.record.identities.tensors.in_frames", nothing)
+        with nbmem.trace("cell", namespace={"model": model}) as trace:
+            cell()
+    books = Books(trace.session)
+    ledger = books.ledger(books.peak(0, books.events))
+    assert ledger[C.UNKNOWN] == 8192 * 512 * 4
+    assert ledger[C.INPUTS] == 8192 * 512 * 4
+    (note,) = [n for n in trace.report().notes if "are unknown" in n]
+    assert "variable that still holds them when the cell ends gives them a name" in note
+
+
 def test_steps_that_do_the_same_look_the_same():
     model = network()
     optimizer = torch.optim.Adam(model.parameters())
