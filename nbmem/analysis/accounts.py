@@ -52,7 +52,7 @@ def accounts(books: Books, rows: Ints) -> tuple[list[Account], Ints]:
     Returns:
         The accounts, and for each allocation the index of its own.
     """
-    named, name_of = _texts(books.names[rows], lambda i: _plain(books.session.names[i]))
+    named, name_of = _texts(books.names[rows], lambda i: _plain(books.texts[i]))
     placed, place_of = _texts(
         books.followed.allocations.stack[rows], lambda i: users_line(books.session.stacks[i])
     )

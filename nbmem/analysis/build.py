@@ -235,8 +235,9 @@ def _notes(session: Session, books: Books, at_peak: Ledger) -> tuple[str, ...]:
     if books.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:
         share = 100 * unknown / at_peak.active
         notes.append(
-            f"{share:.1f}% of the active bytes at the peak have no name: they were allocated "
-            "outside of the phases that nbmem knows, by nothing that the notebook names."
+            f"{share:.1f}% of the active bytes at the peak are unknown: no module, optimizer or "
+            "variable that nbmem met held them. A variable that still holds them when the cell "
+            "ends gives them a name; `--stacks` shows the lines that made them."
         )
     if len(books.trace.samples) and not books.process_known:
         notes.append(

@@ -6,10 +6,14 @@ import re
 
 SAVED_BY, SAVED_AFTER = "saved by ", "saved after "
 """Before the module that saved a tensor for backward, or that the saving operator comes after."""
+GRADIENT_OF, GRADIENT_IN, BACKWARD_OF = "gradient of ", "gradient in ", "backward of "
+"""Before the module whose result a gradient belongs to, in which that result is, or in whose
+backward something was made."""
 NAME, SENTENCE = 1_000, 4_000
 """Characters of a name (a tensor's, a file's, a card's) and of a sentence (a note, an error)."""
+_OF_GRAPH = (SAVED_BY, SAVED_AFTER, GRADIENT_OF, GRADIENT_IN, BACKWARD_OF)
 _SAVED = re.compile(rf"(?:{SAVED_BY}|{SAVED_AFTER})(\S+)(?: \(\w+\))?$")
-_ROOT = re.compile(rf"(?:input |{SAVED_BY})?(?:Out\[\d+\]|[A-Za-z_]\w*)")
+_ROOT = re.compile(rf"(?:input |local |{SAVED_BY}|{GRADIENT_OF})?(?:Out\[\d+\]|[A-Za-z_]\w*)")
 _INDEX = re.compile(r"\[\d+\]")
 _LAYER = re.compile(r"\.\d+(?=[.\s]|$)")
 _STEERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -40,8 +44,8 @@ def _escaped(character: re.Match[str]) -> str:
 
 
 def of_graph(name: str | None) -> bool:
-    """Whether a name says which module saved a tensor for backward, and not who holds it."""
-    return name is not None and name.startswith((SAVED_BY, SAVED_AFTER))
+    """Whether a name says of which module's results a tensor is, and not who holds it."""
+    return name is not None and name.startswith(_OF_GRAPH)
 
 
 def saver_of(name: str) -> str | None:
@@ -53,9 +57,12 @@ def saver_of(name: str) -> str | None:
 def root_of(name: str) -> str:
     """`model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`: what one would delete.
 
-    What the model's graph has saved is `saved by model`, wherever in it.
+    What the model's graph has saved is `saved by model`, wherever in it, and the gradients of its
+    results are `gradient of model`.
     """
     name = name.replace(SAVED_AFTER, SAVED_BY, 1)
+    for word in (GRADIENT_IN, BACKWARD_OF):
+        name = name.replace(word, GRADIENT_OF, 1) if name.startswith(word) else name
     match = _ROOT.match(name)
     return match[0] if match else name
 

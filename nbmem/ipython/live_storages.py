@@ -11,6 +11,7 @@ from nbmem.core.holders import HolderKind
 from nbmem.ipython.freeing.cache import histories
 from nbmem.probes import tensors
 from nbmem.probes.holders import walk
+from nbmem.probes.optimizers import of_optimizer, parameters_of_optimizer
 from nbmem.report import Holding
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ def _trained(namespace: Mapping[str, Any]) -> dict[int, dict[int, Category]]:
             found.setdefault(one.device, {})[one.addr] = one.category
 
     for _, optimizer in tensors.optimizers_in(namespace):
-        note(tensors.of_optimizer(optimizer))
-        note(tensors.parameters_of_optimizer(optimizer))
+        note(of_optimizer(optimizer))
+        note(parameters_of_optimizer(optimizer))
     for _, module in tensors.modules_in(namespace):
         note(tensors.gradients_of_module(module))
         note(tensors.of_module(module))

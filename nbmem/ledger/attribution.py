@@ -37,18 +37,26 @@ def _seen(category: Category) -> Callable[[Facts], Mask]:
     return lambda facts: facts.seen(category)
 
 
+def _made(facts: Facts) -> Mask:
+    """Made by the training loop, and so no input of it."""
+    return facts.phases.named(facts.born_in, "forward", "backward", "optimizer")
+
+
 def _given_inputs(facts: Facts) -> Mask:
-    """Given to a module, and not the detached result of another one's forward."""
-    made = facts.phases.named(facts.born_in, "forward", "backward", "optimizer")
-    return facts.seen(Category.INPUTS) & ~made
+    """Given to a module, and not the detached result of another one's forward; a loop's labels."""
+    batch = facts.seen(Category.ACTIVATIONS) & facts.phases.named(facts.born_in, "input")
+    return (facts.seen(Category.INPUTS) & ~_made(facts)) | batch
+
+
+def _read_by_a_graph(facts: Facts) -> Mask:
+    """Saved for backward, though no graph has made it."""
+    return facts.seen(Category.ACTIVATIONS) & ~_made(facts)
 
 
 def _named(facts: Facts) -> Mask:
-    """Named from the notebook; a forward's results only once their backward is over."""
-    at = facts.seen_as[Category.USER_TENSORS]
+    """Named from the notebook; of a forward's results those that are kept."""
     in_forward = facts.phases.named(facts.born_in, "forward")
-    over = facts.phases.next_backward_end(facts.allocations.born) <= at
-    return (at >= 0) & (~in_forward | over)
+    return facts.seen(Category.USER_TENSORS) & (~in_forward | facts.kept)
 
 
 def _gradients_by_life(facts: Facts) -> Mask:
@@ -81,10 +89,9 @@ PASSES: tuple[tuple[Category, Callable[[Facts], Mask]], ...] = (
     (Category.INPUTS, _given_inputs),
     (Category.WORKSPACE, workspaces),
     (Category.USER_TENSORS, _named),
+    (Category.INPUTS, _read_by_a_graph),
     (Category.GRADIENTS, _gradients_by_life),
     (Category.OUTPUT_GRADIENTS, _output_gradients),
     (Category.TEMPORARIES, _temporaries),
     (Category.ACTIVATIONS, _born_in("forward", "inference")),
-    (Category.OPTIMIZER_STATE, _born_in("optimizer")),
-    (Category.INPUTS, _born_in("input")),
 )

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
+WORKSPACE = "cuBLAS workspace"
+
+
 class Books:
     """Every allocation of one card with its category, and the sums.
 
@@ -43,8 +46,8 @@ class Books:
         self.phases = PhaseMap(session.spans, device)
         self.followed = self._follow()
         self.events = len(self.trace.events)
-        facts, self.names = facts_of(
-            self.followed.allocations, self.trace.events, self.phases, self.trace.identities
+        facts, self.names, self.texts = facts_of(
+            self.followed.allocations, self.trace, self.phases, session.names
         )
         self.born_in = facts.born_in
         self.category = attribute(facts)
@@ -134,7 +137,9 @@ class Books:
     def name(self, row: int) -> str | None:
         """What an allocation is called; None if nobody named it."""
         index = int(self.names[row])
-        return None if index == NO_NAME else self.session.names[index]
+        if index == NO_NAME and self.category[row] == Category.WORKSPACE:
+            return WORKSPACE
+        return None if index == NO_NAME else self.texts[index]
 
     def live(self, position: int) -> Ints:
         """Rows of the allocations that live at a position."""

@@ -38,8 +38,7 @@ class PhaseMap:
         self.names = np.array([span.name for _, span in self.spans] or [""], dtype=np.str_)
         self._first = np.array([span.first[device] for _, span in self.spans], np.int64)
         self._last = np.array([span.last[device] for _, span in self.spans], np.int64)
-        backward = self._last[self.names == "backward"] if len(self.spans) else self._last
-        self._backward_ends = np.sort(backward)
+        self._device = device
 
     def of(self, events: Ints) -> Ints:
         """Index of each event's phase, NOWHERE outside of one."""
@@ -49,13 +48,28 @@ class PhaseMap:
         inside = (index >= 0) & (events < self._last[np.maximum(index, 0)])
         return np.where(inside, index, NOWHERE)
 
+    def gap_of(self, events: Ints) -> Ints:
+        """Between which two phases each event lies; inside of one it is NOWHERE."""
+        after: Ints = np.searchsorted(self._first, events, side="right")
+        return np.where(self.of(events) == NOWHERE, after, NOWHERE)
+
     def named(self, phases: Ints, *names: str) -> NDArray[np.bool_]:
         """Whether each phase (by index) has one of the names."""
         named = np.isin(self.names[np.maximum(phases, 0)], names)
         inside: NDArray[np.bool_] = named & (phases != NOWHERE)
         return inside
 
-    def next_backward_end(self, events: Ints) -> Ints:
-        """Where the first backward ends that ends after each event; a huge number if none does."""
-        ends = np.append(self._backward_ends, np.iinfo(np.int64).max)
-        return ends[np.searchsorted(self._backward_ends, events, side="right")]
+    def next_pass_ends(self, name: str) -> Ints:
+        """For each phase where the next pass's last phase of a name ends; a huge number if never.
+
+        A pass is a step; what lies outside of the steps comes before the first.
+        """
+        ends: dict[int, int] = {}
+        for _, span in self.spans:
+            if span.name == name:
+                ends[-1 if span.step is None else span.step] = span.last[self._device]
+        steps = np.array(sorted(ends), np.int64)
+        after = np.array([*(ends[step] for step in steps.tolist()), np.iinfo(np.int64).max])
+        own = [-1 if span.step is None else span.step for _, span in self.spans]
+        found: Ints = after[np.searchsorted(steps, np.array(own, np.int64), side="right")]
+        return found

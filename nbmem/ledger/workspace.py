@@ -20,7 +20,10 @@ from nbmem.core.units import KIB, MIB
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from nbmem.allocator.follow import Allocations
     from nbmem.ledger.facts import Facts
+
+    Mask = NDArray[np.bool_]
 
 CUBLAS = (32 * MIB, 2 * 4096 * KIB + 8 * 16 * KIB)
 CUBLASLT = MIB
@@ -28,15 +31,14 @@ THREADS = (("forward", "inference"), ("backward",))
 """Phases that the forward thread and the engine's thread compute."""
 
 
-def workspaces(facts: Facts) -> NDArray[np.bool_]:
+def workspaces(facts: Facts) -> Mask:
     """Allocations that are cuBLAS's: the first of the size in each thread, kept."""
     a = facts.allocations
-    unseen = ~np.any([s >= 0 for s in facts.seen_as.values()], axis=0)
-    kept = unseen & ((a.freed >= facts.events) | _cleared(facts, unseen))
-    found: NDArray[np.bool_] = np.zeros(len(a), bool)
+    kept = facts.unseen & ((a.freed >= facts.events) | _cleared(facts))
+    found: Mask = np.zeros(len(a), bool)
     places = [a.born < 0, *(facts.phases.named(facts.born_in, *names) for names in THREADS)]
     found |= kept & places[0] & np.isin(a.requested, CUBLAS)  # an earlier cell's, both threads'
-    for place in places:
+    for place in (*places, _elsewhere(facts, places[-1])):
         inside = kept & place
         first = _first(inside & np.isin(a.requested, CUBLAS), a.born)
         if first is not None:
@@ -49,11 +51,30 @@ def workspaces(facts: Facts) -> NDArray[np.bool_]:
     return found
 
 
-def _cleared(facts: Facts, unseen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def taken_once(allocations: Allocations, unseen: Mask, events: int) -> Mask:
+    """Allocations that may be cuBLAS's, by their sizes alone: the first pass has them, no other."""
+    lasting = unseen & (allocations.freed >= events)
+    mine: Mask = lasting & np.isin(allocations.requested, (*CUBLAS, CUBLASLT))
+    return mine
+
+
+def _elsewhere(facts: Facts, in_engine: Mask) -> Mask:
+    """Outside of the engine, whatever the phase, where Python was searched and does not have it.
+
+    A bare product takes its workspace as a module's does, but there sizes alone show nothing: 32
+    MiB are a plain tensor's size, too.
+    """
+    if facts.reached is None:
+        return np.zeros(len(in_engine), bool)
+    elsewhere: Mask = ~in_engine & (facts.allocations.born >= 0) & ~facts.reached
+    return elsewhere
+
+
+def _cleared(facts: Facts) -> Mask:
     """What was freed where both threads' workspaces were, with no allocation in between."""
     a, phases = facts.allocations, facts.phases
     moment = np.searchsorted(np.sort(a.born), a.freed)
-    dead = unseen & (a.freed < facts.events) & ~facts.within_one_phase
+    dead = facts.unseen & (a.freed < facts.events) & ~facts.within_one_phase
     dead &= ~phases.named(facts.died_in, "forward", "backward")
     of_size = dead & np.isin(a.requested, CUBLAS)
     forward, backward = (phases.named(facts.born_in, *names) for names in THREADS)
@@ -61,6 +82,6 @@ def _cleared(facts: Facts, unseen: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return dead & np.isin(moment, both)
 
 
-def _first(which: NDArray[np.bool_], born: NDArray[np.int64]) -> int | None:
+def _first(which: Mask, born: NDArray[np.int64]) -> int | None:
     rows = np.flatnonzero(which)
     return int(rows[np.argmin(born[rows])]) if len(rows) else None

@@ -14,7 +14,7 @@ from nbmem.core.categories import Category
 
 if TYPE_CHECKING:
     from nbmem.live.messages import Entry
-    from nbmem.record.identities import Known
+    from nbmem.record.met import Known
     from nbmem.record.recorder import Recorder
 
 CATEGORIES = (

@@ -10,6 +10,8 @@ from nbmem.probes.cuda import import_torch, initialized_torch
 from nbmem.probes.stand_in import Wrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nbmem.probes.lent import Lost
 
 
@@ -17,7 +19,8 @@ class HistoryProbe:
     """Turns torch's memory history on and off, and takes it.
 
     If the user records it already, nbmem joins: it changes no setting and leaves it on. If the user
-    turns it on or off meanwhile, it is theirs from then on.
+    turns it on meanwhile, it is theirs from then on; if they turn it off, nbmem goes on. What torch
+    forgets by that is kept.
 
     Args:
         max_entries: Size of the ring that torch keeps (always bounded).
@@ -35,6 +38,7 @@ class HistoryProbe:
         self._waiting = False
         self._calling = False
         self._watch: Wrapped | None = None
+        self._earlier: dict[int, list[Any]] = {}  # by card, what torch has forgotten since
 
     def start(self) -> None:
         """Record from now on, or from the moment in which the user's code initializes CUDA.
@@ -68,19 +72,34 @@ class HistoryProbe:
         self.joined = bool(enabled is not None and enabled())
         self._on = True
         if not self.joined:
-            self._record("all", "alloc" if self.stacks else None)
-            if hasattr(torch._C, "_cuda_record_memory_history"):  # noqa: SLF001
-                self._watch = Wrapped(
-                    torch._C,  # noqa: SLF001
-                    "_cuda_record_memory_history",
-                    self._users_call,
-                    self.lost,
-                )
-                self._watch.lend()
+            self._record_all()
+        if hasattr(torch._C, "_cuda_record_memory_history"):  # noqa: SLF001
+            self._watch = Wrapped(
+                torch._C,  # noqa: SLF001
+                "_cuda_record_memory_history",
+                self._users_call,
+                self.lost,
+            )
+            self._watch.lend()
 
-    def _users_call(self, *_args: Any, **_kwargs: Any) -> None:
-        """The user turns the history on or off: it is not nbmem's to turn off any more."""
-        self.joined = self.joined or not self._calling
+    def _users_call(self, enabled: Any = None, *_args: Any, **_: Any) -> Callable[[], None] | None:
+        """The user turns the history on or off: if on, it is not nbmem's to turn off any more."""
+        if self._calling or not self._on:
+            return None
+        before = _traces(self._snapshot())
+
+        def after() -> None:
+            self.joined = enabled is not None
+            if enabled is None:
+                self._record_all()
+            for card, trace in enumerate(_traces(self._snapshot())):
+                if card < len(before) and len(trace) < len(before[card]):
+                    self._earlier.setdefault(card, []).extend(before[card])
+
+        return after
+
+    def _record_all(self) -> None:
+        self._record("all", "alloc" if self.stacks else None)
 
     def _record(self, enabled: str | None, context: str | None = None) -> None:
         torch: Any = import_torch()
@@ -101,6 +120,13 @@ class HistoryProbe:
 
     def take(self) -> dict[str, Any] | None:
         """Take torch's snapshot (segments and history of every device); None without CUDA."""
+        found = self._snapshot()
+        if found is not None and self._earlier:
+            traces = enumerate(_traces(found))
+            found["device_traces"] = [[*self._earlier.get(i, ()), *trace] for i, trace in traces]
+        return found
+
+    def _snapshot(self) -> dict[str, Any] | None:
         torch: Any = initialized_torch()
         if torch is None:
             return None
@@ -114,3 +140,8 @@ class HistoryProbe:
         if self._on and not self.joined:
             self._record(None)
         self._on = False
+
+
+def _traces(snapshot: dict[str, Any] | None) -> list[Any]:
+    """A snapshot's history, by card."""
+    return (snapshot or {}).get("device_traces") or []

@@ -66,7 +66,7 @@ def saved_tensors(
         outputs: Tensors, of which some may have a graph, or edges of one.
         module_of: The module of a parameter; None if nobody knows it.
     """
-    walk = _Walk(module_of)
+    walk = GraphWalk(module_of)
     nodes = walk.nodes(outputs)
     taken = {addr for node in nodes if (addr := walk.parameter_addr(node))}
     # A tensor that several have saved is named by a module's own node, else by the earliest.
@@ -79,7 +79,13 @@ def saved_tensors(
                 yield Saved(seen, owner)
 
 
-class _Walk:
+class GraphWalk:
+    """Goes through a graph and finds the module of each node.
+
+    Args:
+        module_of: The module of a parameter; None if nobody knows it.
+    """
+
     def __init__(self, module_of: Callable[[Any], Module | None]) -> None:
         torch: Any = loaded_torch()
         self._tensor = torch.Tensor
@@ -103,14 +109,14 @@ class _Walk:
 
     def parameter_addr(self, node: Any) -> int:
         """Where the parameter lies in which a graph ends; 0 for any other node."""
-        if not _is_leaf(node):
+        if not is_leaf(node):
             return 0
         seen = see(node.variable, Category.WEIGHTS, "", form=False)
         return 0 if seen is None else seen.addr
 
     def saved_by(self, node: Any) -> Iterator[Any]:
         """The tensors that a node has saved."""
-        if not _is_leaf(node):
+        if not is_leaf(node):
             for value in self._graphs.saved_by(node):
                 if issubclass(type(value), self._tensor):
                     yield value
@@ -119,13 +125,28 @@ class _Walk:
         """A saved tensor under the name of its module, and the module's owner."""
         own = self.module_at(node)
         module = own or self._module_before(node)
-        operator = _HUMP.sub("_", _BACKWARD.sub("", node.name())).lower()
         if module is None:
-            return see(tensor, Category.ACTIVATIONS, f"{SAVED_BY}{operator}"), None
+            return see(tensor, Category.ACTIVATIONS, f"{SAVED_BY}{self.operator(node)}"), None
         before = SAVED_BY if own else SAVED_AFTER
-        name = module.path if own else f"{module.path} ({operator})"
+        name = module.path if own else f"{module.path} ({self.operator(node)})"
         seen = see(tensor, Category.ACTIVATIONS, name)
         return (None if seen is None else seen._replace(before=before)), module.owner
+
+    def operator(self, node: Any) -> str:
+        """What a node is the backward of: `log_softmax`."""
+        return _HUMP.sub("_", _BACKWARD.sub("", node.name())).lower()
+
+    def result_of(self, node: Any) -> Module:
+        """What a node's forward has made, as the path of its module; without one, the operator."""
+        own = self.module_at(node)
+        module = own or self._module_before(node)
+        if module is None:
+            return Module(None, self.operator(node))
+        return module if own else module._replace(path=f"{module.path} ({self.operator(node)})")
+
+    def ends_in_parameter(self, node: Any) -> bool:
+        """Whether a node only hands on a parameter, cast or transposed."""
+        return is_leaf(node) or self._module_of_leaf(node) is not None
 
     def module_at(self, node: Any) -> Module | None:
         """The module one of whose parameters a node takes, also cast or transposed."""
@@ -140,7 +161,7 @@ class _Walk:
         while id(node) not in self._leaf:
             way.append(node)
             before = _before(node)
-            if _is_leaf(node):
+            if is_leaf(node):
                 self._leaf[id(node)] = self._module_of(node.variable)
             elif len(before) != 1 or self._graphs.saves(node):
                 self._leaf[id(node)] = None
@@ -171,5 +192,6 @@ def _before(node: Any) -> list[Any]:
     return [before for before, _ in node.next_functions if before is not None]
 
 
-def _is_leaf(node: Any) -> bool:
+def is_leaf(node: Any) -> bool:
+    """Whether a graph ends in a parameter there."""
     return type(node).__name__ == "AccumulateGrad"

@@ -86,11 +86,14 @@ class Wrapped:
     Args:
         module: The module.
         name: The function's name.
-        told: Told the arguments before the call.
+        told: Told the arguments before the call; returns what is to be called when it has
+            succeeded, or None.
         lost: Leaves a note of a fault.
     """
 
-    def __init__(self, module: Any, name: str, told: Callable[..., None], lost: Lost) -> None:
+    def __init__(
+        self, module: Any, name: str, told: Callable[..., Callable[[], None] | None], lost: Lost
+    ) -> None:
         self._module, self._name = module, name
         self._told = told
         self.lost = lost
@@ -103,8 +106,11 @@ class Wrapped:
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            self._tell(args, kwargs)
-            return original(*args, **kwargs)
+            after = self._tell(args, kwargs)
+            found = original(*args, **kwargs)
+            if after is not None:
+                self._end(after)
+            return found
 
         pass_over(wrapper)
         self._wrapper = wrapper
@@ -116,5 +122,9 @@ class Wrapped:
             setattr(self._module, self._name, self._original)
 
     @entry("what became of the memory history")
-    def _tell(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self._told(*args, **kwargs)
+    def _tell(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], None] | None:
+        return self._told(*args, **kwargs)
+
+    @entry("what became of the memory history")
+    def _end(self, after: Callable[[], None]) -> None:
+        after()

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-from collections import deque
 from contextlib import nullcontext
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.holders.objects import is_writable
 from nbmem.probes.holders.storages import form_of, place_of
+from nbmem.probes.leaves import Budget, leaves
 from nbmem.probes.modules import (
     is_module,
     is_optimizer,
     is_parameter,
-    is_plain_sequence,
-    is_tensor,
     named_buffers,
     named_parameters,
-    param_groups,
-    parameters_of_group,
-    states,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-MAX_ITEMS = 20_000
-"""Containers of the notebook are looked into up to so many items together."""
-MAX_DEPTH = 4
-"""... and so deep (`history["losses"][3]` is 2)."""
+MAX_OF_CALL = 256
+"""Values that are looked at in what one call of a module is given; this happens at every step."""
+MAX_OF_LOOP = 1_000
+"""Values that are looked at in the variables of all functions that run, innermost first: 3 ms."""
 
 
 class Seen(NamedTuple):
@@ -45,6 +39,8 @@ class Seen(NamedTuple):
         category: What it is.
         name: Its name and form; for what belongs to a module or an optimizer, behind that one's.
         before: What stands before the name of that module or optimizer.
+        of: Whose name it begins with, if not the one's in which it was found: an optimizer's state
+            is named after the parameter.
     """
 
     device: int
@@ -53,6 +49,7 @@ class Seen(NamedTuple):
     category: Category
     name: str
     before: str = ""
+    of: Any = None
 
 
 def see(tensor: Any, category: Category, name: str, *, form: bool = True) -> Seen | None:
@@ -93,6 +90,16 @@ def gradient_of(tensor: Any) -> Any | None:
     return None
 
 
+def is_made(tensor: Any) -> bool:
+    """Whether a graph has made a tensor."""
+    torch: Any = loaded_torch()
+    try:
+        return torch.Tensor.grad_fn.__get__(tensor) is not None
+    except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
+        let_pass(err)
+        return False
+
+
 def of_module(module: Any) -> Iterator[Seen]:
     """The weights and buffers of a module, tied ones once; their names are relative to its own."""
     for category, members in (
@@ -115,47 +122,57 @@ def gradients_of_module(module: Any) -> Iterator[Seen]:
                 yield seen
 
 
-def of_optimizer(optimizer: Any) -> Iterator[Seen]:
-    """What an optimizer's state holds, and parameters that belong to no module."""
-    for index, (parameter, state) in enumerate(states(optimizer)):
-        for key, value in list(dict.items(state)):
-            for tensor in value if is_plain_sequence(value) else (value,):
-                if is_tensor(tensor) and tensor is not parameter:
-                    at = repr(key) if _plain(key) else "..."
-                    seen = see(tensor, Category.OPTIMIZER_STATE, f".state[{index}][{at}]")
-                    if seen is not None:
-                        yield seen
-
-
-def parameters_of_optimizer(optimizer: Any) -> Iterator[Seen]:
-    """An optimizer's parameters: weights also where no module registers them."""
-    for group in param_groups(optimizer):
-        for index, parameter in enumerate(parameters_of_group(group)):
-            seen = see(parameter, Category.WEIGHTS, f".param_groups[...][{index}]")
-            if seen is not None:
-                yield seen
-
-
 def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Seen]:
     """Tensors given to a module call that no graph has made."""
-    torch: Any = loaded_torch()
     named = chain(((f"args[{i}]", a) for i, a in enumerate(args)), kwargs.items())
-    for name, tensor in _leaves(named):
-        if torch.Tensor.grad_fn.__get__(tensor) is None and not is_parameter(tensor):
+    for name, tensor in leaves(named, Budget(MAX_OF_CALL)):
+        if not is_made(tensor) and not is_parameter(tensor):
             seen = see(tensor, Category.INPUTS, f"input {name}")
             if seen is not None:
                 yield seen
 
 
-def in_namespace(namespace: Mapping[str, Any]) -> Iterator[Seen]:
-    """Tensors that the notebook names, also in lists, tuples and dicts, and their gradients."""
-    for name, tensor in _leaves((n, v) for n, v in list(namespace.items()) if _is_users(n)):
-        seen = see(tensor, Category.USER_TENSORS, name)
+def in_namespace(
+    namespace: Mapping[str, Any], met: Callable[[str, Any], None] | None = None
+) -> Iterator[Seen]:
+    """Tensors that the notebook's names lead to, and their gradients.
+
+    Args:
+        namespace: The notebook's names.
+        met: As for `leaves`.
+    """
+    found = leaves(((n, v) for n, v in list(namespace.items()) if _is_users(n)), met=met)
+    return _named_tensors(found)
+
+
+def in_frames(
+    frames: Iterable[tuple[str, Mapping[str, Any]]], met: Callable[[str, Any], None] | None = None
+) -> Iterator[Seen]:
+    """Tensors that the variables of running functions lead to: `local x of train()`.
+
+    Args:
+        frames: What is put behind a name (` of train()`, or nothing) and the variables, innermost
+            first.
+        met: As for `leaves`.
+    """
+    budget = Budget(MAX_OF_LOOP)
+    found = []
+    for where, names in frames:
+        before = "local " if where else ""
+        named = [(f"{before}{n}", v) for n, v in names.items() if _is_users(n)]
+        found.append(list(_named_tensors(leaves(named, budget, met), where)))
+    for seen in reversed(found):  # the innermost name is seen last, and stays
+        yield from seen
+
+
+def _named_tensors(found: Iterable[tuple[str, Any]], where: str = "") -> Iterator[Seen]:
+    for name, tensor in found:
+        seen = see(tensor, Category.USER_TENSORS, f"{name}{where}")
         if seen is not None:
             yield seen
         gradient = gradient_of(tensor)
         if gradient is not None:
-            seen = see(gradient, Category.GRADIENTS, f"{name}.grad")
+            seen = see(gradient, Category.GRADIENTS, f"{name}.grad{where}")
             if seen is not None:
                 yield seen
 
@@ -173,26 +190,3 @@ def optimizers_in(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _is_users(name: object) -> bool:
     """Whether a name may be the user's; IPython's `Out` and `_` hold tensors, too."""
     return type(name) is str and not (name.startswith("__") and name.endswith("__"))
-
-
-def _leaves(named: Any) -> Iterator[tuple[str, Any]]:
-    """Tensors in nested plain containers, with the path that a person would type."""
-    left = MAX_ITEMS
-    queue = deque((name, value, 0) for name, value in named)
-    while queue and left:
-        name, value, depth = queue.popleft()
-        left -= 1
-        kind = type(value)
-        if is_tensor(value):
-            yield name, value
-        elif depth < MAX_DEPTH and is_plain_sequence(value):
-            queue.extend((f"{name}[{i}]", v, depth + 1) for i, v in enumerate(value[:MAX_ITEMS]))
-        elif depth < MAX_DEPTH and issubclass(kind, dict):
-            items = islice(list(dict.items(value)), MAX_ITEMS)
-            queue.extend((f"{name}[{k!r}]", v, depth + 1) for k, v in items if _plain(k))
-
-
-def _plain(key: object) -> bool:
-    """Whether a key can be written in a path without running code of its own."""
-    kind = type(key)
-    return kind is str or kind is bool or (kind is int and is_writable(key))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -11,60 +10,34 @@ import numpy as np
 from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.core.session import Identities, Marks
-from nbmem.probes import modules, tensors
+from nbmem.probes import frames, modules, tensors
+from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.gradients import expected_gradients
+from nbmem.probes.holders.storages import form_of
+from nbmem.probes.optimizers import Others, of_optimizer, parameters_of_optimizer
 from nbmem.probes.saved import Module, saved_tensors, why_unreadable
+from nbmem.record.met import (
+    IN_GROUP,
+    Footprint,
+    Known,
+    Parameter,
+    Shown,
+    known_in,
+    living,
+    state_footprint,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 MAX_ROWS = 300_000
 """Beyond this many, births and lifetimes decide alone (a note says so)."""
+MAX_WALKS = 8
+"""Times that a state is seen which is another at each step: the later steps are like those."""
 MAX_FORWARDS = 256
 """Kinds of forwards whose graphs are read: with varying lengths each step is a kind of its own."""
 STEP = 1_000
 """Tensors that are seen in one go: a few milliseconds."""
-_IN_GROUP = ".param_groups"
-
-
-class Known:
-    """A module or an optimizer, not held, under the best name that is known for it by now."""
-
-    __slots__ = ("name", "ref")
-
-    def __init__(self, thing: Any) -> None:
-        self.ref = weakref.ref(thing)
-        self.name = type(thing).__name__
-
-
-class Shown:
-    """What one thread's own calls have shown.
-
-    Attributes:
-        owners: Ids of its modules and optimizers.
-        parameters: Ids of their parameters.
-    """
-
-    __slots__ = ("owners", "parameters")
-
-    def __init__(self) -> None:
-        self.owners: set[int] = set()
-        self.parameters: set[int] = set()
-
-
-class Footprint:
-    """Where a module's first and last parameters lay when it was walked, without a new walk."""
-
-    __slots__ = ("_ends",)
-
-    def __init__(self, module: Any) -> None:
-        parameters = [p for _, p in modules.named_parameters(module)]
-        ends = (*parameters[:1], *parameters[-1:])
-        self._ends = [(weakref.ref(p), tensors.address_of(p)) for p in ends]
-
-    def holds(self) -> bool:
-        """Whether they are still there."""
-        found = ((ref(), place) for ref, place in self._ends)
-        return all(p is not None and tensors.address_of(p) == place for p, place in found)
 
 
 class IdentityLog:
@@ -85,13 +58,14 @@ class IdentityLog:
         self._rows: list[tuple[int, tensors.Seen, Known | None]] = []
         self._modules: dict[int, Known] = {}
         self._optimizers: dict[int, Known] = {}
-        self._parameters: dict[int, tuple[weakref.ref[Any], Known, str]] = {}
+        self._parameters: dict[int, Parameter] = {}
         self._shown: dict[int, Shown] = {}  # by loop
         self._home: int | None = None  # the home thread's loop, if it trains
         self._named: set[int] = set()
         self._walked: dict[int, Footprint] = {}
-        self._states: dict[int, tuple[int, ...]] = {}
+        self._states: dict[int, tuple[tuple[int, ...], int]] = {}
         self._forwards: set[tuple[Any, ...]] = set()
+        self._sites = frames.Sites()
         self.full = False
         self.owned: list[tuple[int, int]] = []
         self.last_gradients = (0, 0)
@@ -108,7 +82,7 @@ class IdentityLog:
         walked = self._walked.get(id(module))
         moved = walked is None or not walked.holds()
         if moved:
-            known = _known(self._modules, module)
+            known = known_in(self._modules, module)
             self._learn_module(known, module)
             self._walked[id(module)] = Footprint(module)
             self._add(mark, tensors.of_module(module), known)
@@ -118,8 +92,10 @@ class IdentityLog:
             shown.parameters.update(id(p) for _, p in modules.named_parameters(module))
 
     def inputs(self, mark: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """See what a module was given."""
+        """See what a module was given, and what the loop around it calls its tensors."""
         self._add(mark, tensors.inputs_of_call(args, kwargs))
+        if self._sites.is_new():
+            self._variables(mark)
 
     def gradients(self, mark: int, loop: int, others: Mapping[int, bool]) -> None:
         """See the gradients of a thread's parameters: once a backward, so it must be quick.
@@ -138,13 +114,16 @@ class IdentityLog:
             own = own - self._shown[other].parameters if busy else own
         first = len(self._rows)
         for key in own:
-            ref, owner, name = self._parameters.get(key, (None, None, ""))
-            parameter = None if ref is None else ref()
+            known = self._parameters.get(key)
+            parameter = None if known is None else known.ref()
             gradient = None if parameter is None else tensors.gradient_of(parameter)
-            if gradient is not None:
-                seen = tensors.see(gradient, Category.GRADIENTS, name, form=False)
-                if seen is not None:
-                    self._rows.append((mark, seen, owner))
+            if known is None or gradient is None:
+                continue
+            known.form = known.form or form_of(loaded_torch(), gradient)
+            name = f"{known.path}.grad {known.form}"
+            seen = tensors.see(gradient, Category.GRADIENTS, name, form=False)
+            if seen is not None:
+                self._rows.append((mark, seen, known.owner))
         self.last_gradients = (first, len(self._rows))
 
     def saved(
@@ -169,21 +148,41 @@ class IdentityLog:
             return
         try:
             found = list(saved_tensors(outputs, self._module_of))
+            coming = list(expected_gradients(outputs, self._module_of) if forward else ())
         except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet
             let_pass(err)
             self.unread = repr(err)
         else:
             self._rows.extend((mark, seen, owner) for seen, owner in found)
+            self._rows.extend((mark, seen, None) for seen in coming)
+        if forward is not None and len(self._forwards) <= MAX_WALKS:
+            self._variables(mark)
+
+    def _variables(self, mark: int) -> None:
+        """See what this thread's loop calls its tensors: these names end with their function."""
+        if self._room():
+            others = Others()
+            self._extend(mark, tensors.in_frames(frames.variables(), others.meet), None)
+            self._extend(mark, others.seen(), None)
+
+    def _member(self, parameter: Any) -> tuple[Known, str] | None:
+        """The module that has a parameter, and its path there."""
+        known = self._parameters.get(id(parameter))
+        if known is None or known.ref() is not parameter or known.in_group:
+            return None
+        return known.owner, known.path
 
     def _module_of(self, parameter: Any) -> Module | None:
-        ref, known, name = self._parameters.get(id(parameter), (None, None, ""))
-        if ref is None or ref() is not parameter or name.startswith(_IN_GROUP):
-            return None
-        return Module(known, name.removesuffix(".grad").rpartition(".")[0])
+        member = self._member(parameter)
+        return None if member is None else Module(member[0], member[1].rpartition(".")[0])
 
     def _learn_module(self, known: Known, module: Any) -> None:
         for name, parameter in modules.named_parameters(module):
-            self._parameters[id(parameter)] = weakref.ref(parameter), known, f".{name}.grad"
+            self._learn(parameter, Parameter(parameter, known, f".{name}"))
+
+    def _learn(self, parameter: Any, found: Parameter) -> None:
+        if found.says_more_than(self._parameters.get(id(parameter))):
+            self._parameters[id(parameter)] = found
 
     def meet(self, optimizer: Any, loop: int) -> None:
         """Remember an optimizer and its parameters (weakly), and which loop has shown them."""
@@ -197,32 +196,31 @@ class IdentityLog:
     def _learn_optimizer(self, optimizer: Any) -> None:
         if id(optimizer) in self._optimizers:
             return
-        known = _known(self._optimizers, optimizer)
+        known = known_in(self._optimizers, optimizer)
         for group in modules.param_groups(optimizer):
             for index, parameter in enumerate(modules.parameters_of_group(group)):
-                entry = self._parameters.get(id(parameter))
-                if entry is None or entry[0]() is not parameter:
-                    name = f"{_IN_GROUP}[...][{index}].grad"
-                    self._parameters[id(parameter)] = weakref.ref(parameter), known, name
+                path = f"{IN_GROUP}[...][{index}]"
+                self._learn(parameter, Parameter(parameter, known, path))
 
     def state(self, mark: int, optimizer: Any) -> None:
         """See an optimizer's state, unless it is where it was."""
-        footprint = _state_footprint(optimizer)
-        if self._states.get(id(optimizer)) != footprint:
-            self._states[id(optimizer)] = footprint
-            known = _known(self._optimizers, optimizer)
-            self._add(mark, tensors.of_optimizer(optimizer), known)
-            self._add(mark, tensors.parameters_of_optimizer(optimizer), known)
+        footprint = state_footprint(optimizer)
+        before, walks = self._states.get(id(optimizer), ((), 0))
+        if before[:1] != footprint[:1] or (before != footprint and walks < MAX_WALKS):
+            self._states[id(optimizer)] = footprint, walks + 1
+            known = known_in(self._optimizers, optimizer)
+            self._add(mark, of_optimizer(optimizer, self._member), known)
+            self._add(mark, parameters_of_optimizer(optimizer), known)
 
     def name(self, namespace: Mapping[str, Any]) -> None:
         """Learn what the notebook calls its modules and optimizers; touches no tensor."""
         for name, module in tensors.modules_in(namespace):
-            known = _known(self._modules, module)
-            known.name = name
+            known = known_in(self._modules, module)
+            known.call(name)
             self._learn_module(known, module)
         for name, optimizer in tensors.optimizers_in(namespace):
             self._learn_optimizer(optimizer)
-            _known(self._optimizers, optimizer).name = name
+            known_in(self._optimizers, optimizer).call(name)
 
     def everything(self, mark: int, namespace: Mapping[str, Any], loop: int) -> Iterator[None]:
         """See all that the notebook names, and all that was met: at a cell's start and end.
@@ -239,12 +237,14 @@ class IdentityLog:
         self._home = loop
         self._named = set(self._parameters)
         yield
-        yield from self._add_in_steps(mark, tensors.in_namespace(namespace), None)
-        for optimizer, known in _living(self._optimizers):
-            yield from self._add_in_steps(mark, tensors.of_optimizer(optimizer), known)
-            found = tensors.parameters_of_optimizer(optimizer)
+        others = Others()
+        yield from self._add_in_steps(mark, tensors.in_namespace(namespace, others.meet), None)
+        yield from self._add_in_steps(mark, others.seen(), None)
+        for optimizer, known in living(self._optimizers):
+            yield from self._add_in_steps(mark, of_optimizer(optimizer, self._member), known)
+            found = parameters_of_optimizer(optimizer)
             yield from self._add_in_steps(mark, found, known)
-        for module, known in _living(self._modules):  # last: a module's name says most
+        for module, known in living(self._modules):  # last: a module's name says most
             yield from self._add_in_steps(mark, tensors.of_module(module), known)
         self.gradients(mark, loop, {})
 
@@ -288,19 +288,17 @@ class IdentityLog:
 
     def living_modules(self) -> list[tuple[Any, str]]:
         """Modules that were met and still live, with their names."""
-        return [(module, known.name) for module, known in _living(self._modules)]
+        return [(module, known.name) for module, known in living(self._modules)]
 
     def living_optimizers(self) -> list[tuple[Any, str]]:
         """Optimizers that were met and still live, with their names."""
-        return [(optimizer, known.name) for optimizer, known in _living(self._optimizers)]
+        return [(optimizer, known.name) for optimizer, known in living(self._optimizers)]
 
     def place(self, device: int, marks: Marks, names: dict[str, int]) -> Identities:
         """One card's identities; `names` collects their texts, text to index."""
         rows = [row for row in self._rows if row[1].device == device]
         at = np.array([mark for mark, _, _ in rows], np.int64)
-        texts = [
-            s.name if owner is None else f"{s.before}{owner.name}{s.name}" for _, s, owner in rows
-        ]
+        texts = [_text(seen, seen.of or owner) for _, seen, owner in rows]
         return Identities(
             position=marks.position[at] if rows else at,
             addr=np.array([s.addr for _, s, _ in rows], np.int64),
@@ -310,19 +308,5 @@ class IdentityLog:
         )
 
 
-def _known(known: dict[int, Known], thing: Any) -> Known:
-    entry = known.get(id(thing))
-    if entry is None or entry.ref() is not thing:
-        entry = known[id(thing)] = Known(thing)
-    return entry
-
-
-def _living(known: dict[int, Known]) -> list[tuple[Any, Known]]:
-    return [(thing, entry) for entry in known.values() if (thing := entry.ref()) is not None]
-
-
-def _state_footprint(optimizer: Any) -> tuple[int, ...]:
-    """Changes when an optimizer's state grows or is replaced."""
-    found = modules.states(optimizer)
-    last = found[-1][1] if found else {}
-    return (len(found), *map(id, dict.values(last)))
+def _text(seen: tensors.Seen, owner: Known | None) -> str:
+    return seen.name if owner is None else f"{seen.before}{owner.name}{seen.name}"

@@ -9,7 +9,6 @@ import pytest
 
 from nbmem.analysis import build_report, shown
 from nbmem.core.spans import Span
-from nbmem.ledger.repeats import repeated
 from nbmem.record import freeze
 from nbmem.record.phases import PhaseBuilder, Stretch, number_steps
 from nbmem.views.explorer.data import explorer_data
@@ -119,17 +118,6 @@ def test_recomputes_find_their_backward():
     builder._nested = [Stretch("recompute", at, 0, at + 1, 1) for at in (5, 10, 15, 395, 401)]
     nested = builder._with_nested()[40:]
     assert [(one.first, one.parent) for one in nested] == [(10, 1), (15, 1), (395, 39)]
-
-
-def test_a_forward_that_begins_like_a_named_one_gets_its_names():
-    sizes = np.array([3, 4, 5, 3, 4, 3, 9, 3, 4, 5])
-    born_in = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3, 3])
-    saved = np.array([7, -1, 8, -1, -1, -1, -1, -1, -1, -1])
-    phases = SimpleNamespace(named=lambda rows, _name: np.ones(len(rows), bool))
-    allocations = SimpleNamespace(requested=sizes)
-    found = repeated(saved, allocations, born_in, phases)
-    assert found.tolist() == [7, -1, 8, 7, -1, -1, -1, 7, -1, 8]
-    assert len(repeated(saved[:0], SimpleNamespace(requested=sizes[:0]), born_in[:0], phases)) == 0
 
 
 def test_many_blocks_in_one_recording_are_bounded_too():

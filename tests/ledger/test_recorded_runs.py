@@ -104,10 +104,11 @@ def test_hardly_anything_is_unknown_at_the_peak(run):
     assert at_peak[Category.UNKNOWN] <= 0.01 * at_peak.active
 
 
-def test_without_sightings_the_weights_are_not_made_up(run):
-    """The categories come from what was seen, not from names or sizes."""
+def test_without_sightings_nothing_is_made_up(run):
+    """The categories come from what was seen, not from names, sizes or the phase of birth."""
     raw, _, _ = run
     blind = Books(session_of({**raw, "categories": []}))
     ledger = blind.ledger(blind.events)
-    assert ledger[Category.WEIGHTS] == 0
+    for category in (Category.WEIGHTS, Category.INPUTS, Category.OPTIMIZER_STATE):
+        assert ledger[category] == 0
     assert ledger[Category.UNKNOWN] > 0

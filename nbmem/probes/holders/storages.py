@@ -61,6 +61,13 @@ def form_of(torch: Any, tensor: Any) -> str:
     return _span_and_form(torch, tensor, 0)[1]
 
 
+def shape_of(torch: Any, tensor: Any) -> tuple[int, ...] | None:
+    """A tensor's shape; None where the user's own code would answer."""
+    if dispatches(torch, type(tensor)):
+        return None
+    return tuple(torch.Tensor.shape.__get__(tensor))
+
+
 def _span_and_form(torch: Any, tensor: Any, size: int) -> tuple[int, str]:
     if type(tensor) is torch.UntypedStorage:
         return 0, f"({size},) bytes"

@@ -1,0 +1,192 @@
+"""What the probes saw of each allocation: as what, and under which name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.categories import Category
+from nbmem.core.holders import HolderKind
+from nbmem.core.names import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.follow import Allocations
+    from nbmem.core.session import DeviceTrace
+
+    Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+NO_NAME = -1
+
+IDENTITY = (
+    Category.WEIGHTS,
+    Category.BUFFERS,
+    Category.GRADIENTS,
+    Category.OPTIMIZER_STATE,
+    Category.INPUTS,
+    Category.COMMUNICATION,
+    Category.USER_TENSORS,
+    Category.ACTIVATIONS,
+)
+"""Categories that a probe can see, the one that counts most first. As ACTIVATIONS is seen what a
+graph has saved, whoever has made it."""
+_PERSONS = (
+    HolderKind.NAME,
+    HolderKind.OUT,
+    HolderKind.UNDERSCORE,
+    HolderKind.TRACEBACK,
+    HolderKind.CLOSURE,
+    HolderKind.GENERATOR,
+    HolderKind.DATALOADER,
+    HolderKind.FRAME,
+    HolderKind.THREAD,
+    HolderKind.MODULE,
+)
+"""Holders that a person has written; a graph is torch's, and a cycle nobody's."""
+_NO_NAMES = (HolderKind.TRACEBACK, HolderKind.UNSEEN)
+"""Ways that are no names to know a tensor by."""
+
+
+class Sightings:
+    """What the probes saw, one row for each allocation.
+
+    Attributes:
+        nobody: Which allocations no probe saw.
+        reached: Which allocations Python reached at the end; None where nobody looked.
+    """
+
+    def __init__(self, count: int, texts: Sequence[str]) -> None:
+        self.reached: Mask | None = None
+        self._texts = list(texts)
+        self._place: dict[str, int] = {}
+        self._as = {category: np.zeros(count, bool) for category in IDENTITY}
+        self._names = {category: np.full(count, NO_NAME, np.int64) for category in IDENTITY}
+        self._around = np.full(count, NO_NAME, np.int64)
+        self._held = np.full(count, NO_NAME, np.int64)
+        self._made = np.full(count, NO_NAME, np.int64)
+
+    def add(self, category: Category, rows: Ints, names: Ints) -> None:
+        """See some allocations as something; a later name replaces an earlier one."""
+        self._as[category][rows] = True
+        self._names[category][rows] = names
+
+    def meet(self, rows: Ints, names: Ints) -> None:
+        """See what functions called some allocations while they ran: the notebook knows better."""
+        self._as[Category.USER_TENSORS][rows] = True
+        self._around[rows] = names
+
+    def hold(self, rows: Ints, kinds: Ints, ways: Sequence[str]) -> None:
+        """See who holds some allocations at the end.
+
+        Args:
+            rows: The allocations.
+            kinds: What the best of each one's holders is.
+            ways: The path of it, with the tensor's form.
+        """
+        self.reached = np.zeros(len(self._held), bool)
+        self.reached[rows] = True
+        self._as[Category.USER_TENSORS][rows[np.isin(kinds, _PERSONS)]] = True
+        for row, kind, way in zip(rows.tolist(), kinds.tolist(), ways, strict=True):
+            if kind not in _NO_NAMES:
+                self._held[row] = self._index(way)
+
+    def call(self, names: Mapping[int, str]) -> None:
+        """Name allocations that nobody saw, by row."""
+        for row, name in names.items():
+            self._made[row] = self._index(name)
+
+    def _index(self, text: str) -> int:
+        place = self._place.setdefault(text, len(self._texts))
+        if place == len(self._texts):
+            self._texts.append(shown(text))
+        return place
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The session's names, and behind them those that were put together here."""
+        return tuple(self._texts)
+
+    def seen(self, category: Category) -> Mask:
+        """Which allocations were seen as something, themselves."""
+        return self._as[category]
+
+    @property
+    def nobody(self) -> Mask:
+        """Which allocations no probe saw."""
+        seen: Mask = np.any(list(self._as.values()), axis=0)
+        return ~seen
+
+    def as_those_like(self, standing: Ints) -> dict[Category, Mask]:
+        """What each allocation was seen as, itself or in those like it."""
+        found = {}
+        for category, mask in self._as.items():
+            among = np.zeros(len(mask), bool)
+            among[standing[mask]] = True
+            found[category] = among[standing]
+        return found
+
+    def named_like(self, standing: Ints) -> Ints:
+        """Each allocation's name: its own, or that of one like it in the latest pass."""
+        names = np.full(len(standing), NO_NAME, np.int64)
+        *known, of_graphs = self._names.values()
+        for own in (*known, self._around, of_graphs, self._held, self._made):
+            shared = np.full(len(standing), NO_NAME, np.int64)
+            there = np.flatnonzero(own != NO_NAME)
+            shared[standing[there]] = own[there]
+            found = np.where(own == NO_NAME, shared[standing], own)
+            names = np.where(names == NO_NAME, found, names)
+        return names
+
+
+def sightings_of(allocations: Allocations, trace: DeviceTrace, names: tuple[str, ...]) -> Sightings:
+    """Place what was seen at an address at a moment.
+
+    Args:
+        allocations: Every allocation of the recording.
+        trace: The card's recording.
+        names: The session's texts.
+    """
+    seen = Sightings(len(allocations), names)
+    identities, holders, events = trace.identities, trace.holders, len(trace.events)
+    rows = _row_of(allocations, identities.addr, identities.position, events)
+    between = (identities.position > 0) & (identities.position < events)
+    between &= identities.category == Category.USER_TENSORS
+    around = np.flatnonzero((rows >= 0) & between)
+    seen.meet(rows[around], identities.name[around])
+    for category in IDENTITY:
+        mine = np.flatnonzero((rows >= 0) & (identities.category == category) & ~between)
+        seen.add(category, rows[mine], identities.name[mine])
+    if holders is not None:
+        best = np.unique(holders.addr, return_index=True)[1]  # a storage's best holder is first
+        rows = _row_of(allocations, holders.addr[best], np.full(len(best), events), events)
+        best, rows = best[rows >= 0], rows[rows >= 0]
+        ways = zip(holders.path[best].tolist(), holders.form[best].tolist(), strict=True)
+        texts = [f"{names[path]} {names[form]}".rstrip() for path, form in ways]
+        seen.hold(rows, holders.kind[best].astype(np.int64), texts)
+    return seen
+
+
+def _row_of(allocations: Allocations, addr: Ints, position: Ints, events: int) -> Ints:
+    """The allocation that lived at each address at a position; -1 if none did."""
+    if not len(allocations):
+        return np.full(len(addr), -1, np.int64)
+    addrs, place = np.unique(allocations.addr, return_inverse=True)
+    width = events + 3
+    keys = place * width + allocations.born + 1
+    order = np.argsort(keys)
+    at = np.minimum(np.searchsorted(addrs, addr), len(addrs) - 1)
+    wanted = at * width + position  # born before the position: born + 1 <= position
+    index = np.searchsorted(keys[order], wanted, side="right") - 1
+    row = order[np.maximum(index, 0)]
+    lives = (
+        (index >= 0)
+        & (allocations.addr[row] == addr)
+        & (allocations.born[row] < position)
+        & (allocations.freed[row] >= position)
+    )
+    return np.where(lives, row, -1)

@@ -1,0 +1,65 @@
+"""The variables of the functions that run a training loop, in this thread, while it runs.
+
+A loop in a function has no names left when the cell ends; here they are read while it waits for
+torch, a few times for each place in the code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from nbmem.probes.holders.kinds import FOREIGN
+from nbmem.probes.holders.objects import is_optimized, locals_of
+from nbmem.probes.holders.places import module_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import FrameType
+
+MAX_SITES, LOOKS = 64, 3
+"""Places in the code at which variables are read, and how often at each."""
+MOST = 12
+"""Functions whose variables are read, the innermost."""
+_NOT_THE_LOOPS = (*FOREIGN, "torch", "nbmem", "asyncio", "threading", "runpy", "nbclient")
+
+
+class Sites:
+    """Places in the loops' code from which torch was called, and how often."""
+
+    def __init__(self) -> None:
+        self._times: Counter[tuple[int, int]] = Counter()
+
+    def is_new(self) -> bool:
+        """Whether this thread's loop has called from here less than `LOOKS` times."""
+        frame = next(_outwards(), None)
+        if frame is None:
+            return False
+        site = id(frame.f_code), frame.f_lasti
+        if site not in self._times and len(self._times) >= MAX_SITES:
+            return False
+        self._times[site] += 1
+        return self._times[site] <= LOOKS
+
+
+def variables() -> list[tuple[str, Mapping[str, Any]]]:
+    """What is put behind a name (` of train()`, or nothing) and the variables, innermost first."""
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for frame in _outwards():
+        if is_optimized(frame):
+            found.append((f" of {frame.f_code.co_name}()", locals_of(frame)))
+        elif not any(names is frame.f_globals for _, names in found):
+            found.append(("", frame.f_globals))
+        if len(found) >= MOST:
+            break
+    return found
+
+
+def _outwards() -> Iterator[FrameType]:
+    """This thread's frames outside of torch and nbmem, without keeping one of ours."""
+    frame: FrameType | None = sys._getframe().f_back  # noqa: SLF001 - the documented way
+    while frame is not None:
+        if module_of(frame) not in _NOT_THE_LOOPS:
+            yield frame
+        frame = frame.f_back

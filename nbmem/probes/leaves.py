@@ -1,0 +1,132 @@
+"""The tensors that a person's values lead to, with the path that one would type, in bounded time.
+
+Containers, attributes, slots and closures are looked into, each read as it is kept and never asked:
+no property, `__getattr__` or `__iter__` of a user's runs. What lies deeper is found at the end of a
+recording, by the look at the heap (holders/).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbmem.probes.holders.kinds import FOREIGN
+from nbmem.probes.holders.objects import Members, is_a, is_writable, namespace_of
+from nbmem.probes.modules import is_module, is_optimizer, is_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+MAX_ITEMS = 10_000
+"""So many values of a notebook are looked at, about 10 ms."""
+MAX_DEPTH = 4
+"""... and so deep: `data._store._mapping['x']`, a leaf, is 3."""
+MAX_OF_ONE = 4_096
+"""Items of one container."""
+_AT_A_GLANCE = 16
+"""Numbers and texts that are passed over in the time of one value."""
+_SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
+_PARTS_OF_MODULE = frozenset(("_parameters", "_buffers", "_modules"))
+_NOTHING = frozenset(map(id, (int, float, complex, bool, str, bytes, type(None))))
+
+Named = tuple[str, Any]
+
+
+class Budget:
+    """How many values may be looked at, in one look or in several together.
+
+    Args:
+        left: So many; what a container holds of plain numbers and texts counts a sixteenth.
+    """
+
+    def __init__(self, left: int = MAX_ITEMS) -> None:
+        self.left = left
+
+
+def leaves(
+    named: Iterable[Named],
+    budget: Budget | None = None,
+    met: Callable[[str, Any], None] | None = None,
+) -> Iterator[Named]:
+    """Tensors in values, those of the shortest paths first.
+
+    Modules' parameters and buffers and the insides of optimizers are left out: they have names of
+    their own.
+
+    Args:
+        named: Names and values.
+        budget: How many values are looked at; None for `MAX_ITEMS`.
+        met: Is told every object that has attributes, with its path; must not keep it.
+    """
+    budget = budget or Budget()
+    members = Members()
+    queue = deque((name, value, 0) for name, value in named if _leads(value))
+    entered: dict[int, Any] = {}  # held, or an id could come to mean another object
+    while queue and budget.left > 0:
+        budget.left -= 1
+        name, value, depth = queue.popleft()
+        if is_tensor(value):
+            yield name, value
+        elif depth < MAX_DEPTH and id(value) not in entered:
+            entered[id(value)] = value
+            inside = _items(name, value, budget)
+            if inside is None:
+                inside = _attributes(name, value, members)
+                if met is not None and not is_module(value):
+                    met(name, value)
+            queue.extend((path, inner, depth + 1) for path, inner in inside)
+
+
+def _items(name: str, value: Any, budget: Budget) -> list[Named] | None:
+    """What a container, a function or a method leads to; None for any other object."""
+    kind = type(value)
+    for base in _SEQUENCES:
+        if is_a(kind, base):
+            budget.left -= base.__len__(value) // _AT_A_GLANCE
+            inner = enumerate(islice(base.__iter__(value), MAX_OF_ONE))
+            return [(f"{name}[{i}]", v) for i, v in inner if _leads(v)]
+    if is_a(kind, dict):
+        budget.left -= dict.__len__(value) // _AT_A_GLANCE
+        pairs = [(k, v) for k, v in islice(dict.items(value), MAX_OF_ONE) if _leads(v)]
+        return [(f"{name}[{k!r}]" if plain(k) else f"{name}[...]", v) for k, v in pairs]
+    if kind is FunctionType:
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
+        return [(f"{n} closed over by {name}", c) for n, cell in cells for c in _content(cell)]
+    return [(f"{name}.__self__", value.__self__)] if kind is MethodType else None
+
+
+def _leads(value: object) -> bool:
+    return id(type(value)) not in _NOTHING
+
+
+def _attributes(name: str, value: Any, members: Members) -> list[Named]:
+    kind = type(value)
+    if is_a(kind, type) or is_a(kind, ModuleType) or is_optimizer(value):
+        return []
+    module = namespace_of(kind).get("__module__")
+    if type(module) is str and module.partition(".")[0] in FOREIGN:
+        return []
+    own, slots = members.of(value)
+    parts = _PARTS_OF_MODULE if is_module(value) else ()
+    found = [
+        (f"{name}.{key}", inner)
+        for key, inner in islice(dict.items(own), MAX_OF_ONE)
+        if type(key) is str and key not in parts and _leads(inner)
+    ]
+    found += [(f"{name}.{key}", inner) for key, inner in slots]
+    return found
+
+
+def _content(cell: CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # nothing in it yet
+        return []
+
+
+def plain(key: object) -> bool:
+    """Whether a key can be written in a path without running code of its own."""
+    kind = type(key)
+    return kind is str or kind is bool or (kind is int and is_writable(key))

@@ -1,0 +1,111 @@
+"""What an optimizer keeps for its parameters: torch's own, and classes that are none of them.
+
+A class of somebody's own is taken for an optimizer by what it has and not by its name: a method
+`step`, parameters that it holds itself (a trainer holds a module), and tensors of their shapes.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.categories import Category
+from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.holders.objects import attributes_of, is_a, mro_of, namespace_of
+from nbmem.probes.holders.storages import shape_of
+from nbmem.probes.leaves import Budget, leaves, plain
+from nbmem.probes.modules import is_parameter, is_tensor, param_groups, parameters_of_group, states
+from nbmem.probes.tensors import Seen, see
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MAX_ITEMS = 20_000
+"""Values that are looked at in one optimizer; Adam has three for each parameter."""
+MAX_OTHERS = 16
+"""Objects of one look at a person's names that may be optimizers."""
+_KEPT_APART = ("state", "param_groups")
+
+
+def of_optimizer(
+    optimizer: Any, named: Callable[[Any], tuple[Any, str] | None] = lambda _: None
+) -> Iterator[Seen]:
+    """What an optimizer of torch's keeps, also in its groups and in attributes of its own.
+
+    Args:
+        optimizer: The optimizer.
+        named: Says of a parameter whose it is and its path there (`.head.weight`), or None.
+    """
+    for index, (parameter, state) in enumerate(states(optimizer)):
+        owner, path = named(parameter) or (None, f".state[{index}]")
+        for key, value in list(dict.items(state)):
+            if owner is not None:
+                at = f"{path}: {key if type(key) is str else '...'}"
+            else:
+                at = f"{path}[{key!r}]" if plain(key) else f"{path}[...]"
+            pairs = [(at, value)]
+            for name, tensor in pairs if is_tensor(value) else leaves(pairs):
+                if tensor is not parameter:
+                    yield from _state(name, tensor, owner)
+    own = list(dict.items(attributes_of(optimizer) or {}))
+    rest = ((f".{name}", value) for name, value in own if _holds_data(name, value))
+    groups = (
+        (f".param_groups[{i}][{key!r}]", value)
+        for i, group in enumerate(param_groups(optimizer))
+        for key, value in list(dict.items(group))
+        if plain(key) and key != "params"
+    )
+    for name, tensor in leaves(chain(groups, rest), Budget(MAX_ITEMS)):
+        yield from _state(name, tensor, None)
+
+
+def _state(name: str, tensor: Any, owner: Any) -> Iterator[Seen]:
+    seen = None if is_parameter(tensor) else see(tensor, Category.OPTIMIZER_STATE, name)
+    if seen is not None:
+        yield seen._replace(of=owner)
+
+
+def _holds_data(name: object, value: Any) -> bool:
+    """Whether an optimizer's attribute is data of its own: not the model, a hook or a method."""
+    if type(name) is not str or name in _KEPT_APART or "hook" in name:
+        return False
+    kind = type(value)
+    return is_tensor(value) or is_a(kind, dict) or is_a(kind, list) or is_a(kind, tuple)
+
+
+def parameters_of_optimizer(optimizer: Any) -> Iterator[Seen]:
+    """An optimizer's parameters: weights also where no module registers them."""
+    for group in param_groups(optimizer):
+        for index, parameter in enumerate(parameters_of_group(group)):
+            seen = see(parameter, Category.WEIGHTS, f".param_groups[...][{index}]")
+            if seen is not None:
+                yield seen
+
+
+class Others:
+    """Optimizers that are not torch's, met among the values of a person's names."""
+
+    def __init__(self) -> None:
+        self._met: dict[int, tuple[str, Any]] = {}
+
+    def meet(self, name: str, thing: Any) -> None:
+        """Remember an object that may be one: its class has a method `step`."""
+        if len(self._met) < MAX_OTHERS and any(
+            "step" in namespace_of(base) for base in mro_of(type(thing))
+        ):
+            self._met.setdefault(id(thing), (name, thing))
+
+    def seen(self) -> Iterator[Seen]:
+        """What they keep; afterwards nothing of theirs is held."""
+        while self._met:
+            yield from _of_another(*self._met.popitem()[1])
+
+
+def _of_another(name: str, thing: Any) -> Iterator[Seen]:
+    """Tensors of the shapes of the parameters that an object holds itself."""
+    torch: Any = loaded_torch()
+    found = list(leaves([(name, thing)], Budget(MAX_ITEMS)))
+    shapes = {shape_of(torch, tensor) for _, tensor in found if is_parameter(tensor)} - {None}
+    for path, tensor in found if shapes else ():
+        if shape_of(torch, tensor) in shapes:
+            yield from _state(path, tensor, None)

@@ -1,0 +1,120 @@
+"""Modules, optimizers and parameters that were met in a loop; none of them is held."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from nbmem.probes import modules, tensors
+
+ASKED = 8
+"""Parameters whose state tells whether an optimizer's is another."""
+IN_GROUP = ".param_groups"
+"""How the path of a parameter begins that no module is known to have."""
+
+
+class Known:
+    """A module or an optimizer, not held, under the best name that is known for it by now.
+
+    Attributes:
+        ref: The module or optimizer.
+        name: The notebook's name for it, else its class's.
+        named: Whether the notebook has named it.
+    """
+
+    __slots__ = ("name", "named", "ref")
+
+    def __init__(self, thing: Any) -> None:
+        self.ref = weakref.ref(thing)
+        self.name = type(thing).__name__
+        self.named = False
+
+    def call(self, name: str) -> None:
+        """Learn the notebook's name for it."""
+        self.name, self.named = name, True
+
+
+class Parameter:
+    """A parameter, not held, as the best that is known of it by now says.
+
+    Attributes:
+        ref: The parameter.
+        owner: The module or optimizer that has it.
+        path: Its path there.
+        form: Shape and dtype, once its gradient has been seen.
+    """
+
+    __slots__ = ("form", "owner", "path", "ref")
+
+    def __init__(self, parameter: Any, owner: Known, path: str) -> None:
+        self.ref = weakref.ref(parameter)
+        self.owner = owner
+        self.path = path
+        self.form = ""
+
+    @property
+    def in_group(self) -> bool:
+        """Whether only an optimizer has shown it."""
+        return self.path.startswith(IN_GROUP)
+
+    def says_more_than(self, other: Parameter | None) -> bool:
+        """Whether this is the better way to know it: in a module, by a name, from outside."""
+        if other is None or other.ref() is None:
+            return True
+        return self.worth >= other.worth
+
+    @property
+    def worth(self) -> tuple[bool, bool, int]:
+        """What tells the better of two ways to know it."""
+        return not self.in_group, self.owner.named, self.path.count(".")
+
+
+class Shown:
+    """What one thread's own calls have shown.
+
+    Attributes:
+        owners: Ids of its modules and optimizers.
+        parameters: Ids of their parameters.
+    """
+
+    __slots__ = ("owners", "parameters")
+
+    def __init__(self) -> None:
+        self.owners: set[int] = set()
+        self.parameters: set[int] = set()
+
+
+class Footprint:
+    """Where a module's first and last parameters lay when it was walked, without a new walk."""
+
+    __slots__ = ("_ends",)
+
+    def __init__(self, module: Any) -> None:
+        parameters = [p for _, p in modules.named_parameters(module)]
+        ends = (*parameters[:1], *parameters[-1:])
+        self._ends = [(weakref.ref(p), tensors.address_of(p)) for p in ends]
+
+    def holds(self) -> bool:
+        """Whether they are still there."""
+        found = ((ref(), place) for ref, place in self._ends)
+        return all(p is not None and tensors.address_of(p) == place for p, place in found)
+
+
+def known_in(known: dict[int, Known], thing: Any) -> Known:
+    """What is known of a module or an optimizer, by its id; begun where nothing is."""
+    entry = known.get(id(thing))
+    if entry is None or entry.ref() is not thing:
+        entry = known[id(thing)] = Known(thing)
+    return entry
+
+
+def living(known: dict[int, Known]) -> list[tuple[Any, Known]]:
+    """Those that still live."""
+    return [(thing, entry) for entry in known.values() if (thing := entry.ref()) is not None]
+
+
+def state_footprint(optimizer: Any) -> tuple[int, ...]:
+    """Changes when an optimizer's state grows or is replaced; a few of its parameters are asked."""
+    found = modules.states(optimizer)
+    asked = found[:: max(1, len(found) // ASKED)]
+    return (len(found), *(id(kept) for _, state in asked for kept in dict.values(state)))

@@ -1,0 +1,355 @@
+"""Names for strangers' ways of writing a loop: each to the byte, and none that nothing shows."""
+
+import gc
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the recorder watches torch")
+
+import nbmem  # noqa: E402
+from nbmem import virtual  # noqa: E402
+from nbmem.core.categories import Category  # noqa: E402
+from nbmem.ledger.books import Books  # noqa: E402
+from nbmem.probes.saved import why_unreadable  # noqa: E402
+
+nn, F, C = torch.nn, torch.nn.functional, Category
+MIB = 1 << 20
+reads_graphs = pytest.mark.skipif(
+    why_unreadable() is not None, reason="this release of torch does not show saved tensors"
+)
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def card():
+    with virtual.activated("T4") as gpu:
+        yield gpu
+
+
+def network():
+    return nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512)).cuda()
+
+
+def rows(rows=256):
+    return torch.randn(rows, 512, device="cuda")
+
+
+def books_of(cell, **names):
+    """What a cell's recording says; the names are the notebook's."""
+    with nbmem.trace("cell", namespace=names) as trace:
+        cell()
+    return Books(trace.session)
+
+
+def at(books, position, least=64 * 1024):
+    """(name, category) -> bytes of what lives at a position."""
+    sizes = books.followed.allocations.requested
+    found = {}
+    for row in books.live(position).tolist():
+        if sizes[row] >= least:
+            key = books.name(row), C(int(books.category[row]))
+            found[key] = found.get(key, 0) + int(sizes[row])
+    return found
+
+
+def at_end(books, least=64 * 1024):
+    return at(books, books.events, least)
+
+
+def in_step(books, phase, step):
+    """What lives where a step's phase ends, by name and category."""
+    spans = books.session.spans
+    last = next(s.last[0] for s in spans if (s.kind, s.name, s.step) == ("phase", phase, step))
+    return at(books, last)
+
+
+class OwnAdam:
+    """An optimizer as people write them: no class of torch's, new tensors at each step."""
+
+    def __init__(self, params):
+        self.params = list(params)
+        self.moments = {}
+
+    def step(self):
+        with torch.no_grad():
+            for i, p in enumerate(self.params):
+                old = self.moments.get(i, torch.zeros_like(p))
+                self.moments[i] = 0.9 * old + p.grad
+                p.sub_(0.1 * self.moments[i])
+
+    def zero_grad(self):
+        for p in self.params:
+            p.grad = None
+
+
+@dataclass
+class Batch:
+    x: torch.Tensor
+    target: torch.Tensor
+
+
+class Buffer:
+    __slots__ = ("store",)
+
+    def __init__(self):
+        self.store = rows(2048)
+
+
+def test_an_optimizer_of_the_users_own_keeps_optimizer_state_and_nothing_else():
+    model = network()
+    optimizer = OwnAdam(model.parameters())
+
+    def cell():
+        for _ in range(3):
+            F.mse_loss(model(rows()), rows()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    books = books_of(cell, model=model, optimizer=optimizer)
+    ledger = books.ledger(books.events)
+    assert ledger[C.OPTIMIZER_STATE] == ledger[C.WEIGHTS] == (2 * 512 * 1024 + 1536) * 4
+    assert ledger[C.UNKNOWN] == 0
+    found = at_end(books)
+    assert found["optimizer.moments[0] (1024, 512) float32", C.OPTIMIZER_STATE] == 2 * MIB
+
+
+def test_a_class_with_a_method_step_that_holds_no_parameters_is_no_optimizer():
+    class Schedule:
+        def __init__(self):
+            self.table = rows(1024)
+
+        def step(self):
+            pass
+
+    schedule = Schedule()
+    found = at_end(books_of(lambda: rows(1).sum(), schedule=schedule))
+    assert found == {("schedule.table (1024, 512) float32", C.USER_TENSORS): 2 * MIB}
+
+
+def test_objects_slots_and_closures_have_names():
+    def lookup():
+        table = rows(4096)
+        return lambda: table
+
+    names = {"batch": Batch(rows(1024), rows(512)), "buffer": Buffer(), "lookup": lookup()}
+    found = at_end(books_of(lambda: rows(1).sum(), **names))
+    assert found == {
+        ("batch.x (1024, 512) float32", C.USER_TENSORS): 2 * MIB,
+        ("batch.target (512, 512) float32", C.USER_TENSORS): MIB,
+        ("buffer.store (2048, 512) float32", C.USER_TENSORS): 4 * MIB,
+        ("table closed over by lookup (4096, 512) float32", C.USER_TENSORS): 8 * MIB,
+    }
+
+
+def test_the_variables_of_a_function_that_trains_have_its_name():
+    model = network()
+
+    def train():
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            x, weight = rows(512), rows(512)
+            batch = Batch(x + weight, rows(512))
+            optimizer.zero_grad()
+            ((model(batch.x) - batch.target) * weight).mean().backward()
+            optimizer.step()
+
+    books = books_of(train)
+    found = in_step(books, "backward", 1)
+    for name in ("x", "batch.target"):
+        assert found[f"local {name} of train() (512, 512) float32", C.USER_TENSORS] == MIB
+    assert books.ledger(books.peak(0, books.events))[C.UNKNOWN] == 0
+
+
+def test_what_nothing_shows_is_unknown_and_the_report_says_what_would_name_it():
+    model = network()
+
+    def cell():
+        for _ in range(3):
+            model(rows()).sum().backward()
+            held = [rows(8192) for _ in range(2)]
+            model(held[0]).sum().backward()
+            held.pop()
+            model.zero_grad()
+
+    def nothing(*_, **__):
+        return iter(())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nbmem.record.identities.tensors.in_frames", nothing)
+        with nbmem.trace("cell", namespace={"model": model}) as trace:
+            cell()
+    books = Books(trace.session)
+    ledger = books.ledger(books.peak(0, books.events))
+    assert ledger[C.UNKNOWN] == 8192 * 512 * 4
+    assert ledger[C.INPUTS] == 8192 * 512 * 4
+    (note,) = [n for n in trace.report().notes if "are unknown" in n]
+    assert "variable that still holds them when the cell ends gives them a name" in note
+
+
+def test_steps_that_do_the_same_look_the_same():
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters())
+    names = {"model": model, "optimizer": optimizer, "losses": []}
+
+    def cell():
+        for _ in range(4):
+            x, y = rows(), torch.randint(0, 512, (256,), device="cuda")
+            names["logits"] = model(x)
+            loss = F.cross_entropy(names["logits"], y)
+            loss.backward()
+            names["losses"].append(loss.detach())
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with nbmem.trace("cell", namespace=names) as trace:
+        cell()
+    books = Books(trace.session)
+    steps = [in_step(books, "backward", step) for step in (1, 2, 3)]
+    assert steps[0] == steps[1] == steps[2]
+    assert steps[0]["logits (256, 512) float32", C.ACTIVATIONS] == 256 * 512 * 4
+    # Kept by a list: as that, in the last step, too. The last logits are nobody's to keep.
+    assert books.ledger(books.events)[C.USER_TENSORS] == 4 * 4
+    assert books.ledger(books.events)[C.ACTIVATIONS] == 256 * 512 * 4
+
+
+def test_state_and_gradients_have_the_names_of_their_parameters():
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def cell():
+        model(rows()).sum().backward()
+        optimizer.step()
+
+    found = at_end(books_of(cell, net=model, optimizer=optimizer))
+    form = "(1024, 512) float32"
+    assert found[f"net.0.weight: exp_avg {form}", C.OPTIMIZER_STATE] == 2 * MIB
+    assert found[f"net.0.weight: exp_avg_sq {form}", C.OPTIMIZER_STATE] == 2 * MIB
+    assert found[f"net.0.weight.grad {form}", C.GRADIENTS] == 2 * MIB
+
+
+def test_state_that_lies_in_a_group_or_is_replaced_is_optimizer_state():
+    class Muon(torch.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {})
+            self.param_groups[0]["update"] = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+
+        @torch.no_grad()
+        def step(self):
+            for p in self.param_groups[0]["params"]:
+                self.state[p]["Q"] = [torch.zeros_like(p)]
+
+    model = network()
+    optimizer = Muon(model.parameters())
+
+    def cell():
+        for _ in range(3):
+            model(rows()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    books = books_of(cell, model=model, optimizer=optimizer)
+    state = (2 * 512 * 1024 + 1536) * 4 + MIB
+    assert books.ledger(books.events)[C.OPTIMIZER_STATE] == state
+    found = at_end(books)
+    assert found["model.2.weight: Q[0] (512, 1024) float32", C.OPTIMIZER_STATE] == 2 * MIB
+    assert found["optimizer.param_groups[0]['update'] (1048576,) uint8", C.OPTIMIZER_STATE] == MIB
+
+
+@reads_graphs
+def test_gradients_of_results_are_where_the_engine_puts_them():
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.Tanh()) for _ in range(3))).cuda()
+    places = {}
+
+    def watched(x):
+        for i, (linear, tanh) in enumerate(model):
+            made = linear(x)
+            made.register_hook(lambda g, i=i: places.update({f"model.{i}.0": g.data_ptr()}))
+            x = tanh(made)
+        return x
+
+    def cell():
+        for _ in range(2):
+            watched(rows()).sum().backward()
+            model.zero_grad()
+
+    books = books_of(cell, model=model)
+    last = [s for s in books.session.spans if s.name == "backward"][-1]
+    a = books.followed.allocations
+    born = np.flatnonzero((a.born >= last.first[0]) & (a.born < last.last[0]))
+    for path, place in places.items():
+        names = {books.name(row) for row in born.tolist() if a.addr[row] == place}
+        assert f"gradient of {path} (256, 512) float32" in names
+    assert len(places) == 3
+
+
+def test_a_bare_product_has_its_workspace():
+    a, b = rows(512), rows(512)
+    books = books_of(lambda: a @ b, a=a, b=b)
+    assert books.ledger(books.events)[C.WORKSPACE] == 8519680
+    assert books.ledger(books.events)[C.UNKNOWN] == 0
+
+
+def test_what_the_user_does_with_the_history_costs_nbmem_nothing(tmp_path):
+    model = network()
+    memory = torch.cuda.memory
+
+    def cell():
+        for step in range(4):
+            if step == 1:
+                memory._record_memory_history(max_entries=100_000)
+            if step == 2:
+                memory._dump_snapshot(tmp_path / "snapshot.pickle")
+                memory._record_memory_history(enabled=None)
+            model(rows()).sum().backward()
+            model.zero_grad()
+
+    with nbmem.trace("cell", namespace={"model": model}) as trace:
+        cell()
+    assert not any("dropped" in note for note in trace.report().notes)
+    assert [p.step for p in trace.report().phases if p.name == "backward"] == [0, 1, 2, 3]
+    assert (tmp_path / "snapshot.pickle").stat().st_size > 0
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+def test_looking_into_objects_runs_nothing_of_theirs_and_holds_nothing():
+    ran = []
+
+    class Meta(type):
+        def __eq__(cls, other):
+            ran.append("__eq__ of a class")
+            return NotImplemented
+
+        __hash__ = type.__hash__
+
+    class Touchy(metaclass=Meta):
+        def __init__(self):
+            self.__dict__["x"] = rows(1024)
+
+        def __getattr__(self, name):
+            ran.append(name)
+            raise RuntimeError(name)
+
+        def __iter__(self):
+            ran.append("__iter__")
+            return iter(())
+
+        @property
+        def step(self):
+            ran.append("step")
+
+    class Mapping(dict):
+        def items(self):
+            ran.append("items")
+            return ()
+
+    names = {"touchy": Touchy(), "mapping": Mapping(y=rows(512))}
+    found = at_end(books_of(lambda: rows(1).sum(), **names))
+    assert found["touchy.x (1024, 512) float32", C.USER_TENSORS] == 2 * MIB
+    assert found["mapping['y'] (512, 512) float32", C.USER_TENSORS] == MIB
+    assert not ran
+    before = torch.cuda.memory_allocated()
+    names.clear()
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before - 3 * MIB
