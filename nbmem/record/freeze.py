@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbmem.core.cards import fullest
 from nbmem.core.events import Action, Events, Layout
 from nbmem.core.session import DeviceTrace, Session
 from nbmem.core.spans import Span
@@ -145,7 +146,7 @@ def _with_stacks(events: Events, history: DeviceHistory, stacks: list[Stack]) ->
 
 
 def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tuple[Span, ...]:
-    """The cell, its phases on the busiest card, and the user's blocks, placed on every card."""
+    """The cell, its phases on the fullest card, and the user's blocks, placed on every card."""
     t_ns = recorder.marks.t_ns
     if not t_ns:
         return ()
@@ -158,7 +159,7 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
     ]  # fmt: skip
     if not devices:
         return tuple(spans)
-    main = max(range(len(devices)), key=lambda i: len(devices[i].events))
+    main = fullest(devices)
     device = devices[main]
     phases = PhaseBuilder(device.events, device.marks, _births(device.events, device.identities))
     turns, why_none = one_loop(recorder.turns.turns, recorder.turns.names())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.events import Action, Events
+from nbmem.core.steps import number_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -241,49 +242,3 @@ class PhaseBuilder:
             if outer.first <= inner.first:
                 phases.append(replace(inner, parent=backwards[at], step=outer.step))
         return phases
-
-
-def number_steps(phases: Sequence[Stretch]) -> None:
-    """Number the passes of the training loop, in place; `load` stays outside.
-
-    A pass ends with the last optimizer before one of them steps again (two optimizers, as in a GAN,
-    make one pass); without optimizers with each backward, without those with each forward.
-    """
-    names = {phase.name for phase in phases}
-    closer = next((n for n in ("optimizer", "backward", "forward") if n in names), "inference")
-    ends = _pass_ends(phases, closer)
-    step, ended = 0, False
-    for index, phase in enumerate(phases):
-        if phase.name == "load":
-            continue
-        if ended and _opens_pass(phases, index, closer):
-            step, ended = step + 1, False
-        phase.step = step
-        ended = ended or index in ends
-
-
-def _pass_ends(phases: Sequence[Stretch], closer: str) -> set[int]:
-    ends: set[int] = set()
-    seen: set[int] = set()
-    last: int | None = None
-    for index, phase in enumerate(phases):
-        if phase.name != closer or phase.goes_on:
-            continue
-        if last is not None and (phase.key in seen or closer == "backward"):
-            ends.add(last)
-            seen.clear()
-        seen.add(phase.key)
-        last = index
-    if last is not None:
-        ends.add(last)
-    return ends
-
-
-def _opens_pass(phases: Sequence[Stretch], index: int, closer: str) -> bool:
-    """Whether a phase after a pass's end begins the next: evaluation in between does not."""
-    if phases[index].name == "zero_grad":
-        return False
-    for at in range(index, len(phases)):  # a slice would copy the rest for each pass
-        if phases[at].name not in ("input", "zero_grad"):
-            return phases[at].name != "inference" or closer == "inference"
-    return False

@@ -8,20 +8,20 @@ from nbmem.core.sources import is_library, is_packages, is_stdlib
 
 PACKAGES = (
     "/usr/local/lib/python3.12/dist-packages/torch/nn/modules/linear.py",
-    "/home/u/.local/lib/python3.11/site-packages/timm/models/vit.py",
+    "/home/x/.local/lib/python3.11/site-packages/timm/models/vit.py",
     r"C:\Users\u\proj\.venv\Lib\site-packages\torch\_tensor.py",
-    "/opt/conda/lib/python3.10/site-packages/fastai/learner.py",
+    "/usr/conda/lib/python3.10/site-packages/fastai/learner.py",
 )
 STDLIB = (
     "/usr/lib/python3.12/threading.py",
-    "/opt/conda/lib/python3.10/concurrent/futures/thread.py",
+    "/usr/conda/lib/python3.10/concurrent/futures/thread.py",
     "/usr/lib64/python3.13t/queue.py",
     "<frozen importlib._bootstrap>",
     queue.__file__,
 )
 USERS = (
-    "/home/u/lib/train.py",
-    "/home/u/python/lib/model.py",
+    "/home/x/lib/train.py",
+    "/home/x/python/lib/model.py",
     "/tmp/ipykernel_77/12345.py",
     "<ipython-input-3-abc>",
     "<stdin>",
