@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.cards import fullest
+from nbmem.core.categories import Category
 from nbmem.core.events import Action, Events, Layout
 from nbmem.core.session import DeviceTrace, Session
 from nbmem.core.spans import Span
 from nbmem.core.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes.cuda import device_info
+from nbmem.record.gaps import Births, Gaps
 from nbmem.record.holders import columns
 from nbmem.record.identities import MAX_ROWS
 from nbmem.record.loops import one_loop
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 
     from nbmem.core.events import Stack
     from nbmem.core.session import Identities
-    from nbmem.record.phases import Stretch
     from nbmem.record.recorder import Recorder
+    from nbmem.record.stretches import Stretch
 
 MAX_PHASES = 200_000
 """Phases of a recording, the latest; a million events in a loop of twenty for each step are as
@@ -161,7 +163,8 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
         return tuple(spans)
     main = fullest(devices)
     device = devices[main]
-    phases = PhaseBuilder(device.events, device.marks, _births(device.events, device.identities))
+    gaps = Gaps(device.events, _births(device.events, device.identities))
+    phases = PhaseBuilder(device.events, device.marks, gaps)
     turns, why_none = one_loop(recorder.turns.turns, recorder.turns.names())
     if why_none is not None:
         recorder.note(why_none)
@@ -195,11 +198,16 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
     return tuple(spans)
 
 
-def _births(events: Events, identities: Identities) -> NDArray[np.int64]:
-    """Where the tensors were born that were seen as inputs, ascending; older ones are left out."""
-    from nbmem.core.categories import Category
+def _births(events: Events, identities: Identities) -> Births:
+    """Where the tensors were born that were seen as this or that; older ones are left out."""
+    return Births(
+        inputs=_born(events, identities, Category.INPUTS),
+        weights=_born(events, identities, Category.WEIGHTS, Category.BUFFERS),
+    )
 
-    wanted = np.flatnonzero(identities.category == Category.INPUTS)
+
+def _born(events: Events, identities: Identities, *what: Category) -> NDArray[np.int64]:
+    wanted = np.flatnonzero(np.isin(identities.category, what))
     allocs = np.flatnonzero(events.action == Action.ALLOC)
     if not len(wanted) or not len(allocs):
         return np.zeros(0, np.int64)
@@ -212,15 +220,7 @@ def _births(events: Events, identities: Identities) -> NDArray[np.int64]:
     index = np.searchsorted(keys[order], at * width + identities.position[wanted]) - 1
     row = allocs[order[np.maximum(index, 0)]]
     found = (index >= 0) & (events.addr[row] == identities.addr[wanted])
-    births = {_with_its_memory(events, birth) for birth in np.unique(row[found]).tolist()}
-    return np.array(sorted(births), np.int64)
-
-
-def _with_its_memory(events: Events, birth: int) -> int:
-    """Where an allocation begins, the memory that was taken from the driver for it included."""
-    while birth and events.action[birth - 1] in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
-        birth -= 1
-    return birth
+    return np.unique(row[found])
 
 
 def _bounded(recorder: Recorder, stretches: list[Stretch], *, lost: bool) -> list[Stretch]:
