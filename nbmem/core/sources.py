@@ -11,7 +11,7 @@ import re
 import sysconfig
 from functools import lru_cache
 
-_PACKAGES = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+_PACKAGES = re.compile(r"(?:^|[\\/])(?:site|dist)-packages[\\/]")
 _ANY_STDLIB = re.compile(r"[\\/]lib(?:64)?[\\/]python\d(?:\.\d+)?t?[\\/]|^<frozen ")
 _GENERATED = re.compile(r"[\\/]torchinductor_[^\\/]*[\\/]|^<eval_with_key>")
 """What torch.compile and torch.fx write: the line above it is the user's."""

@@ -14,6 +14,7 @@ from nbmem.core.events import Action, Events, Layout
 from nbmem.core.session import DeviceTrace, Session
 from nbmem.core.spans import Span
 from nbmem.core.torch_snapshot import DeviceHistory, device_history
+from nbmem.probes.cells import with_cells
 from nbmem.probes.cuda import device_info
 from nbmem.record.gaps import Births, Gaps
 from nbmem.record.holders import columns
@@ -140,7 +141,7 @@ def _start(recorder: Recorder, index: int) -> Layout:
 def _with_stacks(events: Events, history: DeviceHistory, stacks: list[Stack]) -> Events:
     """Events whose stacks point into the session's list, behind those of other cards."""
     offset = len(stacks)
-    stacks.extend(history.stacks)
+    stacks.extend(with_cells(history.stacks))
     if not offset:
         return events
     moved = np.where(events.stack < 0, events.stack, events.stack + offset)

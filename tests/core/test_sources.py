@@ -11,6 +11,7 @@ PACKAGES = (
     "/home/x/.local/lib/python3.11/site-packages/timm/models/vit.py",
     r"C:\Users\u\proj\.venv\Lib\site-packages\torch\_tensor.py",
     "/usr/conda/lib/python3.10/site-packages/fastai/learner.py",
+    "site-packages/torch/nn/modules/module.py",
 )
 STDLIB = (
     "/usr/lib/python3.12/threading.py",
