@@ -149,28 +149,25 @@ def _with_stacks(events: Events, history: DeviceHistory, stacks: list[Stack]) ->
 
 
 def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tuple[Span, ...]:
-    """The cell, its phases on the fullest card, and the user's blocks, placed on every card."""
+    """The cell, its phases on the fullest card, and the user's blocks, placed on every card.
+
+    Their times are the user's: what nbmem took before and behind them is not in it.
+    """
     t_ns = recorder.marks.t_ns
     if not t_ns:
         return ()
+    begin = recorder.began_ns or t_ns[0]
+    end = max(begin, recorder.ended_ns or t_ns[-1])
+
+    def within(t0_ns: int, t1_ns: int) -> dict[str, int]:
+        return {"t0_ns": min(max(t0_ns, begin), end), "t1_ns": min(max(t1_ns, begin), end)}
+
     every = tuple(len(device.events) for device in devices)
-    spans = [
-        Span(
-            kind="cell", name=name, t0_ns=t_ns[0], t1_ns=t_ns[-1], first=(0,) * len(every),
-            last=every,
-        )
-    ]  # fmt: skip
+    whole = within(begin, end)
+    spans = [Span(kind="cell", name=name, **whole, first=(0,) * len(every), last=every)]
     if not devices:
         return tuple(spans)
-    main = fullest(devices)
-    device = devices[main]
-    gaps = Gaps(device.events, _births(device.events, device.identities))
-    phases = PhaseBuilder(device.events, device.marks, gaps)
-    turns, why_none = one_loop(recorder.turns.turns, recorder.turns.names())
-    if why_none is not None:
-        recorder.note(why_none)
-    stretches = phases.build(turns) if turns is not None else []
-    stretches = _bounded(recorder, stretches, lost=bool(device.dropped))
+    stretches, main = _phases(recorder, devices)
     for stretch, first, last in zip(stretches, *_places(stretches, devices, main), strict=True):
         spans.append(
             Span(
@@ -178,8 +175,7 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
                 name=stretch.name,
                 step=stretch.step,
                 parent=0 if stretch.parent is None else stretch.parent + 1,
-                t0_ns=stretch.t0_ns,
-                t1_ns=stretch.t1_ns,
+                **within(stretch.t0_ns, stretch.t1_ns),
                 first=first,
                 last=last,
             )
@@ -190,13 +186,26 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
                 kind="block",
                 name=block,
                 parent=0,
-                t0_ns=t_ns[begun],
-                t1_ns=t_ns[ended],
+                **within(t_ns[begun], t_ns[ended]),
                 first=tuple(int(d.marks.position[begun]) for d in devices),
                 last=tuple(int(d.marks.position[ended]) for d in devices),
             )
         )
     return tuple(spans)
+
+
+def _phases(recorder: Recorder, devices: Sequence[DeviceTrace]) -> tuple[list[Stretch], int]:
+    """The phases, and the index of the card in whose events they are placed."""
+    main = fullest(devices)
+    device = devices[main]
+    turns, why_none = one_loop(recorder.turns.turns, recorder.turns.names())
+    if why_none is not None:
+        recorder.note(why_none)
+    if turns is None:
+        return [], main
+    gaps = Gaps(device.events, _births(device.events, device.identities))
+    stretches = PhaseBuilder(device.events, device.marks, gaps).build(turns)
+    return _bounded(recorder, stretches, lost=bool(device.dropped)), main
 
 
 def _births(events: Events, identities: Identities) -> Births:
