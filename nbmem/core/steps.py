@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+_BEFORE = ("load", "input", "zero_grad")
+
+
 class Phase(Protocol):
     """A phase whose step is to be found.
 
@@ -81,17 +84,34 @@ def _heads(phases: Sequence[Phase], ends: set[int]) -> bool:
     Then the first pass begins with it, and the last one does not end with it.
     """
     names = [phase.name for phase in phases]
-    if not ends or "zero_grad" not in names[: min(ends)]:
+    first = next((i for i, name in enumerate(names) if name not in _BEFORE), 0)
+    if not ends or "zero_grad" not in names[:first]:
         return False
     behind = names[max(ends) + 1 :]
-    return "zero_grad" not in behind or not {"load", "input", "zero_grad"}.issuperset(behind)
+    return "zero_grad" not in behind or not set(_BEFORE).issuperset(behind)
 
 
 def _opens_pass(phases: Sequence[Phase], index: int, closer: str, *, heads: bool) -> bool:
-    """Whether a phase after a pass's end begins the next: evaluation in between does not."""
+    """Whether a phase after a pass's end begins the next: evaluation in between does not.
+
+    Nor does a forward between the pass and a zero_grad() at the loop's head: a sample is drawn.
+    """
     if phases[index].name == "zero_grad" and not heads:
         return False
-    for at in range(index, len(phases)):  # a slice would copy the rest for each pass
-        if phases[at].name not in ("load", "input", "zero_grad"):
-            return phases[at].name != "inference" or closer == "inference"
-    return False
+    at = _next(phases, index)
+    if at is None or phases[at].name == "inference":
+        return at is not None and closer == "inference"
+    if heads and phases[at].name == "forward" and not _has_zero_grad(phases, index, at):
+        behind = _next(phases, at + 1)
+        if behind is None or phases[behind].name == "forward":
+            return behind is not None and not _has_zero_grad(phases, at, behind)
+    return True
+
+
+def _has_zero_grad(phases: Sequence[Phase], first: int, last: int) -> bool:
+    return any(phases[index].name == "zero_grad" for index in range(first, last))
+
+
+def _next(phases: Sequence[Phase], index: int) -> int | None:
+    """Where the next phase is that is no preparation; a slice would copy the rest each time."""
+    return next((i for i in range(index, len(phases)) if phases[i].name not in _BEFORE), None)

@@ -122,9 +122,9 @@ class PhaseBuilder:
         before = self._done[-1].name if self._done else None
         pieces: list[tuple[str | None, int]] = []
         at, rest = start, None if before else "load"
-        update = self._gaps.update(start, end) if before == "backward" else None
-        if update is not None:
-            pieces, at = [("optimizer", start)], update
+        update = self._gaps.update(start, end) if before in ("backward", "optimizer") else None
+        if update is not None:  # behind an optimizer it is that of an average, of a target network
+            pieces, at = [("optimizer" if before == "backward" else None, start)], update
         if before and self._next == "backward" and turn.kind in ("zero_grad", "backward"):
             return [*pieces, ("forward", at)]  # no module was called for it
         weights = self._new_weights(turn, at, end)

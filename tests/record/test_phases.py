@@ -251,6 +251,15 @@ def test_zero_grad_before_the_loop_and_at_its_end_ends_each_step():
     )
 
 
+def test_a_sample_that_is_drawn_behind_a_step_belongs_to_it():
+    loop = Loop().take(9)
+    for _ in range(2):  # DCGAN's
+        loop.take(is_input=True).around("zero_grad", 0).forward().backward().step()
+        loop.take(is_input=True).forward()
+    names = "input{0} zero_grad{0} forward{0} backward{0} optimizer{0} input{0} forward{0} "
+    assert told(loop.phases()) == ("load " + names.format(0) + names.format(1)).strip()
+
+
 def test_an_update_by_hand_is_an_optimizer():
     loop = Loop().take(70, is_weight=True).take(80, is_weight=True)
     for _ in range(2):
@@ -263,6 +272,20 @@ def test_an_update_by_hand_is_an_optimizer():
     assert told(phases) == ("load " + names.format(0) + names.format(1)).strip()
     assert_in_order(phases)
     assert places(phases, "optimizer") == [(10, 14), (22, 26)]
+
+
+def test_the_update_of_an_average_belongs_to_the_optimizer_before_it():
+    loop = Loop().take(70, is_weight=True).take(80, is_weight=True)
+    for _ in range(2):
+        loop.take(60).take(is_input=True).forward()
+        loop.turn("backward", begins=True)
+        loop.take(70).take(80).turn("backward", begins=False)
+        loop.step().take(70, dies=True).take(80, dies=True)
+    phases = loop.phases()
+    names = "input{0} forward{0} backward{0} optimizer{0} "
+    assert told(phases) == ("load " + names.format(0) + names.format(1)).strip()
+    assert places(phases, "optimizer")[0] == (10, 15)
+    assert places(phases, "input")[1] == (15, 17)  # with what it was made of
 
 
 def test_what_is_as_large_as_no_gradient_is_no_update():
