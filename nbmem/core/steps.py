@@ -81,14 +81,14 @@ def _follows(key: int, before: int, first: dict[int, int], last: dict[int, int])
 def _heads(phases: Sequence[Phase], ends: set[int]) -> bool:
     """Whether zero_grad() stands at the head of the loop, and so belongs to what follows it.
 
-    Then the first pass begins with it, and the last one does not end with it.
+    Then the first pass begins with it, and behind the last one it is only called for another.
     """
     names = [phase.name for phase in phases]
     first = next((i for i, name in enumerate(names) if name not in _BEFORE), 0)
     if not ends or "zero_grad" not in names[:first]:
         return False
     behind = names[max(ends) + 1 :]
-    return "zero_grad" not in behind or not set(_BEFORE).issuperset(behind)
+    return "zero_grad" not in behind or "forward" in behind or "backward" in behind
 
 
 def _opens_pass(phases: Sequence[Phase], index: int, closer: str, *, heads: bool) -> bool:

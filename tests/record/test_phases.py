@@ -260,6 +260,17 @@ def test_a_sample_that_is_drawn_behind_a_step_belongs_to_it():
     assert told(loop.phases()) == ("load " + names.format(0) + names.format(1)).strip()
 
 
+def test_zero_grad_behind_the_last_step_but_before_an_evaluation_ends_the_step():
+    loop = Loop().take(9).around("zero_grad", 0)
+    for _ in range(2):  # transformers.Trainer's
+        loop.take(is_input=True).forward().backward().step().around("zero_grad", 0)
+    loop.take(is_input=True).forward(kind="inference")
+    names = "input{0} forward{0} backward{0} optimizer{0} zero_grad{0} "
+    assert told(loop.phases()) == (
+        "load zero_grad0 " + names.format(0) + names.format(1) + "input1 inference1"
+    )
+
+
 def test_an_update_by_hand_is_an_optimizer():
     loop = Loop().take(70, is_weight=True).take(80, is_weight=True)
     for _ in range(2):
