@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -44,10 +45,12 @@ class Gaps:
 
     def __init__(self, events: Events, births: Births) -> None:
         self._events = events
-        self._births = births
+        self._inputs: list[int] = births.inputs.tolist()  # bisect is faster than numpy for one
+        self._made: list[int] = births.weights.tolist()
         self._freed = _deaths(events)
         self._allocs = np.flatnonzero(events.action == Action.ALLOC)
-        self._weights = set(events.size[births.weights[births.weights < len(events)]].tolist())
+        self._weights = set(events.size[births.weights].tolist())
+        self._weights_freed = np.sort(self._freed[births.weights])
         self._gradients: set[int] = set()
 
     def learn(self, first: int, last: int) -> None:
@@ -58,11 +61,10 @@ class Gaps:
 
     def first_input(self, start: int, end: int) -> int | None:
         """Where the first tensor was born that a module was given later."""
-        births = self._births.inputs
-        index = int(np.searchsorted(births, start))
-        if index == len(births) or births[index] >= end:
+        index = bisect_left(self._inputs, start)
+        if index == len(self._inputs) or self._inputs[index] >= end:
             return None
-        return max(start, self._with_its_memory(int(births[index])))
+        return max(start, self._with_its_memory(self._inputs[index]))
 
     def begins_like(self, start: int, end: int, first: int, last: int) -> int | None:
         """Where something begins that ends a gap and allocates as another stretch does.
@@ -86,16 +88,15 @@ class Gaps:
 
     def weights(self, start: int, end: int) -> tuple[int, int] | None:
         """From the first birth of a weight to behind the last one; None where none was born."""
-        first, last = np.searchsorted(self._births.weights, (start, end))
+        first, last = bisect_left(self._made, start), bisect_left(self._made, end)
         if first == last:
             return None
-        born = self._births.weights
-        return self._with_its_memory(int(born[first])), int(born[last - 1]) + 1
+        return self._with_its_memory(self._made[first]), self._made[last - 1] + 1
 
     def weights_died(self, start: int, end: int) -> bool:
         """Whether weights went: those of a model that is let go of."""
-        freed = self._freed[self._births.weights]
-        return bool(((freed >= start) & (freed < end)).any())
+        first, last = np.searchsorted(self._weights_freed, (start, end))
+        return bool(last > first)
 
     def update(self, start: int, end: int) -> int | None:
         """How far an update of the weights goes that begins at the start; None if there is none.
@@ -106,6 +107,8 @@ class Gaps:
         birth = self.first_input(start, end)
         end = end if birth is None else birth
         rows = self._rows(start, end)
+        if not len(rows):
+            return None
         sizes = self._events.size[rows]
         like = np.isin(sizes, list(self._gradients))
         others = np.flatnonzero(~like & (self._freed[rows] >= end))

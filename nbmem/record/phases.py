@@ -55,7 +55,7 @@ class PhaseBuilder:
         self._gap = 0  # mark at which the last phase ended
         self._around: int | None = None  # key of the optimizer inside whose step the pass runs
         self._called: set[int] = set()  # keys of the modules that were called until now
-        self._next: str | None = None  # what follows zero_grad()
+        self._next: Turn | None = None  # what begins now, or behind zero_grad()
 
     def build(self, turns: Sequence[Turn]) -> list[Stretch]:
         """Phases in order of their start, with steps; what runs inside a backward lies in it."""
@@ -122,12 +122,14 @@ class PhaseBuilder:
         before = self._done[-1].name if self._done else None
         pieces: list[tuple[str | None, int]] = []
         at, rest = start, None if before else "load"
-        update = self._gaps.update(start, end) if before in ("backward", "optimizer") else None
-        if update is not None:  # behind an optimizer it is that of an average, of a target network
-            pieces, at = [("optimizer" if before == "backward" else None, start)], update
-        if before and self._next == "backward" and turn.kind in ("zero_grad", "backward"):
+        if before in ("backward", "optimizer"):
+            made = self._new_weights(start, end) if before == "optimizer" else None
+            update = self._gaps.update(start, end if made is None else made[0])
+            if update is not None:  # behind an optimizer that of an average, a target network
+                pieces, at = [("optimizer" if before == "backward" else None, start)], update
+        if before and self._follows("backward") and turn.kind in ("zero_grad", "backward"):
             return [*pieces, ("forward", at)]  # no module was called for it
-        weights = self._new_weights(turn, at, end)
+        weights = self._new_weights(at, end)
         if weights is not None and before:
             pieces, at, rest = [*pieces, (None, at), ("load", weights[0])], weights[1], None
         elif weights is not None:
@@ -139,21 +141,25 @@ class PhaseBuilder:
             pieces = [(rest, start)]
         return pieces if birth is None else [*pieces, ("input", birth)]
 
-    def _new_weights(self, turn: Turn, start: int, end: int) -> tuple[int, int] | None:
+    def _new_weights(self, start: int, end: int) -> tuple[int, int] | None:
         """Where a model's weights are born that was not called before, or in another's place."""
         found = self._gaps.weights(start, end)
         if found is None or not self._done:
             return found
-        new = turn.kind not in _CALLS or turn.key not in self._called
-        return found if new or self._gaps.weights_died(start, found[0]) else None
+        known = self._follows(*_CALLS) and self._next and self._next.key in self._called
+        return None if known and not self._gaps.weights_died(start, found[0]) else found
+
+    def _follows(self, *kinds: str) -> bool:
+        """Whether what begins now, or behind zero_grad(), is one of these."""
+        return self._next is not None and self._next.kind in kinds
 
     def _leave_forward(self, running: Stretch, turn: Turn) -> None:
         """A forward or inference goes on until the next phase or the next input's birth."""
         start, end = self._position(self._left), self._position(turn.mark)
         cut = None
-        if turn.kind in _CALLS or (turn.kind == "zero_grad" and self._next in _CALLS):
+        if turn.kind in _CALLS or (turn.kind == "zero_grad" and self._follows(*_CALLS)):
             cut = self._gaps.first_input(start, end)
-            weights = self._new_weights(turn, start, end)
+            weights = self._new_weights(start, end)
             if weights is not None:
                 cut = weights[0]
         if cut is None:

@@ -26,14 +26,14 @@ class Stretch:
     goes_on: bool = False  # an optimizer's step that calls a closure and is not over yet
 
 
-def following(turns: Sequence[Turn]) -> list[str | None]:
+def following(turns: Sequence[Turn]) -> list[Turn | None]:
     """For each turn what begins there or, behind zero_grad(), next."""
-    found: list[str | None] = []
-    kind = None
+    found: list[Turn | None] = []
+    begun = None
     for turn in reversed(turns):
         if turn.begins and turn.kind not in ("zero_grad", "recompute"):
-            kind = turn.kind
-        found.append(kind)
+            begun = turn
+        found.append(begun)
     return found[::-1]
 
 
