@@ -175,7 +175,7 @@ class Trace:
         """What was recorded, ready to draw.
 
         Args:
-            device: CUDA ordinal of the card; None for the one with the most events.
+            device: CUDA ordinal of the card; None for the one that held the most.
 
         Raises:
             NbmemError: The trace still runs, lies inside another, or saw no GPU memory.

@@ -39,7 +39,7 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> R
 
     Args:
         session: What was recorded.
-        device: CUDA ordinal of the card; None for the one with the most events.
+        device: CUDA ordinal of the card; None for the one that held the most.
         everything: Ask also the rules that speak only where memory is short.
 
     Raises:
@@ -142,9 +142,11 @@ def _books(session: Session, device: int | None, faults: Faults) -> Books:
 
 
 def _card(session: Session, device: int | None) -> DeviceTrace:
-    """The card that was asked for, or the one with the most events."""
+    """The card that was asked for, or the one that held the most."""
+    from nbmem.core.cards import fullest
+
     asked = [trace for trace in session.devices if trace.info.index == device]
-    return max(asked or session.devices, key=lambda trace: len(trace.events))
+    return asked[0] if asked else session.devices[fullest(session.devices)]
 
 
 def _analysed(books: Books, faults: Faults) -> Report:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbmem.core.cards import highest_reserved
 from nbmem.core.errors import FileFormatError, UsageError
 from nbmem.core.events import Action, Events, Layout
 from nbmem.core.files.archive import plain_json
@@ -87,7 +88,7 @@ def read_recording(
 
     Args:
         path: The file.
-        device: Which card; None: the one with the most events.
+        device: Which card; None: the one that held the most.
         limits: How large the file may be; None for the default.
 
     Raises:
@@ -123,9 +124,12 @@ def _from_snapshot(data: bytes, path: str | Path, device: int | None, limits: Li
             "torch.cuda.memory._record_memory_history() before the snapshot is taken."
         )
     busy = [index for index, trace in enumerate(traces) if trace]
-    chosen = _choose({index: len(traces[index]) for index in busy}, device)
+    wanted = [index for index in busy if device in (None, index)]
+    histories = {index: device_history(raw, index) for index in wanted}
+    held = {i: highest_reserved(h.events, h.layout_at_end) for i, h in histories.items()}
+    chosen = _choose(held, device, busy)
     notes = _other_cards(busy, chosen)
-    history = device_history(raw, chosen)
+    history = histories[chosen]
     if history.skipped:
         notes = (*notes, f"{history.skipped} entries of kinds that nbmem does not know.")
     return _from_history(history, shown(Path(path).name), chosen, notes)
@@ -146,11 +150,11 @@ def _from_history(
     )
 
 
-def _choose(events: Mapping[int, int], device: int | None) -> int:
+def _choose(held: Mapping[int, int], device: int | None, found: Sequence[int]) -> int:
     if device is None:
-        return max(events, key=lambda index: events[index])
-    if device not in events:
-        raise UsageError(f"The recording has nothing about card {device}, only {sorted(events)}.")
+        return max(held, key=lambda index: held[index])
+    if device not in found:
+        raise UsageError(f"The recording has nothing about card {device}, only {sorted(found)}.")
     return device
 
 
@@ -164,7 +168,8 @@ def _from_session(path: str | Path, device: int | None, limits: Limits) -> Recor
     traces = {trace.info.index: trace for trace in session.devices}
     if not traces:
         raise UsageError(f"{path} is a session without a card: there is nothing to replay.")
-    chosen = _choose({index: len(trace.events) for index, trace in traces.items()}, device)
+    held = {i: highest_reserved(trace.events, trace.end) for i, trace in traces.items()}
+    chosen = _choose(held, device, list(traces))
     trace = traces[chosen]
     return Recording(
         name=session.name,

@@ -104,7 +104,7 @@ def replay(
         path: A torch snapshot with history, a trace in JSON, or a saved session.
         release: The release of torch that recorded it; None: what the file says, else several
             are tried and the one that agrees longest is reported.
-        device: Which card; None: the one with the most events.
+        device: Which card; None: the one that held the most.
         limits: How large the file may be; None for the default.
 
     Raises:

@@ -11,6 +11,7 @@ from nbmem.analysis.details import born_in, details, stack_line
 from nbmem.analysis.oom import autopsies
 from nbmem.analysis.other_cards import other_cards
 from nbmem.analysis.shown import note_of_shown, shown_spans
+from nbmem.core.cards import fullest
 from nbmem.core.categories import Category
 from nbmem.core.errors import UsageError
 from nbmem.core.faults import UNGUARDED
@@ -39,7 +40,7 @@ def build_report(session: Session, device: int | None = None) -> Report:
 
     Args:
         session: What was recorded.
-        device: CUDA ordinal of the card; None for the one with the most events.
+        device: CUDA ordinal of the card; None for the one that held the most.
 
     Raises:
         UsageError: The session has no such card, or none at all.
@@ -118,7 +119,7 @@ def _index_of(session: Session, device: int | None) -> int:
             "(%nbmem gpu lists them)."
         )
     if device is None:
-        return max(range(len(ordinals)), key=lambda i: len(session.devices[i].events))
+        return fullest(session.devices)
     if device not in ordinals:
         raise UsageError(
             f"Card {device} was not used while {session.name!r} was recorded; "

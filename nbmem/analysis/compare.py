@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from nbmem.analysis.accounts import sums
+from nbmem.core.cards import fullest
 from nbmem.core.categories import RESERVED
 from nbmem.core.errors import UsageError
 from nbmem.core.names import root_of
@@ -108,7 +109,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def side(session: Session, *, label: str | None = None, step: int | None = None) -> Side:
-    """A recording, or one step of it, on the card with the most events.
+    """A recording, or one step of it, on the card that held the most memory.
 
     Args:
         session: What was recorded.
@@ -120,7 +121,7 @@ def side(session: Session, *, label: str | None = None, step: int | None = None)
     """
     if not session.devices:
         raise UsageError(f"{session.name!r} used no GPU memory, so there is nothing to compare.")
-    index = max(range(len(session.devices)), key=lambda i: len(session.devices[i].events))
+    index = fullest(session.devices)
     books = Books(session, index)
     first, last = (0, books.events) if step is None else _bounds(books, index, step)
     top = books.peak(first, last)

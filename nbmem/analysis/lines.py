@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 OWN = re.compile(r"[\\/]nbmem[\\/](?:cli|estimates|ipython|live|probes|record|virtual)[\\/]")
 """Files of nbmem that can stand between a user's line and torch; not just any folder of that name,
 for a program may lie in one."""
-KERNEL_CELL = re.compile(r"[\\/]ipykernel_\d+[\\/]\d+\.py$")
-TERMINAL_CELL = re.compile(r"<ipython-input-(\d+)-")
+KERNEL_CELL = re.compile(r"[\\/](?:ipykernel_\d+[\\/]|ipython-input-)\d+\.py$")
+"""A cell of a kernel that is gone, or of an IPython that does not say its number."""
+NUMBERED_CELL = re.compile(r"(?:^<|[\\/])ipython-input-(\d+)-")
+"""A terminal's cell, Colab's, and what `probes.cells` makes of a kernel's."""
 
 TOP_LEVEL = ("<module>", "<cell line: ")
 """What code outside of any function is called; the second by IPython 7 and 8."""
@@ -38,6 +40,6 @@ def _text(frame: Frame) -> str:
     where = f"{PurePath(frame.file).name}:{frame.line}"
     if KERNEL_CELL.search(frame.file):  # a file that exists only in the kernel's head
         where = f"line {frame.line} of the cell"
-    elif match := TERMINAL_CELL.match(frame.file):
+    elif match := NUMBERED_CELL.search(frame.file):
         where = f"In [{match[1]}], line {frame.line}"
     return where if frame.function.startswith(TOP_LEVEL) else f"{where} in {frame.function}"

@@ -43,7 +43,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_outputs(parser: argparse.ArgumentParser) -> None:
     """Which card's report, and the forms in which it can be written to a file."""
     parser.add_argument(
-        "--device", metavar="N", type=int, help="of card N; the default is the one with most events"
+        "--device",
+        metavar="N",
+        type=int,
+        help="of card N; the default is the one that held the most",
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON (a stable form)")
     parser.add_argument("--html", metavar="FILE", help="write the report as a page of its own")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from nbmem.core.cards import before_each, fullest, highest_reserved, reserved_before
 from nbmem.core.errors import FileFormatError
-from nbmem.core.events import Action, Columns, Events, Layout, Stack
+from nbmem.core.events import Action, BlockState, Columns, Events, Stack
 from nbmem.core.files.checks import check
 from nbmem.core.files.limits import Limits
 from nbmem.core.files.pickles import without_collector
@@ -19,6 +20,10 @@ from nbmem.core.session import DeviceInfo, DeviceTrace, Identities, Marks, Sampl
 from nbmem.core.spans import Span
 from nbmem.core.stack_phases import phases_of
 from nbmem.core.torch_snapshot import device_history, load_snapshot
+from nbmem.core.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 NOTE = (
     "A snapshot of torch's names neither the card nor weights or gradients: the total is the "
@@ -26,6 +31,8 @@ NOTE = (
     "with nbmem to have them."
 )
 _C = TypeVar("_C", bound=Columns)
+_LEFTOVER = MIB
+"""How much larger a block may be than its tensor; old releases wrote its size alone."""
 UNKNOWN_RELEASE = "2.13.0"
 """A snapshot does not say which torch wrote it; block sizes are the same since 2.4."""
 
@@ -34,7 +41,7 @@ def session_of_snapshot(path: str | Path, limits: Limits | None = None) -> Sessi
     """Read a file written by torch.cuda.memory._dump_snapshot().
 
     A snapshot knows neither the card nor identities: the total is the highest reserved figure, and
-    what the allocator cannot know is unknown. Phases are told from its stacks, if it has one card.
+    what the allocator cannot know is unknown. Phases are told from the stacks of its fullest card.
 
     Args:
         path: The file.
@@ -49,6 +56,8 @@ def session_of_snapshot(path: str | Path, limits: Limits | None = None) -> Sessi
         session = _session(load_snapshot(path, limits), path)
     try:
         check(session, limits)
+        for trace in session.devices:
+            _check_sums(trace)
     except FileFormatError as err:
         raise FileFormatError(f"{path} is not a snapshot as torch writes it: {err}.") from None
     return session
@@ -71,7 +80,7 @@ def _session(raw: dict[str, Any], path: str | Path) -> Session:
                 info=DeviceInfo(
                     index=index,
                     name=f"card {index} of a snapshot",
-                    total_bytes=_highest_reserved(events, history.layout_at_end),
+                    total_bytes=highest_reserved(events, history.layout_at_end),
                     virtual=False,
                     torch="unknown",
                 ),
@@ -91,7 +100,6 @@ def _session(raw: dict[str, Any], path: str | Path) -> Session:
             f"{path} is a snapshot without any memory in it. Record with "
             "torch.cuda.memory._record_memory_history() before the code, dump behind it."
         )
-    one = len(devices) == 1
     notes = [NOTE]
     if skipped:
         notes.append(f"{skipped} entries of a kind that this nbmem does not know were skipped.")
@@ -99,20 +107,45 @@ def _session(raw: dict[str, Any], path: str | Path) -> Session:
         name=shown(Path(path).name.split(".")[0]),
         created_ns=time.time_ns(),
         devices=tuple(devices),
-        spans=(_whole(devices), *(phases_of(devices[0].events, stacks) if one else ())),
+        spans=(_whole(devices), *_phases(devices, stacks)),
         stacks=tuple(stacks),
         notes=tuple(notes),
     )
 
 
-def _highest_reserved(events: Events, end: Layout) -> int:
-    """The most bytes held from the driver, worked out backwards from the end."""
-    took = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
-    gave = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-    change = np.where(took, events.size, 0) - np.where(gave, events.size, 0)
-    after = np.cumsum(change[::-1])[::-1]
-    reserved = int(end.segments.size.sum())
-    return max(reserved, reserved - int(after.min())) if len(after) else reserved
+def _check_sums(trace: DeviceTrace) -> None:
+    """Refuse a history and a layout at its end that cannot be of one card.
+
+    Raises:
+        FileFormatError: At some moment more was in use than was held from the driver.
+    """
+    events, blocks = trace.events, trace.end.blocks
+    reserved = reserved_before(events, trace.end)
+    used = blocks.state != BlockState.INACTIVE
+    at_end = int(blocks.requested[used].sum())
+    in_use = before_each(events, (Action.ALLOC,), (Action.FREE_COMPLETED,), at_end)
+    at = int(np.argmax(in_use - reserved))
+    if in_use[at] - reserved[at] > _LEFTOVER * int(used.sum()):
+        raise FileFormatError(
+            f"by it card {trace.info.index} had {format_bytes(int(in_use[at]))} in use before "
+            f"event {at}, where torch held only {format_bytes(int(reserved[at]))} from the driver. "
+            "Its events and its segments do not belong together: it was cut, put together or made "
+            "up"
+        )
+
+
+def _phases(devices: Sequence[DeviceTrace], stacks: Sequence[Stack]) -> Iterator[Span]:
+    """The phases of the fullest card, exactly there and by the clock on the others."""
+    main = fullest(devices)
+    for span in phases_of(devices[main].events, stacks):
+        places = [
+            (span.first[0], span.last[0])
+            if index == main
+            else np.searchsorted(device.events.t_ns, (span.t0_ns, span.t1_ns)).tolist()
+            for index, device in enumerate(devices)
+        ]
+        first, last = zip(*places, strict=True)
+        yield replace(span, first=first, last=last)
 
 
 def _whole(devices: list[DeviceTrace]) -> Span:

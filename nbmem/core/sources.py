@@ -13,6 +13,8 @@ from functools import lru_cache
 
 _PACKAGES = re.compile(r"(?:^|[\\/])(?:site|dist)-packages[\\/]")
 _ANY_STDLIB = re.compile(r"[\\/]lib(?:64)?[\\/]python\d(?:\.\d+)?t?[\\/]|^<frozen ")
+_GENERATED = re.compile(r"[\\/]torchinductor_[^\\/]*[\\/]|^<eval_with_key>")
+"""What torch.compile and torch.fx write: the line above it is the user's."""
 _THIS_STDLIB = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
 
 
@@ -30,5 +32,5 @@ def is_stdlib(file: str) -> bool:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file is not the user's: Python's own or an installed package's."""
-    return is_packages(file) or is_stdlib(file)
+    """Whether a file is not the user's: Python's own, an installed package's or torch's writing."""
+    return is_packages(file) or is_stdlib(file) or bool(_GENERATED.search(file))

@@ -1,16 +1,20 @@
 """Phases of a recording that has only stacks: torch's own functions in them say what ran.
 
 A module's call, an optimizer's step and the engine's entry are functions of torch's own files, in
-every release; the engine's thread has no Python stack. A forward without gradients cannot be told
-from one with them.
+every release. The engine's thread has no Python stack, or one that begins in the middle: at what
+C++ has called (a Function's backward, a hook), not where a program or a thread begins. A line that
+runs before the first forward and again behind one is the loop's own: the batch. A forward without
+gradients cannot be told from one with them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbmem.core.events import Action
 from nbmem.core.spans import Span
+from nbmem.core.steps import number_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +22,27 @@ if TYPE_CHECKING:
     from nbmem.core.events import Events, Frame, Stack
 
 _OTHER = "other"
+_MODULES = {"_call_impl": "forward", "_apply": "load"}
+"""Methods of a module: its call, and what `to()`, `cuda()` and `half()` do."""
 _NO_CALL = -1
+_STARTS = ("<module>", "<cell line: ", "_run_module_as_main", "_bootstrap")
+"""Where the stack of a program, a cell or a thread begins."""
+
+
+@dataclass(slots=True)
+class Stretch:
+    """A phase in the making, and its place in one card's events.
+
+    Attributes:
+        key: Which line called the optimizer: it tells one from another.
+    """
+
+    name: str
+    first: int
+    last: int = -1
+    key: int = _NO_CALL
+    step: int | None = None
+    goes_on: bool = False
 
 
 def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
@@ -31,43 +55,59 @@ def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
     kinds = _kinds(stacks)
     if "forward" not in kinds:
         return ()
-    stretches: list[tuple[str, int, int]] = []
-    before, begun = "load", 0
-    first_call = _NO_CALL
     calls = _calls(stacks, kinds)
+    births = list(_births(events))
+    for stack in _batches(births, kinds):
+        kinds[stack] = "input"
+    running = Stretch("load", 0)
+    done = [running]
     left = False  # whether the module of the forward that runs has returned
-    for position, stack in _births(events):
+    for position, stack in births:
         kind = kinds[stack] if stack >= 0 else "backward"
-        phase = _phase(before, kind)
-        call = calls[stack] if kind == "forward" else _NO_CALL
-        if phase != before or (left and call != _NO_CALL and call == first_call):
-            stretches.append((before, begun, position))
-            before, begun, first_call, left = phase, position, call, False
+        phase = _phase(running.name, kind)
+        call = calls[stack] if stack >= 0 else _NO_CALL
+        if phase == "optimizer" and running.name == "input" and done[-2].name == "backward":
+            running.name, running.key = phase, call  # clipping, unscaling
+        again = call not in (_NO_CALL, running.key)
+        if phase == "forward":
+            again = left and call == running.key != _NO_CALL
+        if phase != running.name or (again and phase in ("forward", "optimizer")):
+            running.last = position
+            running = Stretch(phase, position, key=call)
+            done.append(running)
+            left = False
         left = left or (phase == "forward" and kind == _OTHER)
-    stretches.append((before, begun, len(events)))
-    return tuple(_spans(events, stretches))
+    running.last = len(events)
+    number_steps(done)
+    return tuple(_spans(events, done))
+
+
+def _batches(births: Sequence[tuple[int, int]], kinds: Sequence[str]) -> set[int]:
+    """Stacks outside of torch's functions that run before the first forward and again later."""
+    there = [stack for _, stack in births if stack >= 0]
+    first = next((i for i, stack in enumerate(there) if kinds[stack] == "forward"), len(there))
+    return {s for s in set(there[:first]) & set(there[first:]) if kinds[s] == _OTHER}
 
 
 def _kinds(stacks: Sequence[Stack]) -> list[str]:
     """What each stack says; a frame is looked at once, however many stacks share it."""
-    known: dict[int, str] = {}
+    frames = {id(frame): frame for stack in stacks for frame in stack}
+    told = {key: kind for key, frame in frames.items() if (kind := _kind(frame)) is not _OTHER}
+    starts = {key for key, frame in frames.items() if frame.function.startswith(_STARTS)}
     kinds = []
     for stack in stacks:
-        kind = _OTHER if stack else "backward"
-        for frame in stack:
-            told = known.get(id(frame))
-            if told is None:
-                told = known[id(frame)] = _kind(frame)
-            if told is not _OTHER:
-                kind = told
-                break
-        kinds.append(kind)
+        said = [told[id(frame)] for frame in stack if id(frame) in told]
+        in_engine = not stack or (bool(starts) and id(stack[-1]) not in starts)
+        if in_engine or "backward" in said:
+            kinds.append("backward")
+        else:
+            kinds.append(said[0] if said else _OTHER)
     return kinds
 
 
 def _kind(frame: Frame) -> str:
-    if frame.function == "_call_impl" and frame.file.endswith("nn/modules/module.py"):
-        return "forward"
+    if frame.function in _MODULES and frame.file.endswith("nn/modules/module.py"):
+        return _MODULES[frame.function]
     if "torch/optim/" in frame.file:
         return "optimizer"
     if frame.function in ("_engine_run_backward", "_make_grads"):
@@ -76,19 +116,20 @@ def _kind(frame: Frame) -> str:
 
 
 def _calls(stacks: Sequence[Stack], kinds: Sequence[str]) -> list[int]:
-    """For each stack which call of which outermost module it lies in, as a number.
+    """For each stack which outermost module or optimizer runs, called from where, as a number.
 
     The same call has the same number in every pass of a loop; _NO_CALL outside of any.
     """
     numbers: dict[object, int] = {}
     calls = []
     for stack, kind in zip(stacks, kinds, strict=True):
-        if kind != "forward":
+        if kind not in ("forward", "optimizer"):
             calls.append(_NO_CALL)
             continue
-        at = max(i for i, frame in enumerate(stack) if frame.function == "_call_impl")
-        module = stack[max(0, at - 1)]
-        call = (module.function, module.file, *map(id, stack[at + 1 :]))
+        at = max(i for i, frame in enumerate(stack) if _kind(frame) == kind)
+        callee = stack[max(0, at - 1)]
+        called = (callee.function, callee.file) if kind == "forward" else ()
+        call = (*called, *map(id, stack[at + 1 :]))
         calls.append(numbers.setdefault(call, len(numbers)))
     return calls
 
@@ -117,23 +158,17 @@ def _phase(before: str, kind: str) -> str:
     return kind
 
 
-def _spans(events: Events, stretches: Sequence[tuple[str, int, int]]) -> Iterator[Span]:
-    names = [name for name, _, _ in stretches]
-    closer = next((n for n in ("optimizer", "backward") if n in names), "forward")
-    step, closed = 0, False
+def _spans(events: Events, stretches: Sequence[Stretch]) -> Iterator[Span]:
     times = events.t_ns
-    for name, first, last in stretches:
-        if closed and name in ("input", "forward"):
-            step, closed = step + 1, False
-        if last > first:
+    for one in stretches:
+        if one.last > one.first:
             yield Span(
                 kind="phase",
-                name=name,
-                step=None if name == "load" else step,
+                name=one.name,
+                step=one.step,
                 parent=0,
-                t0_ns=int(times[first]),
-                t1_ns=int(times[min(last, len(times) - 1)]),
-                first=(first,),
-                last=(last,),
+                t0_ns=int(times[one.first]),
+                t1_ns=int(times[min(one.last, len(times) - 1)]),
+                first=(one.first,),
+                last=(one.last,),
             )
-        closed = closed or name == closer

@@ -10,6 +10,7 @@ from nbmem.core.events import BlockState
 from nbmem.core.holders import HolderKind
 from nbmem.ipython.freeing.cache import histories
 from nbmem.probes import tensors
+from nbmem.probes.cells import with_cells
 from nbmem.probes.holders import walk
 from nbmem.probes.optimizers import of_optimizer, parameters_of_optimizer
 from nbmem.report import Holding
@@ -45,6 +46,7 @@ def _holdings(
 ) -> tuple[Holding, ...]:
     held = {storage.addr: storage for storage in storages}
     blocks = history.layout_at_end.blocks
+    stacks = with_cells(history.stacks)
     rows = []
     for addr, size, requested, state, stack in zip(
         *(column.tolist() for _, column in blocks.columns()), strict=True
@@ -59,7 +61,7 @@ def _holdings(
                 requested=requested,
                 block=size,
                 born_in=None,
-                line=users_line(history.stacks[stack]) if stack >= 0 else None,
+                line=users_line(stacks[stack]) if stack >= 0 else None,
                 form=storage.form if storage else None,
                 holders=storage.holders if storage else (),
             )

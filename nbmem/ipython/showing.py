@@ -42,7 +42,7 @@ def show(
 
     Args:
         trace: The recording.
-        device: CUDA ordinal of the card; None for the one with the most events.
+        device: CUDA ordinal of the card; None for the one that held the most.
         widget: Whether to show more than the plain text.
         display_id: Of the output that the report replaces; None for a new one.
     """

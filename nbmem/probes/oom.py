@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.entry import caller, entry, is_ours
 from nbmem.core.events import Frame
 from nbmem.core.oom import Refusal
+from nbmem.probes.cells import with_cells
 from nbmem.probes.cuda import initialized_torch, loaded_torch, read_counters
 from nbmem.probes.modules import children_of, is_module, is_training, named_modules, own_parameters
 from nbmem.probes.tensors import modules_in
@@ -77,7 +78,8 @@ def place_of(error: BaseException, namespace: Mapping[str, Any]) -> tuple[Stack,
         traceback = traceback.tb_next
     torch: Any = loaded_torch()
     modules = list(_modules(reversed(frames))) if torch is not None else []
-    return tuple(reversed(stack)), _layer_of_call(modules, namespace)
+    (told,) = with_cells([tuple(reversed(stack))])
+    return told, _layer_of_call(modules, namespace)
 
 
 def _attach() -> None:
@@ -120,16 +122,20 @@ def _refusal(
         limit=capacity if capacity < total else None,
         allocated=None if counters is None else counters.allocated,
         reserved=None if counters is None else counters.reserved,
-        stack=tuple(
-            Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-            for frame in frames
-        ),
+        stack=_told(frames),
         layer=_layer_of_call(modules, namespace) or _layer_of_node(node, namespace),
         operator=None if node is None else str(node.name()),
         progress=_progress(modules),
         evaluating=bool(modules) and not is_training(modules[-1]) and torch.is_grad_enabled(),
         thread=None if in_main else threading.current_thread().name,
     )
+
+
+def _told(frames: Iterable[FrameType]) -> Stack:
+    (told,) = with_cells(
+        [tuple(Frame(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames)]
+    )
+    return told
 
 
 def _frames(*, in_engine: bool) -> list[FrameType]:

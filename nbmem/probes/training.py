@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +28,7 @@ from nbmem.probes.compiler import Compilations
 from nbmem.probes.cuda import import_torch
 from nbmem.probes.holders.objects import locals_of
 from nbmem.probes.lent import LentAttribute, LentMethod
+from nbmem.probes.modules import is_tensor
 from nbmem.probes.stand_in import LentName
 
 if TYPE_CHECKING:
@@ -147,8 +149,9 @@ class TrainingHooks:
         torch: Any = import_torch()
         if self._is_deaf() or torch.compiler.is_compiling() or torch._C._get_tracing_state():  # noqa: SLF001
             return None
-        in_backward = _in_engine()
+        in_backward = in_engine()
         grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        grad = grad or _is_checkpointed(frame)
         given = locals_of(frame)
         args, kwargs = given.get("args", ()), given.get("kwargs", {})
         del given
@@ -165,7 +168,7 @@ class TrainingHooks:
     def _run(self, frame: FrameType) -> Callable[[], None] | None:
         if self._is_deaf():
             return None
-        if _in_engine():  # a backward inside a backward
+        if in_engine():  # a backward inside a backward
             return None
         self._listener.backward_begins(locals_of(frame).get("t_outputs", ()))
 
@@ -204,7 +207,29 @@ class TrainingHooks:
         return done
 
 
-def _in_engine() -> bool:
+def in_engine() -> bool:
     """Whether this thread runs a node of a graph: on a card those are threads of the engine's."""
     torch: Any = import_torch()
     return bool(torch._C._current_graph_task_id() >= 0)  # noqa: SLF001
+
+
+def _is_checkpointed(frame: FrameType | None) -> bool:
+    """Whether a module is called by a reentrant checkpoint whose backward will call it again.
+
+    Such a checkpoint runs its part of the forward without gradients:
+    https://github.com/pytorch/pytorch/blob/v2.13.0/torch/utils/checkpoint.py#L237
+    """
+    checkpoint: Any = sys.modules.get("torch.utils.checkpoint")
+    code = getattr(getattr(checkpoint, "CheckpointFunction", None), "forward", None)
+    code = getattr(code, "__code__", None)
+    while code is not None and frame is not None:
+        if frame.f_code is code:
+            return any(map(_needs_gradient, locals_of(frame).get("args", ())))
+        frame = frame.f_back
+    return False
+
+
+def _needs_gradient(given: object) -> bool:
+    torch: Any = import_torch()
+    getter = torch._C.TensorBase.requires_grad  # noqa: SLF001 - a subclass's own may do anything
+    return is_tensor(given) and bool(getter.__get__(given))

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbmem.core.cards import fullest
+from nbmem.core.categories import Category
 from nbmem.core.events import Action, Events, Layout
 from nbmem.core.session import DeviceTrace, Session
 from nbmem.core.spans import Span
 from nbmem.core.torch_snapshot import DeviceHistory, device_history
+from nbmem.probes.cells import with_cells
 from nbmem.probes.cuda import device_info
+from nbmem.record.gaps import Births, Gaps
 from nbmem.record.holders import columns
 from nbmem.record.identities import MAX_ROWS
 from nbmem.record.loops import one_loop
@@ -25,8 +29,8 @@ if TYPE_CHECKING:
 
     from nbmem.core.events import Stack
     from nbmem.core.session import Identities
-    from nbmem.record.phases import Stretch
     from nbmem.record.recorder import Recorder
+    from nbmem.record.stretches import Stretch
 
 MAX_PHASES = 200_000
 """Phases of a recording, the latest; a million events in a loop of twenty for each step are as
@@ -137,7 +141,7 @@ def _start(recorder: Recorder, index: int) -> Layout:
 def _with_stacks(events: Events, history: DeviceHistory, stacks: list[Stack]) -> Events:
     """Events whose stacks point into the session's list, behind those of other cards."""
     offset = len(stacks)
-    stacks.extend(history.stacks)
+    stacks.extend(with_cells(history.stacks))
     if not offset:
         return events
     moved = np.where(events.stack < 0, events.stack, events.stack + offset)
@@ -145,27 +149,25 @@ def _with_stacks(events: Events, history: DeviceHistory, stacks: list[Stack]) ->
 
 
 def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tuple[Span, ...]:
-    """The cell, its phases on the busiest card, and the user's blocks, placed on every card."""
+    """The cell, its phases on the fullest card, and the user's blocks, placed on every card.
+
+    Their times are the user's: what nbmem took before and behind them is not in it.
+    """
     t_ns = recorder.marks.t_ns
     if not t_ns:
         return ()
+    begin = recorder.began_ns or t_ns[0]
+    end = max(begin, recorder.ended_ns or t_ns[-1])
+
+    def within(t0_ns: int, t1_ns: int) -> dict[str, int]:
+        return {"t0_ns": min(max(t0_ns, begin), end), "t1_ns": min(max(t1_ns, begin), end)}
+
     every = tuple(len(device.events) for device in devices)
-    spans = [
-        Span(
-            kind="cell", name=name, t0_ns=t_ns[0], t1_ns=t_ns[-1], first=(0,) * len(every),
-            last=every,
-        )
-    ]  # fmt: skip
+    whole = within(begin, end)
+    spans = [Span(kind="cell", name=name, **whole, first=(0,) * len(every), last=every)]
     if not devices:
         return tuple(spans)
-    main = max(range(len(devices)), key=lambda i: len(devices[i].events))
-    device = devices[main]
-    phases = PhaseBuilder(device.events, device.marks, _births(device.events, device.identities))
-    turns, why_none = one_loop(recorder.turns.turns, recorder.turns.names())
-    if why_none is not None:
-        recorder.note(why_none)
-    stretches = phases.build(turns) if turns is not None else []
-    stretches = _bounded(recorder, stretches, lost=bool(device.dropped))
+    stretches, main = _phases(recorder, devices)
     for stretch, first, last in zip(stretches, *_places(stretches, devices, main), strict=True):
         spans.append(
             Span(
@@ -173,8 +175,7 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
                 name=stretch.name,
                 step=stretch.step,
                 parent=0 if stretch.parent is None else stretch.parent + 1,
-                t0_ns=stretch.t0_ns,
-                t1_ns=stretch.t1_ns,
+                **within(stretch.t0_ns, stretch.t1_ns),
                 first=first,
                 last=last,
             )
@@ -185,8 +186,7 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
                 kind="block",
                 name=block,
                 parent=0,
-                t0_ns=t_ns[begun],
-                t1_ns=t_ns[ended],
+                **within(t_ns[begun], t_ns[ended]),
                 first=tuple(int(d.marks.position[begun]) for d in devices),
                 last=tuple(int(d.marks.position[ended]) for d in devices),
             )
@@ -194,11 +194,30 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
     return tuple(spans)
 
 
-def _births(events: Events, identities: Identities) -> NDArray[np.int64]:
-    """Where the tensors were born that were seen as inputs, ascending; older ones are left out."""
-    from nbmem.core.categories import Category
+def _phases(recorder: Recorder, devices: Sequence[DeviceTrace]) -> tuple[list[Stretch], int]:
+    """The phases, and the index of the card in whose events they are placed."""
+    main = fullest(devices)
+    device = devices[main]
+    turns, why_none = one_loop(recorder.turns.turns, recorder.turns.names())
+    if why_none is not None:
+        recorder.note(why_none)
+    if turns is None:
+        return [], main
+    gaps = Gaps(device.events, _births(device.events, device.identities))
+    stretches = PhaseBuilder(device.events, device.marks, gaps).build(turns)
+    return _bounded(recorder, stretches, lost=bool(device.dropped)), main
 
-    wanted = np.flatnonzero(identities.category == Category.INPUTS)
+
+def _births(events: Events, identities: Identities) -> Births:
+    """Where the tensors were born that were seen as this or that; older ones are left out."""
+    return Births(
+        inputs=_born(events, identities, Category.INPUTS),
+        weights=_born(events, identities, Category.WEIGHTS, Category.BUFFERS),
+    )
+
+
+def _born(events: Events, identities: Identities, *what: Category) -> NDArray[np.int64]:
+    wanted = np.flatnonzero(np.isin(identities.category, what))
     allocs = np.flatnonzero(events.action == Action.ALLOC)
     if not len(wanted) or not len(allocs):
         return np.zeros(0, np.int64)
@@ -211,15 +230,7 @@ def _births(events: Events, identities: Identities) -> NDArray[np.int64]:
     index = np.searchsorted(keys[order], at * width + identities.position[wanted]) - 1
     row = allocs[order[np.maximum(index, 0)]]
     found = (index >= 0) & (events.addr[row] == identities.addr[wanted])
-    births = {_with_its_memory(events, birth) for birth in np.unique(row[found]).tolist()}
-    return np.array(sorted(births), np.int64)
-
-
-def _with_its_memory(events: Events, birth: int) -> int:
-    """Where an allocation begins, the memory that was taken from the driver for it included."""
-    while birth and events.action[birth - 1] in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
-        birth -= 1
-    return birth
+    return np.unique(row[found])
 
 
 def _bounded(recorder: Recorder, stretches: list[Stretch], *, lost: bool) -> list[Stretch]:

@@ -3,46 +3,36 @@
 The hooks see a module's call, not the loss behind it; a step, not the batch before it. Between
 them: a stretch before a forward is `input` (from the birth of the first tensor that the model was
 then given, where a forward or nothing went before), one between backward and an optimizer's step
-belongs to `optimizer` (unscaling, clipping), everything else to the phase that it follows. What
-comes before the first input of a cell is `load`.
+belongs to `optimizer` (unscaling, clipping), as does an update that is written by hand; one before
+a backward that no module was called for is its `forward`; where a new model's weights are born is
+`load`; everything else belongs to the phase that it follows.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from nbmem.core.events import Action, Events
+from nbmem.core.steps import number_steps
+from nbmem.record.stretches import Stretch, following, joined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from nbmem.core.session import Marks
+    from nbmem.record.gaps import Gaps
     from nbmem.record.turns import Turn
+
+    Place = tuple[int, int]
+    """A position in the main card's events, and its time."""
 
 SEED_GRADIENT = 8
 """Bytes, at most, of the ones that backward() begins with; torch makes them before its engine."""
+_CALLS = ("forward", "inference")
 _OPENS_CLOSURE = ("forward", "zero_grad")
-
-
-@dataclass(slots=True)
-class Stretch:
-    """A phase in the making: positions in the main card's events, and times."""
-
-    name: str
-    first: int
-    t0_ns: int
-    last: int = -1
-    t1_ns: int = -1
-    key: int = 0
-    step: int | None = None
-    parent: int | None = None
-    goes_on: bool = False  # an optimizer's step that calls a closure and is not over yet
+_IN_BACKWARD = ("optimizer", "zero_grad")
 
 
 class PhaseBuilder:
@@ -51,31 +41,37 @@ class PhaseBuilder:
     Args:
         events: The main card's events.
         marks: Its marks.
-        births: Positions at which tensors were born that a model was given later, ascending.
+        gaps: Says what was done between two positions in them.
     """
 
-    def __init__(self, events: Events, marks: Marks, births: NDArray[np.int64]) -> None:
+    def __init__(self, events: Events, marks: Marks, gaps: Gaps) -> None:
         self._events = events
         self._marks = marks
-        self._births = births
+        self._gaps = gaps
         self._done: list[Stretch] = []
         self._nested: list[Stretch] = []
         self._open: Stretch | None = None
         self._left = 0  # mark at which the open forward's module returned
         self._gap = 0  # mark at which the last phase ended
         self._around: int | None = None  # key of the optimizer inside whose step the pass runs
+        self._called: set[int] = set()  # keys of the modules that were called until now
+        self._next: Turn | None = None  # what begins now, or behind zero_grad()
 
     def build(self, turns: Sequence[Turn]) -> list[Stretch]:
-        """Phases in order of their start, with steps; recompute inside its backward."""
-        for turn in turns:
-            if turn.kind == "recompute":
-                self._recompute(turn)
+        """Phases in order of their start, with steps; what runs inside a backward lies in it."""
+        follows = following(turns)
+        for turn, self._next in zip(turns, follows, strict=True):
+            in_backward = self._open is not None and self._open.name == "backward"
+            if turn.kind == "recompute" or (in_backward and turn.kind in _IN_BACKWARD):
+                self._nest(turn)
             elif turn.begins:
                 self._begin(turn)
             else:
                 self._end(turn)
         self._finish()
+        self._split_first_load()
         number_steps(self._done)
+        self._done = joined(self._done)
         return self._with_nested()
 
     # --- turns
@@ -86,7 +82,7 @@ class PhaseBuilder:
             self._around = turn.key if turn.closure else None
         elif running is not None and self._around is not None and running.key == self._around:
             running.goes_on = True
-        if running is not None and running.name in ("forward", "inference"):
+        if running is not None and running.name in _CALLS:
             self._leave_forward(running, turn)
         elif running is not None and running.goes_on and running.first == self._position(turn.mark):
             self._open, self._gap = None, turn.mark  # nothing was done before the closure
@@ -94,65 +90,95 @@ class PhaseBuilder:
             self._close(turn.mark)
         self._open = Stretch(turn.kind, *self._bridge(turn), key=turn.key)
         self._left = turn.mark
+        if turn.kind in _CALLS:
+            self._called.add(turn.key)
 
-    def _bridge(self, turn: Turn) -> tuple[int, int]:
+    def _bridge(self, turn: Turn) -> Place:
         """Give the gap before a phase to somebody; returns where the phase begins."""
         before = self._done[-1].name if self._done else None
         if self._around is not None and before == "backward" and turn.kind in _OPENS_CLOSURE:
             if self._position(turn.mark) > self._position(self._gap):
                 self._back_to_optimizer(turn.mark, goes_on=True)
-        elif before is None or turn.kind in ("forward", "inference"):
-            self._input_before(turn)
-        elif turn.kind == "optimizer" and before == "backward":
+            return self._place(turn.mark)
+        if turn.kind == "optimizer" and before == "backward":
             return self._place(self._gap)
-        elif turn.kind == "backward":
-            seed = self._before_seed(turn.mark)
-            if seed[0] > self._position(self._gap):  # a loss computed behind zero_grad()
-                self._close_at(Stretch("forward", *self._place(self._gap)), *seed)
-            return seed
-        else:
-            self._extend_last(turn.mark)
-        return self._place(turn.mark)
+        end = self._before_seed(turn.mark) if turn.kind == "backward" else self._place(turn.mark)
+        self._fill(turn, self._place(self._gap), end)
+        return end
+
+    def _fill(self, turn: Turn, start: Place, end: Place) -> None:
+        """Close the gap before a turn with what was done there."""
+        pieces = self._pieces(turn, start[0], end[0])
+        edges = [start, *((first, self._time_of(first)) for _, first in pieces[1:]), end]
+        for (name, _), begins, ends in zip(pieces, edges, edges[1:], strict=False):
+            if name is None:
+                self._done[-1].last, self._done[-1].t1_ns = ends
+            elif ends[0] > begins[0]:
+                self._close_at(Stretch(name, *begins), *ends)
+        self._gap = turn.mark
+
+    def _pieces(self, turn: Turn, start: int, end: int) -> list[tuple[str | None, int]]:
+        """What a gap consists of, and where each part begins; None goes on with what was before."""
+        before = self._done[-1].name if self._done else None
+        pieces: list[tuple[str | None, int]] = []
+        at, rest = start, None if before else "load"
+        if before in ("backward", "optimizer"):
+            made = self._new_weights(start, end) if before == "optimizer" else None
+            update = self._gaps.update(start, end if made is None else made[0])
+            if update is not None:  # behind an optimizer that of an average, a target network
+                pieces, at = [("optimizer" if before == "backward" else None, start)], update
+        if before and self._follows("backward") and turn.kind in ("zero_grad", "backward"):
+            return [*pieces, ("forward", at)]  # no module was called for it
+        weights = self._new_weights(at, end)
+        if weights is not None and before:
+            pieces, at, rest = [*pieces, (None, at), ("load", weights[0])], weights[1], None
+        elif weights is not None:
+            at = weights[1]
+        elif before and turn.kind in _CALLS:
+            return [*pieces, ("input", at)]
+        birth = self._gaps.first_input(at, end)
+        if not pieces:
+            pieces = [(rest, start)]
+        return pieces if birth is None else [*pieces, ("input", birth)]
+
+    def _new_weights(self, start: int, end: int) -> tuple[int, int] | None:
+        """Where a model's weights are born that was not called before, or in another's place."""
+        found = self._gaps.weights(start, end)
+        if found is None or not self._done:
+            return found
+        known = self._follows(*_CALLS) and self._next and self._next.key in self._called
+        return None if known and not self._gaps.weights_died(start, found[0]) else found
+
+    def _follows(self, *kinds: str) -> bool:
+        """Whether what begins now, or behind zero_grad(), is one of these."""
+        return self._next is not None and self._next.kind in kinds
 
     def _leave_forward(self, running: Stretch, turn: Turn) -> None:
         """A forward or inference goes on until the next phase or the next input's birth."""
-        birth = None
-        if turn.kind in ("forward", "inference"):
-            birth = self._first_birth(self._position(self._left), self._position(turn.mark))
-        if birth is None:
+        start, end = self._position(self._left), self._position(turn.mark)
+        cut = None
+        if turn.kind in _CALLS or (turn.kind == "zero_grad" and self._follows(*_CALLS)):
+            cut = self._gaps.first_input(start, end)
+            weights = self._new_weights(start, end)
+            if weights is not None:
+                cut = weights[0]
+        if cut is None:
             self._close(turn.mark, shift=turn.kind == "backward")
             return
-        self._close_at(running, birth, self._time_of(birth))
-        self._add("input", (birth, self._time_of(birth)), turn.mark)
-
-    def _input_before(self, turn: Turn) -> None:
-        start, end = self._position(self._gap), self._position(turn.mark)
-        if self._done:
-            if end > start:
-                self._add("input", self._place(self._gap), turn.mark)
-            return
-        birth = self._first_birth(start, end)
-        split = end if birth is None else birth
-        if split > start:
-            self._close_at(Stretch("load", *self._place(self._gap)), split, self._time_of(split))
-        if birth is not None:
-            self._add("input", (birth, self._time_of(birth)), turn.mark)
-
-    def _extend_last(self, mark: int) -> None:
-        """Between optimizer and zero_grad: the scaler's update, or already the next batch."""
-        last, end = self._done[-1], self._position(mark)
-        birth = self._first_birth(last.last, end)
-        split = end if birth is None else birth
-        last.last, last.t1_ns = split, self._time_of(split)
-        if birth is not None:
-            self._add("input", (birth, self._time_of(birth)), mark)
+        place = cut, self._time_of(cut)
+        self._close_at(running, *place)
+        if cut == self._gaps.first_input(start, end):
+            self._close_at(Stretch("input", *place), *self._place(turn.mark))
+            self._gap = turn.mark
+        else:
+            self._fill(turn, place, self._place(turn.mark))
 
     def _end(self, turn: Turn) -> None:
         if turn.kind == "optimizer" and turn.key == self._around:
             self._end_of_closure(turn)
         elif self._open is None:
             return
-        elif turn.kind in ("forward", "inference"):
+        elif turn.kind in _CALLS:
             self._left = turn.mark
         elif self._open.name == turn.kind:
             self._close(turn.mark)
@@ -172,9 +198,10 @@ class PhaseBuilder:
         self._open = Stretch("optimizer", *self._place(self._gap), key=key, goes_on=goes_on)
         self._close(mark)
 
-    def _recompute(self, turn: Turn) -> None:
+    def _nest(self, turn: Turn) -> None:
+        """What the engine calls lies inside its backward: a recomputation, a step in a hook."""
         if turn.begins:
-            self._nested.append(Stretch("recompute", *self._place(turn.mark)))
+            self._nested.append(Stretch(turn.kind, *self._place(turn.mark)))
         elif self._nested and self._nested[-1].last < 0:
             self._nested[-1].last, self._nested[-1].t1_ns = self._place(turn.mark)
 
@@ -183,17 +210,37 @@ class PhaseBuilder:
         if self._open is not None:
             self._close(final)
         elif not self._done and self._position(final) > 0:
-            self._add("load", self._place(0), final)
+            self._close_at(Stretch("load", *self._place(0)), *self._place(final))
+            self._gap = final
+        if self._done and self._done[-1].name == "backward":
+            start, end = self._place(self._gap), self._place(final)
+            update = self._gaps.update(start[0], end[0])
+            if update is not None:
+                self._close_at(Stretch("optimizer", *start), update, self._time_of(update))
+
+    def _split_first_load(self) -> None:
+        """The first forward without a module ends what seemed to be load; the next ones show it."""
+        later = next((one for one in self._done[1:] if one.name == "forward"), None)
+        names = [one.name for one in self._done if one.name != "zero_grad"]
+        if later is None or later.key or names[:2] != ["load", "backward"]:
+            return
+        load = self._done[0]
+        begins = self._gaps.begins_like(load.first, load.last, later.first, later.last)
+        if begins is None:
+            return
+        place = begins, self._time_of(begins)
+        self._done.insert(1, Stretch("forward", *place, last=load.last, t1_ns=load.t1_ns))
+        load.last, load.t1_ns = place
 
     # --- placing
 
     def _position(self, mark: int) -> int:
         return int(self._marks.position[mark])
 
-    def _place(self, mark: int) -> tuple[int, int]:
+    def _place(self, mark: int) -> Place:
         return self._position(mark), int(self._marks.t_ns[mark])
 
-    def _before_seed(self, mark: int) -> tuple[int, int]:
+    def _before_seed(self, mark: int) -> Place:
         position, t_ns = self._place(mark)
         events = self._events
         if (
@@ -208,12 +255,6 @@ class PhaseBuilder:
         times = self._events.t_ns
         return int(times[min(position, len(times) - 1)]) if len(times) else 0
 
-    def _first_birth(self, start: int, end: int) -> int | None:
-        index = int(np.searchsorted(self._births, start))
-        if index < len(self._births) and self._births[index] < end:
-            return int(self._births[index])
-        return None
-
     def _close(self, mark: int, *, shift: bool = False) -> None:
         assert self._open is not None  # noqa: S101 - callers have just looked
         position, t_ns = self._before_seed(mark) if shift else self._place(mark)
@@ -224,10 +265,8 @@ class PhaseBuilder:
         stretch.last, stretch.t1_ns = max(stretch.first, position), max(stretch.t0_ns, t_ns)
         self._done.append(stretch)
         self._open = None
-
-    def _add(self, name: str, start: tuple[int, int], end_mark: int) -> None:
-        self._close_at(Stretch(name, *start), *self._place(end_mark))
-        self._gap = end_mark
+        if stretch.name == "backward":
+            self._gaps.learn(stretch.first, stretch.last)
 
     def _with_nested(self) -> list[Stretch]:
         phases = list(self._done)
@@ -241,49 +280,3 @@ class PhaseBuilder:
             if outer.first <= inner.first:
                 phases.append(replace(inner, parent=backwards[at], step=outer.step))
         return phases
-
-
-def number_steps(phases: Sequence[Stretch]) -> None:
-    """Number the passes of the training loop, in place; `load` stays outside.
-
-    A pass ends with the last optimizer before one of them steps again (two optimizers, as in a GAN,
-    make one pass); without optimizers with each backward, without those with each forward.
-    """
-    names = {phase.name for phase in phases}
-    closer = next((n for n in ("optimizer", "backward", "forward") if n in names), "inference")
-    ends = _pass_ends(phases, closer)
-    step, ended = 0, False
-    for index, phase in enumerate(phases):
-        if phase.name == "load":
-            continue
-        if ended and _opens_pass(phases, index, closer):
-            step, ended = step + 1, False
-        phase.step = step
-        ended = ended or index in ends
-
-
-def _pass_ends(phases: Sequence[Stretch], closer: str) -> set[int]:
-    ends: set[int] = set()
-    seen: set[int] = set()
-    last: int | None = None
-    for index, phase in enumerate(phases):
-        if phase.name != closer or phase.goes_on:
-            continue
-        if last is not None and (phase.key in seen or closer == "backward"):
-            ends.add(last)
-            seen.clear()
-        seen.add(phase.key)
-        last = index
-    if last is not None:
-        ends.add(last)
-    return ends
-
-
-def _opens_pass(phases: Sequence[Stretch], index: int, closer: str) -> bool:
-    """Whether a phase after a pass's end begins the next: evaluation in between does not."""
-    if phases[index].name == "zero_grad":
-        return False
-    for at in range(index, len(phases)):  # a slice would copy the rest for each pass
-        if phases[at].name not in ("input", "zero_grad"):
-            return phases[at].name != "inference" or closer == "inference"
-    return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,8 @@ class Recorder:
 
     Attributes:
         to_release: What was put in and is still to be taken out, with what takes it out.
+        began_ns: When everything was put in and the user's time began; None before.
+        ended_ns: When it ended and the taking out began; None before.
         interrupted: Whether Ctrl-C came while nbmem itself was at work; whoever called hands it on.
     """
 
@@ -79,6 +82,8 @@ class Recorder:
         self.notes: list[str] = []
         self.virtual = virtual
         self.interrupted = False
+        self.began_ns: int | None = None
+        self.ended_ns: int | None = None
         self._limits = limits
         self.marks = MarkLog(device)
         self.identities = IdentityLog()
@@ -115,12 +120,14 @@ class Recorder:
             self._put_in("the hooks of the training loop", self._hooks.install, self._hooks.remove)
             part = "the moments of out-of-memory errors"
             self._put_in(part, self._listen, self._stop_listening)
+            self.began_ns = time.time_ns()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Take the last readings and take out whatever was put in. Never raises; once is enough."""
+        self.ended_ns = self.ended_ns or time.time_ns()
         for _ in range(RETRIES):
             try:
                 with held_back() as held:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nbmem.probes.tensors import quiet
 from nbmem.probes.threads import alive
+from nbmem.probes.training import in_engine
+from nbmem.record.loop import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,38 +46,6 @@ class Turn:
     key: int
     closure: bool = False
     thread: int = 0
-
-
-class Loop:
-    """One thread's training loop, as far as it has come.
-
-    Attributes:
-        number: Tells it from others; identifiers of threads are given again when one has ended.
-        ident: Its thread's identifier.
-        name: Its thread's name.
-        phase: What runs now; None between phases.
-        step: Passes that are over.
-        busy: What the thread is inside of: a forward, the engine, a step. Others keep off its
-            tensors while it is.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.ident = threading.get_ident()
-        self.name = threading.current_thread().name
-        self.phase: str | None = None
-        self.step = 0
-        self.busy: str | None = None
-        self.root = 0
-        self.graph_from = 0  # mark at which the graph of the next backward began
-        self.stepped: set[int] = set()
-        self.usual = 1  # optimizers of a pass
-        self.ahead = False  # whether a pass has begun whose optimizer has not stepped yet
-        self.inside = False  # whether the pass runs inside its optimizer's step
-
-    def is_ahead(self) -> bool:
-        """Whether what begins now belongs to the next pass."""
-        return len(self.stepped) >= self.usual and not self.inside
 
 
 class TurnLog:
@@ -146,7 +116,7 @@ class TurnLog:
                 self._lock.release()
 
     @contextmanager
-    def _heard(self, *, in_backward: bool = False) -> Iterator[Loop | None]:
+    def _heard(self) -> Iterator[Loop | None]:
         """The loop of this thread, while nobody else is heard; None if that takes too long."""
         if not self._lock.acquire(timeout=PATIENCE_S):
             self.unheard += 1
@@ -154,16 +124,16 @@ class TurnLog:
             return
         try:
             with quiet():
-                self._last = loop = self._loop(in_backward=in_backward)
+                self._last = loop = self._loop()
                 yield loop
         finally:
             self._lock.release()
 
-    def _loop(self, *, in_backward: bool) -> Loop | None:
+    def _loop(self) -> Loop | None:
         if self._marks.full:
             return None
         loop: Loop | None = getattr(self._mine, "loop", None)
-        if loop is None and in_backward:
+        if loop is None and in_engine():
             # A thread of the engine's computes for the thread that waits for it.
             waiting = [loop for loop in self._loops if loop.busy == "backward"]
             return waiting[0] if len(waiting) == 1 else None
@@ -206,7 +176,7 @@ class TurnLog:
 
     def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
         """A module is called: a phase begins, unless one of its kind goes on."""
-        with self._heard(in_backward=in_backward) as loop:
+        with self._heard() as loop:
             if loop is None:
                 return
             if in_backward:
@@ -227,7 +197,7 @@ class TurnLog:
         self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool
     ) -> None:
         """A module has returned: what it was given and what it owns can be seen now."""
-        with self._heard(in_backward=in_backward) as loop:
+        with self._heard() as loop:
             if loop is None:
                 return
             if in_backward:
@@ -265,6 +235,9 @@ class TurnLog:
         with self._heard() as loop:
             if loop is None:
                 return
+            if loop.busy == "backward":  # a hook of the engine's: its state is seen at the end
+                self._turn(loop, "optimizer", begins=True, key=id(optimizer))
+                return
             loop.phase = "optimizer"
             loop.busy = None if closure else "optimizer"
             if id(optimizer) in loop.stepped:  # its second step: a new pass of the loop
@@ -281,6 +254,9 @@ class TurnLog:
         with self._heard() as loop:
             if loop is None:
                 return
+            if loop.busy == "backward":
+                self._turn(loop, "optimizer", begins=False, key=id(optimizer))
+                return
             loop.phase, loop.busy, loop.inside = None, None, False
             mark = self._turn(loop, "optimizer", begins=False, key=id(optimizer))
             self._identities.state(mark, optimizer)
@@ -289,12 +265,12 @@ class TurnLog:
         """Gradients are about to go."""
         with self._heard() as loop:
             if loop is not None:
-                loop.phase = "zero_grad"
+                loop.phase = loop.phase if loop.busy == "backward" else "zero_grad"
                 self._turn(loop, "zero_grad", begins=True)
 
     def zero_grad_ends(self) -> None:
         """Gradients are gone or zero."""
         with self._heard() as loop:
             if loop is not None:
-                loop.phase = None
+                loop.phase = loop.phase if loop.busy == "backward" else None
                 self._turn(loop, "zero_grad", begins=False)

@@ -4,13 +4,14 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from nbmem.analysis import build_report, shown
 from nbmem.core.spans import Span
+from nbmem.core.steps import number_steps
 from nbmem.record import freeze
-from nbmem.record.phases import PhaseBuilder, Stretch, number_steps
+from nbmem.record.phases import PhaseBuilder
+from nbmem.record.stretches import Stretch
 from nbmem.views.explorer.data import explorer_data
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
@@ -110,7 +111,7 @@ def test_numbering_steps_reads_each_phase_a_few_times():
 
 
 def test_recomputes_find_their_backward():
-    builder = PhaseBuilder(None, None, np.zeros(0, np.int64))
+    builder = PhaseBuilder(None, None, None)
     builder._done = [
         Stretch(("forward", "backward")[i % 2], 10 * i, i, 10 * i + 10, i + 1, step=i // 2)
         for i in range(40)

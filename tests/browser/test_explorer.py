@@ -364,4 +364,4 @@ def test_why_memory_ran_out_stands_beside_the_explorer(notebook, page):
     notebook.run(0)
     notebook.run(1)
     page.wait_for_selector(DRAWN)
-    page.get_by_text("Out of memory at line 2 of the cell").wait_for()
+    page.get_by_text("Out of memory at In [2], line 2").wait_for()

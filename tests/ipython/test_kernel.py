@@ -71,7 +71,7 @@ def test_out_of_memory_in_the_cell_is_the_users_error_with_a_report(notebook):
     assert failed.ename == "OutOfMemoryError"
     report, why = [shown["text/plain"] for shown in _reports(outputs[1])]
     assert report.startswith("Peak 1.00 GiB allocated")
-    assert why.startswith("Out of memory at line 3 of the cell, ")
+    assert why.startswith("Out of memory at In [2], line 3, ")
     assert "1.00 GiB" in why
 
 

@@ -64,12 +64,12 @@ def test_an_out_of_memory_error_is_explained_freed_and_fixed(executed):
         pytest.skip("this notebook does not run out of memory")
     said = [o.data["text/plain"] for _, o in _outputs(executed) if o.output_type == "display_data"]
     for words in (
-        "Out of memory at line 31 of the cell in train, forward, step 0",
+        "Out of memory at In [2], line 31 in train, forward, step 0",
         "1. Take a batch of about 21, not 32 (estimated, then tried in the simulator).",
         "The failure keeps 12.42 GiB alive: %nbmem free traceback gives it back.",
         "the traceback: 12.42 GiB freed.",
         "A = too large\nB = smaller",
-        "An out-of-memory error was caught at line 19 of the cell in forward, in model.head",
+        "An out-of-memory error was caught at In [2], line 19 in forward, in model.head",
     ):
         assert any(words in text for text in said), words
     printed = [o.text for _, o in _outputs(executed) if o.output_type == "stream"]

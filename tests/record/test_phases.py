@@ -6,6 +6,7 @@ import numpy as np
 
 from nbmem.core.events import Action, Events
 from nbmem.core.session import Marks
+from nbmem.record.gaps import Births, Gaps
 from nbmem.record.phases import PhaseBuilder
 from nbmem.record.turns import Turn
 
@@ -17,10 +18,20 @@ class Loop:
 
     def __init__(self):
         self.sizes, self.births, self.turns, self.positions = [], [], [], [0]
+        self.weights, self.actions, self.addrs = [], [], []
 
-    def take(self, size=1024, *, is_input=False):
+    def take(self, size=1024, *, is_input=False, is_weight=False, dies=False):
         if is_input:
             self.births.append(len(self.sizes))
+        if is_weight:
+            self.weights.append(len(self.sizes))
+        addr = len(self.sizes)
+        self.event(Action.ALLOC, addr, size)
+        return self.event(Action.FREE_REQUESTED, addr, size) if dies else self
+
+    def event(self, action, addr, size):
+        self.actions.append(action)
+        self.addrs.append(addr)
         self.sizes.append(size)
         return self
 
@@ -51,8 +62,8 @@ class Loop:
         n = len(self.sizes)
         column = np.zeros(n, np.int64)
         events = Events(
-            action=np.full(n, Action.ALLOC, np.uint8),
-            addr=column,
+            action=np.array(self.actions, np.uint8),
+            addr=np.array(self.addrs, np.int64),
             size=np.array(self.sizes, np.int64),
             stream=column,
             t_ns=np.arange(n, dtype=np.int64) * 10,
@@ -64,8 +75,8 @@ class Loop:
             position=positions,
             **dict.fromkeys(("allocated", "active", "requested", "reserved"), positions),
         )
-        births = np.array(self.births, np.int64)
-        return PhaseBuilder(events, marks, births).build(self.turns)
+        births = Births(inputs=np.array(self.births, int), weights=np.array(self.weights, int))
+        return PhaseBuilder(events, marks, Gaps(events, births)).build(self.turns)
 
 
 def told(phases):
@@ -213,6 +224,157 @@ def test_recompute_lies_inside_its_backward():
     phases = loop.phases()
     assert told(phases) == "input0 forward0 backward0 recompute0"
     assert phases[-1].parent == 2
+
+
+def places(phases, name):
+    return [(p.first, p.last) for p in phases if p.name == name]
+
+
+def test_a_model_that_is_made_after_its_data_is_loaded():
+    loop = Loop().take(9, is_input=True).take(7, is_weight=True).take(8, is_weight=True)
+    for _ in range(2):
+        loop.around("zero_grad", 0).forward().backward().step()
+    phases = loop.phases()
+    assert told(phases) == (
+        "load zero_grad0 forward0 backward0 optimizer0 zero_grad1 forward1 backward1 optimizer1"
+    )
+    assert places(phases, "load") == [(0, 3)]
+
+
+def test_zero_grad_before_the_loop_and_at_its_end_ends_each_step():
+    loop = Loop().take(9).around("zero_grad", 0)
+    for _ in range(2):
+        loop.take(is_input=True).forward().backward().step().around("zero_grad", 0)
+    assert told(loop.phases()) == (
+        "load zero_grad0 input0 forward0 backward0 optimizer0 zero_grad0 "
+        "input1 forward1 backward1 optimizer1 zero_grad1"
+    )
+
+
+def test_a_sample_that_is_drawn_behind_a_step_belongs_to_it():
+    loop = Loop().take(9)
+    for _ in range(2):  # DCGAN's
+        loop.take(is_input=True).around("zero_grad", 0).forward().backward().step()
+        loop.take(is_input=True).forward()
+    names = "input{0} zero_grad{0} forward{0} backward{0} optimizer{0} input{0} forward{0} "
+    assert told(loop.phases()) == ("load " + names.format(0) + names.format(1)).strip()
+
+
+def test_zero_grad_behind_the_last_step_but_before_an_evaluation_ends_the_step():
+    loop = Loop().take(9).around("zero_grad", 0)
+    for _ in range(2):  # transformers.Trainer's
+        loop.take(is_input=True).forward().backward().step().around("zero_grad", 0)
+    loop.take(is_input=True).forward(kind="inference")
+    names = "input{0} forward{0} backward{0} optimizer{0} zero_grad{0} "
+    assert told(loop.phases()) == (
+        "load zero_grad0 " + names.format(0) + names.format(1) + "input1 inference1"
+    )
+
+
+def test_an_update_by_hand_is_an_optimizer():
+    loop = Loop().take(70, is_weight=True).take(80, is_weight=True)
+    for _ in range(2):
+        loop.take(is_input=True).forward()
+        loop.take(4).turn("backward", begins=True)
+        loop.take(70).take(80).turn("backward", begins=False)
+        loop.take(70, dies=True).take(80, dies=True)  # lr * p.grad
+    phases = loop.phases()
+    names = "input{0} forward{0} backward{0} optimizer{0} "
+    assert told(phases) == ("load " + names.format(0) + names.format(1)).strip()
+    assert_in_order(phases)
+    assert places(phases, "optimizer") == [(10, 14), (22, 26)]
+
+
+def test_the_update_of_an_average_belongs_to_the_optimizer_before_it():
+    loop = Loop().take(70, is_weight=True).take(80, is_weight=True)
+    for _ in range(2):
+        loop.take(60).take(is_input=True).forward()
+        loop.turn("backward", begins=True)
+        loop.take(70).take(80).turn("backward", begins=False)
+        loop.step().take(70, dies=True).take(80, dies=True)
+    phases = loop.phases()
+    names = "input{0} forward{0} backward{0} optimizer{0} "
+    assert told(phases) == ("load " + names.format(0) + names.format(1)).strip()
+    assert places(phases, "optimizer")[0] == (10, 15)
+    assert places(phases, "input")[1] == (15, 17)  # with what it was made of
+
+
+def test_what_is_as_large_as_no_gradient_is_no_update():
+    loop = Loop().take(70, is_weight=True).take(80, is_weight=True)
+    for _ in range(2):
+        loop.take(90, is_input=True).forward()
+        loop.take(4).turn("backward", begins=True)
+        loop.take(70).take(80).turn("backward", begins=False)
+        loop.take(4, dies=True)  # an accuracy
+    names = "input{0} forward{0} backward{0} "
+    assert told(loop.phases()) == ("load " + names.format(0) + names.format(1)).strip()
+
+
+def test_a_loop_without_modules_has_forwards():
+    loop = Loop().take(9).take(70).take(80)
+    for first in (True, False):
+        loop.take(71).take(72)
+        if first:
+            loop.take(8_519_680)  # cuBLAS's workspace
+        loop.take(73).take(4)
+        loop.turn("backward", begins=True)
+        if first:
+            loop.take(70).take(80)
+        loop.turn("backward", begins=False)
+        loop.take(70, dies=True).take(80, dies=True)
+    phases = loop.phases()
+    assert told(phases) == "load forward0 backward0 optimizer0 forward1 backward1 optimizer1"
+    assert_in_order(phases)
+    assert (places(phases, "load"), places(phases, "forward")[0]) == ([(0, 3)], (3, 7))
+
+
+def test_a_second_model_is_loaded_and_its_steps_go_on_counting():
+    loop = Loop().take(9, is_weight=True)
+    for model, optimizer in ((MODEL, ADAM), (OTHER, SGD)):
+        for _ in range(2):
+            loop.take(is_input=True).forward(model).backward().step(optimizer)
+        loop.take(9, is_weight=True)
+    assert told(loop.phases()) == (
+        "load input0 forward0 backward0 optimizer0 input1 forward1 backward1 optimizer1 "
+        "load input2 forward2 backward2 optimizer2 input3 forward3 backward3 optimizer3"
+    )
+
+
+def test_calls_of_one_pass_that_follow_each_other_are_one_forward():
+    loop = Loop()
+    for _ in range(2):
+        loop.take(is_input=True)
+        for _ in range(3):  # an RNN that is stepped by hand
+            loop.forward()
+        loop.backward().step()
+    names = "input{0} forward{0} backward{0} optimizer{0} "
+    assert told(loop.phases()) == (names.format(0) + names.format(1)).strip()
+
+
+def test_a_step_in_a_hook_of_the_engines_lies_inside_its_backward():
+    loop = Loop()
+    for _ in range(2):
+        loop.take(is_input=True).forward().turn("backward", begins=True)
+        loop.step().around("zero_grad", 0).take(5).turn("backward", begins=False)
+    phases = loop.phases()
+    assert told([p for p in phases if p.parent is None]) == (
+        "input0 forward0 backward0 input1 forward1 backward1"
+    )
+    inner = [(p.name, p.parent, p.step) for p in phases if p.parent is not None]
+    assert inner == [
+        ("optimizer", 2, 0), ("zero_grad", 2, 0), ("optimizer", 5, 1), ("zero_grad", 5, 1)
+    ]  # fmt: skip
+
+
+def test_the_next_batch_is_not_a_part_of_an_evaluation():
+    loop = Loop()
+    for _ in range(2):
+        loop.take(is_input=True).around("zero_grad", 0).forward().backward().step()
+        loop.take(is_input=True).forward(kind="inference")
+    assert told(loop.phases()) == (
+        "input0 zero_grad0 forward0 backward0 optimizer0 input0 inference0 "
+        "input1 zero_grad1 forward1 backward1 optimizer1 input1 inference1"
+    )
 
 
 def test_a_cell_without_a_loop_is_load():

@@ -12,7 +12,9 @@ from torch.nn import functional as F  # noqa: E402, N812
 import nbmem.api as nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
+from nbmem.probes.history import HistoryProbe  # noqa: E402
 from nbmem.probes.saved import why_unreadable  # noqa: E402
+from nbmem.probes.training import TrainingHooks  # noqa: E402
 
 C = Category
 
@@ -386,3 +388,28 @@ def test_kept_tensors_are_the_users():
             out.sum().backward()
             history.append(out.detach())
     assert t.report().ledger_at_end[C.USER_TENSORS] == 3 * 16 * 10 * 4
+
+
+def test_what_nbmem_takes_is_not_in_the_users_time(monkeypatch):
+    """The clock stands still but for nbmem's own work, and a second of the user's."""
+    now = [10**18]
+    monkeypatch.setattr("time.time_ns", lambda: now[0])
+
+    def slow(run):
+        def slower(*args, **kwargs):
+            now[0] += 10**9
+            return run(*args, **kwargs)
+
+        return slower
+
+    monkeypatch.setattr(HistoryProbe, "take", slow(HistoryProbe.take))
+    monkeypatch.setattr(TrainingHooks, "install", slow(TrainingHooks.install))
+    monkeypatch.setattr(TrainingHooks, "remove", slow(TrainingHooks.remove))
+    with nbmem.trace("t", namespace={}) as t:
+        kept = torch.ones(1, device="cuda")
+        now[0] += 10**9
+    assert kept.is_cuda
+    cell, load = t.session.spans
+    assert [span.t1_ns - span.t0_ns for span in (cell, load)] == [10**9, 10**9]
+    assert t.report().duration_ns == 10**9
+    assert t.report().timeline.t_ns.max() <= 10**9

@@ -1,8 +1,14 @@
-"""The Python stacks in a snapshot of torch's, each once, of frames that are each there once."""
+"""The Python stacks in a snapshot of torch's, each once, of frames that are each there once.
+
+Where torch took C++ frames, too (`stacks="all"`, its default), they are left out: whose line it
+was and what ran is in the Python frames, and a thread of C++ alone has an empty stack, as it has in
+a recording of Python stacks.
+"""
 
 from __future__ import annotations
 
 from operator import itemgetter
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +24,25 @@ if TYPE_CHECKING:
 
 _LAST_LINE = 1 << 31
 _PLACE = itemgetter("filename", "line", "name")
+_NATIVE = frozenset(
+    (
+        ".c",
+        ".cc",
+        ".cpp",
+        ".cu",
+        ".cuh",
+        ".cxx",
+        ".h",
+        ".hpp",
+        ".inl",
+        ".o",
+        ".rs",
+        ".s",
+        ".so",
+        ".tcc",
+    )
+)
+"""How the files of C++ frames end. Most have no line, and no name that is known: `??` or none."""
 
 
 class Stacks:
@@ -31,11 +56,11 @@ class Stacks:
         self.found: list[Stack] = []
         self._by_list: dict[int, int] = {}
         self._by_frames: dict[tuple[int, ...], int] = {}
-        self._frame: dict[int, Frame] = {}
+        self._frame: dict[int, Frame | None] = {}  # None for one of C++
         self._frame_at: dict[tuple[str, int, str], Frame] = {}
 
     def index_of(self, frames: list[dict[str, Any]] | None) -> int:
-        """Index of a stack; -1 for none."""
+        """Index of a stack; -1 for none, and for one of C++ alone."""
         if not frames:
             return -1
         index = self._by_list.get(id(frames))
@@ -55,9 +80,12 @@ class Stacks:
     def _index(self, frames: list[dict[str, Any]]) -> int:
         known = self._frame
         try:
-            stack = tuple([known[id(frame)] for frame in frames])
+            found = [known[id(frame)] for frame in frames]
         except KeyError:
-            stack = tuple(map(self._read, frames))
+            found = list(map(self._read, frames))
+        stack = tuple([frame for frame in found if frame is not None])
+        if not stack:
+            return -1
         key = tuple(map(id, stack))
         index = self._by_frames.get(key)
         if index is None:
@@ -65,15 +93,22 @@ class Stacks:
             self.found.append(stack)
         return index
 
-    def _read(self, raw: dict[str, Any]) -> Frame:
-        frame = self._frame.get(id(raw))
-        if frame is None:
-            file, line, function = _PLACE(raw)
-            if (type(file), type(line), type(function)) != (str, int, str):
-                raise TypeError("a frame has no filename, line and name")
+    def _read(self, raw: dict[str, Any]) -> Frame | None:
+        if id(raw) in self._frame:
+            return self._frame[id(raw)]
+        file, line, function = _PLACE(raw)
+        if (type(file), type(line), type(function)) != (str, int, str):
+            raise TypeError("a frame has no filename, line and name")
+        frame = None
+        if not _is_native(file, line):
             place = (shown(file), line if 0 <= line < _LAST_LINE else 0, shown(function))
             frame = self._frame_at.get(place)
             if frame is None:
                 frame = self._frame_at[place] = Frame(*place)
-            self._frame[id(raw)] = frame
+        self._frame[id(raw)] = frame
         return frame
+
+
+def _is_native(file: str, line: int) -> bool:
+    """Whether a frame is of C++: Python's have a line, and a file of whatever name."""
+    return line == 0 or file in ("", "??") or PurePath(file).suffix.lower() in _NATIVE

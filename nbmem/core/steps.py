@@ -1,0 +1,117 @@
+"""Which pass of the training loop each phase belongs to, told by the phases' names and order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+_BEFORE = ("load", "input", "zero_grad")
+
+
+class Phase(Protocol):
+    """A phase whose step is to be found.
+
+    Attributes:
+        name: What ran.
+        key: Tells one optimizer from another.
+        step: Number of its pass; None outside of the loop.
+        goes_on: Whether it is an optimizer's step that calls a closure and is not over yet.
+    """
+
+    name: str
+    key: int
+    step: int | None
+    goes_on: bool
+
+
+def number_steps(phases: Sequence[Phase]) -> None:
+    """Number the passes of the training loop, in place; `load` stays outside.
+
+    A pass ends with the last optimizer before one of them steps again (two optimizers, as in a GAN,
+    make one pass); without optimizers with each backward, without those with each forward. An
+    optimizer that steps only after another one's last step is another loop's, and opens a pass of
+    its own.
+    """
+    names = {phase.name for phase in phases}
+    closer = next((n for n in ("optimizer", "backward", "forward") if n in names), "inference")
+    ends = _pass_ends(phases, closer)
+    heads = _heads(phases, ends)
+    step, ended = 0, False
+    for index, phase in enumerate(phases):
+        if phase.name == "load":
+            continue
+        if ended and _opens_pass(phases, index, closer, heads=heads):
+            step, ended = step + 1, False
+        phase.step = step
+        ended = ended or index in ends
+
+
+def _pass_ends(phases: Sequence[Phase], closer: str) -> set[int]:
+    closing = [i for i, p in enumerate(phases) if p.name == closer and not p.goes_on]
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for index in closing:
+        first.setdefault(phases[index].key, index)
+        last[phases[index].key] = index
+    ends: set[int] = set()
+    seen: set[int] = set()
+    before: int | None = None
+    for index in closing:
+        key = phases[index].key
+        again = closer == "backward" or key in seen
+        if before is not None and (again or _follows(key, phases[before].key, first, last)):
+            ends.add(before)
+            seen.clear()
+        seen.add(key)
+        before = index
+    if before is not None:
+        ends.add(before)
+    return ends
+
+
+def _follows(key: int, before: int, first: dict[int, int], last: dict[int, int]) -> bool:
+    """Whether an optimizer's loop begins after another's is over; two that step once are a pair."""
+    once = first[key] == last[key] and first[before] == last[before]
+    return last[before] < first[key] and not once
+
+
+def _heads(phases: Sequence[Phase], ends: set[int]) -> bool:
+    """Whether zero_grad() stands at the head of the loop, and so belongs to what follows it.
+
+    Then the first pass begins with it, and behind the last one it is only called for another.
+    """
+    names = [phase.name for phase in phases]
+    first = next((i for i, name in enumerate(names) if name not in _BEFORE), 0)
+    if not ends or "zero_grad" not in names[:first]:
+        return False
+    behind = names[max(ends) + 1 :]
+    return "zero_grad" not in behind or "forward" in behind or "backward" in behind
+
+
+def _opens_pass(phases: Sequence[Phase], index: int, closer: str, *, heads: bool) -> bool:
+    """Whether a phase after a pass's end begins the next: evaluation in between does not.
+
+    Nor does a forward between the pass and a zero_grad() at the loop's head: a sample is drawn.
+    """
+    if phases[index].name == "zero_grad" and not heads:
+        return False
+    at = _next(phases, index)
+    if at is None or phases[at].name == "inference":
+        return at is not None and closer == "inference"
+    if heads and phases[at].name == "forward" and not _has_zero_grad(phases, index, at):
+        behind = _next(phases, at + 1)
+        if behind is None or phases[behind].name == "forward":
+            return behind is not None and not _has_zero_grad(phases, at, behind)
+    return True
+
+
+def _has_zero_grad(phases: Sequence[Phase], first: int, last: int) -> bool:
+    return any(phases[index].name == "zero_grad" for index in range(first, last))
+
+
+def _next(phases: Sequence[Phase], index: int) -> int | None:
+    """Where the next phase is that is no preparation; a slice would copy the rest each time."""
+    return next((i for i in range(index, len(phases)) if phases[i].name not in _BEFORE), None)

@@ -1,0 +1,54 @@
+"""A phase in the making, and what its neighbours say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.record.turns import Turn
+
+
+@dataclass(slots=True)
+class Stretch:
+    """A phase in the making: positions in the main card's events, and times."""
+
+    name: str
+    first: int
+    t0_ns: int
+    last: int = -1
+    t1_ns: int = -1
+    key: int = 0
+    step: int | None = None
+    parent: int | None = None
+    goes_on: bool = False  # an optimizer's step that calls a closure and is not over yet
+
+
+def following(turns: Sequence[Turn]) -> list[Turn | None]:
+    """For each turn what begins there or, behind zero_grad(), next."""
+    found: list[Turn | None] = []
+    begun = None
+    for turn in reversed(turns):
+        if turn.begins and turn.kind not in ("zero_grad", "recompute"):
+            begun = turn
+        found.append(begun)
+    return found[::-1]
+
+
+def joined(phases: Sequence[Stretch]) -> list[Stretch]:
+    """Calls of a step that follow each other at once are one forward, as an RNN's in a loop."""
+    found: list[Stretch] = []
+    for phase in phases:
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and phase.name == last.name == "forward"
+            and phase.step == last.step
+            and phase.first == last.last
+        ):
+            last.last, last.t1_ns = phase.last, phase.t1_ns
+        else:
+            found.append(phase)
+    return found

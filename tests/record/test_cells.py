@@ -1,0 +1,41 @@
+"""Lines of a notebook's cells: which cell they are in."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from nbmem.analysis.lines import users_line
+from nbmem.core.events import Frame
+from nbmem.probes.cells import with_cells
+
+CELL = "/tmp/ipykernel_77/123.py"
+STACK = (Frame(CELL, 9, "step"), Frame("/home/x/train.py", 1, "<module>"))
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """IPython as far as its compiler's table of cells goes."""
+    shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={CELL: 2}))
+    module = SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython.core.getipython", module)
+    return shell
+
+
+def test_a_line_of_a_cell_has_the_cells_number(kernel):
+    (stack,) = with_cells([STACK])
+    assert users_line(stack) == "In [2], line 9 in step"
+    assert stack[1] is STACK[1]
+
+
+def test_a_cell_that_is_not_known_stays_the_cell(kernel):
+    kernel.compile._filename_map.clear()
+    assert with_cells([STACK]) == (STACK,)
+    del kernel.compile._filename_map  # IPython 7
+    (stack,) = with_cells([STACK])
+    assert users_line(stack) == "line 9 of the cell in step"
+
+
+def test_outside_of_ipython_there_are_no_cells(monkeypatch):
+    monkeypatch.delitem(sys.modules, "IPython.core.getipython", raising=False)
+    assert with_cells([STACK]) == (STACK,)
