@@ -11,6 +11,7 @@ from nbmem.tips.rule import saying
 from tests.tips.measure import running
 from tests.tips.sweep.faults import FAULTS
 from tests.tips.sweep.language import LANGUAGE
+from tests.tips.sweep.libraries import LIBRARIES
 from tests.tips.sweep.several import SEVERAL
 from tests.tips.sweep.vision import VISION
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tests.tips.sweep.faults import Fault
     from tests.tips.sweep.kinds import Program
 
-PROGRAMS = (*VISION, *LANGUAGE, *SEVERAL)
+PROGRAMS = (*VISION, *LANGUAGE, *SEVERAL, *LIBRARIES)
 SLACK = 0.02
 """Part of what was measured by which an estimate's ends may be off."""
 
