@@ -3,7 +3,7 @@
 What it sees
     Reserved memory far above allocated, and a reason to mind: a request that the driver refused or
     that torch could serve only after it had given its cache back, or a card that is nearly full.
-    Where a remedy saves a twentieth of the card also sizes that change from step to step while
+    Where a remedy saves a tenth of the card also sizes that change from step to step while
     reserved grows, or an empty_cache() that left much behind.
 What it costs
     The difference between reserved and allocated at the peak; retries, which stop the GPU.
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 GAIN = 0.05
 """Part of the recorded reserved peak that a remedy must save."""
+OF_THE_CARD = 0.1
+"""Part of a card with room that a remedy must save: a restart for less is no advice."""
 GROWTH = 0.05
 """Part of the reserved peak by which what lies unused must grow after the second step."""
 FEWEST = 3
@@ -67,7 +69,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     conf, best = tried[0]
     saves = now.peak_reserved - best.peak_reserved
-    if saves < GAIN * now.peak_reserved or not e.matters(saves):
+    if saves < GAIN * now.peak_reserved or not e.matters(saves, OF_THE_CARD):
         return
     others = ", ".join(f"{_name(c)} {say(o.peak_reserved)}" for c, o in tried[1:])
     first = f" (of the first {MOST_EVENTS:,} events)" if e.books.events > MOST_EVENTS else ""
