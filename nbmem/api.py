@@ -184,8 +184,8 @@ class Trace:
 
         if device in self._reports:
             return unmuted(self._reports[device])
-        report, whole = read(self._finished(), device)
-        if whole:  # what was left out may be there next time, once there is memory again
+        report, left_out = read(self._finished(), device)
+        if not left_out:  # what was left out may be there next time, once there is memory again
             self._reports[device] = report
         return unmuted(report)
 

@@ -28,10 +28,10 @@ TEXT = "text/plain"
 
 
 class Reading(NamedTuple):
-    """A report, and whether nothing was left out of it."""
+    """A report, and a sentence for each thing that was left out of it."""
 
     report: Report
-    whole: bool
+    left_out: tuple[str, ...]
 
 
 def read(session: Session, device: int | None, *, everything: bool = False) -> Reading:
@@ -55,9 +55,7 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> R
         "The tips", lambda: _tips(books, report, all_of=everything), ((), ())
     )
     missing = (*notes, *faults.notes)
-    return Reading(
-        replace(report, findings=found, notes=(*report.notes, *missing)), whole=not missing
-    )
+    return Reading(replace(report, findings=found, notes=(*report.notes, *missing)), missing)
 
 
 def unmuted(report: Report) -> Report:

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 FEWEST_STEPS = 3
 """Ends of steps that must be compared: two differences, so that one jump is no growth."""
 
+NEARLY_EVERY = 0.75
+"""Part of the steps in which it must grow: where an evaluation lies between two of them, what was
+made behind the first one's end counts to the second."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Something of which more is left at the end of every step.
+    """Something of which more is left at the end of nearly every step, and never less.
 
     Attributes:
         account: Who holds it and what made it.
@@ -41,7 +45,7 @@ class Growth:
 
 
 def growth(books: Books) -> tuple[Growth, ...]:
-    """What grows in every step of a recording, the steepest first.
+    """What grows from step to step of a recording, the steepest first.
 
     The first step is left out: it makes the gradients, the optimizer's state and the workspaces.
     What a step makes once and the next one replaces does not grow.
@@ -55,13 +59,14 @@ def growth(books: Books) -> tuple[Growth, ...]:
     rows = np.flatnonzero(gone > first)
     if not len(rows):
         return ()
-    found, index = accounts(books, rows)
+    found, index = _by_holder(*accounts(books, rows))
     change = np.zeros((len(found), len(ends) + 1), np.int64)
     np.add.at(change, (index, first[rows]), a.block[rows])
     np.subtract.at(change, (index, gone[rows]), a.block[rows])
     held = np.cumsum(change, axis=1)[:, :-1]
     steps = np.diff(held, axis=1)
-    growing = np.flatnonzero((steps > 0).all(axis=1)).tolist()
+    still = (steps >= 0).all(axis=1) & (steps[:, -2:] > 0).any(axis=1)
+    growing = np.flatnonzero(still & ((steps > 0).mean(axis=1) >= NEARLY_EVERY)).tolist()
     lines = [
         Growth(
             account=found[row],
@@ -73,6 +78,20 @@ def growth(books: Books) -> tuple[Growth, ...]:
         for row in growing
     ]
     return tuple(sorted(lines, key=lambda line: -line.slope))
+
+
+def _by_holder(found: list[Account], index: Ints) -> tuple[list[Account], Ints]:
+    """One account for each holder, wherever in a step its tensors are made: a list is one thing."""
+    first: dict[str | int, int] = {}
+    kept: list[Account] = []
+    place = np.zeros(max(1, len(found)), np.int64)
+    for at, account in enumerate(found):
+        key = at if account.holder is None else account.holder
+        if key not in first:
+            first[key] = len(kept)
+            kept.append(account)
+        place[at] = first[key]
+    return kept, place[index]
 
 
 def step_ends(books: Books) -> Ints:

@@ -6,57 +6,25 @@ much is taken from the driver for it, is the simulated allocator's answer.
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nbmem.allocator.adopt import adopt
-from nbmem.allocator.assume import pools_of
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.allocator.driver import SimulatedDriver
-from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.analysis.releases import recording_of, releases
-from nbmem.core.events import Action
+from nbmem.analysis.rerun import NO_LIMIT, Rerun
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from nbmem.analysis.rerun import Outcome
     from nbmem.core.session import DeviceTrace
     from nbmem.ledger.books import Books
 
 MOST_EVENTS = 100_000
 """Events that are replayed at most (a fifth of a second); figures then speak of these alone."""
-_NO_LIMIT = 1 << 60
-_OTHER_STREAM = -1
-"""Stands for whichever other stream used a block."""
-
-_ALLOC, _FREE, _COMPLETED = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a replay came to.
-
-    Attributes:
-        peak_allocated: Highest allocated bytes.
-        peak_reserved: Highest bytes held from the driver.
-        reserved: Bytes held from the driver at the end.
-        events: How many events were replayed.
-        refused: Index of the event that ran out of memory; None if none did. Under a limit the
-            requests that failed in the recording are tried, too; what would have come behind them
-            nobody knows.
-        retries: How often cached memory was given back because the driver had no more.
-    """
-
-    peak_allocated: int
-    peak_reserved: int
-    reserved: int
-    events: int
-    refused: int | None = None
-    retries: int = 0
 
 
 def releasable(books: Books, position: int) -> int:
@@ -89,7 +57,7 @@ def try_settings(  # noqa: PLR0913 - each names one thing that could have been o
         UsageError: torch refuses the text.
     """
     trace = books.trace
-    run = _Run(trace, _settings(trace, conf), limit)
+    run = Rerun(trace, _settings(trace, conf), limit)
     run.begin(_old(books))
     count = min(len(trace.events), MOST_EVENTS if last is None else last)
     return run.go(count, frozenset(empty_at), resized or {})
@@ -101,23 +69,31 @@ def try_longest_first(books: Books, first: int, last: int) -> Outcome:
     Known as warming up with the longest batch: every later one finds blocks that are large enough.
     """
     trace = books.trace
-    run = _Run(trace, _settings(trace, None), None)
+    run = Rerun(trace, _settings(trace, None), None)
     run.begin(_old(books))
     run.rehearse(first, last)
     return run.go(min(len(trace.events), MOST_EVENTS), frozenset(), {})
 
 
-def try_again(books: Books, first: int, last: int) -> Outcome:
-    """Replay the recording, and its stretch `first` to `last` (an iteration) once more behind it.
+def try_again(
+    books: Books, first: int, last: int, *, once: Collection[int], instead: Mapping[int, int]
+) -> Outcome:
+    """Replay the recording up to `last`, and its stretch from `first` (an iteration) once more.
 
-    What was made there and lived on to the end (a workspace) is not made again.
+    Args:
+        books: The card's books.
+        first: Position at which the iteration begins.
+        last: Position at which it ends.
+        once: Positions of requests of the stretch that are not made again (a state, a workspace).
+        instead: Position of a request whose block outlived the stretch, to that at which the block
+            of the first iteration goes, since the name or the gradient gets the new one.
     """
-    trace, a = books.trace, books.followed.allocations
-    run = _Run(trace, _settings(trace, None), None)
+    trace = books.trace
+    run = Rerun(trace, _settings(trace, None), None)
     run.begin(_old(books))
-    run.go(len(trace.events), frozenset(), {})
-    run.rehearse(first, last, frozenset(a.born[a.freed >= books.events].tolist()))
-    return run.outcome(len(trace.events), None)
+    run.go(last, frozenset(), {})
+    run.repeat(first, last, once, instead)
+    return run.outcome(last, None)
 
 
 def with_conf(trace: DeviceTrace, conf: str) -> str:
@@ -146,152 +122,11 @@ def _old(books: Books) -> list[tuple[int, int]]:
     return list(zip(a.addr[rows].tolist(), a.requested[rows].tolist(), strict=True))
 
 
-class _AsRecorded(SimulatedDriver):
-    """Hands out the recorded addresses where it can.
-
-    Up to torch 2.11 they decide between blocks of one size, and a real driver's do not just rise.
-    """
-
-    def __init__(self, trace: DeviceTrace, total_bytes: int) -> None:
-        super().__init__(total_bytes)
-        events = trace.events
-        self._recorded: dict[int, deque[int]] = {}
-        self._held: dict[int, int] = {}
-        for at in np.flatnonzero(events.action == Action.SEGMENT_ALLOC).tolist():
-            addrs = self._recorded.setdefault(int(events.size[at]), deque())
-            addrs.append(int(events.addr[at]))
-
-    def malloc(self, size: int) -> int | None:
-        """The next recorded address for this size, unless something else lies there here."""
-        addr = super().malloc(size)
-        recorded = self._recorded.get(size)
-        if addr is not None and recorded:
-            wish = recorded.popleft()
-            if all(wish + size <= a or a + s <= wish for a, s in self._held.items()):
-                addr = wish
-        if addr is not None:
-            self._held[addr] = size
-        return addr
-
-    def free(self, addr: int, size: int) -> None:
-        """Take back what malloc handed out."""
-        super().free(addr, size)
-        self._held.pop(addr, None)
-
-
-class _Run:
-    """One replay."""
-
-    def __init__(self, trace: DeviceTrace, settings: AllocatorSettings, limit: int | None) -> None:
-        self.events = trace.events
-        recording = recording_of(trace)
-        self.pools: Mapping[int, int] = pools_of(recording)
-        self.emptied = {at for at, by_user in releases(recording).items() if by_user}
-        self.limited = limit is not None
-        self.allocator = CachingAllocator(
-            total_bytes=_NO_LIMIT if limit is None else limit,
-            release=trace.release,
-            settings=settings,
-            driver=_AsRecorded(trace, _NO_LIMIT if limit is None else limit),
-        )
-        self.at: dict[int, int] = {}
-        self.deferred: set[int] = set()
-
-    def begin(self, old: list[tuple[int, int]]) -> None:
-        for addr, size in old:
-            self.at[addr] = self.allocator.malloc(size, 0)
-
-    def rehearse(self, first: int, last: int, without: Collection[int] = ()) -> None:
-        """Run a stretch's own requests once; what it does not free itself is freed at its end."""
-        mine: dict[int, int] = {}
-        for index, (action, addr, size, stream) in enumerate(self._rows(first, last), first):
-            if action == _ALLOC and index not in without:
-                mine[addr] = self.allocator.malloc(size, stream)
-            elif action in (_FREE, _COMPLETED) and addr in mine:
-                self.allocator.free(mine.pop(addr))
-        for addr in mine.values():
-            self.allocator.free(addr)
-
-    def go(self, count: int, empty_at: Collection[int], resized: Mapping[int, int]) -> Outcome:
-        allocator = self.allocator
-        refused, index = None, 0
-        requested = bool((self.events.action == _FREE).any())
-        for index, (action, addr, size, stream) in enumerate(self._rows(0, count)):
-            if index in empty_at or index in self.emptied:
-                allocator.empty_cache()
-            try:
-                if action == _ALLOC and (wanted := resized.get(index, size)):
-                    self.at[addr] = self._malloc(index, wanted, stream)
-                elif action == Action.OOM and self.limited:  # would it be served here?
-                    allocator.free(allocator.malloc(size, stream))
-            except AllocatorOOM:
-                refused = index
-                break
-            if action == _FREE:
-                self._free(index, addr)
-            elif action == _COMPLETED:
-                self._complete(addr, freed=requested)
-        return self.outcome(index, refused)
-
-    def _malloc(self, index: int, size: int, stream: int) -> int:
-        pool = self.pools.get(index)
-        if pool is None or not size:
-            return self.allocator.malloc(size, stream)
-        self.allocator.begin_pool(pool)
-        try:
-            return self.allocator.malloc(size, stream)
-        finally:
-            self.allocator.end_pool(pool)
-
-    def _free(self, index: int, addr: int) -> None:
-        where = self.at.get(addr)
-        if where is None:
-            return
-        events = self.events
-        follows = index + 1 < len(events) and events.action[index + 1] == _COMPLETED
-        if not (follows and events.addr[index + 1] == addr):
-            self.allocator.record_stream(where, _OTHER_STREAM)
-            self.deferred.add(where)
-        self.allocator.free(where)
-
-    def _complete(self, addr: int, *, freed: bool) -> None:
-        where = self.at.pop(addr, None)
-        if where is None:
-            return
-        if not freed:
-            self.allocator.free(where)
-        elif where in self.deferred:
-            self.deferred.discard(where)
-            self.allocator.complete_streams()
-
-    def _rows(self, first: int, last: int) -> Iterator[tuple[int, int, int, int]]:
-        e = self.events
-        yield from zip(
-            e.action[first:last].tolist(),
-            e.addr[first:last].tolist(),
-            e.size[first:last].tolist(),
-            e.stream[first:last].tolist(),
-            strict=True,
-        )
-
-    def outcome(self, index: int, refused: int | None) -> Outcome:
-        """What it came to so far."""
-        stats = self.allocator.memory_stats()
-        return Outcome(
-            peak_allocated=stats["allocated_bytes"]["all"]["peak"],
-            peak_reserved=stats["reserved_bytes"]["all"]["peak"],
-            reserved=self.allocator.reserved,
-            events=index + 1,
-            refused=refused,
-            retries=stats["num_alloc_retries"],
-        )
-
-
 def try_more(books: Books, sizes: Sequence[int]) -> tuple[int, int]:
     """Bytes by which allocated and reserved grow if these requests come after the recording."""
     trace = books.trace
     allocator = CachingAllocator(
-        total_bytes=_NO_LIMIT, release=trace.release, settings=_settings(trace, None)
+        total_bytes=NO_LIMIT, release=trace.release, settings=_settings(trace, None)
     )
     adopt(allocator, trace.end)
     allocated, reserved = allocator.allocated, allocator.reserved

@@ -7,6 +7,7 @@ property could be theirs), and nothing of theirs is held.
 from __future__ import annotations
 
 import os
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.cuda import initialized_torch, loaded_torch
@@ -22,7 +23,7 @@ from nbmem.probes.modules import (
     parameters_of_group,
     states,
 )
-from nbmem.probes.tensors import gradient_of, quiet
+from nbmem.probes.tensors import gradient_of, quiet, requires_grad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,11 +37,15 @@ _SWITCHES = ("foreach", "fused", "amsgrad", "momentum", "centered", "maximize", 
 
 
 def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """One call of an outermost module, at its end: a few attributes, a microsecond or two."""
+    """One call of an outermost module, at its end: a few attributes, a microsecond or two.
+
+    `grad` says whether a graph was made: gradients were on, and a weight or an input wanted one.
+    """
     torch: Any = loaded_torch()
+    on = bool(torch.is_grad_enabled() and not torch.is_inference_mode_enabled())
     return {
         "training": is_training(module),
-        "grad": bool(torch.is_grad_enabled() and not torch.is_inference_mode_enabled()),
+        "grad": on and _wants_gradients(module, args, kwargs),
         "autocast": _autocast(torch),
         "rows": _rows(torch, args, kwargs),
     }
@@ -100,6 +105,12 @@ def machine_facts() -> dict[str, Any]:
     if pinned is not None:
         found["pinned"] = pinned
     return found
+
+
+def _wants_gradients(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a graph leads anywhere; the first weight answers, but for a frozen net."""
+    given = (value for value in (*args, *kwargs.values()) if is_tensor(value))
+    return any(map(requires_grad, chain((p for _, p in named_parameters(module)), given)))
 
 
 def _autocast(torch: Any) -> str | None:

@@ -100,6 +100,16 @@ def is_made(tensor: Any) -> bool:
         return False
 
 
+def requires_grad(tensor: Any) -> bool:
+    """Whether a tensor wants a gradient; of a wrapper that answers nothing: yes."""
+    torch: Any = loaded_torch()
+    try:
+        return bool(torch.Tensor.requires_grad.__get__(tensor))
+    except Exception as err:  # noqa: BLE001 - as above
+        let_pass(err)
+        return True
+
+
 def of_module(module: Any) -> Iterator[Seen]:
     """The weights and buffers of a module, tied ones once; their names are relative to its own."""
     for category, members in (

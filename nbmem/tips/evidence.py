@@ -13,6 +13,7 @@ from nbmem.analysis.releases import emptied, released_by_need
 from nbmem.core.events import Action
 from nbmem.core.holders import HolderKind, held_storages
 from nbmem.core.units import MIB
+from nbmem.tips.naming import typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from nbmem.report import PhaseRow, Report
 
     Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
 
 LEAST = MIB
 """Bytes below which nothing is worth a tip."""
@@ -36,11 +38,8 @@ LEAST_SHARE = 0.02
 """... and the share of the highest reserved bytes below which it is not, either."""
 NEARLY_FULL = 0.9
 """The share of the card in use from which on memory is short."""
-ON_PURPOSE = (
-    "average", "backup", "best", "ema", "frozen", "initial", "reference", "ref_", "shadow", "swa",
-    "target", "teacher",
-)  # fmt: skip
-"""Parts of a name that say that a copy is meant to be there."""
+OF_THE_CARD = 0.05
+"""The share of a card with room below which bytes that nobody misses are not worth a word."""
 
 
 class Evidence:
@@ -74,6 +73,15 @@ class Evidence:
     def worth(self, count: int) -> bool:
         """Whether so many bytes are worth a tip in a recording of this size."""
         return count >= max(LEAST, LEAST_SHARE * self.report.peak.reserved)
+
+    def matters(self, count: int, share: float = OF_THE_CARD) -> bool:
+        """Whether so many bytes would be missed: memory is short, or they are a share of the card.
+
+        Of a card whose size is not known they are; and who asks for all tips gets them.
+        """
+        if self.everything or not self.card_known or self.short is not None:
+            return self.worth(count)
+        return self.worth(count) and count >= share * self.trace.info.total_bytes
 
     def dominates(self, count: int, share: float) -> bool:
         """Whether so many bytes are at least a share of what was allocated at the peak."""
@@ -159,6 +167,17 @@ class Evidence:
         """Rows of the allocations whose stack is such a one; none where no stacks were taken."""
         such = np.array([wanted(stack) for stack in self.session.stacks] + [False])
         return np.flatnonzero(such[self.books.followed.allocations.stack])
+
+    def in_private_pool(self) -> Mask:
+        """Which allocations lie in a pool of a CUDA graph's, that still lived at the end."""
+        segments = self.trace.end.segments
+        private = segments[segments.pool != 0]
+        addr = self.books.followed.allocations.addr
+        row = np.searchsorted(private.addr, addr, side="right") - 1
+        if not len(private):
+            return np.zeros(len(addr), bool)
+        inside: Mask = (row >= 0) & (addr < private.addr[row] + private.size[row])
+        return inside
 
     def peak_without(self, rows: Ints) -> int:
         """The highest allocated bytes, had these allocations not been."""
@@ -246,21 +265,18 @@ class Evidence:
         return max(called, key=lambda m: int(m["bytes"]), default=None)
 
     def model_name(self) -> str:
-        """Its name in the notebook, or a word in its place."""
+        """What the notebook calls it, or else its class."""
         found = self.model()
-        return "model" if found is None or not _is_name(found["name"]) else str(found["name"])
+        return "model" if found is None else str(found["name"])
 
-    def optimizer_name(self) -> str:
-        """The optimizer's name in the notebook, or a word in its place."""
-        names = [o["name"] for o in self.optimizers if _is_name(o["name"])]
-        return str(names[0]) if names and names[0] != self.optimizers[0]["class"] else "optimizer"
+    def model_code(self) -> str | None:
+        """The same as it may be typed; None where the notebook has no name for it."""
+        return typed(self.model())
 
+    def optimizer(self) -> dict[str, Any] | None:
+        """The optimizer with the most parameters."""
+        return max(self.optimizers, key=lambda o: sum(o["parameters"]), default=None)
 
-def _is_name(text: object) -> bool:
-    """Whether a text may stand in code as it is: names are the user's, and may be anything."""
-    return isinstance(text, str) and text.isidentifier()
-
-
-def on_purpose(name: str) -> bool:
-    """Whether a name says that a copy is meant to be there (an average, a teacher)."""
-    return any(part in name.lower() for part in ON_PURPOSE)
+    def optimizer_code(self) -> str | None:
+        """What the notebook calls it; None where it has no name for it."""
+        return typed(self.optimizer())

@@ -182,6 +182,7 @@ with torch.no_grad():
 """,
         old="pass",
         new="optimizer.zero_grad()",
+        card="T4",
     ),
     Rewriting(
         rule="fragmentation",
@@ -195,6 +196,7 @@ for rows in (2000, 3100, 4700, 6100, 7900, 9300, 11100, 12700):
 """,
         conf="expandable_segments:True",
         measure="reserved",
+        card="T4",
     ),
     Rewriting(
         rule="autocast",

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="there is no memory to speak of without torch")
 
 from nbmem.ipython.extension import _LOADED  # noqa: E402
+from tests.faults.injector import Fault, Target, functions  # noqa: E402
 from tests.shells import shell_on_a_card  # noqa: E402
 
 
@@ -94,4 +95,53 @@ def test_without_a_report_or_with_a_wrong_option_a_sentence_says_so(say):
 
 def test_nothing_to_say_is_said(say):
     say("%%memtrace\nx = torch.zeros(1 << 20, device='cuda')")
-    assert "No tips: nothing in this recording would bring memory back." in say("%nbmem tips")
+    said = say("%nbmem tips")
+    assert "No tips: nothing in this recording would bring memory back." in said
+    assert "--all" not in said, "there would be none, either"
+
+
+TRAINS = """
+%%memtrace
+net = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8))).cuda()
+sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(2):
+    net(torch.randn(8192, 1024, device="cuda")).square().mean().backward()
+    sgd.step()
+    sgd.zero_grad()
+"""
+
+
+def test_what_all_tips_would_say_is_not_denied(say):
+    say(TRAINS.strip())
+    said = say("%nbmem tips")
+    assert "No tips for a card with room." in said
+    assert "up to" in said
+    assert "nothing in this recording" not in said
+    assert "net.forward = torch.autocast" in say("%nbmem tips --all")
+
+
+def test_a_rule_that_fails_leaves_a_note_among_all_tips(shell, say):
+    say(TRAINS.strip())
+    rule = next(
+        f.function for f in functions("nbmem.tips.rules.offload") if f.name.endswith("check")
+    )
+    with Fault(Target("offload", rule), ZeroDivisionError):
+        said = say("%nbmem tips --all")
+    assert "The tip offload was left out: ZeroDivisionError" in said
+    assert "autocast" in said
+
+
+def test_a_view_that_fails_leaves_the_figures(say):
+    say(TRAINS.strip())
+    view = next(t for t in functions("nbmem.views.tips") if t.name.endswith(".render_tips"))
+    with Fault(view, ZeroDivisionError):
+        said = say("%nbmem tips --all")
+    assert "B  autocast" in said
+    assert "The tips were left out" in said or "The tips was left out" in said
+
+
+def test_no_tips_stands_beside_an_explained_error(shell, say):
+    say("%%memtrace\nx = torch.zeros(1 << 40, device='cuda')")
+    said = say("%nbmem tips")
+    if _LOADED[shell].tracer.last.report().ooms[0].remedies:
+        assert "nothing in this recording" not in said

@@ -75,23 +75,76 @@ def test_an_optimizer_without_state_is_not_foreseen(run):
     assert not trace.report().findings
 
 
-STEP = """
+STEPS = {
+    "zero_grad at the end": """
 model = net(1024, 4)
 optimizer = torch.optim.Adam(model.parameters())
 for _ in range({steps}):
     model(batch(6000)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-"""
+""",
+    "zero_grad at the head, an evaluation and a tensor behind the loop": """
+m = net(2048, 4)
+opt = torch.optim.AdamW(m.parameters())
+for _ in range({steps}):
+    x = batch(4096, 2048)
+    opt.zero_grad()
+    out = m(x)
+    loss = out.square().mean()
+    loss.backward()
+    opt.step()
+m.eval()
+with torch.no_grad():
+    m(batch(2048, 2048))
+kept = torch.zeros(20 << 20, device="cuda")
+""",
+    "zero_grad between forward and backward": """
+m = net(2048, 4)
+opt = torch.optim.AdamW(m.parameters())
+for _ in range({steps}):
+    loss = m(batch(4096, 2048)).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+}
 
 
-def test_the_second_iteration_peaks_where_it_was_foreseen(run):
-    one, _ = run(STEP.format(steps=1), before=MODEL)
+@pytest.mark.parametrize("loop", STEPS)
+def test_the_second_iteration_peaks_where_it_was_foreseen(run, loop):
+    one, _ = run(STEPS[loop].format(steps=1), before=MODEL)
     mine = found(one.report().findings, "second_step_peak")
-    two, _ = run(STEP.format(steps=2), before=MODEL)
+    two, _ = run(STEPS[loop].format(steps=2), before=MODEL)
     more = two.report().peak.allocated - one.report().peak.allocated
-    assert [f.low for f in mine] == pytest.approx([more], rel=0.02)
-    assert not two.report().findings
+    assert [(f.low, f.high) for f in mine] == [(more, more)]
+    assert not found(two.report().findings, "second_step_peak")
+
+
+def test_an_iteration_behind_a_warm_up_has_no_second_peak(run):
+    loop = STEPS["zero_grad at the end"]
+    again = loop[loop.index("for") :].format(steps=1)
+    trace, _ = run(again, before=MODEL + loop.format(steps=5))
+    assert not found(trace.report().findings, "second_step_peak")
+
+
+@pytest.mark.parametrize(("card", "bus"), [("T4", "3.0"), ("L4", "4.0"), ("H100 80GB", "5.0")])
+def test_the_way_to_the_host_is_the_cards_own(run, card, bus):
+    loop = "model = net(1024, 12)\nfor _ in range(2):\n    model(batch(8192)).sum().backward()"
+    trace, names = run(loop, before=MODEL, card=card)
+    (mine,) = found(trace.all_tips(), "offload")
+    assert f"PCIe {bus} with 16 lanes" in mine.evidence
+    exec(mine.code, names)
+    exec("model(batch(16)).sum().backward()", names)
+
+
+def test_a_frozen_net_makes_no_graph_unless_its_input_wants_one(run):
+    calls = "model = net().requires_grad_(False)\nmodel(batch())\nmodel(batch().requires_grad_())"
+    trace, _ = run(calls, before=MODEL)
+    assert [(c["grad"], c["count"]) for c in trace.session.facts["calls"]] == [
+        (False, 1),
+        (True, 1),
+    ]
 
 
 IDLE = """
@@ -102,7 +155,7 @@ large = torch.empty(900 << 20, dtype=torch.uint8, device="cuda")
 
 
 def test_empty_cache_gives_back_what_was_said(run):
-    trace, _ = run(IDLE, before="import torch")
+    trace, _ = run(IDLE, before="import torch", card="RTX 3070")
     (finding,) = trace.report().findings
     assert finding.rule == "cached_memory"
     before = torch.cuda.memory_reserved()

@@ -6,27 +6,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
+from nbmem.core.units import format_bytes
 from nbmem.ipython.commands.base import Command, text_bundle
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from nbmem.core.freed import Freed
     from nbmem.ipython.commands.base import Notebook
-    from nbmem.report import Finding
+    from nbmem.report import Finding, Report
 
 NOTHING = "No tips: nothing in this recording would bring memory back."
+EXPLAINED = (
+    "No tips beside the explanation of the out-of-memory error: it says what would have sufficed, "
+    "and `%nbmem report` shows it again."
+)
 _FLAGS = {"--all", "--record"}
 _WHAT = {"cache": "the cache", "traceback": "the traceback", "out": "Out"}
 """What the record calls the words of `%nbmem free`."""
 
 
 def _run(notebook: Notebook, argument: str) -> None:
-    from nbmem.core.mutes import muted
-    from nbmem.views.tips import render_tips
-    from nbmem.views.tips_html import render_tips_html
-
     words = set(argument.split())
     if words - _FLAGS:
         raise UsageError(
@@ -36,21 +37,58 @@ def _run(notebook: Notebook, argument: str) -> None:
     if "--record" in words:
         show_bundle(text_bundle(_record(notebook)))
         return
+    show_bundle(_advice(notebook, everything="--all" in words))
+
+
+def _advice(notebook: Notebook, *, everything: bool) -> dict[str, str]:
+    """The tips of the last report, what was left out of them, and which are muted."""
+    from nbmem.core.mutes import muted
+    from nbmem.reading import read
+    from nbmem.views.bundle import guarded_bundle, html_with, text_with
+    from nbmem.views.tips import render_tips
+    from nbmem.views.tips_html import render_tips_html
+
     trace = notebook.last()
-    findings = trace.all_tips() if "--all" in words else trace.report().findings
+    report = trace.report()
+    findings = report.findings
+    others: tuple[Finding, ...] = ()
+    left_out: tuple[str, ...] = ()
+    if (everything or not findings) and trace.session is not None:
+        more, left_out = read(trace.session, None, everything=True)
+        others = more.findings
+    if everything:
+        findings = others
     findings = tuple(_measured(finding, notebook.tracer.freed) for finding in findings)
-    if findings:
-        show_bundle(
-            {
-                "text/plain": render_tips(findings, most=None),
-                "text/html": str(render_tips_html(findings, most=None)),
-            }
-        )
+    if not findings:
+        bundle = text_bundle(_nothing(report, others))
     else:
-        more = "" if "--all" in words else " `%nbmem tips --all` asks also what a full card needs."
-        show_bundle(text_bundle(NOTHING + more))
-    if "--all" not in words and (silent := sorted(muted())):
-        show_bundle(text_bundle(f"Muted: {', '.join(silent)}. `%nbmem unmute NAME` ends that."))
+        bundle = guarded_bundle(
+            "The tips",
+            lambda: render_tips(findings, most=None),
+            lambda: str(render_tips_html(findings, most=None)),
+            lambda: "\n".join(f"{found.high:>20,} B  {found.rule}" for found in findings),
+        )
+    silent = () if everything else sorted(muted())
+    if silent:
+        left_out = (*left_out, f"Muted: {', '.join(silent)}. `%nbmem unmute NAME` ends that.")
+    return {
+        kind: html_with(text, left_out) if kind == "text/html" else text_with(text, left_out)
+        for kind, text in bundle.items()
+    }
+
+
+def _nothing(report: Report, others: Sequence[Finding]) -> str:
+    """Why there is no tip, so that nothing else that nbmem says contradicts it."""
+    if report.ooms and report.ooms[0].remedies:
+        return EXPLAINED
+    if others:
+        largest = max(finding.high for finding in others)
+        many = f"{len(others)} tips" if len(others) > 1 else "a tip"
+        return (
+            "No tips for a card with room. What is left has a price (time, other numbers, a "
+            f"restart) or is muted: `%nbmem tips --all` has {many}, up to {format_bytes(largest)}."
+        )
+    return NOTHING
 
 
 def _measured(finding: Finding, freed: Iterable[Freed]) -> Finding:

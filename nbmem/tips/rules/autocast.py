@@ -68,9 +68,20 @@ def check(e: Evidence) -> Iterator[Finding]:
         low=low,
         high=high,
         ground="estimated",
-        code=f'with torch.autocast("cuda", dtype=torch.{dtype}):\n'
-        f"    loss = loss_function({e.model_name()}(batch), target)"
-        + ("" if bfloat else "\n# float16 needs a scaler: scaler = torch.amp.GradScaler()"),
+        code=_code(e.model_code(), dtype),
+    )
+
+
+def _code(model: str | None, dtype: str) -> str | None:
+    """Its forward under autocast; None where the notebook has no name for the model."""
+    if model is None:
+        return None
+    scaler = "" if dtype == "bfloat16" else (
+        "\n# float16 needs a scaler around backward and step: torch.amp.GradScaler()"
+    )  # fmt: skip
+    return (
+        f'import torch\n\n{model}.forward = torch.autocast("cuda", dtype=torch.{dtype})'
+        f"({model}.forward){scaler}"
     )
 
 

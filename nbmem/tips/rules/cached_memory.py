@@ -2,8 +2,9 @@
 
 What it sees
     Whole segments that lay free to the end while torch took new ones, since their pieces were too
-    small for what was asked: a change of sizes (another model, another batch) left them behind.
-    Pieces of segments in use are not counted: empty_cache() cannot give them back.
+    small for what was asked: a change of sizes (another model, another batch) left them behind. It
+    speaks where they are a tenth of the card, or memory is short. Pieces of segments in use are not
+    counted: empty_cache() cannot give them back.
 What it costs
     Nothing on a card with room. Where other programs share the card, or the next allocation is
     large, it is memory that nobody can use.
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from nbmem.tips.evidence import Evidence
 
+OF_THE_CARD = 0.1
+"""Part of a card with room that must be cached: who has room does not look for it."""
 IDLE = 0.12
 """Part of the reserved bytes that must lie idle. Plain training runs leave up to 0.17 idle after
 their first step (the workspaces that cuDNN tried), so growth inside a loop of steps is none."""
@@ -40,7 +43,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     """Idle while it grew; or, if all tips are asked for, whatever empty_cache() would give back."""
     now = releasable(e.books, e.books.events)
     idle = _idle_while_growing(e)
-    if not e.worth(now) or not (idle or e.everything):
+    if not e.matters(now, OF_THE_CARD) or not (idle or e.everything):
         return
     evidence = (
         f"{say(e.report.ledger_at_end.reserved)} are reserved at the end and "
@@ -63,26 +66,33 @@ def check(e: Evidence) -> Iterator[Finding]:
         low=now,
         high=now,
         ground="exact",
-        code="torch.cuda.empty_cache()",
+        code="import torch; torch.cuda.empty_cache()",
         command=Command(name="free", arguments=("cache",)),
     )
 
 
 def _idle_while_growing(e: Evidence) -> tuple[int, int, int] | None:
     """(where, bytes that lay idle from there to the end, bytes taken from the driver since)."""
-    if len(e.step_ends) > 1:
-        return None
     events, f = e.trace.events, e.books.followed
     grows = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
     taken = np.where(grows, events.size, 0)
     since = np.append(np.cumsum(taken[::-1])[::-1], 0)
     idle = np.minimum.accumulate(f.releasable[::-1])[::-1]
     least = max(1, int(IDLE * e.report.peak.reserved))
+    if len(e.step_ends) > 1:  # a loop takes what it needs; what stays behind it is something else
+        stays = f.allocated[-1] - f.allocated[:-1]
+        grows &= (np.arange(len(events)) >= _loop_ends(e)) & (stays >= least)
     places = np.flatnonzero(grows & (np.minimum(idle, since)[:-1] >= least))
     if not len(places):
         return None
     at = int(places[np.argmax(f.releasable[places])])
     return at, int(idle[at]), int(since[at])
+
+
+def _loop_ends(e: Evidence) -> int:
+    """Where the last backward ended: the phase behind it lasts to the end of the recording."""
+    device = e.session.devices.index(e.trace)
+    return max((s.last[device] for _, s in e.books.phases.spans if s.name == "backward"), default=0)
 
 
 RULE = Rule(name="cached_memory", text=__doc__, check=check)

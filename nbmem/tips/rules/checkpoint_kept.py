@@ -26,7 +26,7 @@ import numpy as np
 from nbmem.core.categories import Category
 from nbmem.core.holders import HolderKind
 from nbmem.report import Command, Finding
-from nbmem.tips.evidence import on_purpose
+from nbmem.tips.naming import on_purpose
 from nbmem.tips.rule import Rule, say
 
 if TYPE_CHECKING:
@@ -139,8 +139,7 @@ def _by_stacks(e: Evidence) -> Iterator[Finding]:
         low=freed,
         high=freed,
         ground="exact",
-        code='checkpoint = torch.load(path, map_location="cpu")\n'
-        "model.load_state_dict(checkpoint)\ndel checkpoint",
+        code=f'# {where.strip() or "next time"}: torch.load(..., map_location="cpu")',
     )
 
 

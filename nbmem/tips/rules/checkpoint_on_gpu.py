@@ -43,16 +43,17 @@ def check(e: Evidence) -> Iterator[Finding]:
     at_peak = e.report.peak.allocated - e.peak_without(there)
     if not e.worth(size) or not (e.worth(at_peak) or e.short or e.everything):
         return
+    where = line_of_load(e, int(there[0]))
     yield Finding(
         rule=RULE.name,
         title=f'Load the checkpoint with map_location="cpu": {say(size)} less while it loads',
-        evidence=f"torch.load made {len(there)} tensors on the card{line_of_load(e, int(there[0]))}"
+        evidence=f"torch.load made {len(there)} tensors on the card{where}"
         f"; they held {say(size)} beside the model's own weights and were freed later. "
         f"At the peak that is {say(at_peak)}.",
         low=at_peak,
         high=size,
         ground="exact",
-        code='checkpoint = torch.load(path, map_location="cpu", mmap=True)',
+        code=f'#{where or " next time"}: torch.load(..., map_location="cpu", mmap=True)',
     )
 
 

@@ -74,7 +74,9 @@ def check(e: Evidence) -> Iterator[Finding]:
         low=low,
         high=high,
         ground="estimated",
-        code="import functools\n\nfrom torch.utils.checkpoint import checkpoint\n\n"
+        code=None
+        if e.model_code() is None
+        else "import functools\n\nfrom torch.utils.checkpoint import checkpoint\n\n"
         f"for block in {name}:\n"
         "    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)",
     )

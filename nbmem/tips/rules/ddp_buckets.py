@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.categories import Category
 from nbmem.report import Finding
+from nbmem.tips.naming import typed
 from nbmem.tips.rule import Rule, say
 
 if TYPE_CHECKING:
@@ -45,9 +46,19 @@ def check(e: Evidence) -> Iterator[Finding]:
                 low=size,
                 high=size,
                 ground="estimated",
-                code=f"{e.model_name()} = DistributedDataParallel(module, device_ids=[rank], "
-                "gradient_as_bucket_view=True)",
+                code=_code(typed(module)),
             )
+
+
+def _code(name: str | None) -> str | None:
+    """Wraps the same module anew; None where the notebook has no name for it."""
+    if name is None:
+        return None
+    return (
+        "from torch.nn.parallel import DistributedDataParallel\n\n"
+        f"{name} = DistributedDataParallel(\n    {name}.module, device_ids={name}.device_ids, "
+        "gradient_as_bucket_view=True\n)"
+    )
 
 
 RULE = Rule(name="ddp_buckets", text=__doc__, check=check)

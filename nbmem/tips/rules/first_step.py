@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.analysis.whatif import try_more
 from nbmem.report import Finding
+from nbmem.tips.naming import typed
 from nbmem.tips.rule import Rule, say
 
 if TYPE_CHECKING:
@@ -49,17 +50,18 @@ def check(e: Evidence) -> Iterator[Finding]:
             continue
         free = e.report.ledger_at_end.total_bytes - e.report.ledger_at_end.used
         room = "" if not e.card_known or takes <= free else " The card has no room for it as it is."
-        name = optimizer["name"] if optimizer["name"].isidentifier() else "optimizer"
+        name = typed(optimizer)
         yield Finding(
             rule=RULE.name,
-            title=f"The first `{name}.step()` will add {say(adds)} of state that stays",
+            title=f"The first `{name or 'optimizer'}.step()` will add {say(adds)} of state that "
+            "stays",
             evidence=f"{optimizer['class']} has no state yet for {len(optimizer['parameters'])} "
             f"parameters; it makes {len(sizes)} tensors at its first step, for which torch takes "
             f"{say(takes)} from the driver.{room}",
             low=adds,
             high=adds,
             ground="simulated",
-            code=f"{name}.step()   # once, before you choose the batch",
+            code=f"{name}.step()   # once, before you choose the batch" if name else None,
         )
 
 

@@ -1,9 +1,10 @@
 """Free memory lies in pieces that no request fits: the cache is fragmented.
 
 What it sees
-    Reserved memory far above allocated, and a reason to mind: sizes that change from step to step
-    while reserved grows, an empty_cache() that left much behind, a request that the driver refused
-    or that torch could serve only after it had given its cache back, or a card that is nearly full.
+    Reserved memory far above allocated, and a reason to mind: a request that the driver refused or
+    that torch could serve only after it had given its cache back, or a card that is nearly full.
+    Where a remedy saves a tenth of the card also sizes that change from step to step while
+    reserved grows, or an empty_cache() that left much behind.
 What it costs
     The difference between reserved and allocated at the peak; retries, which stop the GPU.
 Do instead
@@ -22,7 +23,6 @@ import numpy as np
 
 from nbmem.analysis.whatif import (
     MOST_EVENTS,
-    Outcome,
     in_force,
     try_longest_first,
     try_settings,
@@ -35,12 +35,19 @@ from nbmem.tips.rule import Rule, say
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.analysis.rerun import Outcome
     from nbmem.tips.evidence import Evidence
 
 GAIN = 0.05
 """Part of the recorded reserved peak that a remedy must save."""
+OF_THE_CARD = 0.1
+"""Part of a card with room that a remedy must save: a restart for less is no advice."""
 GROWTH = 0.05
 """Part of the reserved peak by which what lies unused must grow after the second step."""
+FEWEST = 3
+"""Steps that must have taken more: one batch that was larger is no change from step to step."""
+ALIKE = 0.02
+"""Part of the recorded reserved peak by which the unchanged replay may be off."""
 SPLIT_SIZES = (64, 256)
 """max_split_size_mb values that are tried."""
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
@@ -52,6 +59,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     if reason is None:
         return
     now = try_settings(e.books)
+    if not _is_as_recorded(e, now):
+        return
     tried = sorted(_tried(e), key=lambda entry: entry[1].peak_reserved)
     if e.ran_out:
         limit = e.report.peak.reserved
@@ -60,7 +69,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     conf, best = tried[0]
     saves = now.peak_reserved - best.peak_reserved
-    if saves < GAIN * now.peak_reserved or not e.worth(saves):
+    if saves < GAIN * now.peak_reserved or not e.matters(saves, OF_THE_CARD):
         return
     others = ", ".join(f"{_name(c)} {say(o.peak_reserved)}" for c, o in tried[1:])
     first = f" (of the first {MOST_EVENTS:,} events)" if e.books.events > MOST_EVENTS else ""
@@ -78,6 +87,17 @@ def check(e: Evidence) -> Iterator[Finding]:
         ground="simulated",
         code=_code(e, conf),
     )
+
+
+def _is_as_recorded(e: Evidence, now: Outcome) -> bool:
+    """Whether the replay takes what the run took: else it says nothing about another setting.
+
+    Behind a refusal it cannot, since it has all the memory that it wants.
+    """
+    if e.ran_out or e.retries:
+        return True
+    took = int(e.books.followed.reserved[: now.events + 1].max())
+    return abs(now.peak_reserved - took) <= ALIKE * took
 
 
 def _reason(e: Evidence) -> str | None:
@@ -103,17 +123,26 @@ def _reason(e: Evidence) -> str | None:
                 "segments that tensors in use share."
             )
     ends = e.step_ends
-    if len(ends) > 2:
-        until = ends[1] + 1
+    if len(_growing_steps(e)) >= FEWEST:
+        until, last = ends[1] + 1, ends[-1] + 1
         before = int(f.reserved[:until].max()) - int(f.active[:until].max())
-        more = int(f.reserved.max()) - int(f.active.max()) - before
-        grown = int(f.reserved.max()) - int(f.reserved[:until].max())
-        if e.worth(more) and more >= GROWTH * f.reserved.max():
+        more = int(f.reserved[:last].max()) - int(f.active[:last].max()) - before
+        grown = int(f.reserved[:last].max()) - int(f.reserved[:until].max())
+        if e.worth(more) and more >= GROWTH * f.reserved[:last].max():
             return (
                 f"Reserved still grew by {say(grown)} after the second of {len(ends)} steps, "
                 f"{say(more)} more than what was in use: the sizes change from step to step."
             )
     return None if e.short is None and not e.everything else f"{e.short or 'Asked for'}."
+
+
+def _growing_steps(e: Evidence) -> set[int]:
+    """Steps behind the second whose training took more from the driver: an evaluation is none."""
+    takes = np.isin(e.trace.events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    at = np.flatnonzero(takes)
+    trained = e.books.phases.named(e.books.phases.of(at), "forward", "backward", "optimizer")
+    steps = np.searchsorted(e.step_ends, at[trained], side="right")
+    return {step for step in steps.tolist() if 1 < step < len(e.step_ends)}
 
 
 def _tried(e: Evidence) -> Iterator[tuple[str | None, Outcome]]:

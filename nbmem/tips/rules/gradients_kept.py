@@ -3,7 +3,8 @@
 What it sees
     Gradients of the step before that still live at the highest moment of a forward, a backward or
     an evaluation: zero_grad(set_to_none=False), or zero_grad() at the head of the loop and an
-    evaluation behind it. It speaks where they are a tenth of the peak, or memory is short.
+    evaluation behind it. It speaks where they are a tenth of the peak and a hundredth of the card,
+    or memory is short. Those of a CUDA graph have to stay where they are.
 What it costs
     As much as the weights that are trained, at the moment when activations need the room.
 Do instead
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 SHARE = 0.1
 """Part of the peak from which on they are worth a tip on a card with room."""
+OF_THE_CARD = 0.01
+"""... and the part of the card: to move a line costs nothing, but nobody looks for so little."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -43,12 +46,14 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     a = books.followed.allocations
     old = (books.category == Category.GRADIENTS) & (a.born < stepped[-1]) & (a.freed >= top)
+    old &= ~e.in_private_pool()
     size = int(a.block[old].sum())
-    if not (e.dominates(size, SHARE) or (e.worth(size) and (e.short or e.everything))):
+    asked = e.everything or e.short is not None
+    if not e.matters(size, OF_THE_CARD) or not (asked or e.dominates(size, SHARE)):
         return
     where = spans[phase].name
     anew = _made_anew(e) if where == "backward" else 0
-    optimizer = e.optimizer_name()
+    optimizer = e.optimizer_code() or "optimizer"
     step = "" if spans[phase].step is None else f", step {spans[phase].step}"
     yield Finding(
         rule=RULE.name,
@@ -59,7 +64,9 @@ def check(e: Evidence) -> Iterator[Finding]:
         low=max(0, size - anew),
         high=size,
         ground="estimated" if anew else "exact",
-        code=f"{optimizer}.step()\n{optimizer}.zero_grad(set_to_none=True)",
+        code=f"{optimizer}.zero_grad(set_to_none=True)   # behind {optimizer}.step()"
+        if e.optimizer_code()
+        else None,
     )
 
 

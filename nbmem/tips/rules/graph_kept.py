@@ -13,12 +13,14 @@ When to ignore it
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import Category
 from nbmem.core.holders import HolderKind
 from nbmem.report import Finding
+from nbmem.tips.naming import expression
 from nbmem.tips.rule import Rule, say
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 FEWEST = 3
 """Passes whose results live on at the same time."""
+_GRAPH_OF = "the graph of "
+_ITEM = re.compile(r"(.+)\[\d+\]")
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -45,16 +49,24 @@ def check(e: Evidence) -> Iterator[Finding]:
     named = _named(e, {int(row) for row in rows})
     if not named:
         if e.worth(size):
-            yield _finding(None, size, passes, size, "total += loss.detach()   # in place of loss")
+            yield _finding(None, size, passes, size, None)
         return
-    for root, listed, freed in named:
+    for root, paths, freed in named:
         if e.worth(freed):
-            name = root if root.isidentifier() else "total"
-            better = f"{name}.append(loss.detach())" if listed else f"{name} += loss.detach()"
-            yield _finding(root, freed, passes, size, f"{better}   # in place of loss")
+            yield _finding(root, freed, passes, size, _code(paths))
 
 
-def _finding(root: str | None, freed: int, passes: int, size: int, code: str) -> Finding:
+def _code(paths: set[str]) -> str | None:
+    """Detaches what is kept; None where it is not a name, a list or a plain way from a name."""
+    lists = {match[1] for path in paths if (match := _ITEM.fullmatch(path)) is not None}
+    if len(paths) == 1 and not lists and expression(path := min(paths)):
+        return f"{path} = {path}.detach()   # and from now on keep only {path}.detach()"
+    if len(lists) == 1 and all(map(_ITEM.fullmatch, paths)) and expression(kept := min(lists)):
+        return f"{kept}[:] = [x.detach() for x in {kept}]   # and append only x.detach()"
+    return None
+
+
+def _finding(root: str | None, freed: int, passes: int, size: int, code: str | None) -> Finding:
     name = f"`{root}`" if root else "Something"
     each = f"about {say(size // passes)} a pass"
     return Finding(
@@ -88,17 +100,17 @@ def _kept(e: Evidence) -> tuple[Ints, int]:
     return rows, sum(e.worth(FEWEST * size) for size in sizes.values())
 
 
-def _named(e: Evidence, rows: set[int]) -> list[tuple[str, bool, int]]:
-    """Names whose graphs keep these rows, whether they are lists, and what detaching them frees."""
-    roots: dict[str, bool] = {}
+def _named(e: Evidence, rows: set[int]) -> list[tuple[str, set[str], int]]:
+    """Names whose graphs keep these rows, the ways from there, and what detaching them frees."""
+    roots: dict[str, set[str]] = {}
     for held in e.held:
         if e.row_of(held) in rows:
             for way in held.holders:
                 if way.kind is HolderKind.GRAPH:
-                    roots[way.root] = roots.get(way.root, False) or way.path.endswith("]")
+                    roots.setdefault(way.root, set()).add(way.path.removeprefix(_GRAPH_OF))
     return [
-        (root, listed, e.freed_with(e.only_in(HolderKind.GRAPH, root=root)))
-        for root, listed in roots.items()
+        (root, paths, e.freed_with(e.only_in(HolderKind.GRAPH, root=root)))
+        for root, paths in roots.items()
     ]
 
 

@@ -1,8 +1,8 @@
 """Memory grows with every step.
 
 What it sees
-    Something of which more is left at the end of each of four or more steps, and that is not the
-    graph of a loss (see graph_kept): a list that gets longer, a cache without a bound.
+    Something of which more is left from step to step, over four or more of them, and that is not
+    the graph of a loss (see graph_kept): a list that gets longer, a cache without a bound.
 What it costs
     The same bytes with every further step, until the card is full.
 Do instead
@@ -14,6 +14,7 @@ When to ignore it
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import Category
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.analysis.growth import Growth
+    from nbmem.core.holders import HeldStorage
     from nbmem.tips.evidence import Evidence
 
 OTHERS = (Category.ACTIVATIONS, Category.WORKSPACE)
@@ -45,17 +47,26 @@ def check(e: Evidence) -> Iterator[Finding]:
             continue
         line = next((g.account.line for g in lines if g.account.line), None)
         name = f"`{root}`" if root else "What no name holds"
-        plain = root is not None and root.isidentifier()
         yield Finding(
             rule=RULE.name,
             title=f"{name} grows by {say(slope)} with every step and holds {say(held)}",
-            evidence=f"More of it is left at the end of each of {lines[0].steps} steps"
+            evidence=f"More of it is left from step to step, over {lines[0].steps} of them"
             f"{f', made at {line}' if line else ''}; in 1,000 steps that is {say(1000 * slope)}.",
             low=held,
             high=held,
             ground="exact",
-            code=f"{root}.append(x.detach().cpu())   # keep it off the card" if plain else None,
+            code=_code(root, kept),
         )
+
+
+def _code(root: str | None, kept: list[HeldStorage]) -> str | None:
+    """Takes what is kept off the card; None where it is not a list of tensors with a name."""
+    if root is None or not root.isidentifier() or not kept:
+        return None
+    item = re.compile(re.escape(root) + r"\[\d+\]")
+    if not all(item.fullmatch(held.name_in(root)) for held in kept):
+        return None
+    return f"{root}[:] = [x.cpu() for x in {root}]   # and append only x.detach().cpu()"
 
 
 def _root(holder: str | None) -> str | None:

@@ -59,8 +59,10 @@ def check(e: Evidence) -> Iterator[Finding]:
         low=low,
         high=saves,
         ground="simulated" if known else "estimated",
-        code=f"for module in {e.model_name()}.modules():\n"
-        "    if isinstance(module, (nn.ReLU, nn.LeakyReLU, nn.ELU)):\n"
+        code=None
+        if e.model_code() is None
+        else f"import torch\n\nfor module in {e.model_code()}.modules():\n"
+        "    if isinstance(module, (torch.nn.ReLU, torch.nn.LeakyReLU, torch.nn.ELU)):\n"
         "        module.inplace = True",
     )
 

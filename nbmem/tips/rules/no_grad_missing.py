@@ -1,8 +1,9 @@
 """A forward pass of evaluation keeps activations for a backward that never comes.
 
 What it sees
-    A module in eval mode that was called with gradients on, and no backward before the next call;
-    or three and more forward passes with gradients in a recording without any backward at all.
+    A module in eval mode that was called with gradients on and weights that want them, and no
+    backward that took back what the pass had kept; or three and more such passes in a recording
+    without any backward at all. A frozen net keeps nothing, and nothing is said of it.
 What it costs
     All activations of the pass, as in training, and the time to record the graph.
 Do instead
@@ -26,66 +27,120 @@ from nbmem.tips.rules import graph_kept
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from nbmem.tips.evidence import Evidence
+
+    Ints = NDArray[np.int64]
 
 FEWEST = 3
 """Passes without a backward that show, for a model in training mode, that none will come."""
+TAKEN_BACK = 0.1
+"""Part of what a pass kept that dies in a backward, from which on the pass was for training."""
+AT_MOST, AT_LEAST = 4, 1
+"""Tensors behind which one goes without a graph: a residual waits for its block, others do not."""
+BETWEEN = ("input", "zero_grad")
+"""Phases that may lie between a forward and its backward."""
+LARGEST = 3
+"""Tensors that may stay without a graph, too, however it is made: a mask, what a U-Net hands on."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Forward passes that no backward follows, and what they kept."""
-    passes = _passes(e) if any(c["grad"] for c in e.calls) else []
+    if not any(c["grad"] for c in e.calls):
+        return
     evaluated = sum(c["count"] for c in e.calls if c["grad"] and not c["training"])
-    trains = bool(e.phases("backward"))
-    if not passes or not (evaluated or (len(passes) >= FEWEST and not trains)):
+    passes = _passes(e)
+    if not passes or not (evaluated or (len(passes) >= FEWEST and not e.phases("backward"))):
         return
     if not evaluated and graph_kept.passes_kept(e) >= graph_kept.FEWEST:
         return  # its tip says more
-    low, high, phase = max(_kept(e, index, passes) for index in passes)
-    if not e.worth(high):
+    now = e.books.followed.allocated
+    low, high = now - _freed(e, passes, AT_MOST), now - _freed(e, passes, AT_LEAST)
+    least = _largest(e, passes)
+    saves = (max(0, int(now.max() - low.max()) - least), int(now.max() - high.max()))
+    where = "at the peak"
+    if not e.worth(saves[1]):  # the training peaks higher
+        during = _during(e, passes)
+        top = int(now[during].max())
+        saves = (max(0, top - int(low[during].max()) - least), top - int(high[during].max()))
+        where = "while it runs"
+    if not e.worth(saves[1]):
         return
     model = e.model_name()
     mode = f"{model} was in eval mode" if evaluated else "There was no backward"
-    step = e.books.phases.spans[phase][1].step
-    where = "" if step is None else f" (the largest in step {step})"
     yield Finding(
         rule=RULE.name,
-        title=f"Evaluate under torch.no_grad(): {saying(low, high)} less",
-        evidence=f"{mode}, but gradients were on in {len(passes)} forward passes{where}: they kept "
-        f"{say(high)} for a backward that never came.",
-        low=low,
-        high=high,
+        title=f"Evaluate under torch.no_grad(): {saying(*saves)} less {where}",
+        evidence=f"{mode}, but gradients were on in {len(passes)} forward passes: what they kept "
+        f"for a backward that never came makes up to {say(saves[1])} {where}.",
+        low=saves[0],
+        high=saves[1],
         ground="estimated",
-        code=f"{model}.eval()\nwith torch.no_grad():\n    output = {model}(batch)",
+        code=_code(e.model_code() if evaluated else None),
     )
 
 
+def _code(model: str | None) -> str:
+    if model is None:
+        return "torch.set_grad_enabled(False)   # before the evaluation; True again behind it"
+    return f"torch.set_grad_enabled({model}.training)   # behind {model}.eval() and {model}.train()"
+
+
 def _passes(e: Evidence) -> list[int]:
-    """Forward phases that neither a backward nor anything like it follows."""
+    """Forward phases that no backward follows, and nothing of which a later one takes back."""
     names = [span.name for _, span in e.books.phases.spans]
     return [
         index
         for index, name in enumerate(names)
         if name == "forward"
-        and next((n for n in names[index + 1 :] if n != "input"), "forward")
+        and next((n for n in names[index + 1 :] if n not in BETWEEN), "forward")
         in ("forward", "inference")
+        and not _taken_back(e, index)
     ]
 
 
-def _kept(e: Evidence, phase: int, passes: list[int]) -> tuple[int, int, int]:
-    """(at least, at most, phase): what such passes made and that lived at the peak of one.
+def _kept(e: Evidence, phase: int) -> Ints:
+    """Rows of a pass that were still there when it made its last tensor."""
+    a = e.books.followed.allocations
+    rows = np.flatnonzero((e.books.born_in == phase) & (e.books.category != Category.WORKSPACE))
+    kept: Ints = rows[a.freed[rows] > a.born[rows].max(initial=-1)]
+    return kept
 
-    Without a graph the operator that runs there still has its input and its output, and the result
-    of the pass before may still have a name: the three largest of them may stay.
-    """
-    a, span = e.books.followed.allocations, e.books.phases.spans[phase][1]
+
+def _taken_back(e: Evidence, phase: int) -> bool:
+    a, rows = e.books.followed.allocations, _kept(e, phase)
+    died = e.books.phases.named(e.books.phases.of(a.freed[rows]), "backward")
+    return int(a.block[rows[died]].sum()) >= TAKEN_BACK * int(a.block[rows].sum()) > 0
+
+
+def _freed(e: Evidence, passes: list[int], behind: int) -> Ints:
+    """At each position: bytes that are gone if a tensor goes so many births behind its own."""
+    a, count = e.books.followed.allocations, e.books.events
+    change = np.zeros(count + 2, np.int64)
+    for phase in passes:
+        births = np.sort(a.born[e.books.born_in == phase])
+        rows = _kept(e, phase)
+        at = np.searchsorted(births, a.born[rows]) + behind
+        gone = at < len(births)
+        rows, until = rows[gone], births[at[gone]] + 1
+        np.subtract.at(change, until + 1, a.block[rows])
+        np.add.at(change, a.freed[rows] + 1, a.block[rows])
+    without: Ints = -np.cumsum(change)[: count + 1]
+    return without
+
+
+def _largest(e: Evidence, passes: list[int]) -> int:
+    """Bytes of the largest tensors that one pass keeps."""
+    a = e.books.followed.allocations
+    return max(int(np.sort(a.block[_kept(e, phase)])[-LARGEST:].sum()) for phase in passes)
+
+
+def _during(e: Evidence, passes: list[int]) -> Ints:
+    """The positions of these passes."""
     device = e.session.devices.index(e.trace)
-    top = e.books.peak(span.first[device], span.last[device])
-    made = np.isin(e.books.born_in, passes) & (e.books.category != Category.WORKSPACE)
-    mine = np.flatnonzero(made & (a.born < top) & (a.freed >= top))
-    blocks = np.sort(a.block[mine])[::-1]
-    whole = int(blocks.sum())
-    return max(0, whole - int(blocks[:3].sum())), max(0, whole - int(blocks[:1].sum())), phase
+    spans = [e.books.phases.spans[phase][1] for phase in passes]
+    return np.concatenate([np.arange(span.first[device], span.last[device] + 1) for span in spans])
 
 
 RULE = Rule(name="no_grad_missing", text=__doc__, check=check)

@@ -28,8 +28,15 @@ if TYPE_CHECKING:
 SHARE = 0.5
 LEAST_PART = 0.5
 """Part of the activations that goes at least: what an operator just uses stays on the card."""
-PCIE = 25 << 30
-"""Bytes a second that PCIe 4.0 x16 moves in one direction in practice; an estimate."""
+PCIE = (
+    ((9, 0), "5.0", 50 << 30),
+    ((8, 0), "4.0", 25 << 30),
+    ((6, 0), "3.0", 12 << 30),
+)
+"""From a compute capability on: the cards' PCIe, and bytes a second that 16 lanes of it move in one
+direction in practice (an estimate, four fifths of the line's rate). Pascal, Volta and Turing have
+3.0, Ampere and Ada 4.0, Hopper and Blackwell 5.0 (NVIDIA's data sheets of P100, V100, T4, A100, L4,
+H100 and B200)."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -42,13 +49,36 @@ def check(e: Evidence) -> Iterator[Finding]:
         title=f"Keep activations in host memory: {saying(int(LEAST_PART * kept), kept)} less, for "
         f"{say(2 * kept)} of transfers in each step",
         evidence=f"Activations are {say(kept)} of the {say(e.report.peak.allocated)} allocated at "
-        f"the peak. To the host and back they take {2000 * kept / PCIE:.0f} ms in each step over "
-        "PCIe 4.0.",
+        f"the peak.{_way(e, 2 * kept)}",
         low=int(LEAST_PART * kept),
         high=kept,
         ground="estimated",
-        code="with torch.autograd.graph.save_on_cpu(pin_memory=True):\n"
-        f"    loss = loss_function({e.model_name()}(batch), target)",
+        code=_code(e.model_code()),
+    )
+
+
+def _way(e: Evidence, count: int) -> str:
+    """How long so many bytes take over the card's bus; nothing where the card is not known."""
+    capability = e.trace.info.capability
+    for least, name, rate in PCIE:
+        if capability is not None and capability >= least:
+            return (
+                f" To the host and back they take about {1000 * count / rate:.0f} ms in each step "
+                f"over PCIe {name} with 16 lanes."
+            )
+    return ""
+
+
+def _code(model: str | None) -> str | None:
+    """Its forward in the context; None where the notebook has no name for the model."""
+    if model is None:
+        return None
+    return (
+        "import torch\n\nforward = " + model + ".forward\n\n"
+        "def on_the_host(*args, **kwargs):\n"
+        "    with torch.autograd.graph.save_on_cpu(pin_memory=True):\n"
+        "        return forward(*args, **kwargs)\n\n"
+        f"{model}.forward = on_the_host"
     )
 
 

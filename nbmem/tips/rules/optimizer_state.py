@@ -36,7 +36,7 @@ TWO_COPIES = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 
 def check(e: Evidence) -> Iterator[Finding]:
     """The temporaries of the step first: to be rid of them costs nothing."""
-    optimizer = max(e.optimizers, key=lambda o: sum(o["parameters"]), default=None)
+    optimizer, name = e.optimizer(), e.optimizer_code()
     if optimizer is None:
         return
     yield from _fused(e, optimizer)
@@ -53,8 +53,11 @@ def check(e: Evidence) -> Iterator[Finding]:
         low=low,
         high=high,
         ground="estimated",
-        code="import bitsandbytes as bnb\n\n"
-        f"{e.optimizer_name()} = bnb.optim.AdamW8bit({e.model_name()}.parameters(), lr=lr)",
+        code=None
+        if name is None
+        else "import bitsandbytes as bnb   # pip install bitsandbytes\n\n"
+        f'groups = [{{"params": g["params"], "lr": g["lr"]}} for g in {name}.param_groups]\n'
+        f"{name} = bnb.optim.AdamW8bit(groups)   # before the first step: its state begins anew",
     )
 
 
@@ -70,7 +73,7 @@ def _fused(e: Evidence, optimizer: dict[str, Any]) -> Iterator[Finding]:
     rows = np.flatnonzero(mine & (books.category == Category.TEMPORARIES))
     saves = e.report.peak.allocated - e.peak_without(rows)
     if e.worth(saves):
-        name = e.optimizer_name()
+        name = e.optimizer_code()
         yield Finding(
             rule=RULE.name,
             title=f"`fused=True` in {optimizer['class']}: {say(saves)} less at the peak",
@@ -79,8 +82,12 @@ def _fused(e: Evidence, optimizer: dict[str, Any]) -> Iterator[Finding]:
             low=saves,
             high=saves,
             ground="simulated",
-            code=f"{name} = torch.optim.{optimizer['class']}({e.model_name()}.parameters(), "
-            "lr=lr, fused=True)",
+            code=None
+            if name is None
+            else "import torch\n\n"
+            f'groups = [{{**g, "fused": True, "foreach": False}} for g in {name}.param_groups]\n'
+            f"{name} = torch.optim.{optimizer['class']}(groups, fused=True)"
+            "   # before the first step: its state begins anew",
         )
 
 

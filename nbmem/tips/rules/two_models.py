@@ -1,8 +1,9 @@
 """A second copy of the model lies on the card and is not used.
 
 What it sees
-    A module of the notebook (or an optimizer of one that was built before) that alone holds a set
-    of weights like the model's, and that was not called while everything was recorded. Names that
+    A module of the notebook, of the model's own class, that alone holds a set of weights like the
+    model's and was not called while everything was recorded; or an optimizer of weights that no
+    module has any more. It speaks where the model that was called has a name of its own. Names that
     tell of a purpose (ema, teacher, target, best, ...) are left alone.
 What it costs
     The weights twice; with an old optimizer its state twice as well.
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.holders import HolderKind
 from nbmem.report import Command, Finding
-from nbmem.tips.evidence import on_purpose
+from nbmem.tips.naming import on_purpose
 from nbmem.tips.rule import Rule, say
 from nbmem.tips.rules.checkpoint_kept import weight_forms
 
@@ -34,13 +35,12 @@ ALIKE = 0.9
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Roots that alone keep what looks like a called model's weights."""
+    chief, model = e.model(), e.model_code()
+    if chief is None or model is None:
+        return  # who trains it, and with what, lies inside an object of the user's own
     used = {m["name"] for m in e.modules if m.get("called")}
-    if not used:
-        return
-    holders = {m["name"]: "module" for m in e.modules} | {
-        o["name"]: "optimizer" for o in e.optimizers
-    }
-    model = e.model_name()
+    holders = {m["name"]: "module" for m in e.modules if m["class"] == chief["class"]}
+    holders |= {o["name"]: "optimizer" for o in e.optimizers}
     forms = Counter(f for n, f in weight_forms(e).items() if n.startswith(f"{model}."))
     for root, kind in holders.items():
         if root in used or on_purpose(root) or not root.isidentifier():
