@@ -69,7 +69,11 @@ class CastCache:
         self._casts: dict[int, tuple[Any, torch.Tensor]] = {}
 
     def cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The tensor in another type, from the cache where torch keeps it there."""
+        """The tensor in another type, from the cache where torch keeps it there.
+
+        In inference_mode it keeps none since torch 2.11: what is made there cannot be trained
+        with later (pytorch/pytorch#165068).
+        """
         lower = torch.get_autocast_dtype("cuda")
         cached = (
             dtype is lower
@@ -78,6 +82,7 @@ class CastCache:
             and tensor.is_leaf
             and not tensor._is_view()
             and torch.is_autocast_cache_enabled()
+            and not (torch.is_inference_mode_enabled() and torch.__version__ >= "2.11")
         )
         if not cached:
             return tensor.to(dtype)
