@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.virtual import copies, dynamic, encoder, engine, memory_ops, rnn
 from nbmem.virtual.calls import Call, facts_of
+from nbmem.virtual.dying import whole
 from nbmem.virtual.host.unwritten import Unwritten
 from nbmem.virtual.install.choices import CHOICES
 from nbmem.virtual.kernels import plan_of
@@ -129,6 +130,11 @@ class CardMode(TorchDispatchMode):
                 return self.host.run(call, pinned=pinned)
             return func(*args, **kwargs)
         call.gpu = gpu
+        return self._on_card(call)
+
+    @whole  # else a block could be taken that no storage has yet
+    def _on_card(self, call: Call) -> Any:
+        func, args, kwargs = call.func, call.args, call.kwargs
         self.host.write_small(call)
         if func in CHOICES:
             with self:

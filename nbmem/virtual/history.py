@@ -43,6 +43,10 @@ _BETWEEN = (
 RawFrames = tuple[tuple["CodeType", int], ...]
 
 
+_CLOCK = (time.time_ns,)
+"""As it was at the import: a program may freeze the time in every module, for itself."""
+
+
 class _Label(threading.local):
     text = ""
 
@@ -56,6 +60,7 @@ class History:
 
     Attributes:
         enabled: None, "state" or "all", as torch names it.
+        happened_ns: When what is told next happened, time.time_ns(); None for now.
         entries: The ring: (action, addr, size, stream, time in us, label, frames or None).
     """
 
@@ -64,6 +69,7 @@ class History:
         self.entries: deque[tuple[Action, int, int, int, int, str, RawFrames | None]] = deque()
         self.annotations: list[dict[str, Any]] = []
         self.live: dict[int, RawFrames] = {}
+        self.happened_ns: int | None = None
         self._device = device
         self._context = 0
         self._skip: frozenset[str] = frozenset()
@@ -115,7 +121,7 @@ class History:
         shown = frames if level >= 2 else None
         in_engine = torch._C._current_autograd_node() is not None
         label = "" if in_engine else _label.text
-        now = time.time_ns() // 1000
+        now = (_CLOCK[0]() if self.happened_ns is None else self.happened_ns) // 1000
         self.entries.append((action, addr, size, stream, now, label, shown))
 
     def annotate(self, name: str, stage: str) -> None:
@@ -126,7 +132,7 @@ class History:
                     "stage": stage,
                     "name": name,
                     "device": self._device,
-                    "time_us": time.time_ns() // 1000,
+                    "time_us": _CLOCK[0]() // 1000,
                 }
             )
 
