@@ -113,6 +113,7 @@ class VirtualGPU:
         self._unfinished = 0
         self._lock = threading.Lock()
         self._dying = Dying()
+        self.history.settle = self._settle
         self.died = self._dying.died
 
     @property

@@ -7,7 +7,7 @@ is freed before the allocator is next used or looked at.
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import functools
 import threading
 import time

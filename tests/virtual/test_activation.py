@@ -32,6 +32,7 @@ def test_every_patch_is_undone():
     import pynvml
     from torch._dynamo import eval_frame, trace_rules
     from torch._higher_order_ops.flex_attention import FlexAttentionHOP
+    from torch._subclasses import fake_tensor
 
     cudnn_rnn = importlib.import_module("torch.backends.cudnn.rnn")
     watched = [
@@ -45,6 +46,8 @@ def test_every_patch_is_undone():
         trace_rules, FlexAttentionHOP,
         torch.nn.parallel._functions.Scatter, torch._TorchCompileInductorWrapper,
         torch.nn.parameter.UninitializedTensorMixin, torch.jit._builtins, torch.jit._recursive,
+        torch.utils.dlpack, torch.cuda.nvtx, torch.multiprocessing, fake_tensor,
+        fake_tensor.FakeTensor,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

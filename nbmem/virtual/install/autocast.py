@@ -15,6 +15,7 @@ from torch import _C
 
 from nbmem.virtual.calls import operator_of
 from nbmem.virtual.install.patches import Patch
+from nbmem.virtual.install.tracing import untraced
 from nbmem.virtual.recurrent import autocast_cells
 from nbmem.virtual.tensors import is_virtual
 
@@ -216,6 +217,7 @@ def _guarded(operator: Any, policy: Callable[[Any, Any, Any], Any]) -> Callable[
 
 def implement(library: Any, operator: Any, kernel: Any, key: str) -> None:
     """Register a kernel, over torch's own if there is one."""
+    kernel = untraced(kernel)
     schema = operator._schema
     name = schema.name.split("::")[1]
     if schema.overload_name:
