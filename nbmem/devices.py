@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import ProbeUnavailableError
-from nbmem.core.units import format_bytes
+from nbmem.core.units import MIB, format_bytes
 from nbmem.probes.cuda import import_torch, initialized_torch
 from nbmem.probes.nvml import NvmlProbe
 
@@ -144,20 +144,29 @@ def table() -> str:
     from nbmem.virtual.cards import CARDS
 
     active = virtual.gpus()
-    names = [(card.key, card.name, card.total_bytes) for card in CARDS]
-    width, long = max(len(key) for key, *_ in names), max(len(name) for _, name, *_ in names)
+    width, long = max(len(card.key) for card in CARDS), max(len(card.name) for card in CARDS)
     lines = ["Real cards", *_real_lines(hidden=bool(active)), "", "Virtual cards"]
-    for key, name, total in names:
-        here = [f"cuda:{gpu.index}" for gpu in active if gpu.name == name]
+    for card in CARDS:
+        here = [f"cuda:{gpu.index}" for gpu in active if gpu.name == card.name]
         use = f"  in use as {', '.join(here)}" if len(active) > 1 else "  in use"
-        row = f"  {key:<{width}}  {name:<{long}}  {format_bytes(total):>10}"
-        lines.append(row + use if here else row)
+        total, context = format_bytes(card.total_bytes), _context(card)
+        row = f"  {card.key:<{width}}  {card.name:<{long}}  {total:>10}  context {context:<10}"
+        lines.append(row + use if here else row.rstrip())
     lines += [
+        "",
+        "A context is what a process holds before its first tensor, in MiB: recorded on an H100,",
+        "estimated for the others from what is published of five of them.",
         "",
         "Use one with `%nbmem gpu NAME` in a notebook or `nbmem run --gpu NAME SCRIPT`; 2xT4 is a",
         "machine with two of them.",
     ]
     return "\n".join(lines)
+
+
+def _context(card: Card) -> str:
+    """Least and most MiB of a bare context; one figure where it was recorded."""
+    low, high = (size // MIB for size in card.context_band)
+    return str(low) if low == high else f"{low}..{high}"
 
 
 def _real_lines(*, hidden: bool) -> list[str]:

@@ -13,12 +13,22 @@ from typing import Any, NamedTuple
 
 from nbmem.core.units import KIB, MIB
 
+STACK = 1 * KIB
+"""Local memory that a context keeps for each resident thread: cudaLimitStackSize by default. 216 MiB
+on an A100, as arcs-skku/EMDC_llvm#13 says."""
+CONTEXT_BASE, CONTEXT_PER_STACK = 24 * MIB, 1.87
+"""A context is a little and nearly twice its stacks: within 11% of all figures that are published
+for lazily loaded modules (`PUBLISHED`), over stacks of 40 to 282 MiB."""
 H100_CONTEXT = 610 * MIB
-"""Process memory that NVML reports for a bare context on an H100 (tests/recordings, `context`)."""
-H100_CUBLAS = 66 * MIB
+"""Process memory that NVML reports for a bare context on an H100 (tests/recordings, `context`): 18%
+above the rule. Hopper and the data-centre Blackwells are taken to grow from this figure."""
+CONTEXT_BAND = 0.12
+"""How far a context that was never recorded may be from the rule, as a part of it."""
+T4_CUBLAS, H100_CUBLAS = 26 * MIB, 66 * MIB
 """What NVML's figure grows by when a thread makes its first cuBLAS handle: 64 to 68 MiB in the
-recordings, once in the forward thread and once in the engine's."""
-H100_CUDNN = 10 * MIB
+recordings, once in the forward thread and once in the engine's; reported for a T4. Other cards lie
+on the line through both, by their stacks."""
+T4_CUDNN, H100_CUDNN = 4 * MIB, 10 * MIB
 """The same for the first cuDNN handle of a thread: 10 to 12 MiB (deeplabv3, unet, squeezenet)."""
 H100_NCCL = 564 * MIB
 """The same for NCCL's first communicator (ddp_resnet50_b32_sgdm, world size 1). With more ranks it
@@ -66,7 +76,7 @@ class Card:
         processors: Streaming multiprocessors.
         capability: Compute capability.
         l2_bytes: L2 cache.
-        context_bytes: Process memory of a bare context; an estimate but for the H100's chip.
+        context_bytes: Process memory of a bare context; recorded on the H100 alone.
         cublas_bytes: Process memory of one cuBLAS handle, outside of torch's allocator.
         cudnn_bytes: The same for cuDNN.
         nccl_bytes: The same for NCCL's communicator.
@@ -82,11 +92,19 @@ class Card:
     capability: tuple[int, int]
     l2_bytes: int
     context_bytes: int
-    cublas_bytes: int = H100_CUBLAS
-    cudnn_bytes: int = H100_CUDNN
+    cublas_bytes: int
+    cudnn_bytes: int
     nccl_bytes: int = H100_NCCL
     aliases: tuple[str, ...] = ()
     source: str = field(default="", repr=False)
+
+    @property
+    def context_band(self) -> tuple[int, int]:
+        """Least and most bytes of a bare context; one figure where it was recorded."""
+        if self.context_bytes == H100_CONTEXT:
+            return H100_CONTEXT, H100_CONTEXT
+        off = int(self.context_bytes * CONTEXT_BAND)
+        return self.context_bytes - off, self.context_bytes + off
 
     @property
     def driver_bytes(self) -> int:
@@ -102,6 +120,7 @@ class Card:
 def _card(row: dict[str, Any]) -> Card:
     major, minor = row["capability"]
     processors = int(row["processors"])
+    stacks = processors * MULTIPROCESSORS[major, minor].threads * STACK
     return Card(
         key=row["key"],
         name=row["name"],
@@ -110,21 +129,31 @@ def _card(row: dict[str, Any]) -> Card:
         processors=processors,
         capability=(major, minor),
         l2_bytes=int(row["l2"] * MIB),
-        context_bytes=_context(processors, MULTIPROCESSORS[major, minor].threads),
+        context_bytes=_context(stacks, data_centre=(major, minor) in ((9, 0), (10, 0))),
+        cublas_bytes=_between(T4_CUBLAS, H100_CUBLAS, stacks),
+        cudnn_bytes=_between(T4_CUDNN, H100_CUDNN, stacks),
         aliases=tuple(row.get("aliases", ())),
         source=row["source"],
     )
 
 
-def _context(processors: int, threads: int) -> int:
-    """Bytes of a bare context: the H100's as recorded, for others an estimate.
+_T4_STACKS, _H100_STACKS = 40 * 1024 * STACK, 132 * 2048 * STACK
 
-    The driver keeps local memory and stacks for every resident thread, so that part of the context
-    grows with them; the rest is code. Half of the H100's context is taken to grow.
-    """
-    share = processors * threads / (132 * 2048)
-    return int(H100_CONTEXT * (0.5 + 0.5 * share)) // (2 * MIB) * (2 * MIB)
+
+def _context(stacks: int, *, data_centre: bool) -> int:
+    """Bytes of a bare context by those of its stacks: the H100's as recorded, else an estimate."""
+    slope = (H100_CONTEXT - CONTEXT_BASE) / _H100_STACKS if data_centre else CONTEXT_PER_STACK
+    return int(CONTEXT_BASE + slope * stacks) // MIB * MIB
+
+
+def _between(on_t4: int, on_h100: int, stacks: int) -> int:
+    """A figure that is known for two cards, on the line through both."""
+    part = (stacks - _T4_STACKS) / (_H100_STACKS - _T4_STACKS)
+    return int(on_t4 + (on_h100 - on_t4) * part) // MIB * MIB
 
 
 _TABLE = Path(__file__).with_suffix(".toml")
-CARDS = tuple(_card(row) for row in tomllib.loads(_TABLE.read_text("utf-8"))["card"])
+_ROWS = tomllib.loads(_TABLE.read_text("utf-8"))
+CARDS = tuple(_card(row) for row in _ROWS["card"])
+PUBLISHED: tuple[dict[str, Any], ...] = tuple(_ROWS["published"])
+"""Contexts that others measured: processors, threads of each, MiB, and the source."""

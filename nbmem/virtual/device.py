@@ -7,7 +7,6 @@ import os
 import threading
 import uuid
 import warnings
-from collections import deque
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +16,7 @@ from nbmem.allocator.driver import DownwardDriver
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.core.events import Action
 from nbmem.virtual.cudnn.client import Client
+from nbmem.virtual.dying import Dying, whole
 from nbmem.virtual.frames import level_of_user
 from nbmem.virtual.graphs import Pools
 from nbmem.virtual.history import History
@@ -66,11 +66,11 @@ class VirtualGPU:
         card: Which card.
         index: Its CUDA ordinal.
         release: The release of torch whose allocator rules hold.
-        allocator: The simulated caching allocator.
         history: What `_record_memory_history` keeps.
         dnn: Whom to ask which kernels cuDNN would take.
         notes: What this card cannot answer as the real one would, each once.
         other_processes: Bytes that other processes hold, by PID.
+        died: What a storage's weak reference calls with itself when the storage dies.
         oom_observers: Called before an out-of-memory error is raised, as torch calls them.
         initialized: Whether the program has touched the card, so that a context exists.
     """
@@ -95,7 +95,7 @@ class VirtualGPU:
         self.initialized = False
         self._settings_are_set = conf is not None
         self.history = History(index)
-        self.allocator = CachingAllocator(
+        self._allocator = CachingAllocator(
             total_bytes=card.total_bytes,
             release=release,
             settings=conf or "",
@@ -112,13 +112,22 @@ class VirtualGPU:
         self.pci_bus = 0x17 + 0x11 * index
         self._unfinished = 0
         self._lock = threading.Lock()
-        self._dead: deque[int] = deque()
+        self._dying = Dying()
+        self.history.settle = self._settle
+        self.died = self._dying.died
+
+    @property
+    def allocator(self) -> CachingAllocator:
+        """The simulated caching allocator; what has died is freed before anybody looks."""
+        self._settle()
+        return self._allocator
 
     @property
     def name(self) -> str:
         """The card's name as the driver reports it."""
         return self.card.name
 
+    @whole
     def take(self, size: int, stream: int | None = None) -> int:
         """Allocate on this thread's stream; the address, or 0 for 0 bytes.
 
@@ -127,22 +136,21 @@ class VirtualGPU:
         """
         self.initialize()
         handle = self.stream.handle if stream is None else stream
+        self._settle()
         if self._unfinished:
             self._unfinished -= 1
             if not self._unfinished:
-                self.allocator.complete_streams()
+                self._allocator.complete_streams()
         # A signal between acquire and release would lock the card up: `with` is safe against it.
         with self._lock:
             try:
-                return self.allocator.malloc(size, handle)
+                return self._allocator.malloc(size, handle)
             except AllocatorOOM as err:
                 message = oom_message(self, err)
                 capacity = self.card.total_bytes if err.limit is None else err.limit
                 seen = (self.index, err.segment, capacity, err.free_bytes)
                 # Its frames lead back to the caller's: in a cycle they would keep tensors alive.
                 err.__traceback__ = None
-            finally:
-                self._bury()
         for observer in tuple(self.oom_observers):
             observer(*seen)
         raise torch.OutOfMemoryError(message)
@@ -150,17 +158,25 @@ class VirtualGPU:
     def give(self, addr: int) -> None:
         """Free a block; safe from a finalizer that runs while the allocator is at work."""
         if addr:
-            self._dead.append(addr)
-            while self._dead and self._lock.acquire(blocking=False):
-                try:
-                    self._bury()
-                finally:
-                    self._lock.release()
+            self._dying.add(addr)
+            self._settle()
 
+    def _settle(self) -> None:
+        """Free what has died, unless the allocator is at work: it will once it is done."""
+        while self._dying and self._lock.acquire(blocking=False):
+            try:
+                self._bury()
+            finally:
+                self._lock.release()
+
+    @whole
     def _bury(self) -> None:
-        while self._dead:
-            self.allocator.free(self._dead.popleft())
+        for addr, t_ns in self._dying:
+            self.history.happened_ns = t_ns
+            self._allocator.free(addr)
+        self.history.happened_ns = None
 
+    @whole
     def record_stream(self, addr: int, stream: int) -> None:
         """Another stream uses a block until that stream has caught up.
 
@@ -186,19 +202,22 @@ class VirtualGPU:
             if conf := _conf_from_environment():
                 self.allocator.set_settings(conf)
 
+    @whole
     def synchronize(self) -> None:
         """All queued work is done, so memory that other streams used can go back."""
         self.initialize()
+        self._settle()
         with self._lock:
-            self.allocator.complete_streams()
+            self._allocator.complete_streams()
 
+    @whole
     def empty_cache(self) -> None:
         """Give cached segments back to the driver."""
         if self.initialized:
+            self._settle()
             with self._lock:
-                self._bury()
-                self.allocator.complete_streams()
-                self.allocator.empty_cache()
+                self._allocator.complete_streams()
+                self._allocator.empty_cache()
 
     @property
     def fraction(self) -> float:

@@ -9,8 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.virtual import copies, dynamic, encoder, engine, memory_ops, rnn
 from nbmem.virtual.calls import Call, facts_of
+from nbmem.virtual.dying import whole
+from nbmem.virtual.host.pinned import Pinned
 from nbmem.virtual.host.unwritten import Unwritten
 from nbmem.virtual.install.choices import CHOICES
+from nbmem.virtual.install.tracing import passed_on, untraced
 from nbmem.virtual.kernels import plan_of
 from nbmem.virtual.shape_rules import SHAPES
 from nbmem.virtual.shapes import (
@@ -84,6 +87,7 @@ class CardMode(TorchDispatchMode):
         storages: The blocks behind virtual storages.
         values: What is known of the values.
         host: The large tensors on the CPU that nobody has read.
+        pinned: Those that were asked for as pinned.
     """
 
     def __init__(self, machine: Machine, *, defer: bool = False) -> None:
@@ -92,6 +96,7 @@ class CardMode(TorchDispatchMode):
         self._cards = machine.by_device
         self.storages = Storages()
         self.host = Unwritten(everything=defer)
+        self.pinned = Pinned()
         self.values = Values(machine.gpus[0].note, self.storages, self.host)
         self._known: dict[tuple[Any, ...], tuple[Results, Plan | None]] = {}
 
@@ -102,11 +107,19 @@ class CardMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator; an error leaves without pinning the arguments in its traceback."""
         __tracebackhide__ = True
-        if types and any(kind.__torch_dispatch__ is not _NO_SUBCLASS for kind in types):
-            return NotImplemented  # It says itself which tensors it consists of.
         kwargs = kwargs or {}
         if self.machine is None:
             return func(*args, **kwargs)
+        if (
+            torch._C._len_torch_dispatch_stack()
+            and (  # torch's own tracing modes alone are left
+                traced := passed_on(self, func, types, args, kwargs)
+            )
+            is not NotImplemented
+        ):
+            return traced
+        if types and any(kind.__torch_dispatch__ is not _NO_SUBCLASS for kind in types):
+            return NotImplemented  # It says itself which tensors it consists of.
         try:
             return self._run(func, args, kwargs)
         except BaseException as err:  # noqa: BLE001 - whatever it is, it must not hold tensors
@@ -117,6 +130,7 @@ class CardMode(TorchDispatchMode):
         finally:
             del failure
 
+    @untraced
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = Call(func, args, kwargs)
         gpu = self._card_of(call)
@@ -126,9 +140,15 @@ class CardMode(TorchDispatchMode):
                 call = Call(func, args, {**kwargs, "pin_memory": False})
             device = kwargs.get("device")
             if device is None or device.type == "cpu":
-                return self.host.run(call, pinned=pinned)
+                made = self.host.run(call, pinned=pinned)
+                return self.pinned.pin(made) if pinned else made
             return func(*args, **kwargs)
         call.gpu = gpu
+        return self._on_card(call)
+
+    @whole  # else a block could be taken that no storage has yet
+    def _on_card(self, call: Call) -> Any:
+        func, args, kwargs = call.func, call.args, call.kwargs
         self.host.write_small(call)
         if func in CHOICES:
             with self:

@@ -13,6 +13,7 @@ import torch
 from nbmem.core.events import Action
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, FrameType
 
 _NAMES: dict[Action, str] = {
@@ -43,6 +44,14 @@ _BETWEEN = (
 RawFrames = tuple[tuple["CodeType", int], ...]
 
 
+_CLOCK = (time.time_ns,)
+"""As it was at the import: a program may freeze the time in every module, for itself."""
+
+
+def _nothing() -> None:
+    """There is nothing to tell."""
+
+
 class _Label(threading.local):
     text = ""
 
@@ -56,6 +65,8 @@ class History:
 
     Attributes:
         enabled: None, "state" or "all", as torch names it.
+        settle: Tells of what has died and was not told yet, before anything changes here.
+        happened_ns: When what is told next happened, time.time_ns(); None for now.
         entries: The ring: (action, addr, size, stream, time in us, label, frames or None).
     """
 
@@ -64,6 +75,8 @@ class History:
         self.entries: deque[tuple[Action, int, int, int, int, str, RawFrames | None]] = deque()
         self.annotations: list[dict[str, Any]] = []
         self.live: dict[int, RawFrames] = {}
+        self.happened_ns: int | None = None
+        self.settle: Callable[[], None] = _nothing
         self._device = device
         self._context = 0
         self._skip: frozenset[str] = frozenset()
@@ -78,6 +91,7 @@ class History:
         skip: list[str],
     ) -> None:
         """Turn recording on or off, as torch._C._cuda_record_memory_history does."""
+        self.settle()
         self._context = _CONTEXTS.index(context) if enabled is not None else 0
         self._skip = frozenset(skip)
         limit = 1 if enabled == "state" else min(max_entries, sys.maxsize)
@@ -97,6 +111,7 @@ class History:
 
     @label.setter
     def label(self, text: str) -> None:
+        self.settle()
         _label.text = text
 
     def on_event(self, action: Action, addr: int, size: int, stream: int) -> None:
@@ -115,7 +130,7 @@ class History:
         shown = frames if level >= 2 else None
         in_engine = torch._C._current_autograd_node() is not None
         label = "" if in_engine else _label.text
-        now = time.time_ns() // 1000
+        now = (_CLOCK[0]() if self.happened_ns is None else self.happened_ns) // 1000
         self.entries.append((action, addr, size, stream, now, label, shown))
 
     def annotate(self, name: str, stage: str) -> None:
@@ -126,7 +141,7 @@ class History:
                     "stage": stage,
                     "name": name,
                     "device": self._device,
-                    "time_us": time.time_ns() // 1000,
+                    "time_us": _CLOCK[0]() // 1000,
                 }
             )
 

@@ -20,6 +20,15 @@ COMPILE = (
     "torch.compile runs eagerly on a virtual GPU: Inductor's memory plan is not modelled, so the "
     "figures are those of eager mode."
 )
+TRITON = (
+    "Triton's kernels are not run on a virtual GPU: their launches pass, take no memory beside "
+    "their arguments, and leave values there that are not known."
+)
+SPAWN = (
+    "A virtual GPU is in one process alone: of the processes that torch.multiprocessing.spawn "
+    "would start, one for each card, the first one's part runs here, and the others are taken to "
+    "do the same."
+)
 _UNKNOWN = "depends on values, which a virtual GPU does not compute"
 _BOUND = "so memory from here on is an upper bound"
 NONZERO = (

@@ -48,6 +48,14 @@ class Process:
     computeInstanceId: int = 0xFFFFFFFF  # noqa: N815
 
 
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """What nvmlDeviceGetUtilizationRates returns; percent."""
+
+    gpu: int = 0
+    memory: int = 0
+
+
 class VirtualNVMLError(Exception):
     """The base of NVML's errors where pynvml is not installed."""
 
@@ -102,6 +110,11 @@ def functions_of(machine: Machine, error: type[Exception]) -> dict[str, Any]:
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetComputeRunningProcesses": processes,
         "nvmlDeviceGetGraphicsRunningProcesses": lambda handle: [],
+        # Nothing runs there: a card that waits.
+        "nvmlDeviceGetUtilizationRates": lambda handle: Utilization(),
+        "nvmlDeviceGetTemperature": lambda handle, sensor=0: 40,
+        "nvmlDeviceGetPowerUsage": lambda handle: 60_000,
+        "nvmlDeviceGetClockInfo": lambda handle, kind=0: 1500,
         "nvmlDeviceGetCudaComputeCapability": lambda handle: gpus[handle.index].card.capability,
     }
 
@@ -113,7 +126,8 @@ def _text(value: Any) -> str:
 def stand_in_module(machine: Machine) -> types.ModuleType:
     """A module called pynvml, for machines without the real one."""
     module = types.ModuleType("pynvml")
-    module.__dict__["NVMLError"] = VirtualNVMLError
+    for name in ("NVMLError", "NVMLError_DriverNotLoaded"):
+        module.__dict__[name] = VirtualNVMLError
     module.__dict__["nvmlMemory_v2"] = MEMORY_V2
     module.__dict__.update(functions_of(machine, VirtualNVMLError))
     return module

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 """Gates by cuDNN's mode: RNN with ReLU or tanh, LSTM, GRU."""
-LSTM = 2
+LSTM, GRU = 2, 3
 _ALIGNMENT = 256
 
 
@@ -66,21 +66,46 @@ class Shape:
         )
 
     @property
+    def slice(self) -> int:
+        """Bytes of one value for each row and hidden element of one direction."""
+        return self.rows * self.hidden * self.item
+
+    @property
     def unit(self) -> int:
         """Bytes of one value for each step, row and hidden element, both directions."""
         return self.steps * self.hidden * self.directions * self.item
 
     @property
     def reserve(self) -> int:
-        """What backward needs: gates and cells of each layer, masks between layers, first states.
+        """What backward needs: each layer's gates and cells, its result, and first states.
 
-        Inferred from lstm_lm_b32s128_sgd (exact there); cuDNN does not document it.
+        cuDNN does not document it. An LSTM keeps four gates and its cells, a GRU its three gates
+        before and after the recurrent product, and all but the last layer their results, with
+        dropout between them or without. Exact in lstm_lm_b32s128_sgd and gru_cls_b64s200_adam, and
+        for both cells with four layers in pytorch/pytorch#2895 (cuDNN 7, without the rest). For
+        plain cells (one gate) and for projections (a layer's result before it, too) it is inferred.
         """
-        cells = 1 if self.mode == LSTM else 0
-        units = self.layers * (GATES[self.mode] + cells)
-        units += self.layers - 1 if self.dropout else 0
-        states = 2 * self.layers * self.directions * self.rows * self.hidden * self.item
-        return units * self.unit + states + _ALIGNMENT
+        gates = GATES[self.mode]
+        kept = {LSTM: gates + 1, GRU: 2 * gates}.get(self.mode, gates)
+        projected = self.width != self.hidden
+        units = self.layers * (kept + projected)
+        results = (self.layers - 1) * self.unit * self.width // self.hidden
+        states = 2 * self.layers * self.directions * self.slice if self.mode == LSTM else 0
+        return units * self.unit + results + states + _ALIGNMENT
+
+    @property
+    def workspace(self) -> int:
+        """Scratch of one call: twice one layer's gates and result, and the recurrent weights again.
+
+        Within 13 kB of lstm_lm_b32s128_sgd's 114 MiB, exact in gru_cls_b64s200_adam; what a GRU
+        takes for its states beside is from the latter alone, and inference is taken to need as
+        much as training.
+        """
+        gates = GATES[self.mode]
+        recurrent = self.layers * self.directions * gates * self.hidden * self.width
+        states = (2 * gates + 1) * self.layers * self.directions * self.slice
+        extra = states + 3 * _ALIGNMENT if self.mode == GRU else 0
+        return 2 * (gates + 1) * self.unit + recurrent * self.item + extra
 
 
 def flatten_weight(mode: CardMode, call: Call) -> Any:
@@ -118,8 +143,7 @@ def forward(mode: CardMode, call: Call) -> Any:
         total = sum(weight.numel() for weight in call.args[1])
         fresh.append(spec_of((total,), dtype, 4))
         steps.append(out(4))
-    # The workspace is close to the reserve (2% larger in lstm_lm_b32s128_sgd); its rule is unknown.
-    steps += [temporary("workspace", shape.reserve), out(3)]
+    steps += [temporary("workspace", shape.workspace), out(3)]
     last: Any = fresh[4] if buffer is None else Again(_place(call, buffer))
     results = Results((*fresh[:4], last), tuple(fresh))
     return mode.deliver(call, results, Plan(tuple(steps)))
@@ -146,11 +170,12 @@ def backward(mode: CardMode, call: Call) -> Any:
     gradient = call.argument("grad_output")
     if gradient is not None and first and not as_meta(gradient).transpose(0, 1).is_contiguous():
         steps.append(temporary("gradient", gradient.numel() * gradient.element_size()))
-    steps += [out(0), out(1), out(2), DNN, temporary("workspace", shape.reserve)]
+    steps += [out(0), out(1), out(2), DNN, temporary("workspace", shape.workspace)]
     steps += [drop("workspace"), drop("gradient"), drop("input")]
     shape_of: list[Any] = [fresh[0], fresh[1], fresh[2], []]
     if mask[3]:
-        steps += [*_input_copy(source, first=first), out(3), temporary("workspace", shape.reserve)]
+        steps += [*_input_copy(source, first=first), out(3)]
+        steps.append(temporary("workspace", shape.workspace))
         shape_of[3] = list(_pieces(weights, fresh[3]))
     else:
         fresh.pop()

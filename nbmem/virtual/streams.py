@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.device import VirtualGPU
     from nbmem.virtual.machine import Machine
 
+_CLOCK = (time.perf_counter_ns,)  # as it was at the import: a program may freeze the time
 _HANDLES = itertools.count(0x5_5550_0000_0000, 0x100)
 
 
@@ -122,7 +123,7 @@ class VirtualEvent:
     def record(self, stream: Any = None) -> None:
         """Mark this point of a stream, which is the current one if none is named."""
         self._gpu = self.machine.current if stream is None else stream.gpu
-        self._t_ns = time.perf_counter_ns()
+        self._t_ns = _CLOCK[0]()
 
     @property
     def device(self) -> Any:

@@ -86,6 +86,7 @@ class Block(weakref.ref):  # type: ignore[type-arg]
 
     Attributes:
         key: The storage's identity.
+        home: Where it is listed by its key.
         gpu: The card.
         addr: Address on the card, 0 for no bytes.
         twin: The storage's values on the CPU where they are known, else None.
@@ -93,13 +94,26 @@ class Block(weakref.ref):  # type: ignore[type-arg]
             counts False, where they are 0.
     """
 
-    __slots__ = ("addr", "gpu", "healthy", "key", "twin")
+    __slots__ = ("addr", "gpu", "healthy", "home", "key", "twin")
+    __hash__ = object.__hash__  # a reference's own asks the storage, which is dead by then
+    __eq__ = object.__eq__
 
     key: int
+    home: dict[int, Block]
     gpu: VirtualGPU
     addr: int
     twin: torch.UntypedStorage | None
     healthy: bool | None
+
+    def leave(self) -> None:
+        """Take it off its list, where another storage may be listed in its place by now."""
+        if self.home.get(self.key) is self:
+            del self.home[self.key]
+
+
+DIES_FOR_GOOD = torch.__version__ >= "2.10"
+"""Before, the garbage collector takes a storage's Python object for dead where only a cycle holds
+it, though tensors do, too."""
 
 
 class Storages:
@@ -123,8 +137,8 @@ class Storages:
         return self._watch(storage, gpu, addr)
 
     def _watch(self, storage: torch.UntypedStorage, gpu: VirtualGPU, addr: int) -> Block:
-        block = Block(storage, self._died)
-        block.key = storage._cdata
+        block = Block(storage, gpu.died if DIES_FOR_GOOD else self._died)
+        block.key, block.home = storage._cdata, self._blocks
         block.gpu = gpu
         block.addr = addr
         block.twin = None
@@ -133,11 +147,9 @@ class Storages:
         return block
 
     def _died(self, block: Block) -> None:
-        self._blocks.pop(block.key, None)
-        # Before torch 2.10 the garbage collector takes a storage's Python object for dead where
-        # only a cycle holds it, though tensors do, too: it is watched again when one is next used.
+        block.leave()
         if _C._storage_Use_Count(block.key) > 1:
-            self._lost[block.key] = block
+            self._lost[block.key] = block  # It is watched again when one is next used.
         else:
             block.gpu.give(block.addr)
 
@@ -148,6 +160,8 @@ class Storages:
     def of_storage(self, storage: torch.UntypedStorage) -> Block | None:
         """The block behind a storage."""
         block = self._blocks.get(storage._cdata)
+        if block is not None and block() is None:
+            return None  # Another one's, which died and is not buried yet.
         if block is None and storage._cdata in self._lost:
             lost = self._lost.pop(storage._cdata)
             block = self._watch(storage, lost.gpu, lost.addr)

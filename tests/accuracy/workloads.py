@@ -181,6 +181,25 @@ def _lstm() -> Any:
     return Language(), lambda: (torch.randint(0, 33278, (32, 128)),) * 2, _per_token
 
 
+@cfg("gru_cls_b64s200_adam", opt="adam")
+def _gru() -> Any:
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.e = nn.Embedding(20000, 256)
+            self.r = nn.GRU(256, 512, 3, bidirectional=True, batch_first=True)
+            self.o = nn.Linear(1024, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.o(self.r(self.e(x))[0].mean(1))
+
+    return (
+        Classifier(),
+        lambda: (torch.randint(0, 20000, (64, 200)), torch.randint(0, 2, (64,))),
+        lambda m, b: F.cross_entropy(m(b[0]), b[1]),
+    )
+
+
 @cfg("nn_transformer_b32s256_adam", opt="adam")
 def _transformer() -> Any:
     class Language(nn.Module):

@@ -32,7 +32,7 @@ def short(path):
 
 
 def test_the_recordings_are_all_there():
-    assert len(TRACES) == 35
+    assert len(TRACES) == 36
     assert len(SNAPSHOTS) == 18
 
 

@@ -60,7 +60,7 @@ def test_after_free_traceback_the_memory_is_what_it_was_before_the_cell(run):
         out, error = run(f"{first_line}train(30_000)")
         assert type(error).__name__ == "OutOfMemoryError"
         after = out.split("CUDA out of memory. Tried")[1]
-        assert "\nOut of memory at In [1], line 8 in train, in model.13.0 (Linear)" in after
+        assert "\nOut of memory at In [1], line 8 in train, in model.13.1 (GELU)" in after
         kept = allocated() - before
         assert kept > 10 << 30
         assert f"The failure keeps {kept / (1 << 30):.2f} GiB alive" in after
@@ -84,7 +84,7 @@ def test_what_the_program_itself_catches_and_prints(run):
     )
     assert error is None
     assert (
-        "An out-of-memory error was caught at In [1], line 8 in train, in model.13.0 (Linear)"
+        "An out-of-memory error was caught at In [1], line 8 in train, in model.13.1 (GELU)"
         in out
     )
     assert "free traceback" not in out

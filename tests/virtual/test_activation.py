@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem import virtual
 from nbmem.core.errors import UsageError
+from nbmem.core.units import MIB
+from nbmem.virtual.cards import CONTEXT_BAND, PUBLISHED, STACK, _context
 from nbmem.virtual.install import switch
 
 
@@ -30,6 +32,7 @@ def test_every_patch_is_undone():
     import pynvml
     from torch._dynamo import eval_frame, trace_rules
     from torch._higher_order_ops.flex_attention import FlexAttentionHOP
+    from torch._subclasses import fake_tensor
 
     cudnn_rnn = importlib.import_module("torch.backends.cudnn.rnn")
     watched = [
@@ -43,6 +46,8 @@ def test_every_patch_is_undone():
         trace_rules, FlexAttentionHOP,
         torch.nn.parallel._functions.Scatter, torch._TorchCompileInductorWrapper,
         torch.nn.parameter.UninitializedTensorMixin, torch.jit._builtins, torch.jit._recursive,
+        torch.utils.dlpack, torch.cuda.nvtx, torch.multiprocessing, fake_tensor,
+        fake_tensor.FakeTensor,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):
@@ -137,3 +142,26 @@ def test_other_processes_take_their_part():
         torch.zeros(1, device="cuda")
         free, total = torch.cuda.mem_get_info()
         assert total - free > 10 << 30
+
+
+@pytest.mark.parametrize("known", PUBLISHED, ids=lambda known: known["name"])
+def test_a_context_lies_within_its_band_of_what_others_measured(known):
+    card = next((card for card in virtual.cards if card.name == known["name"]), None)
+    stacks = known["processors"] * known["threads"] * STACK
+    recorded = known["name"].startswith("NVIDIA H100")
+    ruled = _context(stacks, data_centre=recorded)
+    assert abs(ruled / MIB / known["context"] - 1) < CONTEXT_BAND
+    if card is not None:
+        low, high = card.context_band
+        assert low <= known["context"] * MIB <= high
+
+
+def test_handles_of_a_t4_cost_what_is_reported_and_those_of_an_h100_what_was_recorded():
+    t4, h100 = virtual.find_card("T4"), virtual.find_card("H100")
+    assert (t4.cublas_bytes, t4.cudnn_bytes) == (26 * MIB, 4 * MIB)
+    assert (h100.context_bytes, h100.cublas_bytes, h100.cudnn_bytes) == (
+        610 * MIB,
+        66 * MIB,
+        10 * MIB,
+    )
+    assert h100.context_band == (610 * MIB, 610 * MIB)

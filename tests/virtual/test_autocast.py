@@ -49,3 +49,18 @@ def test_half_types_become_float32_where_torch_casts(gpu, call, taken, meanwhile
     assert result.dtype is torch.float32
     assert torch.cuda.memory_allocated() - before == taken
     assert torch.cuda.max_memory_allocated() - before == meanwhile
+
+
+def test_casts_of_weights_are_kept_but_in_inference_mode(gpu):
+    linear = torch.nn.Linear(1024, 512, device="cuda")
+    x = torch.randn(256, 1024, device="cuda")
+    linear(x)  # cuBLAS has its workspaces
+
+    def kept(mode):
+        before = torch.cuda.memory_allocated()
+        with mode(), torch.autocast("cuda", torch.bfloat16):
+            linear(x)
+            return torch.cuda.memory_allocated() - before
+
+    assert kept(torch.no_grad) == 1024 * 512 * 2 + 1024
+    assert kept(torch.inference_mode) == (0 if torch.__version__ >= "2.11" else 1024 * 513 * 2)

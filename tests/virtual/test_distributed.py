@@ -56,3 +56,12 @@ def test_gradients_can_be_views_of_the_buckets(group):
     wrapped(torch.randn(8, 512, device="cuda")).sum().backward()
     bucket = wrapped._card_buckets.flat[0].untyped_storage()._cdata
     assert model.weight.grad.untyped_storage()._cdata == bucket
+
+
+def test_its_forward_moves_inputs_from_the_cpu_where_it_was_given_a_device(group):
+    model = nn.Linear(8, 8).cuda()
+    wrapped = nn.parallel.DistributedDataParallel(model, device_ids=[0])
+    assert wrapped(torch.randn(4, 8)).device == torch.device("cuda:0")
+    bare = nn.parallel.DistributedDataParallel(model)
+    with pytest.raises(RuntimeError, match="same device"):
+        bare(torch.randn(4, 8))

@@ -88,3 +88,21 @@ def test_batch_norm_takes_cudnns_kernel_where_torch_does(gpu):
     assert kernel(torch.float16, 2, 4, 3, 3) == "CudnnBatchNormBackward0"
     assert kernel(torch.bfloat16, 2, 4, 3, 3) == "NativeBatchNormBackward0"
     assert kernel(torch.float32, 2, 4) == "NativeBatchNormBackward0"
+
+
+def test_softmax_multiplies_gradient_and_output_before_it_goes_back():
+    flat = on_meta(64, 1000)
+    turned = on_meta(1000, 64).t()
+    back = torch.ops.aten._softmax_backward_data.default
+
+    def steps(gradient, output, rule=normalization.softmax_backward):
+        return written(rule, Call(back, (gradient, output, -1, torch.float32), {}), flat)
+
+    whole = 64 * 1000 * 4
+    assert steps(flat, flat) == ["out 0", whole]
+    assert steps(flat, turned) == ["out 0", whole, whole]
+    assert steps(turned, turned) == ["out 0", whole, whole, whole]
+    assert steps(flat[:, :1].expand(64, 1000), flat) == ["out 0", whole]
+    log = normalization.log_softmax_backward
+    assert steps(flat, flat, log) == ["out 0"]
+    assert steps(turned, turned, log) == ["out 0", whole, whole]

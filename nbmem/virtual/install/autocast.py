@@ -15,6 +15,7 @@ from torch import _C
 
 from nbmem.virtual.calls import operator_of
 from nbmem.virtual.install.patches import Patch
+from nbmem.virtual.install.tracing import untraced
 from nbmem.virtual.recurrent import autocast_cells
 from nbmem.virtual.tensors import is_virtual
 
@@ -69,7 +70,11 @@ class CastCache:
         self._casts: dict[int, tuple[Any, torch.Tensor]] = {}
 
     def cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The tensor in another type, from the cache where torch keeps it there."""
+        """The tensor in another type, from the cache where torch keeps it there.
+
+        In inference_mode it keeps none since torch 2.11: what is made there cannot be trained
+        with later (pytorch/pytorch#165068).
+        """
         lower = torch.get_autocast_dtype("cuda")
         cached = (
             dtype is lower
@@ -78,6 +83,7 @@ class CastCache:
             and tensor.is_leaf
             and not tensor._is_view()
             and torch.is_autocast_cache_enabled()
+            and not (torch.is_inference_mode_enabled() and torch.__version__ >= "2.11")
         )
         if not cached:
             return tensor.to(dtype)
@@ -211,6 +217,7 @@ def _guarded(operator: Any, policy: Callable[[Any, Any, Any], Any]) -> Callable[
 
 def implement(library: Any, operator: Any, kernel: Any, key: str) -> None:
     """Register a kernel, over torch's own if there is one."""
+    kernel = untraced(kernel)
     schema = operator._schema
     name = schema.name.split("::")[1]
     if schema.overload_name:

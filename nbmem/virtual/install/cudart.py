@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.graphs import VirtualGraph, VirtualMemPool, pool_handle
+from nbmem.virtual.install.generic import generic_patches
 from nbmem.virtual.install.patches import Patch, wanted
 from nbmem.virtual.install.runtime import Cudart, DeviceProperties
 from nbmem.virtual.snapshot import snapshot_of
@@ -277,6 +278,7 @@ def cuda_patches(machine: Machine) -> list[Patch]:
         # Before torch 2.7 a pool was entered through another object.
         *wanted(cuda.memory, {"MemPoolContext": lambda pool: pool}, only_existing=True),
         *_annotations(machine),
+        *generic_patches(stream, event),
         *wanted(cuda.memory, {"is_initialized": lambda: machine.initialized}),
     ]
 

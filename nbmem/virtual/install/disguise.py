@@ -58,12 +58,6 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
         mode.host.show(self)
         return _Base.numpy(self, force=force)
 
-    true_dlpack = torch.Tensor.__dlpack__
-
-    def dlpack(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        mode.host.show(self)
-        return true_dlpack(self, *args, **kwargs)
-
     def record_stream(self: torch.Tensor, stream: Any) -> None:
         block = mode.storages.of(self) if is_virtual(self) else None
         if block is not None and block.addr:
@@ -72,18 +66,32 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
     def pin_memory(self: torch.Tensor, *_args: Any) -> torch.Tensor:
         if is_virtual(self):
             raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
-        return self
+        return self if is_pinned(self) else mode.pinned.pin(self.detach().clone())
 
     def is_pinned(self: torch.Tensor, *_args: Any) -> bool:
-        del self
-        return False
+        return not is_virtual(self) and mode.pinned.holds(self)
 
     def array_interface(self: torch.Tensor) -> dict[str, Any]:
-        if is_virtual(self):
-            raise AttributeError(
-                "A tensor on a virtual GPU has no data for another library to read."
+        if not is_virtual(self):
+            raise AttributeError("Can't get __cuda_array_interface__ on a CPU tensor.")
+        if self.requires_grad:
+            raise RuntimeError(
+                "Can't get __cuda_array_interface__ on Variable that requires grad. "
+                "If gradients aren't required, use var.detach() to get Variable that doesn't "
+                "require grad."
             )
-        raise AttributeError("Can't get __cuda_array_interface__ on a CPU tensor.")
+        item = self.element_size()
+        kind = "c" if self.is_complex() else "f" if self.is_floating_point() else "i"
+        kind = {torch.bool: "b", torch.uint8: "u"}.get(self.dtype, kind)
+        order = "|" if item == 1 else "<"
+        strides = None if self.is_contiguous() else tuple(step * item for step in self.stride())
+        return {
+            "typestr": f"{order}{kind}{item}",
+            "shape": tuple(self.shape),
+            "strides": strides,
+            "data": (self.data_ptr(), False),
+            "version": 2,
+        }
 
     def wrapper(*args: Any, **kwargs: Any) -> torch.Tensor:
         """A subclass around tensors of the card: the engine must take it for one of them."""
@@ -99,7 +107,6 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
         "record_stream": record_stream,
         "tolist": tolist,
         "numpy": numpy,
-        "__dlpack__": dlpack,
         "pin_memory": pin_memory,
         "is_pinned": is_pinned,
         "__cuda_array_interface__": property(array_interface),

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from nbmem.virtual.install.patches import Patch
+from nbmem.virtual.install.processes import Ranks
 from nbmem.virtual.tensors import is_virtual
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def ddp_patches(machine: Machine) -> list[Patch]:
     """DistributedDataParallel, and NCCL's process group."""
     if not torch.distributed.is_available():
         return []
+    from torch.distributed.utils import _to_kwargs
+
     ddp = nn.parallel.DistributedDataParallel
     true_init, true_forward = ddp.__init__, ddp.forward
 
@@ -138,6 +141,7 @@ def ddp_patches(machine: Machine) -> list[Patch]:
         self.module = module
         self.device = next(p.device for p in module.parameters() if is_virtual(p))
         self.device_ids, self.output_device = [self.device.index], self.device.index
+        self._card_moves = bool(options.get("device_ids") or next(iter(args), None))
         self.dim, self.device_type = 0, "cuda"
         self.is_multi_device_module = False
         self.broadcast_buffers = options.get("broadcast_buffers") is not False
@@ -170,6 +174,8 @@ def ddp_patches(machine: Machine) -> list[Patch]:
             buckets.rebuild()
         if self.broadcast_buffers and self.require_forward_param_sync:
             broadcast(self.module.buffers(), self.device)
+        if self._card_moves:
+            (inputs,), (options,) = _to_kwargs(inputs, options, self.device, False)
         return self.module(*inputs, **options)
 
     return [Patch(ddp, "__init__", init), Patch(ddp, "forward", forward), *_group_patches()]
@@ -193,7 +199,7 @@ def _group_patches() -> list[Patch]:
     true_init = distributed_c10d.init_process_group
 
     def init_process_group(backend: str | None = None, *args: Any, **options: Any) -> None:
-        if backend is None or backend in NCCL:
+        if backend is None or backend in NCCL or not Ranks.alone:
             from torch.testing._internal.distributed import fake_pg
 
             names = ("rank", "world_size")

@@ -21,6 +21,9 @@ READERS = (
     "share_memory_", "_share_fd_cpu_", "_share_filename_cpu_", "_write_file",
 )  # fmt: skip
 
+COPIED = frozenset({"__getitem__", "__iter__", "tolist", "_write_file"})
+"""Those that read a copy where the bytes are on a card."""
+
 
 def storage_patches(mode: CardMode) -> list[Patch]:
     """Attributes and methods of torch.UntypedStorage."""
@@ -92,6 +95,8 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         true = getattr(torch.UntypedStorage, name)
 
         def method(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+            if on_card(self) and name in COPIED:
+                return getattr(cpu(self), name)(*args, **kwargs)
             for storage in (self, *args):
                 if isinstance(storage, torch.UntypedStorage) and not on_card(storage):
                     mode.host.write(storage)

@@ -26,9 +26,14 @@ from nbmem.virtual.install.factories import factory_patches
 from nbmem.virtual.install.filling import filling_patches
 from nbmem.virtual.install.generators import generator_patches
 from nbmem.virtual.install.indexing import indexing_patches
+from nbmem.virtual.install.legacy import legacy_patches
+from nbmem.virtual.install.libraries import library_patches
 from nbmem.virtual.install.patches import Patch, Patches, wanted
+from nbmem.virtual.install.processes import process_patches
 from nbmem.virtual.install.storage import storage_patches
 from nbmem.virtual.install.threads import remove, thread_patches
+from nbmem.virtual.install.tracing import tracing_patches
+from nbmem.virtual.install.triton import triton_patches
 from nbmem.virtual.machine import Machine
 from nbmem.virtual.nvml import functions_of, real_module, stand_in_module
 
@@ -87,13 +92,18 @@ class Activation:
             *factory_patches(),
             *flex_patches(),
             *generator_patches(),
+            *legacy_patches(),
+            *library_patches(self.mode),
             *indexing_patches(),
             *filling_patches(self.mode),
             *data_parallel_patches(self.machine),
             *ddp_patches(self.machine),
             *printing_patches(self.mode),
+            *process_patches(self.machine),
             *engine_patches(),
             *thread_patches(self.mode),
+            *tracing_patches(),
+            *triton_patches(self.mode, self.machine),
             *self._autocast.patches(),
             *self._nvml_patches(),
             excepthook_patch(),

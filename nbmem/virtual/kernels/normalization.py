@@ -34,10 +34,25 @@ def on_input(launch: Launch) -> Iterator[Step]:
     yield from _outs(launch)
 
 
-def on_gradient_and_input(launch: Launch) -> Iterator[Step]:
-    """The gradient and the input (or result) are made contiguous."""
-    yield from contiguous(launch.call.args[0], launch.call.args[1])
+def softmax(launch: Launch) -> Iterator[Step]:
+    """The result, then a contiguous copy of the input where it is not."""
     yield from _outs(launch)
+    yield from contiguous(launch.call.args[0])
+
+
+def softmax_backward(launch: Launch) -> Iterator[Step]:
+    """The result, then gradient times output, which the kernel reads in the gradient's place."""
+    gradient, output = launch.call.args[:2]
+    product = gradient * output
+    yield from _outs(launch)
+    yield temporary("gradient * output", product.numel() * product.element_size())
+    yield from contiguous(product, output)
+
+
+def log_softmax_backward(launch: Launch) -> Iterator[Step]:
+    """The result, then contiguous copies of the gradient and of the output."""
+    yield from _outs(launch)
+    yield from contiguous(launch.call.args[0], launch.call.args[1])
 
 
 MANY_ROWS = 64 << 10
@@ -87,7 +102,8 @@ def group_norm(launch: Launch) -> Iterator[Step]:
 
 def group_norm_backward(launch: Launch) -> Iterator[Step]:
     """Two sums for each channel of each sample; of each group what the input's gradient needs."""
-    yield from on_gradient_and_input(launch)
+    yield from contiguous(launch.call.args[0], launch.call.args[1])
+    yield from _outs(launch)
     flat = launch["HxW"] == 1
     if not flat:
         yield from _for_each(launch, "channel", "sum of products", "sum")
@@ -185,15 +201,27 @@ def batch_norm_backward(launch: Launch) -> Iterator[Step]:
 
 KERNELS = (
     Kernel(
-        ops=("native_layer_norm", "_fused_rms_norm", "_softmax", "_log_softmax"),
+        ops=("native_layer_norm", "_fused_rms_norm"),
         rule=on_input,
-        source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: layer_norm_cuda; SoftMax.cu",
+        source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: layer_norm_cuda",
         shown_by="vit_b_16_b32_adamw, forward",
     ),
     Kernel(
-        ops=("_softmax_backward_data", "_log_softmax_backward_data"),
-        rule=on_gradient_and_input,
-        source="aten/src/ATen/native/cuda/SoftMax.cu",
+        ops=("_softmax", "_log_softmax"),
+        rule=softmax,
+        source="aten/src/ATen/native/cuda/SoftMax.cu: host_softmax",
+        shown_by="vit_b_16_b32_adamw, forward",
+    ),
+    Kernel(
+        ops=("_softmax_backward_data",),
+        rule=softmax_backward,
+        source="aten/src/ATen/native/cuda/SoftMax.cu: TORCH_IMPL_FUNC(softmax_backward_cuda_out)",
+        shown_by="none of the H100's runs; torch 2.13's CUDA build, run without a card",
+    ),
+    Kernel(
+        ops=("_log_softmax_backward_data",),
+        rule=log_softmax_backward,
+        source="aten/src/ATen/native/cuda/SoftMax.cu: host_softmax_backward",
         shown_by="vit_b_16_b32_adamw, backward",
     ),
     Kernel(

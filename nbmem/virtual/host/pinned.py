@@ -1,0 +1,28 @@
+"""Which tensors on the CPU the program has pinned: ordinary memory here, which says that it is."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from nbmem.virtual.tensors import true_device
+
+
+class Pinned:
+    """Storages that were asked for as pinned, while they live."""
+
+    def __init__(self) -> None:
+        self._storages: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def pin(self, tensor: Any) -> Any:
+        """Remember what a tensor lies in, and hand the tensor back."""
+        if isinstance(tensor, torch.Tensor) and true_device(tensor).type == "cpu":
+            self._storages.add(tensor.untyped_storage())
+        return tensor
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in one of them."""
+        dense = tensor.layout is torch.strided and true_device(tensor).type == "cpu"
+        return dense and bool(self._storages) and tensor.untyped_storage() in self._storages

@@ -1,0 +1,188 @@
+"""Everyday programs, a few lines of each: they run on the virtual card as on a real one."""
+
+import copy
+import io
+import pickle
+import sys
+import types
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import dlpack
+
+from nbmem import virtual
+from nbmem.core.errors import UsageError
+from nbmem.virtual.cards import CARDS
+from nbmem.virtual.notes import SPAWN, TRITON, NbmemWarning
+
+
+def on_card(*tensors):
+    return {tensor.device.type for tensor in tensors} == {"cuda"}
+
+
+def test_types_from_before_devices_make_and_name_tensors_of_the_card(gpu):
+    sized, given = torch.cuda.FloatTensor(3, 4), torch.cuda.LongTensor([1, 2])
+    assert on_card(sized, given, sized.new(2), torch.zeros(2).type_as(sized))
+    assert (sized.shape, given.tolist(), given.dtype) == ((3, 4), [1, 2], torch.int64)
+    assert sized.half().type() == "torch.cuda.HalfTensor"
+    assert isinstance(sized, torch.cuda.FloatTensor)
+    assert not isinstance(given, torch.cuda.FloatTensor)
+    there = torch.zeros(2).type("torch.cuda.DoubleTensor")
+    assert (there.device.type, there.dtype) == ("cuda", torch.float64)
+    assert sized.type(torch.FloatTensor).device.type == "cpu"
+    assert on_card(nn.Linear(2, 2).type(torch.cuda.HalfTensor).weight)
+
+
+def test_the_default_type_of_tensors_may_be_one_of_the_card(gpu):
+    torch.set_default_tensor_type("torch.cuda.FloatTensor")
+    try:
+        assert on_card(torch.zeros(2), torch.tensor([1.0]), nn.Linear(2, 2).weight)
+    finally:
+        torch.set_default_tensor_type(torch.FloatTensor)
+    assert torch.zeros(2).device.type == "cpu"
+
+
+def test_pinned_memory_says_so_and_is_a_copy(gpu):
+    x = torch.zeros(4)
+    pinned = x.pin_memory()
+    x += 1
+    assert (pinned.is_pinned(), x.is_pinned(), pinned.tolist()) == (True, False, [0.0] * 4)
+    assert pinned.pin_memory() is pinned
+    assert torch.empty(3, pin_memory=True)[1:].is_pinned()
+
+
+def test_tensors_travel_as_pickles(gpu):
+    x = torch.randn(4, device="cuda")
+    file = io.BytesIO()
+    torch.save({"x": x}, file)
+    file.seek(0)
+    model = pickle.loads(pickle.dumps(nn.Linear(2, 2).cuda()))
+    assert on_card(pickle.loads(pickle.dumps(x)), copy.deepcopy(x), torch.load(file)["x"])
+    assert on_card(model.weight)
+
+
+def test_other_libraries_see_a_cuda_tensor_and_are_told_that_it_has_no_data(gpu):
+    x = torch.randn(4, 3, device="cuda")
+    shared = torch.from_dlpack(x)
+    assert shared.data_ptr() == dlpack.from_dlpack(dlpack.to_dlpack(x)).data_ptr() == x.data_ptr()
+    assert x.__dlpack_device__() == (2, 0)
+    with pytest.raises(UsageError, match="no data for another library"):
+        x.__dlpack__()
+    facts = x.t().__cuda_array_interface__
+    assert (facts["shape"], facts["typestr"], facts["strides"]) == ((3, 4), "<f4", (4, 12))
+    assert torch.from_dlpack(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+def test_streams_and_events_without_a_kind_are_the_cards(gpu):
+    stream, event = torch.Stream("cuda"), torch.Event("cuda")
+    with stream:
+        x = torch.randn(4, device="cuda")
+    event.record(stream)
+    stream.wait_event(event)
+    assert isinstance(torch.cuda.Stream(), torch.Stream)
+    assert isinstance(event, torch.Event)
+    assert (stream.device.type, on_card(x), event.query()) == ("cuda", True, True)
+
+
+def test_what_the_card_does_is_asked_for(gpu):
+    assert torch.cuda.utilization() == 0
+    assert torch.cuda.temperature() > 0
+    assert torch.cuda.nccl.version() == (2, 28, 9)
+    with torch.cuda.nvtx.range("part"):
+        torch.cuda.nvtx.mark("here")
+    with pytest.raises(UsageError, match="earlier state of a graph's pool"):
+        torch._C._cuda_getCheckpointState(0, torch.cuda.graph_pool_handle())
+
+
+def test_fake_tensors_of_the_card_train_without_taking_memory(gpu):
+    with FakeTensorMode():
+        model = nn.Linear(4, 4, device="cuda")
+        y = model(torch.randn(2, 4, device="cuda"))
+        y.sum().backward()
+    assert type(y) is FakeTensor
+    assert on_card(y, model.weight.grad)
+    assert torch.cuda.memory_allocated() == 0
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_make_fx_writes_down_what_runs_on_the_card(gpu, mode):
+    x = torch.randn(4, 4, device="cuda")
+    graph = make_fx(lambda a: (a @ a).relu(), tracing_mode=mode)(x).graph
+    names = [str(node.target) for node in graph.nodes if node.op == "call_function"]
+    assert names == ["aten.mm.default", "aten.relu.default"]
+
+
+def test_a_model_on_the_card_is_exported(gpu):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).cuda().eval()
+    exported = torch.export.export(model, (torch.randn(2, 4, device="cuda"),))
+    assert on_card(exported.module()(torch.randn(2, 4, device="cuda")))
+
+
+def test_sizes_are_plain_numbers_to_the_card_while_torch_jit_traces(gpu):
+    traced = torch.jit.trace(
+        nn.Linear(8, 4).cuda(), torch.randn(2, 8, device="cuda"), check_trace=False
+    )
+    assert on_card(traced(torch.randn(3, 8, device="cuda")))
+    flat = torch.jit.trace(lambda a: a.view(a.size(0), -1).sum(1), torch.randn(2, 3).cuda())
+    assert flat(torch.randn(2, 3).cuda()).shape == (2,)
+
+
+def kernels():
+    """Triton's launchers, as far as the card looks at them."""
+    kinds = {name: type(name, (), {"run": launch}) for name in ("Autotuner", "Heuristics")}
+    jit = types.ModuleType("triton.runtime.jit")
+    jit.JITFunction = type("JITFunction", (), {"run": launch})
+    tuner = types.ModuleType("triton.runtime.autotuner")
+    vars(tuner).update(kinds)
+    driver = types.ModuleType("triton.runtime.driver")
+    driver.DriverConfig = type("DriverConfig", (), {"active": None})
+    return {module.__name__: module for module in (jit, tuner, driver)}
+
+
+def launch(self, *args, grid, warmup):
+    raise RuntimeError("0 active drivers ([]). There should only be one.")
+
+
+def test_launches_of_triton_pass_and_are_mentioned_once(monkeypatch):
+    modules = kernels()
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    jit, tuner, driver = modules.values()
+    with virtual.activated("L4") as gpu, warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        y = torch.zeros(2, device="cuda", dtype=torch.int64)
+        for kind in (jit.JITFunction, tuner.Autotuner):
+            assert kind().run(y, 2, grid=(1,), warmup=False) is None
+        assert (y[0].item(), [str(one.message) for one in heard].count(TRITON)) == (1, 1)
+        assert gpu.notes.count(TRITON) == 1
+        asked = driver.DriverConfig().active
+        assert asked.get_active_torch_device() == torch.device("cuda:0")
+        assert asked.utils.get_device_properties(0)["multiprocessor_count"] == 58
+    with pytest.raises(RuntimeError, match="0 active drivers"):
+        jit.JITFunction().run(None, grid=(1,), warmup=False)
+
+
+def test_spawning_a_process_for_each_card_runs_the_first_ones_part():
+    seen = []
+
+    def rank(number, size):
+        torch.distributed.init_process_group("gloo", rank=number, world_size=size)
+        seen.append((number, torch.distributed.get_world_size(), torch.zeros(2).cuda().device))
+        torch.distributed.destroy_process_group()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NbmemWarning)
+        with virtual.activated("2xT4") as gpu:
+            torch.multiprocessing.spawn(rank, args=(2,), nprocs=2)
+            assert SPAWN in gpu.notes
+    assert seen == [(0, 2, torch.device("cuda:0"))]
+
+
+def test_every_card_has_figures_of_its_context():
+    assert all(card.context_bytes > card.cublas_bytes > card.cudnn_bytes > 0 for card in CARDS)

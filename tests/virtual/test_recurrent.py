@@ -1,0 +1,59 @@
+"""cuDNN's recurrent layers: reserve and workspace, as recorded and as published."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+from nbmem.virtual.rnn import GRU, LSTM, Shape
+
+TANH = 1
+
+
+def shape(mode, *, rows, length, hidden, layers, directions=1, width=None):  # noqa: PLR0913 - what it is
+    return Shape(
+        rows=rows,
+        steps=rows * length,
+        hidden=hidden,
+        width=width or hidden,
+        layers=layers,
+        directions=directions,
+        mode=mode,
+        dropout=0.0,
+        item=4,
+    )
+
+
+def test_reserve_and_workspace_are_those_of_the_recordings():
+    gru = shape(GRU, rows=64, length=200, hidden=512, layers=3, directions=2)
+    assert (gru.reserve, gru.workspace) == (1_048_576_256, 443_810_560)
+    lstm = shape(LSTM, rows=32, length=128, hidden=650, layers=2)
+    assert lstm.reserve == 117_478_656
+    assert lstm.workspace == 120_028_928 - 12_928  # what this is for is unknown
+
+
+@pytest.mark.parametrize(("mode", "published"), [(LSTM, 736_000_000), (GRU, 864_000_000)])
+def test_reserves_of_four_layers_are_the_published_ones(mode, published):
+    # pytorch/pytorch#2895: a P100 with cuDNN 7, which kept nothing of the first states.
+    four = shape(mode, rows=100, length=250, hidden=320, layers=4)
+    assert 0 <= four.reserve - published - 256 <= 2 * 4 * four.slice
+
+
+def test_a_plain_cell_keeps_less_than_one_with_gates_and_a_projection_more():
+    one = {"rows": 4, "length": 10, "hidden": 32, "layers": 2}
+    plain, lstm = shape(TANH, **one), shape(LSTM, **one)
+    assert plain.reserve == 3 * plain.unit + 256
+    assert shape(LSTM, **one, width=8).reserve > lstm.reserve > plain.reserve
+
+
+def test_a_gru_takes_its_workspace_for_each_call_and_keeps_its_reserve_for_backward(gpu):
+    model = torch.nn.GRU(64, 128, 2, bidirectional=True).cuda()
+    x = torch.randn(50, 16, 64, device="cuda")
+    sizes = shape(GRU, rows=16, length=50, hidden=128, layers=2, directions=2)
+    before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+    torch.cuda.reset_peak_memory_stats()
+    out, state = model(x)
+    kept = out.nbytes + state.nbytes + sizes.reserve
+    first = 4 * 16 * 128 * 4  # the states before the first step
+    stats = torch.cuda.memory_stats()
+    assert stats["requested_bytes.all.current"] - before == kept + first
+    assert stats["requested_bytes.all.peak"] - before == kept + first + sizes.workspace
