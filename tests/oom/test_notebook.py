@@ -84,8 +84,7 @@ def test_what_the_program_itself_catches_and_prints(run):
     )
     assert error is None
     assert (
-        "An out-of-memory error was caught at In [1], line 8 in train, in model.13.1 (GELU)"
-        in out
+        "An out-of-memory error was caught at In [1], line 8 in train, in model.13.1 (GELU)" in out
     )
     assert "free traceback" not in out
 
