@@ -95,7 +95,7 @@ def _sidebar(notebook: Notebook, before: Memory | None) -> Sidebar | None:
     return None
 
 
-@shell_entry("load the extension")
+@shell_entry("load the extension", in_cell=True)
 def load_ipython_extension(shell: Any) -> None:
     """What `%load_ext nbmem` calls; loading twice changes nothing."""
     if shell in _LOADED:
@@ -110,7 +110,7 @@ def load_ipython_extension(shell: Any) -> None:
         raise
 
 
-@shell_entry("unload the extension")
+@shell_entry("unload the extension", in_cell=True)
 def unload_ipython_extension(shell: Any) -> None:
     """What `%unload_ext nbmem` calls: everything is undone."""
     extension = _LOADED.get(shell)

@@ -66,9 +66,15 @@ def insist(doing: str, release: Callable[[], _R]) -> _R | None:
 
 
 def shell_entry(
-    doing: str, otherwise: Callable[..., Any] | None = None
+    doing: str, otherwise: Callable[..., Any] | None = None, *, in_cell: bool = False
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Mark a function that IPython calls: `nbmem.core.entry`, with its note on stderr."""
+    """Mark a function that IPython calls: `nbmem.core.entry`, with its note on stderr.
+
+    Args:
+        doing: As for `guest`.
+        otherwise: As for `entry`.
+        in_cell: Whether a line of the user's own calls it, which an interrupt then ends.
+    """
 
     def lost(_part: str, err: Exception) -> None:
         say(f"could not {doing} ({error_of(err)}). Your code is not affected.")
@@ -76,4 +82,5 @@ def shell_entry(
     def interrupted() -> None:  # IPython would print it as a fault of the callback's
         say(f"interrupted before it could {doing}.")
 
-    return entry(doing, otherwise=otherwise, lost=lost, interrupted=interrupted)
+    told = None if in_cell else interrupted
+    return entry(doing, otherwise=otherwise, lost=lost, interrupted=told)

@@ -97,7 +97,7 @@ def _memtrace_help() -> str:
 
 
 def _nbmem(notebook: Notebook) -> Callable[..., None]:
-    @shell_entry("run this line")
+    @shell_entry("run this line", in_cell=True)
     def nbmem(line: str, cell: str | None = None) -> None:
         with guest(f"run %nbmem {line}".rstrip()):
             dispatch(notebook, line, cell)

@@ -83,7 +83,7 @@ class LentMethod:
     def lend(self) -> None:
         """Take the attribute's place, unless somebody else has taken it since."""
         cls = LentMethod
-        pass_over(cls.__get__, cls.__call__, cls.__getattr__)
+        pass_over(cls.__get__, cls.__call__, cls.__getattr__, telling)
         self._is_lent = True
         if self._owner.__dict__.get(self._name) is self._original:
             setattr(self._owner, self._name, self)
@@ -207,13 +207,13 @@ def call_that_tells(method: Any, ended: Ended, lost: Lost, inside: Inside | None
         lost: Leaves a note of a fault.
         inside: Where it is noted that the call is over.
     """
-    call, telling = Call(method), _telling(ended, lost, inside or Inside())
-    next(telling)
-    call.tell = telling.__next__
+    call, end = Call(method), telling(ended, lost, inside or Inside())
+    next(end)
+    call.tell = end.__next__
     return call
 
 
-def _telling(ended: Ended, lost: Lost, inside: Inside) -> Iterator[None]:
+def telling(ended: Ended, lost: Lost, inside: Inside) -> Iterator[None]:
     """Tells of a call's end when it is gone on with, and never raises.
 
     What a finalizer raises is lost, so also what the handler of a signal does, whom Python calls

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.entry import caller, entry
 from nbmem.probes.compiler import pass_over
-from nbmem.probes.lent import call_that_tells
+from nbmem.probes.lent import call_that_tells, telling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ class LentName:
 
     def lend(self) -> None:
         """Take the name, unless somebody else has taken it since."""
-        pass_over()
+        pass_over(telling)
         if getattr(self._module, self._name, None) is self._stand_in.original:
             setattr(self._module, self._name, self._stand_in)
 

@@ -64,8 +64,7 @@ class Recorder:
 
     Attributes:
         to_release: What was put in and is still to be taken out, with what takes it out.
-        began_ns: When everything was put in and the user's time began; None before.
-        ended_ns: When it ended and the taking out began; None before.
+        began_ns, ended_ns: The user's time, without nbmem's own at both ends; None before.
         interrupted: Whether Ctrl-C came while nbmem itself was at work; whoever called hands it on.
     """
 

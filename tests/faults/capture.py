@@ -211,8 +211,8 @@ def notebook(fault: Fault | None = None, *, loaded: bool = True) -> Trial:
 def trouble(trial: Trial, usual: Trial, error: str) -> str | None:
     """Why a trial was lost; None if it has survived."""
     interrupts = error == "KeyboardInterrupt"
-    if "could not load the extension" in trial.said or trial.said.startswith(
-        "interrupted"
+    if "could not load the extension" in trial.said or (
+        interrupts and "`%%memtrace` not found" in trial.said
     ):  # then it is not there, and says so
         return f"left behind: {trial.left}" if trial.left else None
     for index, (one, wanted) in enumerate(zip(trial.outcomes, usual.outcomes, strict=True)):

@@ -80,8 +80,9 @@ def test_counters_that_were_read_stand_with_the_highest_and_the_last():
 
 def test_without_any_figure_a_sentence_stands():
     broken = Fault(target("nbmem.ledger.plain.counter_lines"), ZeroDivisionError)
+    session = views.healthy("oom").session
     with Fault(target("nbmem.ledger.attribution.attribute"), MemoryError), broken:
-        text = str(views.trace_of(views.healthy("oom").session))
+        text = str(views.trace_of(session))
     assert "its counters cannot be read, either: ZeroDivisionError()" in text
     assert "%nbmem save" in text
 
@@ -126,8 +127,9 @@ def test_a_note_is_english(name, said):
 
 
 def test_without_phases_the_explorer_stands_without_what_refers_to_them():
+    healthy = views.healthy("oom")
     with Fault(target("nbmem.analysis.build._phase_rows"), ZeroDivisionError):
-        forms, _ = views.show(views.healthy("oom"))
+        forms, _ = views.show(healthy)
     assert len(forms) == 3
     assert "The phases were left out: ZeroDivisionError()." in forms[views.TEXT]
 

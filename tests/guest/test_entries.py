@@ -27,7 +27,7 @@ ALLOWED = {
     "nbmem.probes.lent.LentAttribute.": ONLY_LOOKS_UP,
     "nbmem.probes.lent.LentMethod.": ONLY_LOOKS_UP,
     "nbmem.probes.stand_in.Wrapped.lend.<locals>.wrapper": ONLY_LOOKS_UP,
-    "nbmem.probes.lent._telling": "a guard itself: it goes on inside of its own try",
+    "nbmem.probes.lent.telling": "a guard itself: it goes on inside of its own try",
     "nbmem.core.interrupts.Interrupts.take": "the interpreter calls it for Ctrl-C: an assignment",
     "nbmem.record.sampler.Sampler._run": A_THREAD,
     "nbmem.live.hub.Hub._run": A_THREAD,

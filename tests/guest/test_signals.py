@@ -5,7 +5,6 @@ import functools
 import signal
 import sys
 import time
-import traceback
 
 import pytest
 
@@ -98,8 +97,7 @@ def test_what_a_users_handler_raises_in_a_hook_reaches_the_user(monkeypatch, han
         with pytest.raises(TooLongError) as raised:
             train()
         train()
-    files = [frame.filename for frame in traceback.extract_tb(raised.value.__traceback__)]
-    assert not [file for file in files if "/nbmem/" in file and "/tests/" not in file]
+    assert raised.value.__context__ is None
     assert not [note for note in trace.session.notes if "lost" in note]
 
 

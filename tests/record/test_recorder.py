@@ -394,6 +394,7 @@ def test_what_nbmem_takes_is_not_in_the_users_time(monkeypatch):
     """The clock stands still but for nbmem's own work, and a second of the user's."""
     now = [10**18]
     monkeypatch.setattr("time.time_ns", lambda: now[0])
+    monkeypatch.setattr("nbmem.virtual.history._CLOCK", (lambda: now[0],))
 
     def slow(run):
         def slower(*args, **kwargs):
