@@ -125,6 +125,7 @@ class CellHooks:
         if held.came:
             self._interrupt.arm()
 
+    @shell_entry("finish this cell")
     def _cell_is_over(self, result: Any) -> None:
         with held_back():
             if running_cells():

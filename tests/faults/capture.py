@@ -179,8 +179,6 @@ def notebook(fault: Fault | None = None, *, loaded: bool = True) -> Trial:
                 for code in CELLS:
                     outcomes.append(_run(shell, f"%%memtrace\n{code}" if loaded else code))
                     sessions.append(_has_session(shell))
-                    if outcomes[-1].error == "KeyboardInterrupt":
-                        _run(shell, code)  # as its user would
                 if loaded:
                     for line in (
                         "%nbmem",
@@ -195,6 +193,9 @@ def notebook(fault: Fault | None = None, *, loaded: bool = True) -> Trial:
             with contextlib.redirect_stderr(after_fault), contextlib.redirect_stdout(after_fault):
                 if loaded:
                     _magic(shell, "reload_ext", written)
+                for code, outcome in zip(CELLS, tuple(outcomes), strict=True):
+                    if outcome.error == "KeyboardInterrupt":
+                        _run(shell, code)  # as its user would
                 outcomes.append(_run(shell, f"%%memtrace\n{LAST}" if loaded else LAST))
                 sessions.append(_has_session(shell))
                 if loaded and sessions[-1]:
