@@ -26,7 +26,9 @@ for step in range(4):
     loss.backward()
     losses.append(loss)
     optimizer.step()
-    optimizer.zero_grad()"""
+    optimizer.zero_grad()
+checkpoint = {name: value.clone() for name, value in model.state_dict().items()}
+model.load_state_dict(checkpoint)"""
 WIDGET = """\
 import ipywidgets, nbmem
 w = nbmem.open("run.nbmem").widget()
