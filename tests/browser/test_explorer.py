@@ -28,7 +28,7 @@ for step in range(4):
     optimizer.step()
     optimizer.zero_grad()
 checkpoint = {name: value.clone() for name, value in model.state_dict().items()}
-model.load_state_dict(checkpoint)"""
+loaded = model.load_state_dict(checkpoint)"""
 WIDGET = """\
 import ipywidgets, nbmem
 w = nbmem.open("run.nbmem").widget()
