@@ -96,7 +96,8 @@ def test_closing_it_lets_go_of_everything(short):
 
 
 def test_what_dies_between_two_pieces_gives_its_name_to_nobody(short, monkeypatch):
-    monkeypatch.setattr("nbmem.probes.holders.walk.PAUSE_S", 0.0)  # what is done below is quick
+    walking = sys.modules["nbmem.probes.holders.walk"]
+    monkeypatch.setattr(walking, "PAUSE_S", 0.0)  # what is done below is quick
     namespace = {"old": {"a": [kib(1)]}, "x": kib(3), "rows": [Box(i) for i in range(3_000)]}
     work = walk_in_pieces(namespace)
     next(work)
