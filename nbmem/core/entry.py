@@ -1,6 +1,6 @@
 """The door at which foreign code enters nbmem: torch, IPython, the interpreter, a thread.
 
-Whatever they call is marked with `entry`: a fault inside becomes a note, and the caller goes on as
+Whatever they call is guarded by `entry`: a fault inside becomes a note, and the caller goes on as
 if nbmem were not there. An interrupt is the user's, and so is what their handler of another signal
 raises: it is delivered again in their own frame, the moment that ours is gone. tests/faults finds
 by itself what is called from outside without a mark.
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nbmem.core.faults import error_of
-from nbmem.core.interrupts import Delivery, can_deliver, is_interrupt, signal_of
+from nbmem.core.interrupts import Delivery, can_deliver, signal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,6 @@ _PACKAGE = str(Path(__file__).parent.parent) + "/"
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_MARK = "__nbmem_entry__"
 
 
 def entry(
@@ -55,22 +55,25 @@ def entry(
                 return function(*args, **kwargs)
             except BaseException as err:  # noqa: BLE001 - the one place for what is met outside
                 first: Any = args[0] if args else None
-                if is_interrupt(err) and hasattr(type(first), "take_interrupt"):
-                    first.take_interrupt()
-                elif is_interrupt(err) and interrupted is not None:
-                    interrupted()
-                else:  # kept, for this frame's end is what a delivery waits for
-                    again = met(err, part, lost or getattr(first, "lost", None))  # noqa: F841
+                takes = hasattr(type(first), "take_interrupt")
+                again = met(  # noqa: F841 - kept: a delivery waits for this frame's end
+                    err,
+                    part,
+                    lost or getattr(first, "lost", None),
+                    first.take_interrupt if takes else interrupted,
+                )
             return None if otherwise is None else otherwise(*args, **kwargs)
 
-        setattr(guarded, _MARK, part)
         return guarded
 
     return mark
 
 
 def met(
-    err: BaseException, part: str, lost: Callable[[str, Exception], None] | None
+    err: BaseException,
+    part: str,
+    lost: Callable[[str, Exception], None] | None,
+    interrupted: Callable[[], None] | None = None,
 ) -> Delivery | None:
     """What is done with an exception that must not reach who called nbmem.
 
@@ -78,6 +81,7 @@ def met(
         err: The exception.
         part: What is lost with it, for the note.
         lost: Leaves the note.
+        interrupted: Called for an interrupt instead of delivering it; None to deliver it.
 
     Returns:
         For what a signal's handler raised: what delivers it where it is let go of. Else None.
@@ -86,17 +90,15 @@ def met(
         BaseException: `err`, if it is no fault of nbmem's (an exit), or cannot be delivered.
     """
     number = signal_of(err)
+    if number == signal.SIGINT and interrupted is not None:
+        interrupted()
+        return None
     if number is not None and can_deliver(number):
         return Delivery(number)
     if not isinstance(err, Exception):
         raise err
     _leave_note(lost, part, err)
     return None
-
-
-def is_entry(function: object) -> bool:
-    """Whether a function is marked."""
-    return hasattr(function, _MARK)
 
 
 def lost_sentence(part: str, err: BaseException) -> str:

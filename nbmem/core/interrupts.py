@@ -81,11 +81,6 @@ def signal_of(err: BaseException) -> int | None:
     return handlers.get(None)
 
 
-def is_interrupt(err: BaseException) -> bool:
-    """Whether an exception came by Ctrl-C."""
-    return signal_of(err) == signal.SIGINT
-
-
 def let_pass(err: BaseException) -> None:
     """Raise again what a signal's handler raised: it is not for who catches everything.
 

@@ -1,4 +1,7 @@
-"""Which cell a line is in: ipykernel compiles each under a file's name that says only its hash."""
+"""The shell that runs, and which of its cells a line is in.
+
+ipykernel compiles each cell under a file's name that says only its hash.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,30 @@ if TYPE_CHECKING:
     from nbmem.core.events import Stack
 
 
+def running_shell() -> Any | None:
+    """The IPython shell of this process; None outside of one. Imports nothing."""
+    module = sys.modules.get("IPython.core.interactiveshell")
+    shells = getattr(module, "InteractiveShell", None)
+    return None if shells is None else shells._instance  # noqa: SLF001 - instance() would make one
+
+
+def cell_of(filename: str) -> str | None:
+    """`In [7]` for the file name that IPython gave a cell; None for any other."""
+    number = numbers_of_cells().get(filename)
+    if type(number) is int:
+        return f"In [{number}]"
+    if filename.startswith("<ipython-input-"):
+        return f"In [{filename.split('-')[2]}]"
+    return None
+
+
 def with_cells(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
     """Stacks of this process whose cells' files have IPython's older form, with the cell's number.
 
     A cell that was run again unchanged has the number of its latest run. What IPython does not know
     stays as it is: a cell that ran before it was reset, an IPython before 8.
     """
-    numbers = _numbers()
+    numbers = numbers_of_cells()
     if not numbers:
         return tuple(stacks)
     known: dict[Frame, Frame] = {}
@@ -35,12 +55,10 @@ def with_cells(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
     return tuple(tuple(map(told, stack)) for stack in stacks)
 
 
-def _numbers() -> dict[str, Any]:
+def numbers_of_cells() -> dict[str, Any]:
     """Execution counts by the files' names; empty outside of IPython.
 
     https://github.com/ipython/ipython/blob/9.8.0/IPython/core/compilerop.py#L84
     """
-    module: Any = sys.modules.get("IPython.core.getipython")
-    shell = None if module is None else module.get_ipython()
-    numbers = getattr(getattr(shell, "compile", None), "_filename_map", None)
+    numbers = getattr(getattr(running_shell(), "compile", None), "_filename_map", None)
     return numbers if type(numbers) is dict else {}

@@ -16,13 +16,12 @@ from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.core.names import GRADIENT_IN, GRADIENT_OF
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.saved import GraphWalk
 from nbmem.probes.tensors import Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
-    from nbmem.probes.saved import Module
+    from nbmem.probes.saved import GraphWalk
 
 _RESULTS = Category.OUTPUT_GRADIENTS
 NOWHERE = 0
@@ -57,20 +56,13 @@ _HANDS_ON = frozenset(
 """Nodes that hand on the gradient that they get, or a view of it: they make none."""
 
 
-def expected_gradients(
-    outputs: Iterable[Any], module_of: Callable[[Any], Module | None]
-) -> Iterator[Seen]:
-    """The gradients that the backward from some outputs makes, in order; at `NOWHERE` yet.
+def expected_gradients(walk: GraphWalk) -> Iterator[Seen]:
+    """The gradients that the backward through a graph makes, in order; at `NOWHERE` yet.
 
     Those of parameters are GRADIENTS, those of results OUTPUT_GRADIENTS, named after the module
     that made the result; `gradient in` it is a sum that may be made in place.
-
-    Args:
-        outputs: Tensors, of which some may have a graph, or edges of one.
-        module_of: The module of a parameter; None if nobody knows it.
     """
-    walk = GraphWalk(module_of)
-    nodes = walk.nodes(outputs)
+    nodes = walk.nodes
     inward = Counter(id(after) for node in nodes for after, _ in node.next_functions)
     place = {id(node): i for i, node in enumerate(nodes)}
     ready = [(-_order(node), i) for i, node in enumerate(nodes) if not inward[id(node)]]

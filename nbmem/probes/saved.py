@@ -57,21 +57,15 @@ def why_unreadable() -> str | None:
     return f"torch {torch.__version__} does not show them, 2.11 and later do"
 
 
-def saved_tensors(
-    outputs: Iterable[Any], module_of: Callable[[Any], Module | None]
-) -> Iterator[Saved]:
-    """What the graph behind some outputs has saved, each storage once; nothing is held.
+def saved_tensors(walk: GraphWalk) -> Iterator[Saved]:
+    """What a graph has saved, each storage once; nothing is held."""
+    taken = {addr for node in walk.nodes if (addr := walk.parameter_addr(node))}
 
-    Args:
-        outputs: Tensors, of which some may have a graph, or edges of one.
-        module_of: The module of a parameter; None if nobody knows it.
-    """
-    walk = GraphWalk(module_of)
-    nodes = walk.nodes(outputs)
-    taken = {addr for node in nodes if (addr := walk.parameter_addr(node))}
     # A tensor that several have saved is named by a module's own node, else by the earliest.
-    nodes.sort(key=lambda node: (walk.module_at(node) is None, node._sequence_nr()))  # noqa: SLF001
-    for node in nodes:
+    def rank(node: Any) -> tuple[bool, int]:
+        return walk.module_at(node) is None, node._sequence_nr()  # noqa: SLF001
+
+    for node in sorted(walk.nodes, key=rank):
         for tensor in walk.saved_by(node):
             seen, owner = walk.see(node, tensor)
             if seen is not None and seen.addr not in taken:
@@ -83,10 +77,14 @@ class GraphWalk:
     """Goes through a graph and finds the module of each node.
 
     Args:
+        outputs: Tensors, of which some may have a graph, or edges of one.
         module_of: The module of a parameter; None if nobody knows it.
+
+    Attributes:
+        nodes: Every node behind the outputs; while they are kept, each has one id.
     """
 
-    def __init__(self, module_of: Callable[[Any], Module | None]) -> None:
+    def __init__(self, outputs: Iterable[Any], module_of: Callable[[Any], Module | None]) -> None:
         torch: Any = loaded_torch()
         self._tensor = torch.Tensor
         self._graphs = Graphs(torch)
@@ -94,18 +92,7 @@ class GraphWalk:
         self._leaf: dict[int, Module | None] = {}
         self._own: dict[int, Module | None] = {}
         self._after: dict[int, Module | None] = {}
-
-    def nodes(self, outputs: Iterable[Any]) -> list[Any]:
-        """Every node behind the outputs; while they are kept, each has one id."""
-        found: dict[int, Any] = {}
-        edges = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
-        queue = [node for node in edges if node is not None]
-        while queue and len(found) < MAX_NODES:
-            node = queue.pop()
-            if id(node) not in found:
-                found[id(node)] = node
-                queue.extend(_before(node))
-        return list(found.values())
+        self.nodes = _behind(outputs)
 
     def parameter_addr(self, node: Any) -> int:
         """Where the parameter lies in which a graph ends; 0 for any other node."""
@@ -123,13 +110,11 @@ class GraphWalk:
 
     def see(self, node: Any, tensor: Any) -> tuple[Seen | None, Any]:
         """A saved tensor under the name of its module, and the module's owner."""
-        own = self.module_at(node)
-        module = own or self._module_before(node)
-        if module is None:
-            return see(tensor, Category.ACTIVATIONS, f"{SAVED_BY}{self.operator(node)}"), None
-        before = SAVED_BY if own else SAVED_AFTER
-        name = module.path if own else f"{module.path} ({self.operator(node)})"
-        seen = see(tensor, Category.ACTIVATIONS, name)
+        module = self.result_of(node)
+        if module.owner is None:
+            return see(tensor, Category.ACTIVATIONS, f"{SAVED_BY}{module.path}"), None
+        before = SAVED_BY if self.module_at(node) else SAVED_AFTER
+        seen = see(tensor, Category.ACTIVATIONS, module.path)
         return (None if seen is None else seen._replace(before=before)), module.owner
 
     def operator(self, node: Any) -> str:
@@ -186,6 +171,18 @@ class GraphWalk:
         for passed in way:
             self._after[id(passed)] = found
         return found
+
+
+def _behind(outputs: Iterable[Any]) -> list[Any]:
+    found: dict[int, Any] = {}
+    edges = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
+    queue = [node for node in edges if node is not None]
+    while queue and len(found) < MAX_NODES:
+        node = queue.pop()
+        if id(node) not in found:
+            found[id(node)] = node
+            queue.extend(_before(node))
+    return list(found.values())
 
 
 def _before(node: Any) -> list[Any]:

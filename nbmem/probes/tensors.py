@@ -81,33 +81,27 @@ def quiet() -> AbstractContextManager[Any]:
 
 def gradient_of(tensor: Any) -> Any | None:
     """A leaf's gradient; None if it has none. The tensor must be this thread's own."""
-    torch: Any = loaded_torch()
-    try:
-        if torch.Tensor.is_leaf.__get__(tensor):
-            return torch.Tensor.grad.__get__(tensor)
-    except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
-        let_pass(err)
-    return None
+    return _read(tensor, "grad") if _read(tensor, "is_leaf") else None
 
 
 def is_made(tensor: Any) -> bool:
     """Whether a graph has made a tensor."""
-    torch: Any = loaded_torch()
-    try:
-        return torch.Tensor.grad_fn.__get__(tensor) is not None
-    except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
-        let_pass(err)
-        return False
+    return _read(tensor, "grad_fn") is not None
 
 
 def requires_grad(tensor: Any) -> bool:
     """Whether a tensor wants a gradient; of a wrapper that answers nothing: yes."""
+    return bool(_read(tensor, "requires_grad", otherwise=True))
+
+
+def _read(tensor: Any, attribute: str, otherwise: Any = None) -> Any:
+    """One attribute as torch keeps it: a subclass's own property may do anything."""
     torch: Any = loaded_torch()
     try:
-        return bool(torch.Tensor.requires_grad.__get__(tensor))
-    except Exception as err:  # noqa: BLE001 - as above
+        return getattr(torch.Tensor, attribute).__get__(tensor)
+    except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
         let_pass(err)
-        return True
+        return otherwise
 
 
 def of_module(module: Any) -> Iterator[Seen]:

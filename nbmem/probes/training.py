@@ -30,6 +30,7 @@ from nbmem.probes.holders.objects import locals_of
 from nbmem.probes.lent import LentAttribute, LentMethod
 from nbmem.probes.modules import is_tensor
 from nbmem.probes.stand_in import LentName
+from nbmem.probes.tensors import requires_grad
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -230,6 +231,4 @@ def _is_checkpointed(frame: FrameType | None) -> bool:
 
 
 def _needs_gradient(given: object) -> bool:
-    torch: Any = import_torch()
-    getter = torch._C.TensorBase.requires_grad  # noqa: SLF001 - a subclass's own may do anything
-    return is_tensor(given) and bool(getter.__get__(given))
+    return is_tensor(given) and requires_grad(given)

@@ -15,7 +15,7 @@ from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.gradients import expected_gradients
 from nbmem.probes.holders.storages import form_of
 from nbmem.probes.optimizers import Others, of_optimizer, parameters_of_optimizer
-from nbmem.probes.saved import Module, saved_tensors, why_unreadable
+from nbmem.probes.saved import GraphWalk, Module, saved_tensors, why_unreadable
 from nbmem.record.met import (
     IN_GROUP,
     Footprint,
@@ -135,7 +135,7 @@ class IdentityLog:
             mark: The backward's beginning, or the recording's end.
             outputs: Tensors with the graph behind them, or edges of it.
             forward: What is the same for forwards that allocate alike: their names are carried over
-                when the recording is read (ledger/repeats.py). None reads the graph anyway.
+                when the recording is read (ledger/alike.py). None reads the graph anyway.
         """
         if forward in self._forwards or self.unread is not None or not self._room():
             return
@@ -147,8 +147,9 @@ class IdentityLog:
         if self.unread is not None:
             return
         try:
-            found = list(saved_tensors(outputs, self._module_of))
-            coming = list(expected_gradients(outputs, self._module_of) if forward else ())
+            graph = GraphWalk(outputs, self._module_of)
+            found = list(saved_tensors(graph))
+            coming = list(expected_gradients(graph) if forward else ())
         except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet
             let_pass(err)
             self.unread = repr(err)

@@ -17,8 +17,8 @@ STACK = (Frame(CELL, 9, "step"), Frame("/home/x/train.py", 1, "<module>"))
 def kernel(monkeypatch):
     """IPython as far as its compiler's table of cells goes."""
     shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={CELL: 2}))
-    module = SimpleNamespace(get_ipython=lambda: shell)
-    monkeypatch.setitem(sys.modules, "IPython.core.getipython", module)
+    module = SimpleNamespace(InteractiveShell=SimpleNamespace(_instance=shell))
+    monkeypatch.setitem(sys.modules, "IPython.core.interactiveshell", module)
     return shell
 
 
@@ -37,5 +37,5 @@ def test_a_cell_that_is_not_known_stays_the_cell(kernel):
 
 
 def test_outside_of_ipython_there_are_no_cells(monkeypatch):
-    monkeypatch.delitem(sys.modules, "IPython.core.getipython", raising=False)
+    monkeypatch.delitem(sys.modules, "IPython.core.interactiveshell", raising=False)
     assert with_cells([STACK]) == (STACK,)

@@ -134,10 +134,16 @@ def test_reading_a_graph_runs_no_hook_and_holds_nothing(card):
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
         loss = model(x).square().mean()
     modules = {id(p): saved.Module(None, "") for p in model.parameters()}
-    list(saved.saved_tensors([loss], lambda p: modules.get(id(p))))
+
+    def read(output):
+        return saved.saved_tensors(saved.GraphWalk([output], lambda p: modules.get(id(p))))
+
+    list(read(loss))
     assert not unpacked
     loss = model(x).square().mean()
-    assert len(list(saved.saved_tensors([loss], lambda p: modules.get(id(p))))) >= 3
+    assert (
+        len(list(saved.saved_tensors(saved.GraphWalk([loss], lambda p: modules.get(id(p)))))) >= 3
+    )
     before = card.allocator.allocated
     gc.disable()
     try:
@@ -148,11 +154,14 @@ def test_reading_a_graph_runs_no_hook_and_holds_nothing(card):
 
 
 def test_without_a_module_the_operator_is_the_name():
+    def read(outputs):
+        return saved.saved_tensors(saved.GraphWalk(outputs, lambda _: None))
+
     w = torch.ones(256, device="cuda", requires_grad=True)
-    names = {s.seen.name for s in saved.saved_tensors([w.exp().sum()], lambda _: None)}
+    names = {s.seen.name for s in read([w.exp().sum()])}
     assert names == {"saved by exp (256,) float32"}
     pooled = nn.functional.max_pool2d(w.view(1, 1, 16, 16).exp(), 2)
-    names = {s.seen.name for s in saved.saved_tensors([pooled], lambda _: None)}
+    names = {s.seen.name for s in read([pooled])}
     assert "saved by max_pool2d_with_indices (1, 1, 8, 8) int64" in names
 
 

@@ -58,11 +58,6 @@ def attributes_of(thing: object) -> dict[str, Any] | None:
     return _attributes(thing, _dictionary_slot(type(thing)))
 
 
-def slots_of(thing: object) -> Iterator[tuple[str, Any]]:
-    """Names and values in `__slots__`."""
-    return _slot_values(thing, _slots(type(thing)))
-
-
 class Members:
     """Attributes and slots of many objects; of each class it is found out once.
 

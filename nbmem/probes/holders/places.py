@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.holders import HolderKind
 from nbmem.core.sources import is_library
+from nbmem.probes.cells import cell_of, running_shell
 from nbmem.probes.holders.kinds import FOREIGN
 from nbmem.probes.holders.objects import (
     attributes_of,
@@ -69,25 +70,6 @@ def barred(namespace: Mapping[str, Any]) -> Iterator[object]:
         yield shell.user_ns
         yield shell.user_ns.get("Out")
         yield shell.user_ns_hidden
-
-
-def running_shell() -> Any | None:
-    """The IPython shell of this process; None outside of one. Imports nothing."""
-    module = sys.modules.get("IPython.core.interactiveshell")
-    shells = getattr(module, "InteractiveShell", None)
-    return None if shells is None else shells._instance  # noqa: SLF001 - instance() would make one
-
-
-def cell_of(filename: str) -> str | None:
-    """`In [7]` for the file name that IPython gave a cell; None for any other."""
-    shell = running_shell()
-    compiler = getattr(shell, "compile", None)
-    number = (getattr(compiler, "_filename_map", None) or {}).get(filename)
-    if type(number) is int:
-        return f"In [{number}]"
-    if filename.startswith("<ipython-input-"):
-        return f"In [{filename.split('-')[2]}]"
-    return None
 
 
 def isinstance_of_module(thing: object) -> bool:
@@ -212,11 +194,6 @@ def module_of(frame: FrameType) -> str:
     """The package whose code a frame runs."""
     name = frame.f_globals.get("__name__")
     return name.partition(".")[0] if type(name) is str else ""
-
-
-def runs_users_code(frame: FrameType) -> bool:
-    """Whether a frame's code is the notebook's or one of the user's own modules'."""
-    return frame.f_globals.get("__name__") == "__main__" or is_users(frame.f_globals)
 
 
 def _modules(namespace: Mapping[str, Any]) -> Iterator[Place]:
