@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import sys
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
@@ -11,7 +12,7 @@ import pytest
 
 from nbmem.core.categories import LABELS, MEANINGS, Category
 from nbmem.views.bundle import mimebundle
-from nbmem.views.explorer.output import MISSING
+from nbmem.views.explorer.output import MIME, explorer_output
 from nbmem.views.html import render_html, render_page
 from nbmem.views.text import render_text
 from tests.views import sample
@@ -170,11 +171,11 @@ def test_a_page_stands_alone():
     assert render_html(sample.cnn()) in page
 
 
-def test_the_bundle_carries_every_reading(monkeypatch):
+def test_the_bundle_carries_every_reading_and_asks_for_no_bokeh(monkeypatch):
+    monkeypatch.setitem(sys.modules, "bokeh", None)  # the front end has its own
     report = sample.small()
-    monkeypatch.setattr("nbmem.views.explorer.output.bokeh_is_there", lambda: False)
     assert mimebundle(report) == {
         "text/plain": render_text(report),
-        "text/html": render_html(report, MISSING),
+        "text/html": render_html(report),
+        MIME: explorer_output(report),
     }
-    assert "pip install" in mimebundle(report)["text/html"]
