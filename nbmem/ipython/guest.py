@@ -28,17 +28,20 @@ def say(sentence: str) -> None:
 
 
 @contextmanager
-def guest(doing: str) -> Iterator[None]:
+def guest(doing: str, *, in_cell: bool = False) -> Iterator[None]:
     """Run nbmem's own code in the user's kernel; turn a failure into one sentence.
 
     Args:
         doing: What the code is for, after "could not": "show the report".
+        in_cell: Whether a line of the user's own asked for it, which an interrupt then ends.
     """
     try:
         yield
     except NbmemError as err:
         say(str(err))
     except KeyboardInterrupt:
+        if in_cell:
+            raise
         say(
             f"interrupted before it could {doing}. "
             "What was recorded is kept; `%nbmem report` shows it."

@@ -99,7 +99,7 @@ def _memtrace_help() -> str:
 def _nbmem(notebook: Notebook) -> Callable[..., None]:
     @shell_entry("run this line", in_cell=True)
     def nbmem(line: str, cell: str | None = None) -> None:
-        with guest(f"run %nbmem {line}".rstrip()):
+        with guest(f"run %nbmem {line}".rstrip(), in_cell=True):
             dispatch(notebook, line, cell)
 
     nbmem.__doc__ = "Show and steer nbmem's memory reports; `%nbmem help` lists the subcommands."

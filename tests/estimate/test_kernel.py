@@ -79,7 +79,7 @@ def test_the_kernel_stands_as_before(kernel):
     assert answer(kernel, "state()") == before
 
 
-def test_an_interrupt_ends_it_with_one_sentence(kernel, tmp_path):
+def test_an_interrupt_ends_the_cell_with_one_sentence(kernel, tmp_path):
     me = answer(kernel, "os.getpid()")
     started = tmp_path / "started"
     request = kernel.start(LONG.format(started=str(started)))
@@ -96,7 +96,9 @@ def test_an_interrupt_ends_it_with_one_sentence(kernel, tmp_path):
         "nbmem: fit rows was interrupted after 0 runs: its process is ended, and the notebook is "
         "as it was.\n"
     )
-    assert not ran.outputs("error")
+    (error,) = ran.outputs("error")  # as in any cell: Run All stops here
+    assert error["ename"] == "KeyboardInterrupt"
+    assert not [line for line in error["traceback"] if "/nbmem/" in line]
     assert ran.outputs("clear_output")
     _, alive = psutil.wait_procs(theirs, timeout=5)
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]

@@ -245,6 +245,13 @@ def test_an_interrupt_as_a_statements_trace_begins_is_the_cells(monkeypatch, she
     assert shell.user_ns["ran"] == []
 
 
+def test_an_interrupt_in_a_line_of_nbmems_ends_the_cell(monkeypatch, shell):
+    monkeypatch.setattr("nbmem.ipython.magics.dispatch", then(lambda *_: None, signal.SIGINT))
+    result = shell.run_cell("%nbmem top\nran.append(2)")
+    assert type(result.error_in_exec) is KeyboardInterrupt
+    assert shell.user_ns["ran"] == []
+
+
 def test_what_was_recorded_is_kept_where_its_report_fails(monkeypatch, shell, capsys):
     def broken(*_args):
         raise RuntimeError("broken")

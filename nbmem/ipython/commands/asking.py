@@ -74,10 +74,10 @@ class Progress:
 
             clear_output(wait=True)
         if kind is KeyboardInterrupt:
-            raise UsageError(
+            say(
                 f"{self._title} was interrupted after {self._runs()}: its process is ended, and "
                 "the notebook is as it was."
-            ) from None
+            )
 
     def tell(self, text: str) -> None:
         """One more run is done."""
