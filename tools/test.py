@@ -92,6 +92,7 @@ def _stream(*command: str) -> tuple[int, str]:
     """Run a command, its output passing through; its exit status and last line."""
     last = ""
     environment = dict(os.environ, PYTHONUNBUFFERED="1")
+    environment.setdefault("OMP_NUM_THREADS", "1")  # the tests have a worker for each core
     with subprocess.Popen(
         command,
         cwd=ROOT,
