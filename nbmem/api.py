@@ -109,13 +109,14 @@ class Trace:
         return self
 
     def end(
-        self, error: BaseException | None = None, enough: Callable[[], bool] | None = None
+        self, error: BaseException | None = None, enough: Callable[[float], bool] | None = None
     ) -> bool:
         """End, and freeze what was recorded; the look at who holds what may be left. Never raises.
 
         Args:
             error: The exception that ended the run; only its text is kept.
-            enough: Asked every few milliseconds whether to leave it; None to look to the end.
+            enough: Asked every few milliseconds whether to leave it, with the seconds of the next
+                part if it will be long; None to look to the end.
 
         Returns:
             Whether it was looked to the end. If not, `look_on` goes on with it.
@@ -129,7 +130,7 @@ class Trace:
         self._recording.interrupted |= held.came
         return over
 
-    def look_on(self, enough: Callable[[], bool]) -> bool:
+    def look_on(self, enough: Callable[[float], bool]) -> bool:
         """Go on with the look that `end` left; True when it is over, and the report is new.
 
         Nothing that uses tensors may have run since.

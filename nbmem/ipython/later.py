@@ -36,7 +36,7 @@ class Later:
         self._trace: Trace | None = None
         self._renew: Callable[[], None] | None = None
 
-    def enough(self) -> Callable[[], bool] | None:
+    def enough(self) -> Callable[[float], bool] | None:
         """Says when the look has kept a person waiting; None where none waits.
 
         A front end that executes a notebook for nobody (nbconvert, papermill) answers no input.
@@ -45,7 +45,10 @@ class Later:
             waits = bool(getattr(self._kernel, "_allow_stdin", False))
         else:
             waits = hasattr(self._shell, "mainloop")  # a terminal
-        return _until(WAIT_S) if waits else None
+        if not waits:
+            return None
+        over = _until(WAIT_S)
+        return over if self.possible else lambda _coming: over(0)  # there is no later: look now
 
     @property
     def possible(self) -> bool:
@@ -81,6 +84,6 @@ class Later:
             renew()
 
 
-def _until(seconds: float) -> Callable[[], bool]:
+def _until(seconds: float) -> Callable[[float], bool]:
     end = time.monotonic() + seconds
-    return lambda: time.monotonic() > end
+    return lambda coming: time.monotonic() + coming > end

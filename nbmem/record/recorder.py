@@ -179,22 +179,22 @@ class Recorder:
 
     # --- what is looked at when nothing is recorded any more
 
-    def look(self) -> Iterator[None]:
+    def look(self) -> Iterator[float | None]:
         """See what the notebook names and who holds what, in pieces that may be the last.
 
         Between two of them the user's code may run on, but none that uses tensors: whoever goes
-        through the pieces ends before that.
+        through the pieces ends before that. Yields the seconds of a piece that will be long.
         """
         with self._kept("the names at the end"):
             yield from self._see_everything("ended")
         with self._kept("what the program is made of"), self._alone("ended") as alone:
             if alone:
                 self.facts = self.program.facts(self.identities)
-        yield
+        yield None
         with self._kept("who holds what"):
             yield from self._look_at_the_heap()
 
-    def _look_at_the_heap(self) -> Iterator[None]:
+    def _look_at_the_heap(self) -> Iterator[float]:
         if not matters(self.marks, self.identities):
             return
         mark = len(self.marks.t_ns) - 1
@@ -202,12 +202,13 @@ class Recorder:
             self._namespace, met=lambda found: self.identities.saved(mark, found)
         )
         while self.held is None:
+            coming = 0.0
             with self.turns.alone():
                 try:
-                    next(pieces)
+                    coming = next(pieces)
                 except StopIteration as ended:
                     self.held = ended.value
-            yield
+            yield coming
         if self.held.hindered:
             self._note_at_work(self.held.hindered, "ended")
 

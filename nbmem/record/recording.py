@@ -43,7 +43,7 @@ class Recording:
         self.interrupted = False
         self.recorder: Recorder | None = None
         self._error: str | None = None
-        self._looking: Iterator[None] | None = None
+        self._looking: Iterator[float | None] | None = None
         self._left = False
 
     def _itself(self, *_arguments: Any) -> Self:
@@ -110,14 +110,15 @@ class Recording:
             _running.pop()
 
     @entry("who holds what")
-    def look(self, enough: Callable[[], bool] | None = None) -> bool:
+    def look(self, enough: Callable[[float], bool] | None = None) -> bool:
         """After `close`: see what the notebook names and who holds what. Never raises.
 
         Nothing that uses tensors may run before it is over or left.
 
         Args:
-            enough: Asked after each piece of some milliseconds whether to stop; None to go on to
-                the end. It can be gone on with in another call.
+            enough: Asked after each piece of some milliseconds whether to stop, with the seconds
+                of the next if that will be long; None to go on to the end. It can be gone on with
+                in another call.
 
         Returns:
             Whether it is over.
@@ -131,11 +132,11 @@ class Recording:
             self._looking = self.recorder.look()
         self._left = True
         with held_back() as held:
-            for _ in self._looking:
+            for coming in self._looking:
                 if held.waiting:
                     self.interrupted |= held.came
                     return True
-                if enough is not None and enough():
+                if enough is not None and enough(coming or 0.0):
                     return False
         self._left = False
         return True

@@ -68,6 +68,21 @@ def test_pieces_find_what_the_whole_walk_finds(short):
     assert count > 10
 
 
+def test_the_search_of_the_whole_heap_is_announced(monkeypatch):
+    searched = []
+    original = walking.all_tensors
+    monkeypatch.setattr(walking, "all_tensors", lambda t: searched.append(1) or original(t))
+    work = walk_in_pieces({"x": kib(1)})
+    announced = []
+    with contextlib.suppress(StopIteration):
+        while True:
+            coming = next(work)
+            announced.append((coming > 0, len(searched)))
+    assert (True, 0) in announced  # a caller who waits can leave here
+    assert (True, 1) not in announced
+    assert searched == [1]
+
+
 def test_the_collector_runs_between_pieces_and_is_as_it_was_at_the_end(short):
     work = walk_in_pieces({"x": kib(1)})
     states = set()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 BUDGET_S = 0.25
 """After so many seconds of this thread's own the search ends; what it has not found is `unseen`."""
+ALL_S = 0.03
+"""So long `all_tensors` takes among 300,000 objects."""
 FEW = 32
 """Up to so many objects `gc.get_referrers` beats a search of ours."""
 MAX_LEVELS = 12

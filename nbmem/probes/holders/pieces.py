@@ -28,7 +28,8 @@ class Pieces:
 
     Args:
         torch: The user's torch.
-        steps: The work, as short steps.
+        steps: The work, as short steps; one says before it about how many seconds it will take, if
+            that is long.
         budget_s: So many seconds of this thread's own it may take; None for as many as it needs.
         go_on: Is asked after each piece; None goes on to the end.
 
@@ -40,7 +41,7 @@ class Pieces:
     def __init__(
         self,
         torch: Any,
-        steps: Generator[None],
+        steps: Generator[float | None],
         budget_s: float | None = None,
         go_on: Callable[[], bool] | None = None,
     ) -> None:
@@ -50,6 +51,7 @@ class Pieces:
         self._steps = steps
         self._left = float("inf") if budget_s is None else budget_s
         self._go_on = go_on
+        self._coming = 0.0
 
     def run(self) -> None:
         """Do all of it, or as much as the budget and the caller allow."""
@@ -68,11 +70,11 @@ class Pieces:
         finally:
             self._steps.close()
 
-    def one_by_one(self) -> Iterator[None]:
-        """Do a piece before each `yield`."""
+    def one_by_one(self) -> Iterator[float]:
+        """Do a piece before each `yield`, which gives the seconds of a long step to come."""
         try:
             while self._piece() and self._left > 0:
-                yield
+                yield self._coming
         finally:
             self._steps.close()
 
@@ -100,9 +102,10 @@ class Pieces:
 
     def _until(self, begun: float, seconds: float) -> None:
         seconds = min(seconds, self._left)
-        for _ in self._steps:
+        for coming in self._steps:
+            self._coming = coming or 0.0
             spent = time.thread_time() - begun
-            if spent > seconds:
+            if spent + self._coming > seconds:
                 self._left -= spent
                 return
         self.ended = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.cuda import initialized_torch
-from nbmem.probes.holders.lost import all_tensors, holders_of_lost
+from nbmem.probes.holders.lost import ALL_S, all_tensors, holders_of_lost
 from nbmem.probes.holders.pieces import Pieces
 from nbmem.probes.holders.places import barred, places
 from nbmem.probes.holders.reach import Reach
@@ -88,10 +88,11 @@ def walk_in_pieces(
     met: Callable[[Iterable[Any]], None] | None = None,
     *,
     budget_s: float | None = None,
-) -> Generator[None, None, Walk]:
+) -> Generator[float, None, Walk]:
     """`walk()` in pieces of about 6 ms, between which the user's code may run.
 
-    Closing the generator ends it and lets go of all that it held. What nothing was found to hold is
+    It yields the seconds of a step that cannot be divided, before it, and else 0. Closing the
+    generator ends it and lets go of all that it held. What nothing was found to hold is
     left out: it may have been put somewhere between two pieces.
 
     Args:
@@ -108,9 +109,9 @@ def walk_in_pieces(
         return Walk()
     look = _Look(torch, namespace, cut or Cut(), met)
     pieces = Pieces(torch, look.steps(), budget_s)
-    for _ in pieces.one_by_one():
+    for coming in pieces.one_by_one():
         left = time.monotonic()
-        yield
+        yield coming
         look.alone &= time.monotonic() - left < PAUSE_S
     return look.said(pieces)
 
@@ -185,16 +186,16 @@ class _Look:
             hindered=tuple(pieces.hindered),
         )
 
-    def steps(self) -> Generator[None]:
+    def steps(self) -> Generator[float | None]:
         """The look, in short steps."""
         torch, namespace, seen = self._torch, self._namespace, self._seen
         begun = [place for place in places(namespace) if not self._cut.place(place)]
-        yield
+        yield None
         reach = Reach(torch, barred(namespace), self._cut.edges)
         yield from reach.steps([place.thing for place in begun])
         if self._met is not None:
             self._met(reach.tensors.values())
-            yield
+            yield None
         yield from _see(seen, reach.tensors)
         ways = Ways(reach, seen.targets())
         yield from ways.steps()
@@ -214,16 +215,17 @@ class _Look:
             if not i % _STRIDE:
                 yield
 
-    def _name_lost(self, reach: Reach) -> Iterator[None]:
+    def _name_lost(self, reach: Reach) -> Iterator[float | None]:
+        yield ALL_S
         found = all_tensors(self._torch)
-        yield
+        yield None
         lost = {key: tensor for key, tensor in found.items() if key not in reach.tensors}
         del found
         for i, key in enumerate(list(lost)):
             if not self._seen.add(key, lost[key]) or self._seen.storage[key] in self._holders:
                 del lost[key]
             if not i % _STRIDE:
-                yield
+                yield None
         if lost:
             say_unseen = self._is_alone
             holders = yield from holders_of_lost(reach, lost, say_unseen=say_unseen)
