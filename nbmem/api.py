@@ -115,8 +115,7 @@ class Trace:
 
         Args:
             error: The exception that ended the run; only its text is kept.
-            enough: Asked every few milliseconds whether to leave it, with the seconds of the next
-                part if it will be long; None to look to the end.
+            enough: Asked whether to leave it, with the seconds of a long part to come; or None.
 
         Returns:
             Whether it was looked to the end. If not, `look_on` goes on with it.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nbmem.core.faults import error_of
 from nbmem.core.interrupts import Delivery, can_deliver, signal_of
+from nbmem.core.raised import is_raised
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,10 +96,10 @@ def met(
         return None
     if number is not None and can_deliver(number):
         return Delivery(number)
-    if not isinstance(err, Exception):
-        raise err
-    _leave_note(lost, part, err)
-    return None
+    if is_raised(err, Exception):
+        _leave_note(lost, part, err)
+        return None
+    raise err
 
 
 def lost_sentence(part: str, err: BaseException) -> str:

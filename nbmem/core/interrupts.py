@@ -10,6 +10,8 @@ import threading
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Self
 
+from nbmem.core.raised import is_raised, traceback_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType
@@ -70,9 +72,9 @@ def signal_of(err: BaseException) -> int | None:
     """
     handlers = {_code_of(signal.getsignal(number)): number for number in signal.valid_signals()}
     handlers.pop(None, None)
-    if isinstance(err, KeyboardInterrupt):  # Python's own handler has no frame
+    if is_raised(err, KeyboardInterrupt):  # Python's own handler has no frame
         handlers.setdefault(None, signal.SIGINT)
-    traceback = err.__traceback__
+    traceback = traceback_of(err)
     while traceback is not None and handlers:
         found = handlers.get(traceback.tb_frame.f_code)
         if found is not None:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nbmem.core.raised import behind, is_raised, words_of
 from nbmem.core.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
@@ -133,14 +134,14 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
             continue
         seen.add(id(one))
         yield one
-        waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+        waiting += behind(one)
 
 
 def _is_oom(error: BaseException) -> bool:
     kind = type(error)
     if kind.__name__ == "OutOfMemoryError" and kind.__module__.startswith("torch"):
         return True
-    return isinstance(error, RuntimeError) and is_oom_text(str(error))
+    return is_raised(error, RuntimeError) and is_oom_text(words_of(error))
 
 
 def error_text(error: BaseException | None) -> str | None:
@@ -152,5 +153,5 @@ def error_text(error: BaseException | None) -> str | None:
         return None
     lines = str(error).splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    behind = oom_in(error)
-    return text if behind is None or behind is error else f"{text} (from {error_text(behind)})"
+    inner = oom_in(error)
+    return text if inner is None or inner is error else f"{text} (from {error_text(inner)})"

@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.oom import oom_in, read_message
+from nbmem.core.raised import is_raised, words_of
 from nbmem.core.units import MIB
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class FailureWatch:
         self._seen.clear()
         if "torch" not in sys.modules:
             return
-        if isinstance(error, KeyboardInterrupt):
+        if is_raised(error, KeyboardInterrupt):
             if row is not None and row.allocated_delta >= WORTH_SAYING:
                 self._interrupted(error, row)
         elif not traced and (seen or oom_in(error) is not None):
@@ -70,7 +71,7 @@ class FailureWatch:
 
         fatal = oom_in(error)
         stack, layer = place_of(fatal, self._shell.user_ns) if fatal else ((), None)
-        message = read_message(str(fatal)) if fatal else None
+        message = read_message(words_of(fatal)) if fatal else None
         del error, fatal
         storages = self._storages() if message else ()
         chief = untraced(

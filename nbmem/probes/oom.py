@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.entry import caller, entry, is_ours
 from nbmem.core.events import Frame
 from nbmem.core.oom import Refusal
+from nbmem.core.raised import traceback_of
 from nbmem.probes.cells import with_cells
 from nbmem.probes.cuda import initialized_torch, loaded_torch, read_counters
 from nbmem.probes.modules import children_of, is_module, is_training, named_modules, own_parameters
@@ -70,7 +71,7 @@ def place_of(error: BaseException, namespace: Mapping[str, Any]) -> tuple[Stack,
     """
     frames: list[FrameType] = []
     stack: list[Frame] = []
-    traceback = error.__traceback__
+    traceback = traceback_of(error)
     while traceback is not None:
         frames.append(traceback.tb_frame)
         code = traceback.tb_frame.f_code

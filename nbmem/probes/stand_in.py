@@ -65,6 +65,18 @@ class _StandIn:
         self._begins = begins
         self.lost = lost
 
+    def __repr__(self) -> str:
+        return repr(self.original)
+
+    def __dir__(self) -> list[str]:
+        return dir(self.original)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.original(*args, **kwargs)
+
+    def __instancecheck__(self, thing: Any) -> bool:
+        return isinstance(thing, self.original)
+
     def _as_before(self, name: str) -> Any:
         return getattr(self.original, name)
 

@@ -133,7 +133,7 @@ def _cut(recorder: Recorder, index: int, events: Events) -> tuple[Events, int | 
 
 def _start(recorder: Recorder, index: int) -> Layout:
     """The layout at the start; before CUDA came up there was nothing."""
-    if recorder.at_start is None or not recorder.marks.before_first(index):
+    if recorder.at_start is None or not recorder.marks.held_first(index):
         return Layout.empty()
     return device_history(recorder.at_start, index).layout_at_end
 

@@ -114,6 +114,11 @@ class MarkLog:
         reading = self._at(device, 0)
         return reading.actions if reading is not None else 0
 
+    def held_first(self, device: int) -> bool:
+        """Whether torch held memory of a card at the first mark."""
+        reading = self._at(device, 0)
+        return reading is not None and reading.reserved > 0
+
     def were_reset(self, device: int) -> bool:
         """Whether the user's reset_accumulated_memory_stats() took the places away."""
         return bool((np.diff(self._table(device)[:, 1 + _ACTIONS]) < 0).any())

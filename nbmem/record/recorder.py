@@ -202,12 +202,11 @@ class Recorder:
             self._namespace, met=lambda found: self.identities.saved(mark, found)
         )
         while self.held is None:
-            coming = 0.0
             with self.turns.alone():
                 try:
                     coming = next(pieces)
                 except StopIteration as ended:
-                    self.held = ended.value
+                    coming, self.held = 0.0, ended.value
             yield coming
         if self.held.hindered:
             self._note_at_work(self.held.hindered, "ended")

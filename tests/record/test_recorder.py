@@ -1,5 +1,6 @@
 """The recorder in training loops on the virtual card: it sees what a real one would show it."""
 
+import contextlib
 import threading
 
 import pytest
@@ -95,6 +96,19 @@ def test_the_counters_are_the_users():
         torch.cuda.reset_accumulated_memory_stats()
         model(batch()[0])
     assert t.report().peak.allocated >= torch.cuda.max_memory_allocated()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_reset_of_the_sums_before_it_hides_nothing_that_was_there(inside):
+    kept = torch.zeros(5_000, device="cuda")
+    with nbmem.trace("resets", namespace={}) if inside else contextlib.nullcontext():
+        torch.cuda.reset_accumulated_memory_stats()
+    with nbmem.trace("next", namespace={"kept": kept}) as t:
+        torch.zeros(1_000, device="cuda")
+    report = t.report()
+    assert not faults(report)
+    assert report.ledger_at_end[C.USER_TENSORS] == kept.nbytes
+    assert report.peak.allocated == torch.cuda.memory_allocated() + 4_096
 
 
 def test_every_reading_agrees_with_the_history():
