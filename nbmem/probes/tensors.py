@@ -151,7 +151,7 @@ def in_namespace(
         namespace: The notebook's names.
         met: As for `leaves`.
     """
-    found = leaves(((n, v) for n, v in list(namespace.items()) if _is_users(n)), met=met)
+    found = leaves(_of_users(namespace), met=met)
     return _named_tensors(found)
 
 
@@ -169,7 +169,7 @@ def in_frames(
     found = []
     for where, names in frames:
         before = "local " if where else ""
-        named = [(f"{before}{n}", v) for n, v in names.items() if _is_users(n)]
+        named = [(f"{before}{n}", v) for n, v in _of_users(names)]
         found.append(list(_named_tensors(leaves(named, budget, met), where)))
     for seen in reversed(found):  # the innermost name is seen last, and stays
         yield from seen
@@ -189,14 +189,21 @@ def _named_tensors(found: Iterable[tuple[str, Any]], where: str = "") -> Iterato
 
 def modules_in(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The notebook's modules, by name."""
-    return ((n, v) for n, v in list(namespace.items()) if _is_users(n) and is_module(v))
+    return ((n, v) for n, v in _of_users(namespace) if is_module(v))
 
 
 def optimizers_in(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The notebook's optimizers, by name."""
-    return ((n, v) for n, v in list(namespace.items()) if _is_users(n) and is_optimizer(v))
+    return ((n, v) for n, v in _of_users(namespace) if is_optimizer(v))
 
 
-def _is_users(name: object) -> bool:
-    """Whether a name may be the user's; IPython's `Out` and `_` hold tensors, too."""
-    return type(name) is str and not (name.startswith("__") and name.endswith("__"))
+def _of_users(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What may be the user's own; of IPython's names for a result the one that is typed, `Out`."""
+    results = names.get("Out")
+    aliases = {"_oh", "_", "__", "___"} if type(results) is dict else set()
+    for name, value in list(names.items()):
+        if type(name) is not str or (name.startswith("__") and name.endswith("__")):
+            continue
+        if aliases and (name in aliases or (name[:1] == "_" and name[1:].isdecimal())):
+            continue
+        yield name, value
