@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    Member = Callable[[Any], object | None]
+
 MAX_OF_CALL = 256
 """Values that are looked at in what one call of a module is given; this happens at every step."""
 MAX_OF_LOOP = 1_000
@@ -50,6 +52,10 @@ class Seen(NamedTuple):
     name: str
     before: str = ""
     of: Any = None
+
+
+def _no_member(_tensor: Any) -> None:
+    """No module is known to have it."""
 
 
 def see(tensor: Any, category: Category, name: str, *, form: bool = True) -> Seen | None:
@@ -142,21 +148,34 @@ def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator
                 yield seen
 
 
+def prepares_data(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a module owns no tensor and is given none on a card: a transform of a data set's."""
+    if any(True for part in (named_parameters, named_buffers) for _ in part(module)):
+        return False
+    named = chain(((f"args[{i}]", a) for i, a in enumerate(args)), kwargs.items())
+    return all(address_of(tensor) is None for _, tensor in leaves(named, Budget(MAX_OF_CALL)))
+
+
 def in_namespace(
-    namespace: Mapping[str, Any], met: Callable[[str, Any], None] | None = None
+    namespace: Mapping[str, Any],
+    met: Callable[[str, Any], None] | None = None,
+    member: Member = _no_member,
 ) -> Iterator[Seen]:
     """Tensors that the notebook's names lead to, and their gradients.
 
     Args:
         namespace: The notebook's names.
         met: As for `leaves`.
+        member: Says whether a module has a tensor; its gradient has a better name then.
     """
     found = leaves(_of_users(namespace), met=met)
-    return _named_tensors(found)
+    return _named_tensors(found, member)
 
 
 def in_frames(
-    frames: Iterable[tuple[str, Mapping[str, Any]]], met: Callable[[str, Any], None] | None = None
+    frames: Iterable[tuple[str, Mapping[str, Any]]],
+    met: Callable[[str, Any], None] | None = None,
+    member: Member = _no_member,
 ) -> Iterator[Seen]:
     """Tensors that the variables of running functions lead to: `local x of train()`.
 
@@ -164,24 +183,27 @@ def in_frames(
         frames: What is put behind a name (` of train()`, or nothing) and the variables, innermost
             first.
         met: As for `leaves`.
+        member: As for `in_namespace`.
     """
     budget = Budget(MAX_OF_LOOP)
     found = []
     for where, names in frames:
         before = "local " if where else ""
         named = [(f"{before}{n}", v) for n, v in _of_users(names)]
-        found.append(list(_named_tensors(leaves(named, budget, met), where)))
+        found.append(list(_named_tensors(leaves(named, budget, met), member, where)))
     for seen in reversed(found):  # the innermost name is seen last, and stays
         yield from seen
 
 
-def _named_tensors(found: Iterable[tuple[str, Any]], where: str = "") -> Iterator[Seen]:
+def _named_tensors(
+    found: Iterable[tuple[str, Any]], member: Member, where: str = ""
+) -> Iterator[Seen]:
     for name, tensor in found:
         seen = see(tensor, Category.USER_TENSORS, f"{name}{where}")
         if seen is not None:
             yield seen
         gradient = gradient_of(tensor)
-        if gradient is not None:
+        if gradient is not None and member(tensor) is None:
             seen = see(gradient, Category.GRADIENTS, f"{name}.grad{where}")
             if seen is not None:
                 yield seen

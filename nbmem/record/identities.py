@@ -162,7 +162,9 @@ class IdentityLog:
         """See what this thread's loop calls its tensors: these names end with their function."""
         if self._room():
             others = Others()
-            self._extend(mark, tensors.in_frames(frames.variables(), others.meet), None)
+            self._extend(
+                mark, tensors.in_frames(frames.variables(), others.meet, self._member), None
+            )
             self._extend(mark, others.seen(), None)
 
     def _member(self, parameter: Any) -> tuple[Known, str] | None:
@@ -238,7 +240,9 @@ class IdentityLog:
         self._named = set(self._parameters)
         yield
         others = Others()
-        yield from self._add_in_steps(mark, tensors.in_namespace(namespace, others.meet), None)
+        yield from self._add_in_steps(
+            mark, tensors.in_namespace(namespace, others.meet, self._member), None
+        )
         yield from self._add_in_steps(mark, others.seen(), None)
         for optimizer, known in living(self._optimizers):
             yield from self._add_in_steps(mark, of_optimizer(optimizer, self._member), known)

@@ -177,6 +177,25 @@ def test_evaluation_between_steps_is_inference():
     )
 
 
+def test_a_transform_of_the_data_set_is_no_forward():
+    """torchvision's are modules, and a loader without workers calls them in the loop."""
+    normalize, criterion = nn.LayerNorm(32, elementwise_affine=False), nn.CrossEntropyLoss()
+    model = network()
+    with nbmem.trace("both", namespace={"model": model}) as t:
+        model.cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            x = torch.stack([normalize(torch.zeros(3, 32, 32)) for _ in range(16)]).cuda()
+            y = torch.randint(0, 10, (16,)).cuda()
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+    assert told(t.report()) == (
+        "load input0 zero_grad0 forward0 backward0 optimizer0 "
+        "input1 zero_grad1 forward1 backward1 optimizer1"
+    )
+
+
 def test_checkpointing_shows_as_recompute():
     from torch.utils.checkpoint import checkpoint
 
