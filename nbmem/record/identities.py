@@ -12,6 +12,7 @@ from nbmem.core.interrupts import let_pass
 from nbmem.core.session import Identities, Marks
 from nbmem.probes import frames, modules, tensors
 from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.distributed import buckets_of
 from nbmem.probes.gradients import expected_gradients
 from nbmem.probes.holders.storages import form_of
 from nbmem.probes.optimizers import Others, of_optimizer, parameters_of_optimizer
@@ -86,6 +87,7 @@ class IdentityLog:
             self._learn_module(known, module)
             self._walked[id(module)] = Footprint(module)
             self._add(mark, tensors.of_module(module), known)
+            self._add(mark, buckets_of(module), known)
         shown = self._shown[loop]
         if moved or id(module) not in shown.owners:
             shown.owners.add(id(module))
