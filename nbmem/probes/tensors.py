@@ -116,6 +116,16 @@ def requires_grad(tensor: Any) -> bool:
         return True
 
 
+def version_of(tensor: Any) -> int | None:
+    """How often a tensor was changed in place; None for one of inference mode, which counts not."""
+    torch: Any = loaded_torch()
+    try:
+        return int(torch.Tensor._version.__get__(tensor))  # noqa: SLF001 - documented under its name
+    except Exception as err:  # noqa: BLE001 - as above
+        let_pass(err)
+        return None
+
+
 def of_module(module: Any) -> Iterator[Seen]:
     """The weights and buffers of a module, tied ones once; their names are relative to its own."""
     for category, members in (

@@ -27,6 +27,7 @@ from nbmem.record.met import (
     living,
     state_footprint,
 )
+from nbmem.record.weights import ASKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -99,25 +100,30 @@ class IdentityLog:
         if self._sites.is_new():
             self._variables(mark)
 
-    def gradients(self, mark: int, loop: int, others: Mapping[int, bool]) -> None:
+    def gradients(self, mark: int, loop: int, others: Mapping[int, bool]) -> list[Any]:
         """See the gradients of a thread's parameters: once a backward, so it must be quick.
 
         Args:
             mark: The backward's end.
             loop: The loop that it belongs to.
             others: Loops of other living threads, and whether each is inside of something now.
+
+        Returns:
+            A few of the parameters, which shall not be held.
         """
         if not self._room():
-            return
+            return []
         own = self._shown[loop].parameters
         if loop == self._home:
             own = own | self._named.difference(*(self._shown[o].parameters for o in others))
         for other, busy in others.items():
             own = own - self._shown[other].parameters if busy else own
-        first = len(self._rows)
+        first, asked = len(self._rows), []
         for key in own:
             known = self._parameters.get(key)
             parameter = None if known is None else known.ref()
+            if parameter is not None and len(asked) < ASKED and tensors.requires_grad(parameter):
+                asked.append(parameter)
             gradient = None if parameter is None else tensors.gradient_of(parameter)
             if known is None or gradient is None:
                 continue
@@ -127,6 +133,7 @@ class IdentityLog:
             if seen is not None:
                 self._rows.append((mark, seen, known.owner))
         self.last_gradients = (first, len(self._rows))
+        return asked
 
     def saved(
         self, mark: int, outputs: Iterable[Any], forward: tuple[Any, ...] | None = None
