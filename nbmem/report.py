@@ -94,8 +94,9 @@ class Holding:
     Attributes:
         name: What is known of it (`model.conv1.weight (64, 3, 7, 7) float32`), or None.
         category: Its category.
-        requested: Bytes asked for.
-        block: Bytes taken for it.
+        requested: Bytes asked for: its size, in every view. What the block takes beyond that is
+            the category `rounding`.
+        block: Bytes by which allocated falls when it goes.
         born_in: Phase and step of its birth (`forward, step 0`), or None before the recording.
         line: `file.py:12 in function` that made it, if a stack was taken.
         form: Shape and dtype, where Python showed it: `(64, 3, 7, 7) float32`.
@@ -160,7 +161,7 @@ class HeldGroup:
     Attributes:
         name: What a person knows them by (`model`, `checkpoint`, `Out[12]`), or None.
         category: Their category; None where nobody traced.
-        block: Bytes taken for them.
+        requested: Bytes asked for, as everywhere.
         count: How many there are.
         line: `file.py:12 in function` that made the unnamed, if stacks were taken.
         older: Whether they are activations of a step before the one that failed.
@@ -168,7 +169,7 @@ class HeldGroup:
 
     name: str | None
     category: Category | None
-    block: int
+    requested: int
     count: int
     line: str | None = None
     older: bool = False

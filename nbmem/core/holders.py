@@ -49,7 +49,7 @@ LABELS: dict[HolderKind, str] = {
     HolderKind.GENERATOR: "a local of a suspended generator or coroutine",
     HolderKind.DATALOADER: "a DataLoader's iterator",
     HolderKind.GRAPH: "the graph of a tensor",
-    HolderKind.FRAME: "a local of a function that runs",
+    HolderKind.FRAME: "a local of a function that runs, or the value of a statement",
     HolderKind.THREAD: "a local of another thread",
     HolderKind.MODULE: "a global of an imported module",
     HolderKind.CYCLE: "a reference cycle that nothing else reaches",

@@ -33,7 +33,7 @@ def number_steps(phases: Sequence[Phase]) -> None:
     A pass ends with the last optimizer before one of them steps again (two optimizers, as in a GAN,
     make one pass); without optimizers with each backward, without those with each forward. An
     optimizer that steps only after another one's last step is another loop's, and opens a pass of
-    its own.
+    its own. Updates by hand between the steps of one are an inner loop's (MAML), and end none.
     """
     names = {phase.name for phase in phases}
     closer = next((n for n in ("optimizer", "backward", "forward") if n in names), "inference")
@@ -50,7 +50,7 @@ def number_steps(phases: Sequence[Phase]) -> None:
 
 
 def _pass_ends(phases: Sequence[Phase], closer: str) -> set[int]:
-    closing = [i for i, p in enumerate(phases) if p.name == closer and not p.goes_on]
+    closing = _without_inner(phases, closer)
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for index in closing:
@@ -70,6 +70,14 @@ def _pass_ends(phases: Sequence[Phase], closer: str) -> set[int]:
     if before is not None:
         ends.add(before)
     return ends
+
+
+def _without_inner(phases: Sequence[Phase], closer: str) -> list[int]:
+    """What may end a pass: updates by hand have no key, and may lie inside of another's passes."""
+    closing = [i for i, p in enumerate(phases) if p.name == closer and not p.goes_on]
+    known = [i for i in closing if phases[i].key]
+    between = known and any(known[0] < i < known[-1] and not phases[i].key for i in closing)
+    return known if closer == "optimizer" and between else closing
 
 
 def _follows(key: int, before: int, first: dict[int, int], last: dict[int, int]) -> bool:
@@ -94,7 +102,8 @@ def _heads(phases: Sequence[Phase], ends: set[int]) -> bool:
 def _opens_pass(phases: Sequence[Phase], index: int, closer: str, *, heads: bool) -> bool:
     """Whether a phase after a pass's end begins the next: evaluation in between does not.
 
-    Nor does a forward between the pass and a zero_grad() at the loop's head: a sample is drawn.
+    Nor do forwards between the pass and a zero_grad() at the loop's head, or behind the last one: a
+    sample is drawn, an accuracy is computed with gradients on.
     """
     if phases[index].name == "zero_grad" and not heads:
         return False
@@ -102,9 +111,8 @@ def _opens_pass(phases: Sequence[Phase], index: int, closer: str, *, heads: bool
     if at is None or phases[at].name == "inference":
         return at is not None and closer == "inference"
     if heads and phases[at].name == "forward" and not _has_zero_grad(phases, index, at):
-        behind = _next(phases, at + 1)
-        if behind is None or phases[behind].name == "forward":
-            return behind is not None and not _has_zero_grad(phases, at, behind)
+        backward = next((i for i in range(at, len(phases)) if phases[i].name == "backward"), None)
+        return backward is not None and not _has_zero_grad(phases, at, backward)
     return True
 
 

@@ -66,7 +66,7 @@ def _holdings(
                 holders=storage.holders if storage else (),
             )
         )
-    return tuple(sorted(rows, key=lambda row: -row.block))
+    return tuple(sorted(rows, key=lambda row: -row.requested))
 
 
 def _category(storage: HeldStorage | None) -> Category:

@@ -123,6 +123,7 @@ def _trace(notebook: Notebook, options: CellOptions, title: str, run: Callable[[
     error: BaseException | None = None
     try:
         value = run()
+        insist("name the statement's value", partial(_hand_on, value))
     except BaseException as err:
         error = err
         raise
@@ -135,6 +136,12 @@ def _trace(notebook: Notebook, options: CellOptions, title: str, run: Callable[[
     if trace.interrupted:  # Ctrl-C came while nbmem finished: it was meant for the cell
         raise KeyboardInterrupt
     return value
+
+
+def _hand_on(value: object) -> None:
+    from nbmem.record.recording import hand_on
+
+    hand_on(value)
 
 
 @shell_entry("finish this statement")

@@ -86,6 +86,7 @@ PASSES: tuple[tuple[Category, Callable[[Facts], Mask]], ...] = (
     (Category.BUFFERS, _seen(Category.BUFFERS)),
     (Category.GRADIENTS, _seen(Category.GRADIENTS)),
     (Category.OPTIMIZER_STATE, _seen(Category.OPTIMIZER_STATE)),
+    (Category.COMMUNICATION, _seen(Category.COMMUNICATION)),
     (Category.INPUTS, _given_inputs),
     (Category.WORKSPACE, workspaces),
     (Category.USER_TENSORS, _named),

@@ -10,6 +10,7 @@ import numpy as np
 from nbmem.core.categories import Category
 from nbmem.core.events import Action
 from nbmem.ledger.alike import alike
+from nbmem.ledger.communication import buckets
 from nbmem.ledger.gradients import gradient_names
 from nbmem.ledger.kept import kept
 from nbmem.ledger.phase_map import NOWHERE
@@ -107,6 +108,8 @@ def facts_of(
             texts=names,
         )
     )
+    kept_apart = buckets(allocations, trace.identities, seen.nobody & ~within, born_in, phases)
+    seen.add(Category.COMMUNICATION, *kept_apart)
     counts = ~taken_once(allocations, seen.nobody, count)
     standing = alike(allocations, born_in, phases, within, counts)
     facts = Facts(

@@ -52,7 +52,8 @@ def gradient_names(  # noqa: PLR0913 - the facts as far as they are known then
         of_parameters: Which allocations were seen as gradients of parameters.
         texts: What the identities' names are.
     """
-    listed = np.flatnonzero(identities.addr == 0)
+    unmade = (identities.addr == 0) & (identities.category != Category.COMMUNICATION)
+    listed = np.flatnonzero(unmade)
     within = phases.of(identities.position[listed])
     names: dict[int, str] = {}
     for phase in np.unique(within[within != NOWHERE]).tolist():

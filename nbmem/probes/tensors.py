@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    Member = Callable[[Any], object | None]
+
 MAX_OF_CALL = 256
 """Values that are looked at in what one call of a module is given; this happens at every step."""
 MAX_OF_LOOP = 1_000
@@ -50,6 +52,10 @@ class Seen(NamedTuple):
     name: str
     before: str = ""
     of: Any = None
+
+
+def _no_member(_tensor: Any) -> None:
+    """No module is known to have it."""
 
 
 def see(tensor: Any, category: Category, name: str, *, form: bool = True) -> Seen | None:
@@ -104,6 +110,16 @@ def _read(tensor: Any, attribute: str, otherwise: Any = None) -> Any:
         return otherwise
 
 
+def version_of(tensor: Any) -> int | None:
+    """How often a tensor was changed in place; None for one of inference mode, which counts not."""
+    torch: Any = loaded_torch()
+    try:
+        return int(torch.Tensor._version.__get__(tensor))  # noqa: SLF001 - documented under its name
+    except Exception as err:  # noqa: BLE001 - as above
+        let_pass(err)
+        return None
+
+
 def of_module(module: Any) -> Iterator[Seen]:
     """The weights and buffers of a module, tied ones once; their names are relative to its own."""
     for category, members in (
@@ -136,21 +152,34 @@ def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator
                 yield seen
 
 
+def prepares_data(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a module owns no tensor and is given none on a card: a transform of a data set's."""
+    if any(True for part in (named_parameters, named_buffers) for _ in part(module)):
+        return False
+    named = chain(((f"args[{i}]", a) for i, a in enumerate(args)), kwargs.items())
+    return all(address_of(tensor) is None for _, tensor in leaves(named, Budget(MAX_OF_CALL)))
+
+
 def in_namespace(
-    namespace: Mapping[str, Any], met: Callable[[str, Any], None] | None = None
+    namespace: Mapping[str, Any],
+    met: Callable[[str, Any], None] | None = None,
+    member: Member = _no_member,
 ) -> Iterator[Seen]:
     """Tensors that the notebook's names lead to, and their gradients.
 
     Args:
         namespace: The notebook's names.
         met: As for `leaves`.
+        member: Says whether a module has a tensor; its gradient has a better name then.
     """
-    found = leaves(((n, v) for n, v in list(namespace.items()) if _is_users(n)), met=met)
-    return _named_tensors(found)
+    found = leaves(_of_users(namespace), met=met)
+    return _named_tensors(found, member)
 
 
 def in_frames(
-    frames: Iterable[tuple[str, Mapping[str, Any]]], met: Callable[[str, Any], None] | None = None
+    frames: Iterable[tuple[str, Mapping[str, Any]]],
+    met: Callable[[str, Any], None] | None = None,
+    member: Member = _no_member,
 ) -> Iterator[Seen]:
     """Tensors that the variables of running functions lead to: `local x of train()`.
 
@@ -158,24 +187,27 @@ def in_frames(
         frames: What is put behind a name (` of train()`, or nothing) and the variables, innermost
             first.
         met: As for `leaves`.
+        member: As for `in_namespace`.
     """
     budget = Budget(MAX_OF_LOOP)
     found = []
     for where, names in frames:
         before = "local " if where else ""
-        named = [(f"{before}{n}", v) for n, v in names.items() if _is_users(n)]
-        found.append(list(_named_tensors(leaves(named, budget, met), where)))
+        named = [(f"{before}{n}", v) for n, v in _of_users(names)]
+        found.append(list(_named_tensors(leaves(named, budget, met), member, where)))
     for seen in reversed(found):  # the innermost name is seen last, and stays
         yield from seen
 
 
-def _named_tensors(found: Iterable[tuple[str, Any]], where: str = "") -> Iterator[Seen]:
+def _named_tensors(
+    found: Iterable[tuple[str, Any]], member: Member, where: str = ""
+) -> Iterator[Seen]:
     for name, tensor in found:
         seen = see(tensor, Category.USER_TENSORS, f"{name}{where}")
         if seen is not None:
             yield seen
         gradient = gradient_of(tensor)
-        if gradient is not None:
+        if gradient is not None and member(tensor) is None:
             seen = see(gradient, Category.GRADIENTS, f"{name}.grad{where}")
             if seen is not None:
                 yield seen
@@ -183,14 +215,21 @@ def _named_tensors(found: Iterable[tuple[str, Any]], where: str = "") -> Iterato
 
 def modules_in(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The notebook's modules, by name."""
-    return ((n, v) for n, v in list(namespace.items()) if _is_users(n) and is_module(v))
+    return ((n, v) for n, v in _of_users(namespace) if is_module(v))
 
 
 def optimizers_in(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The notebook's optimizers, by name."""
-    return ((n, v) for n, v in list(namespace.items()) if _is_users(n) and is_optimizer(v))
+    return ((n, v) for n, v in _of_users(namespace) if is_optimizer(v))
 
 
-def _is_users(name: object) -> bool:
-    """Whether a name may be the user's; IPython's `Out` and `_` hold tensors, too."""
-    return type(name) is str and not (name.startswith("__") and name.endswith("__"))
+def _of_users(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What may be the user's own; of IPython's names for a result the one that is typed, `Out`."""
+    results = names.get("Out")
+    aliases = {"_oh", "_", "__", "___"} if type(results) is dict else set()
+    for name, value in list(names.items()):
+        if type(name) is not str or (name.startswith("__") and name.endswith("__")):
+            continue
+        if aliases and (name in aliases or (name[:1] == "_" and name[1:].isdecimal())):
+            continue
+        yield name, value

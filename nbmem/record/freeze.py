@@ -204,7 +204,9 @@ def _phases(recorder: Recorder, devices: Sequence[DeviceTrace]) -> tuple[list[St
     if turns is None:
         return [], main
     gaps = Gaps(device.events, _births(device.events, device.identities))
-    stretches = PhaseBuilder(device.events, device.marks, gaps).build(turns)
+    stretches = PhaseBuilder(device.events, device.marks, gaps).build(
+        turns, updated=recorder.turns.updated_last()
+    )
     return _bounded(recorder, stretches, lost=bool(device.dropped)), main
 
 

@@ -98,14 +98,18 @@ class Gaps:
         first, last = np.searchsorted(self._weights_freed, (start, end))
         return bool(last > first)
 
+    def until_input(self, start: int, end: int) -> int:
+        """Where the next batch ends what began at the start; the end where there is none."""
+        birth = self.first_input(start, end)
+        return end if birth is None else birth
+
     def update(self, start: int, end: int) -> int | None:
         """How far an update of the weights goes that begins at the start; None if there is none.
 
         Tensors as large as gradients are born, most sizes of them, and what has another size does
         not stay. The next batch ends it.
         """
-        birth = self.first_input(start, end)
-        end = end if birth is None else birth
+        end = self.until_input(start, end)
         rows = self._rows(start, end)
         if not len(rows):
             return None

@@ -12,6 +12,7 @@ from nbmem.core.interrupts import let_pass
 from nbmem.core.session import Identities, Marks
 from nbmem.probes import frames, modules, tensors
 from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.distributed import buckets_of
 from nbmem.probes.gradients import expected_gradients
 from nbmem.probes.holders.storages import form_of
 from nbmem.probes.optimizers import Others, of_optimizer, parameters_of_optimizer
@@ -26,6 +27,7 @@ from nbmem.record.met import (
     living,
     state_footprint,
 )
+from nbmem.record.weights import ASKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -86,6 +88,7 @@ class IdentityLog:
             self._learn_module(known, module)
             self._walked[id(module)] = Footprint(module)
             self._add(mark, tensors.of_module(module), known)
+            self._add(mark, buckets_of(module), known)
         shown = self._shown[loop]
         if moved or id(module) not in shown.owners:
             shown.owners.add(id(module))
@@ -97,25 +100,30 @@ class IdentityLog:
         if self._sites.is_new():
             self._variables(mark)
 
-    def gradients(self, mark: int, loop: int, others: Mapping[int, bool]) -> None:
+    def gradients(self, mark: int, loop: int, others: Mapping[int, bool]) -> list[Any]:
         """See the gradients of a thread's parameters: once a backward, so it must be quick.
 
         Args:
             mark: The backward's end.
             loop: The loop that it belongs to.
             others: Loops of other living threads, and whether each is inside of something now.
+
+        Returns:
+            A few of the parameters, which shall not be held.
         """
         if not self._room():
-            return
+            return []
         own = self._shown[loop].parameters
         if loop == self._home:
             own = own | self._named.difference(*(self._shown[o].parameters for o in others))
         for other, busy in others.items():
             own = own - self._shown[other].parameters if busy else own
-        first = len(self._rows)
+        first, asked = len(self._rows), []
         for key in own:
             known = self._parameters.get(key)
             parameter = None if known is None else known.ref()
+            if parameter is not None and len(asked) < ASKED and tensors.requires_grad(parameter):
+                asked.append(parameter)
             gradient = None if parameter is None else tensors.gradient_of(parameter)
             if known is None or gradient is None:
                 continue
@@ -125,6 +133,7 @@ class IdentityLog:
             if seen is not None:
                 self._rows.append((mark, seen, known.owner))
         self.last_gradients = (first, len(self._rows))
+        return asked
 
     def saved(
         self, mark: int, outputs: Iterable[Any], forward: tuple[Any, ...] | None = None
@@ -163,7 +172,9 @@ class IdentityLog:
         """See what this thread's loop calls its tensors: these names end with their function."""
         if self._room():
             others = Others()
-            self._extend(mark, tensors.in_frames(frames.variables(), others.meet), None)
+            self._extend(
+                mark, tensors.in_frames(frames.variables(), others.meet, self._member), None
+            )
             self._extend(mark, others.seen(), None)
 
     def _member(self, parameter: Any) -> tuple[Known, str] | None:
@@ -239,7 +250,9 @@ class IdentityLog:
         self._named = set(self._parameters)
         yield
         others = Others()
-        yield from self._add_in_steps(mark, tensors.in_namespace(namespace, others.meet), None)
+        yield from self._add_in_steps(
+            mark, tensors.in_namespace(namespace, others.meet, self._member), None
+        )
         yield from self._add_in_steps(mark, others.seen(), None)
         for optimizer, known in living(self._optimizers):
             yield from self._add_in_steps(mark, of_optimizer(optimizer, self._member), known)

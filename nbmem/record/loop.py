@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
+
+from nbmem.record.weights import Weights
 
 
 class Loop:
@@ -29,8 +32,35 @@ class Loop:
         self.graph_from = 0  # mark at which the graph of the next backward began
         self.stepped: set[int] = set()
         self.usual = 1  # optimizers of a pass
+        self.calls: Counter[str] = Counter()  # what began, by its kind
+        self.cleared = 0  # how often gradients went that had been computed
+        self.computed = False  # whether there are such
         self.ahead = False  # whether a pass has begun whose optimizer has not stepped yet
+        self.weights = Weights()  # as they were when the last backward was over
         self.inside = False  # whether the pass runs inside its optimizer's step
+
+    def now(self) -> int:
+        """Number of the pass that runs: by optimizers, without them by gradients, else by calls."""
+        if self.stepped:
+            return self.step + self.ahead
+        if self.calls["backward"]:
+            return self.cleared
+        return max(0, (self.calls["forward"] or self.calls["inference"]) - 1)
+
+    def clears(self) -> None:
+        """Gradients go; where no optimizer steps, that ends a pass."""
+        self.cleared += self.computed
+        self.computed = False
+
+    def steps(self, key: int) -> None:
+        """An optimizer steps, or an update by hand (0): its second in a pass begins a new one."""
+        if key in self.stepped:
+            self.step += 1
+            self.usual = len(self.stepped)
+            self.stepped.clear()
+        self.stepped.add(key)
+        self.ahead = False
+        self.weights.forget()
 
     def is_ahead(self) -> bool:
         """Whether what begins now belongs to the next pass."""

@@ -57,8 +57,13 @@ class PhaseBuilder:
         self._called: set[int] = set()  # keys of the modules that were called until now
         self._next: Turn | None = None  # what begins now, or behind zero_grad()
 
-    def build(self, turns: Sequence[Turn]) -> list[Stretch]:
-        """Phases in order of their start, with steps; what runs inside a backward lies in it."""
+    def build(self, turns: Sequence[Turn], *, updated: bool = False) -> list[Stretch]:
+        """Phases in order of their start, with steps; what runs inside a backward lies in it.
+
+        Args:
+            turns: What the hooks told.
+            updated: Whether weights were updated by hand behind the last of them.
+        """
         follows = following(turns)
         for turn, self._next in zip(turns, follows, strict=True):
             in_backward = self._open is not None and self._open.name == "backward"
@@ -68,7 +73,7 @@ class PhaseBuilder:
                 self._begin(turn)
             else:
                 self._end(turn)
-        self._finish()
+        self._finish(updated=updated)
         self._split_first_load()
         number_steps(self._done)
         self._done = joined(self._done)
@@ -113,7 +118,7 @@ class PhaseBuilder:
         for (name, _), begins, ends in zip(pieces, edges, edges[1:], strict=False):
             if name is None:
                 self._done[-1].last, self._done[-1].t1_ns = ends
-            elif ends[0] > begins[0]:
+            elif ends[0] > begins[0] or name == "optimizer":  # it may have allocated nothing
                 self._close_at(Stretch(name, *begins), *ends)
         self._gap = turn.mark
 
@@ -125,6 +130,8 @@ class PhaseBuilder:
         if before in ("backward", "optimizer"):
             made = self._new_weights(start, end) if before == "optimizer" else None
             update = self._gaps.update(start, end if made is None else made[0])
+            if update is None and turn.updated and before == "backward":
+                update = self._gaps.until_input(start, end)
             if update is not None:  # behind an optimizer that of an average, a target network
                 pieces, at = [("optimizer" if before == "backward" else None, start)], update
         if before and self._follows("backward") and turn.kind in ("zero_grad", "backward"):
@@ -205,7 +212,7 @@ class PhaseBuilder:
         elif self._nested and self._nested[-1].last < 0:
             self._nested[-1].last, self._nested[-1].t1_ns = self._place(turn.mark)
 
-    def _finish(self) -> None:
+    def _finish(self, *, updated: bool) -> None:
         final = len(self._marks) - 1
         if self._open is not None:
             self._close(final)
@@ -217,6 +224,8 @@ class PhaseBuilder:
             update = self._gaps.update(start[0], end[0])
             if update is not None:
                 self._close_at(Stretch("optimizer", *start), update, self._time_of(update))
+            elif updated:
+                self._close_at(Stretch("optimizer", *start), *end)
 
     def _split_first_load(self) -> None:
         """The first forward without a module ends what seemed to be load; the next ones show it."""

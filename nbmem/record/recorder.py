@@ -57,7 +57,7 @@ class Recorder:
     Args:
         device: The one card to trace; None for every card that torch uses.
         stacks: Take a Python stack at each allocation.
-        namespace: The notebook's names, read at the start and the end only; None for none.
+        namespace: The notebook's names (`names`), read at both ends only; None for none.
         virtual: Whether a virtual GPU answers (for the session's device info).
         limits: Asked at the end what the card could not do as a real one would, in sentences.
         max_events: Size of the history's ring.
@@ -96,7 +96,7 @@ class Recorder:
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
         self.held: Walk | None = None
         self.facts: dict[str, Any] = {}
-        self._namespace = {} if namespace is None else namespace  # an empty one may fill
+        self.names = {} if namespace is None else namespace  # an empty one may fill
         self._hooks = TrainingHooks(self.turns, self.lost)
         self._deafen: Callable[[], None] | None = None
         self.to_release: list[tuple[str, Callable[[], None]]] = []
@@ -171,7 +171,7 @@ class Recorder:
             begin()
 
     def _listen(self) -> None:
-        self._deafen = oom.listen(self.refusals.append, self._namespace, self.lost)
+        self._deafen = oom.listen(self.refusals.append, self.names, self.lost)
 
     def _stop_listening(self) -> None:
         if self._deafen is not None:
@@ -198,9 +198,7 @@ class Recorder:
         if not matters(self.marks, self.identities):
             return
         mark = len(self.marks.t_ns) - 1
-        pieces = walk_in_pieces(
-            self._namespace, met=lambda found: self.identities.saved(mark, found)
-        )
+        pieces = walk_in_pieces(self.names, met=lambda found: self.identities.saved(mark, found))
         while self.held is None:
             with self.turns.alone():
                 try:
@@ -301,9 +299,9 @@ class Recorder:
         """See what the notebook names, as far as no other thread may be using it."""
         if initialized_torch() is None:
             return
-        self.identities.name(self._namespace)
+        self.identities.name(self.names)
         mark = len(self.marks.t_ns) - 1
-        seen = self.identities.everything(mark, self._namespace, self.turns.home())
+        seen = self.identities.everything(mark, self.names, self.turns.home())
         while True:
             with self._alone(when) as alone:
                 if not alone or next(seen, _OVER) is _OVER:

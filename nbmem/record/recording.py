@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from nbmem.core.entry import entry, lost_sentence
 from nbmem.core.faults import error_of
 from nbmem.core.interrupts import held_back
+from nbmem.probes.holders.places import VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,7 +155,8 @@ class Recording:
         if self._looking is not None:
             self._looking.close()  # type: ignore[attr-defined]
         self._looking = None
-        if not self.runs:
+        if not self.runs and self.recorder is not None:
+            self.recorder.names = {}  # the collector may be slow to come
             self.recorder = None
 
     def take_interrupt(self) -> None:
@@ -164,6 +166,13 @@ class Recording:
     def lost(self, part: str, err: BaseException) -> None:
         """Keep what went wrong."""
         self.faults.append(lost_sentence(part, err))
+
+
+def hand_on(value: object) -> None:
+    """Count a traced statement's value among the notebook's names: no variable has it yet."""
+    recorder = _running[0].recorder if _running else None
+    if recorder is not None and value is not None:
+        recorder.names = {**recorder.names, VALUE: value}
 
 
 def running() -> Recording | None:

@@ -38,14 +38,16 @@ class Turn:
         key: Tells one module or optimizer from another.
         closure: Whether an optimizer's step begins inside which forward and backward run.
         thread: Number of the loop; of a recomputation, of the one that waits for the engine.
+        updated: Whether the weights were updated by hand just before.
     """
 
     kind: Kind
     begins: bool
     mark: int
-    key: int
+    key: int = 0
     closure: bool = False
     thread: int = 0
+    updated: bool = False
 
 
 class TurnLog:
@@ -90,7 +92,7 @@ class TurnLog:
         """
         if not self.turns or self._last is None:
             return None
-        return self._last.step + self._last.ahead
+        return self._last.now()
 
     def names(self) -> dict[int, str]:
         """Names of the threads that were heard, by their loops' numbers."""
@@ -147,11 +149,22 @@ class TurnLog:
             self._identities.begin_loop(loop.number)
         return loop
 
-    def _turn(
-        self, loop: Loop, kind: Kind, *, begins: bool, key: int = 0, closure: bool = False
-    ) -> int:
+    def updated_last(self) -> bool:
+        """Whether this thread's weights were updated by hand since its last backward."""
+        loop: Loop | None = getattr(self._mine, "loop", None)
+        return loop is not None and loop.weights.changed()
+
+    def _updated(self, loop: Loop) -> bool:
+        """The same before a turn; it counts as the step of an optimizer."""
+        if loop.busy == "backward" or not loop.weights.changed():
+            return False
+        loop.steps(0)
+        return True
+
+    def _turn(self, loop: Loop, kind: Kind, *, begins: bool, **more: Any) -> int:
         mark = self._marks.take()
-        self.turns.append(Turn(kind, begins, mark, key, closure, loop.number))
+        loop.calls[kind] += begins
+        self.turns.append(Turn(kind, begins, mark, thread=loop.number, **more))
         if len(self.turns) >= MAX_TURNS:
             self.dropped += MAX_TURNS // 2
             del self.turns[: MAX_TURNS // 2]
@@ -182,7 +195,7 @@ class TurnLog:
             if in_backward:
                 self._turn(loop, "recompute", begins=True)
                 return
-            loop.busy = "forward"
+            loop.busy, updated = "forward", self._updated(loop)
             kind: Kind = "forward" if grad else "inference"
             if loop.phase == "forward" and (not grad or id(module) != loop.root):
                 return  # a part of the forward that runs: a criterion, a second network, a teacher
@@ -191,7 +204,7 @@ class TurnLog:
             loop.root = id(module)
             loop.phase = kind
             loop.ahead = loop.is_ahead()
-            loop.graph_from = self._turn(loop, kind, begins=True, key=loop.root)
+            loop.graph_from = self._turn(loop, kind, begins=True, key=loop.root, updated=updated)
 
     def forward_ends(
         self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool
@@ -215,9 +228,10 @@ class TurnLog:
         with self._heard() as loop:
             if loop is None:
                 return
+            updated = self._updated(loop)
             loop.phase = loop.busy = "backward"
             loop.ahead = loop.is_ahead()
-            mark = self._turn(loop, "backward", begins=True)
+            mark = self._turn(loop, "backward", begins=True, updated=updated)
             forward = (loop.root, *self._marks.growth(loop.graph_from, mark))
             self._identities.saved(mark, outputs, forward)
 
@@ -228,7 +242,9 @@ class TurnLog:
                 return
             loop.phase, loop.busy = "optimizer" if loop.inside else None, None
             loop.graph_from = self._turn(loop, "backward", begins=False)
-            self._identities.gradients(loop.graph_from, loop.number, self._others(loop))
+            mine = self._identities.gradients(loop.graph_from, loop.number, self._others(loop))
+            loop.weights.look(mine)
+            loop.computed = True
 
     def optimizer_begins(self, optimizer: Any, *, closure: bool) -> None:
         """An optimizer steps."""
@@ -240,12 +256,8 @@ class TurnLog:
                 return
             loop.phase = "optimizer"
             loop.busy = None if closure else "optimizer"
-            if id(optimizer) in loop.stepped:  # its second step: a new pass of the loop
-                loop.step += 1
-                loop.usual = len(loop.stepped)
-                loop.stepped.clear()
-            loop.stepped.add(id(optimizer))
-            loop.ahead, loop.inside = False, closure
+            loop.steps(id(optimizer))
+            loop.inside = closure
             self._identities.meet(optimizer, loop.number)
             self._turn(loop, "optimizer", begins=True, key=id(optimizer), closure=closure)
 
@@ -265,8 +277,10 @@ class TurnLog:
         """Gradients are about to go."""
         with self._heard() as loop:
             if loop is not None:
+                updated = self._updated(loop)
+                loop.clears()
                 loop.phase = loop.phase if loop.busy == "backward" else "zero_grad"
-                self._turn(loop, "zero_grad", begins=True)
+                self._turn(loop, "zero_grad", begins=True, updated=updated)
 
     def zero_grad_ends(self) -> None:
         """Gradients are gone or zero."""

@@ -21,6 +21,7 @@ _GROUNDS = {
     "simulated": "tried in the simulator",
     "estimated": "estimated, then tried in the simulator",
 }
+HOLDERS = "Largest holders, by requested bytes"
 _MOST_ELSEWHERE = 5
 
 
@@ -133,8 +134,8 @@ def render_oom(ooms: Sequence[Autopsy], width: int = 100) -> str:
     if held := ledger(chief):
         parts.append(_table("The card at that moment", [(c.label, n) for c, n in held]))
     if chief.holders:
-        lines = [(holder(held), held.block) for held in chief.holders]
-        parts.append(_table("Largest holders", lines))
+        lines = [(holder(held), held.requested) for held in chief.holders]
+        parts.append(_table(HOLDERS, lines))
     if chief.remedies:
         parts.append("Would have sufficed")
         for number, remedy in enumerate(chief.remedies, 1):

@@ -72,12 +72,12 @@ def _tables(autopsy: Autopsy) -> list[Markup]:
         scale = max((count for category, count in held if category in PROCESS), default=1)
         tables.append(_table("The card", [_category(*row, scale) for row in held]))
     if autopsy.holders:
-        largest = max(group.block for group in autopsy.holders)
+        largest = max(group.requested for group in autopsy.holders)
         body = [
-            _bar_row(group.category, oom.holder(group), group.block, largest)
+            _bar_row(group.category, oom.holder(group), group.requested, largest)
             for group in autopsy.holders
         ]
-        tables.append(_table("Largest holders", body))
+        tables.append(_table(oom.HOLDERS, body))
     return tables
 
 

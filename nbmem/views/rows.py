@@ -211,9 +211,14 @@ class Alike:
     held: Holding
     count: int
 
+    @property
+    def size_of_all(self) -> int:
+        """Requested bytes, as the ledger counts them: rounding is a line of its own."""
+        return self.held.requested * self.count
+
     def size(self) -> str:
         """`98.0 MiB`, or `8 x 98.0 MiB`."""
-        one = format_bytes(self.held.block)
+        one = format_bytes(self.held.requested)
         return one if self.count == 1 else f"{self.count} x {one}"
 
 
@@ -226,7 +231,7 @@ def alike(holdings: Sequence[Holding]) -> list[Alike]:
         Alike(held=kind if len(set(members)) > 1 else members[0], count=len(members))
         for kind, members in kinds.items()
     ]
-    return sorted(found, key=lambda row: -row.held.block * row.count)
+    return sorted(found, key=lambda row: -row.size_of_all)
 
 
 def _without_numbers(held: Holding) -> Holding:
@@ -236,6 +241,7 @@ def _without_numbers(held: Holding) -> Holding:
 
 def holdings_title(shown: Sequence[Alike], report: Report) -> str:
     """How much of what was recorded a table of holdings shows."""
-    bytes_shown = sum(row.held.block * row.count for row in shown)
+    bytes_shown = sum(row.size_of_all for row in shown)
     share = wording.percent(bytes_shown, report.peak.allocated)
-    return f"Largest holdings at the peak: {format_bytes(bytes_shown)}, {share} of allocated"
+    size = format_bytes(bytes_shown)
+    return f"Largest holdings at the peak: {size} requested, {share} of allocated"

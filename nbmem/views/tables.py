@@ -145,7 +145,7 @@ def holdings(report: Report) -> list[Markup]:
     shown = alike(report.holdings)[:MOST_HOLDINGS]
     head = element(
         "tr",
-        element("th", "bytes", scope="col", style=style.HEAD),
+        element("th", "requested", scope="col", style=style.HEAD),
         *(
             element("th", name, scope="col", style=style.HEAD_TEXT)
             for name in ("category", "what", "born in", "line")

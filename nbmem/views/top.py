@@ -51,7 +51,7 @@ def render_top_html(holdings: Sequence[Holding], most: int, card: str) -> str:
     names = ("category", "what", "shape and dtype", "also held by", "line")
     head = element(
         "tr",
-        element("th", "bytes", scope="col", style=style.HEAD),
+        element("th", "requested", scope="col", style=style.HEAD),
         *(element("th", name, scope="col", style=style.HEAD_TEXT) for name in names),
     )
     table = element(
@@ -81,9 +81,9 @@ def _row(row: Alike) -> Markup:
 
 
 def _title(shown: Sequence[Alike], holdings: Sequence[Holding], card: str) -> str:
-    part = sum(row.held.block * row.count for row in shown)
+    part = sum(row.size_of_all for row in shown)
     whole = sum(held.block for held in holdings)
-    return f"{card}: {format_bytes(part)} of {format_bytes(whole)} allocated now"
+    return f"{card}: {format_bytes(part)} requested of {format_bytes(whole)} allocated now"
 
 
 def _what(held: Holding) -> str:

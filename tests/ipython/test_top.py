@@ -71,10 +71,10 @@ def test_each_storage_is_one_row_with_its_category_and_holders(top):
 def test_the_table(top):
     _, said = top("x = torch.zeros(3 << 18, device='cuda'); y = {'view': x[1:]}; small = x[:9] + 1")
     assert said == (
-        "Card 0: 3.0 MiB of 3.0 MiB allocated now\n"
+        "Card 0: 3.0 MiB requested of 3.0 MiB allocated now\n"
         "  3.0 MiB  user tensors  x (786432,) float32\n"
         "                         also held by y['view']\n"
-        "    512 B  user tensors  small (9,) float32\n"
+        "     36 B  user tensors  small (9,) float32\n"
     )
     _, said = top("", "1")
     assert "small" not in said

@@ -87,7 +87,7 @@ def test_the_ledger_of_that_moment_is_the_card_and_its_free_bytes_are_the_driver
     saved, unsaved = (h for h in autopsy.holders if h.category is Category.ACTIVATIONS)
     assert (saved.name, saved.count) == ("saved by model", 26)
     assert (unsaved.name, unsaved.count) == (None, 1)
-    assert saved.block == 26 * unsaved.block == 26 * 30_000 * WIDTH * 4
+    assert saved.requested == 26 * unsaved.requested == 26 * 30_000 * WIDTH * 4
     assert any(held.name == "model" for held in autopsy.holders)
 
 

@@ -50,7 +50,7 @@ def test_the_error_of_a_limited_process(recorded):
 def test_what_lives_only_for_the_failure_is_gone_when_its_frames_are(recorded):
     session, marks = recorded("oom")
     (autopsy,) = build_report(session).ooms
-    held = sum(group.block for group in autopsy.holders)
+    held = sum(group.requested for group in autopsy.holders)
     assert held <= autopsy.allocated
     assert autopsy.allocated - marks["frames gone"]["allocated"] == 1217925120
     assert marks["frames gone"]["allocated"] == marks["load"]["allocated"]

@@ -353,3 +353,18 @@ def test_looking_into_objects_runs_nothing_of_theirs_and_holds_nothing():
     names.clear()
     gc.collect()
     assert torch.cuda.memory_allocated() == before - 3 * MIB
+
+
+def test_a_gradient_is_its_modules_though_a_list_has_the_parameter():
+    def cell():
+        model = nn.Linear(512, 1024, bias=False, device="cuda")
+        params = list(model.parameters())
+        for _ in range(3):
+            loss = model(rows()).square().mean()  # the gradient of the pass before still lives
+            model.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                params[0].sub_(0.1 * params[0].grad)
+
+    kept = in_step(books_of(cell), "backward", 1)
+    assert kept["Linear.weight.grad (1024, 512) float32", C.GRADIENTS] == 2 * MIB

@@ -260,6 +260,32 @@ def test_a_sample_that_is_drawn_behind_a_step_belongs_to_it():
     assert told(loop.phases()) == ("load " + names.format(0) + names.format(1)).strip()
 
 
+def test_an_accuracy_with_gradients_on_belongs_to_the_step_before_it():
+    loop = Loop().take(9)
+    for _ in range(2):
+        loop.take(is_input=True).around("zero_grad", 0).forward().backward().step().forward()
+        loop.take(is_input=True).forward().take(is_input=True).forward()  # an evaluation, too
+    names = (
+        "input{0} zero_grad{0} forward{0} backward{0} optimizer{0} forward{0} "
+        "input{0} forward{0} input{0} forward{0} "
+    )
+    assert told(loop.phases()) == ("load " + names.format(0) + names.format(1)).strip()
+
+
+def test_updates_of_an_inner_loop_end_no_step():
+    loop = Loop().take(70, is_weight=True).take(80, is_weight=True)
+    for _ in range(2):  # MAML's: one optimizer, and fast weights by hand
+        loop.around("zero_grad", 0)
+        for _ in range(2):
+            loop.take(is_input=True).forward().turn("backward", begins=True)
+            loop.take(70).take(80).turn("backward", begins=False)
+            loop.take(70).take(80)
+        loop.take(is_input=True).forward().backward().step()
+    inner = "forward{0} backward{0} optimizer{0} "
+    once = "zero_grad{0} input{0} " + inner + "input{0} " + inner + "input{0} " + inner
+    assert told(loop.phases()) == ("load " + once.format(0) + once.format(1)).strip()
+
+
 def test_zero_grad_behind_the_last_step_but_before_an_evaluation_ends_the_step():
     loop = Loop().take(9).around("zero_grad", 0)
     for _ in range(2):  # transformers.Trainer's

@@ -191,6 +191,85 @@ def test_evaluation_between_steps_is_inference():
     )
 
 
+@pytest.mark.parametrize("zero_grad_at", ["head", "tail"])
+def test_an_update_by_hand_that_allocates_nothing_is_an_optimizers(zero_grad_at):
+    model, live = network().cuda(), []
+    with nbmem.trace("hand", namespace={"model": model}) as t:
+        turns = nbmem.running_recorder().turns
+        for _ in range(3):
+            x, y = batch()
+            if zero_grad_at == "head":
+                model.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            live.append(turns.step_now())
+            loss.backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.add_(p.grad, alpha=-0.1)
+            if zero_grad_at == "tail":
+                model.zero_grad()
+    once = "input{0} zero_grad{0} forward{0} backward{0} optimizer{0} "
+    if zero_grad_at == "tail":
+        once = "input{0} forward{0} backward{0} optimizer{0} zero_grad{0} "
+    report = t.report()
+    assert told(report) == "".join(once.format(i) for i in range(3)).strip()
+    assert live == [0, 1, 2]
+    (first, *_) = rows(report, "optimizer")
+    assert first.peak_allocated == first.allocated_before
+    assert rows(report, "input")[1].ledger_at_end[C.INPUTS] >= bytes_of(batch())
+
+
+def test_loops_without_an_optimizer_count_as_the_report_does():
+    model, steps = nn.Linear(8, 8).cuda(), []
+    with nbmem.trace("cell", namespace={"model": model}) as trace:
+        turns = nbmem.running_recorder().turns
+        for _ in range(3):
+            with torch.no_grad():
+                model(torch.ones(2, 8, device="cuda"))
+            steps.append(turns.step_now())
+    assert steps == [p.step for p in trace.report().phases if p.name == "inference"] == [0, 1, 2]
+    steps.clear()
+    with nbmem.trace("cell", namespace={"model": model}) as trace:
+        turns = nbmem.running_recorder().turns
+        for _ in range(3):
+            model.zero_grad()
+            model(torch.ones(2, 8, device="cuda")).sum().backward()
+            for p in model.parameters():
+                p.data.add_(p.grad, alpha=-0.1)
+            steps.append(turns.step_now())
+    assert steps == [p.step for p in trace.report().phases if p.name == "backward"] == [0, 1, 2]
+
+
+def test_gradients_that_are_only_looked_at_update_nothing():
+    model = network().cuda()
+    with nbmem.trace("saliency", namespace={"model": model}) as t:
+        for _ in range(2):
+            x = batch()[0].requires_grad_()
+            model(x).sum().backward()
+            x.grad.abs_()
+            model.zero_grad()
+    assert not rows(t.report(), "optimizer")
+
+
+def test_a_transform_of_the_data_set_is_no_forward():
+    """torchvision's are modules, and a loader without workers calls them in the loop."""
+    normalize, criterion = nn.LayerNorm(32, elementwise_affine=False), nn.CrossEntropyLoss()
+    model = network()
+    with nbmem.trace("both", namespace={"model": model}) as t:
+        model.cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            x = torch.stack([normalize(torch.zeros(3, 32, 32)) for _ in range(16)]).cuda()
+            y = torch.randint(0, 10, (16,)).cuda()
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+    assert told(t.report()) == (
+        "load input0 zero_grad0 forward0 backward0 optimizer0 "
+        "input1 zero_grad1 forward1 backward1 optimizer1"
+    )
+
+
 def test_checkpointing_shows_as_recompute():
     from torch.utils.checkpoint import checkpoint
 

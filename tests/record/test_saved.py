@@ -106,8 +106,8 @@ def test_a_forward_that_dies_is_named_by_those_that_did_not(card):
         with pytest.raises(torch.OutOfMemoryError):
             model(x)
         handle.remove()
-    blocks = {group.name: group.block for group in trace.report().ooms[0].holders}
-    assert blocks["saved by Net"] == 3 * 4 * ROW + 2 * 512  # and the batch's mean and deviation
+    blocks = {group.name: group.requested for group in trace.report().ooms[0].holders}
+    assert blocks["saved by Net"] == 3 * 4 * ROW + 2 * 64  # and the batch's mean and deviation
 
 
 def test_what_lives_at_the_end_is_named_by_its_graph_without_a_backward():

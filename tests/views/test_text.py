@@ -40,7 +40,7 @@ forward       0  10.0 ms  +301.5 MiB  401.5 MiB  401.5 MiB  420.0 MiB
 backward      0  20.0 ms  -201.0 MiB  551.5 MiB  200.5 MiB  560.0 MiB  <- peak
 optimizer     0   2.0 ms  +200.0 MiB  400.5 MiB  400.5 MiB  560.0 MiB
 
-Largest holdings at the peak: 39.8 MiB, 7.2% of allocated
+Largest holdings at the peak: 39.8 MiB requested, 7.2% of allocated
   32.0 MiB  workspace  unnamed, born in forward, step 0
    7.8 MiB  weights    model.fc.weight (1000, 2048) float32
 """
@@ -212,5 +212,5 @@ def test_holdings_that_nothing_tells_apart_share_a_line():
     report = replace(sample.cnn(), holdings=(big, big, small, big))
     text = render_text(report)
     assert "  3 x 98.0 MiB  activations  layer1.0.conv3" in text
-    assert "Largest holdings at the peak: 326.0 MiB, 28% of allocated" in text
+    assert "Largest holdings at the peak: 326.0 MiB requested, 28% of allocated" in text
     assert text.count("layer1.0.conv3") == 1

@@ -12,7 +12,7 @@ const MOST = 100;
 type Column = 'requested' | 'category' | 'name' | 'shape' | 'dtype' | 'born_in' | 'line';
 
 const COLUMNS: readonly (readonly [Column, string])[] = [
-  ['requested', 'bytes'],
+  ['requested', 'requested'],
   ['category', 'category'],
   ['name', 'what'],
   ['shape', 'shape'],

@@ -70,7 +70,7 @@ def groups(case: Case) -> list[Group]:
             held=HeldGroup(
                 name=root,
                 category=category,
-                block=int(a.block[rows].sum()),
+                requested=int(a.requested[rows].sum()),
                 count=len(rows),
                 line=line,
                 older=older,
@@ -80,7 +80,7 @@ def groups(case: Case) -> list[Group]:
         )
         for (root, category, line, older, free), rows in found.items()
     ]
-    return sorted(made, key=lambda group: -group.held.block)
+    return sorted(made, key=lambda group: -group.held.requested)
 
 
 def _held_at_the_end(case: Case) -> dict[int, tuple[str | None, str | None]]:

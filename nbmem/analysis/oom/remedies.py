@@ -88,9 +88,10 @@ def _names(trial: Trial) -> Iterator[Finding]:
         )
         if group.free is not None and needless:
             named.setdefault(group.free, []).append(group)
-    sizes = {name: sum(group.held.block for group in mine) for name, mine in named.items()}
+    rows = {name: np.concatenate([group.rows for group in mine]) for name, mine in named.items()}
+    sizes = {name: trial.bytes_of(mine) for name, mine in rows.items()}
     for name in sorted(named, key=sizes.__getitem__):
-        freed = np.concatenate([group.rows for group in named[name]])
+        freed = rows[name]
         if served_now(trial.case, freed=freed):
             size, what = sizes[name], name
             if name in _FREE_WORDS:

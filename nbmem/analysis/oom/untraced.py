@@ -82,10 +82,10 @@ def _holders(storages: Sequence[HeldStorage]) -> tuple[HeldGroup, ...]:
     for held in storages:
         sizes.setdefault(held.holders[0].root, []).append(held.size)
     found = [
-        HeldGroup(name=root, category=None, block=sum(mine), count=len(mine))
+        HeldGroup(name=root, category=None, requested=sum(mine), count=len(mine))
         for root, mine in sizes.items()
     ]
-    return tuple(sorted(found, key=lambda group: -group.block)[:LARGEST])
+    return tuple(sorted(found, key=lambda group: -group.requested)[:LARGEST])
 
 
 def _reason(

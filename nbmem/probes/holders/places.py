@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 OUT = "Out"
 """The root of all that IPython keeps of results: `%nbmem free out` lets go of it together."""
 _RESULTS = ("_", "__", "___")
+VALUE = "the statement's value"
+"""Stands among the notebook's names for what a traced statement returns and nobody holds yet."""
 _NOT_USERS = (*FOREIGN, "asyncio", "threading", "runpy", "nbclient", "concurrent", "pytest")
 
 
@@ -82,7 +84,8 @@ def _names(namespace: Mapping[str, Any]) -> Iterator[Place]:
     for name, value in list(namespace.items()):
         if type(name) is not str or name in hidden or (name[:2] == name[-2:] == "__"):
             continue
-        yield from _named(HolderKind.NAME, name, name, value)
+        kind = HolderKind.FRAME if name == VALUE else HolderKind.NAME
+        yield from _named(kind, name, name, value)
 
 
 def _named(kind: HolderKind, root: str, label: str, value: Any) -> Iterator[Place]:
@@ -198,7 +201,8 @@ def module_of(frame: FrameType) -> str:
 
 def _modules(namespace: Mapping[str, Any]) -> Iterator[Place]:
     """Globals of the user's own modules."""
-    begun = {id(namespace)}  # a module may have two names, as a script has
+    # A module may have two names, as a script has; what is looked at may be a copy of a shell's.
+    begun = {id(namespace), id(getattr(running_shell(), "user_ns", None))}
     for name, module in list(sys.modules.items()):
         if _is_users_module(module):
             inside = module_namespace(module)

@@ -99,7 +99,7 @@ def _oom(autopsy: Autopsy) -> dict[str, Any]:
             {
                 "name": held.name or held.line,
                 "category": None if held.category is None else held.category.key,
-                "bytes": held.block,
+                "bytes": held.requested,
                 "tensors": held.count,
             }
             for held in autopsy.holders

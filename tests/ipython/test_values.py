@@ -1,0 +1,72 @@
+"""What a cell or a traced statement gives back has a name, whoever holds it by then."""
+
+import gc
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="there is nothing to name without torch")
+
+from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
+
+import nbmem  # noqa: E402
+from nbmem import virtual  # noqa: E402
+from nbmem.core.categories import Category  # noqa: E402
+
+LARGE, SMALL = 1 << 20, 1 << 10
+"""Floats; the heap is looked at for a MiB only."""
+
+
+@pytest.fixture
+def shell():
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    with virtual.activated("H100 80GB"):
+        nbmem.load_ipython_extension(shell)
+        shell.run_cell("import torch")
+        yield shell
+        shell.reset(new_session=False)
+        nbmem.unload_ipython_extension(shell)
+        InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def traced(shell, tmp_path):
+    def traced(code):
+        shell.run_cell(code, store_history=True)
+        shell.run_cell(f"%nbmem save {tmp_path / 'cell.nbmem'}")
+        return named(nbmem.open(tmp_path / "cell.nbmem").report())
+
+    return traced
+
+
+def named(report):
+    return {held.name: (held.category, held.requested) for held in report.holdings}, report
+
+
+@pytest.mark.parametrize("count", [LARGE, SMALL])
+def test_a_statements_value_is_named(traced, count):
+    made = f"torch.ones({count}, device='cuda')"
+    name = f"the statement's value ({count},) float32"
+    found, report = traced(f"%memtrace {made}")
+    assert found == {name: (Category.USER_TENSORS, 4 * count)}
+    assert report.ledger_at_end[Category.UNKNOWN] == 0
+    found, _ = traced(f"x = %memtrace {{'a': [{made}]}}")
+    assert found[f"the statement's value['a'][0] ({count},) float32"][1] == 4 * count
+    assert f"Out[1] ({count},) float32" in found, "as one types it, not _oh[1]"
+
+
+def test_a_cells_last_value_is_its_out(traced):
+    found, _ = traced(f"%%memtrace\ntorch.ones({SMALL}, device='cuda')")
+    assert found == {f"Out[1] ({SMALL},) float32": (Category.USER_TENSORS, 4 * SMALL)}
+
+
+def test_a_value_that_nobody_takes_goes_when_the_report_is_there(shell):
+    gc.disable()
+    try:
+        shell.user_ns["seen"] = seen = []
+        shell.user_ns["keep"] = lambda t: seen.append(weakref.ref(t)) or t
+        shell.run_cell("%memtrace keep(torch.ones(9, device='cuda'))\n2", store_history=True)
+        assert seen[0]() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,47 @@
+"""DDP's buckets in a recording of a real card: those to the byte, and none by a sum that is off."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from nbmem.core.categories import Category
+from nbmem.core.session import Identities
+from nbmem.ledger.books import Books
+from tests.recorded import load, session_of
+
+RESNET50 = 4 * 25_557_032
+"""Bytes of its parameters, and so of its gradients."""
+
+
+@pytest.fixture(scope="module")
+def session():
+    return session_of(load("ddp_resnet50_b32_sgdm"))
+
+
+def claimed(session, total):
+    """Bytes of what is communication when the owner's parameters are so large."""
+    (trace,) = session.devices
+    seen = trace.identities
+    more = {"position": 0, "addr": 0, "size": total, "category": Category.COMMUNICATION, "name": 0}
+    columns = {
+        name: np.append(getattr(seen, name), np.array(value, getattr(seen, name).dtype))
+        for name, value in more.items()
+    }
+    names = ("model: gradients' buckets", *session.names[1:])
+    told = replace(trace, identities=Identities(**columns))
+    books = Books(replace(session, devices=(told,), names=names))
+    rows = np.flatnonzero(books.category == Category.COMMUNICATION)
+    assert {books.name(row) for row in rows.tolist()} <= {names[0]}
+    return books.followed.allocations.requested[rows].tolist()
+
+
+def test_the_bucket_of_the_first_pass_and_those_of_the_rest(session):
+    rebuilt = [8_196_000, 31_502_336, 26_255_360, 26_550_272, 9_724_160]
+    assert claimed(session, RESNET50) == [RESNET50, *rebuilt]
+    assert sum(rebuilt) == RESNET50
+
+
+def test_what_is_a_byte_larger_or_smaller_is_none(session):
+    assert claimed(session, RESNET50 + 4) == []
+    assert claimed(session, RESNET50 - 4) == []
