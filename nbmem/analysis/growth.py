@@ -21,20 +21,19 @@ FEWEST_STEPS = 3
 """Ends of steps that must be compared: two differences, so that one jump is no growth."""
 
 NEARLY_EVERY = 0.75
-"""Part of the steps in which it must grow: where an evaluation lies between two of them, what was
-made behind the first one's end counts to the second."""
+"""Part of the steps in which it must grow: what is kept may be left out now and then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Something of which more is left at the end of nearly every step, and never less.
+    """Something of which more lives at the update of nearly every step, and never less.
 
     Attributes:
         account: Who holds it and what made it.
         slope: Bytes that it grows by in a step (the median of the steps compared).
         steps: How many steps were compared.
-        first: Bytes at the end of the first of them.
-        last: Bytes at the end of the last.
+        first: Bytes at the update of the first of them.
+        last: Bytes at the update of the last.
     """
 
     account: Account
@@ -50,7 +49,7 @@ def growth(books: Books) -> tuple[Growth, ...]:
     The first step is left out: it makes the gradients, the optimizer's state and the workspaces.
     What a step makes once and the next one replaces does not grow.
     """
-    ends = step_ends(books)[1:]
+    ends = _updates(books)[1:]
     if len(ends) < FEWEST_STEPS:
         return ()
     a = books.followed.allocations
@@ -94,11 +93,26 @@ def _by_holder(found: list[Account], index: Ints) -> tuple[list[Account], Ints]:
     return kept, place[index]
 
 
-def step_ends(books: Books) -> Ints:
-    """The position at which each step ends, ascending."""
+def _updates(books: Books) -> Ints:
+    """Where each step's last optimizer ended; the steps' own ends where none ever stepped.
+
+    A step's own end moves: where an evaluation follows, it ends behind that, and what the loop
+    keeps counts to it; where none does, to the next. The update is in the same place in all.
+    """
+    updates = step_ends(books, "optimizer")
+    return updates if len(updates) else step_ends(books)
+
+
+def step_ends(books: Books, name: str | None = None) -> Ints:
+    """The position at which each step ends, ascending.
+
+    Args:
+        books: The card's books.
+        name: Only phases of this name count, and steps that have one; None for all.
+    """
     device = books.session.devices.index(books.trace)
     ends: dict[int, int] = {}
     for span in books.session.spans:
-        if span.kind == "phase" and span.step is not None:
+        if span.kind == "phase" and span.step is not None and name in (None, span.name):
             ends[span.step] = max(ends.get(span.step, 0), span.last[device])
     return np.array([ends[step] for step in sorted(ends)], np.int64)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.categories import Category
 from nbmem.report import Finding
-from nbmem.tips.naming import typed
+from nbmem.analysis.program import typed
 from nbmem.tips.rule import Rule, say
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.analysis.whatif import try_more
 from nbmem.report import Finding
-from nbmem.tips.naming import typed
+from nbmem.analysis.program import typed
 from nbmem.tips.rule import Rule, say
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from nbmem.analysis.program import expression
 from nbmem.core.categories import Category
 from nbmem.core.holders import HolderKind
 from nbmem.report import Finding
-from nbmem.tips.naming import expression
 from nbmem.tips.rule import Rule, say
 
 if TYPE_CHECKING:
