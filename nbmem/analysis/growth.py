@@ -58,7 +58,8 @@ def growth(books: Books) -> tuple[Growth, ...]:
     rows = np.flatnonzero(gone > first)
     if not len(rows):
         return ()
-    found, index = _by_holder(*accounts(books, rows))
+    last = np.where(gone[rows] == len(ends), a.block[rows], 0)
+    found, index = _by_holder(*accounts(books, rows), last)
     change = np.zeros((len(found), len(ends) + 1), np.int64)
     np.add.at(change, (index, first[rows]), a.block[rows])
     np.subtract.at(change, (index, gone[rows]), a.block[rows])
@@ -79,12 +80,17 @@ def growth(books: Books) -> tuple[Growth, ...]:
     return tuple(sorted(lines, key=lambda line: -line.slope))
 
 
-def _by_holder(found: list[Account], index: Ints) -> tuple[list[Account], Ints]:
-    """One account for each holder, wherever in a step its tensors are made: a list is one thing."""
+def _by_holder(found: list[Account], index: Ints, last: Ints) -> tuple[list[Account], Ints]:
+    """One account for each holder, wherever in a step its tensors are made: a list is one thing.
+
+    It is what most of its bytes are of those that are left at the end (`last`).
+    """
+    left = np.bincount(index, last, len(found))
     first: dict[str | int, int] = {}
     kept: list[Account] = []
     place = np.zeros(max(1, len(found)), np.int64)
-    for at, account in enumerate(found):
+    for at in np.argsort(-left, kind="stable").tolist():
+        account = found[at]
         key = at if account.holder is None else account.holder
         if key not in first:
             first[key] = len(kept)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from nbmem.core.session import Session
 
@@ -41,6 +41,18 @@ def typed(thing: Thing | None) -> str | None:
 def expression(text: str) -> bool:
     """Whether a text may stand in code as it is: a name, with attributes, numbers, plain keys."""
     return _EXPRESSION.fullmatch(text) is not None
+
+
+def items_of(place: str, paths: Iterable[str]) -> int | None:
+    """How many items `place[0]`, `place[1]`, ... these paths are; None if one is anything else.
+
+    A list, a deque and a dictionary of numbers are written alike: each item is set by itself.
+    """
+    item = re.compile(re.escape(place) + r"\[(\d+)\]")
+    found = [item.fullmatch(path) for path in paths]
+    numbers = sorted(int(match[1]) for match in found if match is not None)
+    whole = len(numbers) == len(found) and numbers == list(range(len(numbers)))
+    return len(numbers) if whole else None
 
 
 def blocks_of(model: Thing | None, path: str) -> str | None:

@@ -211,6 +211,11 @@ class Evidence:
         found = self._block_at.get(held.addr)
         return None if found is None else found[0]
 
+    def held_in(self, rows: Iterable[int]) -> list[HeldStorage]:
+        """Storages that live at the end in these allocations."""
+        mine = {int(row) for row in rows}
+        return [held for held in self.held if self.row_of(held) in mine]
+
     def freed_with(self, storages: Iterable[HeldStorage]) -> int:
         """Bytes by which memory_allocated() falls when these go: those of their blocks."""
         return sum(self._block_at[h.addr][1] for h in storages if h.addr in self._block_at)
