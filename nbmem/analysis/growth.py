@@ -21,20 +21,19 @@ FEWEST_STEPS = 3
 """Ends of steps that must be compared: two differences, so that one jump is no growth."""
 
 NEARLY_EVERY = 0.75
-"""Part of the steps in which it must grow: where an evaluation lies between two of them, what was
-made behind the first one's end counts to the second."""
+"""Part of the steps in which it must grow: what is kept may be left out now and then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Something of which more is left at the end of nearly every step, and never less.
+    """Something of which more lives at the update of nearly every step, and never less.
 
     Attributes:
         account: Who holds it and what made it.
         slope: Bytes that it grows by in a step (the median of the steps compared).
         steps: How many steps were compared.
-        first: Bytes at the end of the first of them.
-        last: Bytes at the end of the last.
+        first: Bytes at the update of the first of them.
+        last: Bytes at the update of the last.
     """
 
     account: Account
@@ -50,7 +49,7 @@ def growth(books: Books) -> tuple[Growth, ...]:
     The first step is left out: it makes the gradients, the optimizer's state and the workspaces.
     What a step makes once and the next one replaces does not grow.
     """
-    ends = step_ends(books)[1:]
+    ends = _updates(books)[1:]
     if len(ends) < FEWEST_STEPS:
         return ()
     a = books.followed.allocations
@@ -59,7 +58,8 @@ def growth(books: Books) -> tuple[Growth, ...]:
     rows = np.flatnonzero(gone > first)
     if not len(rows):
         return ()
-    found, index = _by_holder(*accounts(books, rows))
+    last = np.where(gone[rows] == len(ends), a.block[rows], 0)
+    found, index = _by_holder(*accounts(books, rows), last)
     change = np.zeros((len(found), len(ends) + 1), np.int64)
     np.add.at(change, (index, first[rows]), a.block[rows])
     np.subtract.at(change, (index, gone[rows]), a.block[rows])
@@ -80,12 +80,17 @@ def growth(books: Books) -> tuple[Growth, ...]:
     return tuple(sorted(lines, key=lambda line: -line.slope))
 
 
-def _by_holder(found: list[Account], index: Ints) -> tuple[list[Account], Ints]:
-    """One account for each holder, wherever in a step its tensors are made: a list is one thing."""
+def _by_holder(found: list[Account], index: Ints, last: Ints) -> tuple[list[Account], Ints]:
+    """One account for each holder, wherever in a step its tensors are made: a list is one thing.
+
+    It is what most of its bytes are of those that are left at the end (`last`).
+    """
+    left = np.bincount(index, last, len(found))
     first: dict[str | int, int] = {}
     kept: list[Account] = []
     place = np.zeros(max(1, len(found)), np.int64)
-    for at, account in enumerate(found):
+    for at in np.argsort(-left, kind="stable").tolist():
+        account = found[at]
         key = at if account.holder is None else account.holder
         if key not in first:
             first[key] = len(kept)
@@ -94,11 +99,26 @@ def _by_holder(found: list[Account], index: Ints) -> tuple[list[Account], Ints]:
     return kept, place[index]
 
 
-def step_ends(books: Books) -> Ints:
-    """The position at which each step ends, ascending."""
+def _updates(books: Books) -> Ints:
+    """Where each step's last optimizer ended; the steps' own ends where none ever stepped.
+
+    A step's own end moves: where an evaluation follows, it ends behind that, and what the loop
+    keeps counts to it; where none does, to the next. The update is in the same place in all.
+    """
+    updates = step_ends(books, "optimizer")
+    return updates if len(updates) else step_ends(books)
+
+
+def step_ends(books: Books, name: str | None = None) -> Ints:
+    """The position at which each step ends, ascending.
+
+    Args:
+        books: The card's books.
+        name: Only phases of this name count, and steps that have one; None for all.
+    """
     device = books.session.devices.index(books.trace)
     ends: dict[int, int] = {}
     for span in books.session.spans:
-        if span.kind == "phase" and span.step is not None:
+        if span.kind == "phase" and span.step is not None and name in (None, span.name):
             ends[span.step] = max(ends.get(span.step, 0), span.last[device])
     return np.array([ends[step] for step in sorted(ends)], np.int64)

@@ -9,6 +9,10 @@ SAVED_BY, SAVED_AFTER = "saved by ", "saved after "
 GRADIENT_OF, GRADIENT_IN, BACKWARD_OF = "gradient of ", "gradient in ", "backward of "
 """Before the module whose result a gradient belongs to, in which that result is, or in whose
 backward something was made."""
+KEY_OF = "a key of "
+"""Before what has a tensor for a dictionary's key: an optimizer's state has its parameters."""
+IN_TRACEBACK = "in the traceback of "
+"""Between a local of a frame and whatever keeps the exception that ended it."""
 NAME, SENTENCE = 1_000, 4_000
 """Characters of a name (a tensor's, a file's, a card's) and of a sentence (a note, an error)."""
 _OF_GRAPH = (SAVED_BY, SAVED_AFTER, GRADIENT_OF, GRADIENT_IN, BACKWARD_OF)
@@ -52,6 +56,11 @@ def saver_of(name: str) -> str | None:
     """The module (or operator) in a name without shape that `of_graph`; None for any other."""
     found = _SAVED.match(name)
     return found[1] if found else None
+
+
+def in_traceback(path: str) -> bool:
+    """Whether a way leads through the frames of an exception that is kept."""
+    return IN_TRACEBACK in path
 
 
 def root_of(name: str) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from nbmem.report import Finding, Report
     from nbmem.tips.rule import Rule
 
+    _Place = tuple[bool, int, int, str]
+
 
 def rule_named(name: str) -> Rule:
     """The rule of a name.
@@ -41,7 +43,7 @@ class Advice:
     """What the rules said.
 
     Attributes:
-        findings: The largest saving first; last resorts at the end.
+        findings: The largest sure saving first; last resorts at the end.
         notes: One sentence for each fault, with the rules that failed of it.
     """
 
@@ -69,7 +71,7 @@ def advise(  # noqa: PLR0913 - the last ones are for commands and tests
         rules: The rules.
     """
     evidence = Evidence(session, books, report, everything=everything)
-    found: list[tuple[tuple[bool, int, str], Finding]] = []
+    found: list[tuple[_Place, Finding]] = []
     faults = Faults()  # one broken rule must not cost the report or the other tips
     for rule in rules:
         if rule.name not in muted:
@@ -79,12 +81,12 @@ def advise(  # noqa: PLR0913 - the last ones are for commands and tests
     return Advice(findings=tuple(finding for _, finding in found), notes=faults.notes)
 
 
-def _ask(rule: Rule, evidence: Evidence) -> list[tuple[tuple[bool, int, str], Finding]]:
+def _ask(rule: Rule, evidence: Evidence) -> list[tuple[_Place, Finding]]:
     """What a rule found, each with its place among the others."""
     if not _may_speak(rule, evidence):
         return []
     return [
-        ((rule.last_resort, -finding.high, finding.rule), finding)
+        ((rule.last_resort, -finding.low, -finding.high, finding.rule), finding)
         for finding in rule.check(evidence)
     ]
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.analysis.growth import growth, step_ends
+from nbmem.analysis.program import chief_model, chief_optimizer, typed
 from nbmem.analysis.releases import emptied, released_by_need
 from nbmem.core.events import Action
 from nbmem.core.holders import HolderKind, held_storages
 from nbmem.core.units import MIB
-from nbmem.tips.naming import typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -211,6 +211,11 @@ class Evidence:
         found = self._block_at.get(held.addr)
         return None if found is None else found[0]
 
+    def held_in(self, rows: Iterable[int]) -> list[HeldStorage]:
+        """Storages that live at the end in these allocations."""
+        mine = {int(row) for row in rows}
+        return [held for held in self.held if self.row_of(held) in mine]
+
     def freed_with(self, storages: Iterable[HeldStorage]) -> int:
         """Bytes by which memory_allocated() falls when these go: those of their blocks."""
         return sum(self._block_at[h.addr][1] for h in storages if h.addr in self._block_at)
@@ -261,8 +266,7 @@ class Evidence:
 
     def model(self) -> dict[str, Any] | None:
         """The largest module that was called."""
-        called = [m for m in self.modules if m.get("called")]
-        return max(called, key=lambda m: int(m["bytes"]), default=None)
+        return chief_model(self.session)
 
     def model_name(self) -> str:
         """What the notebook calls it, or else its class."""
@@ -275,7 +279,7 @@ class Evidence:
 
     def optimizer(self) -> dict[str, Any] | None:
         """The optimizer with the most parameters."""
-        return max(self.optimizers, key=lambda o: sum(o["parameters"]), default=None)
+        return chief_optimizer(self.session)
 
     def optimizer_code(self) -> str | None:
         """What the notebook calls it; None where it has no name for it."""

@@ -142,7 +142,7 @@ def render_oom(ooms: Sequence[Autopsy], width: int = 100) -> str:
             text = f"{remedy.title} ({ground(remedy)}). {remedy.evidence}"
             parts.append(_wrap(text, width, f"  {number}. ", "     "))
             if typed := commands(remedy):
-                parts.append(f"     {typed}")
+                parts += [f"     {one_line(line)}".rstrip() for line in typed.splitlines()]
     if after := aftermath(chief):
         parts.append(_wrap(after, width))
     parts += [_wrap(note, width, "- ", "  ") for note in chief.notes]

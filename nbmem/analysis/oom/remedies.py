@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,15 @@ from nbmem.analysis.oom.batch import batch
 from nbmem.analysis.oom.groups import OUT, TRACEBACK
 from nbmem.analysis.oom.simulate import Rerun, served_now
 from nbmem.analysis.oom.trial import Trial
+from nbmem.analysis.program import (
+    blocks_of,
+    checkpointed,
+    chief_model,
+    chief_optimizer,
+    typed,
+    without_gradients,
+    zeroed,
+)
 from nbmem.analysis.whatif import with_conf
 from nbmem.core.categories import Category
 from nbmem.core.units import format_bytes
@@ -51,7 +60,7 @@ def _limit(trial: Trial) -> Iterator[Finding]:
         return
     total = case.books.trace.info.total_bytes
     share = math.ceil(100 * (case.reserved + case.wanted) / total) / 100
-    code = f"torch.cuda.set_per_process_memory_fraction({share:.2f})" if share < 1 else None
+    line = f"import torch\n\ntorch.cuda.set_per_process_memory_fraction({share:.2f})"
     yield Finding(
         rule="memory_limit",
         title=f"Raise this process's memory limit by at least {format_bytes(case.missing)}",
@@ -59,7 +68,7 @@ def _limit(trial: Trial) -> Iterator[Finding]:
         low=case.missing,
         high=case.missing,
         ground="simulated",
-        code=code,
+        code=line if share < 1 else None,
     )
 
 
@@ -75,7 +84,8 @@ def _expandable(trial: Trial) -> Iterator[Finding]:
         low=case.missing,
         high=case.missing,
         ground="simulated",
-        code=f'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "{conf}"  # before torch is imported',
+        code=f'import os\n\nos.environ["PYTORCH_CUDA_ALLOC_CONF"] = "{conf}"'
+        "   # before torch touches the card",
     )
 
 
@@ -123,7 +133,7 @@ def _gradients(trial: Trial) -> Iterator[Finding]:
             low=size,
             high=size,
             ground="simulated",
-            code="optimizer.zero_grad()  # before model(...)",
+            code=zeroed(typed(chief_optimizer(trial.case.books.session))),
         )
 
 
@@ -142,7 +152,7 @@ def _inference(trial: Trial) -> Iterator[Finding]:
             low=size,
             high=size,
             ground="estimated",
-            code="with torch.inference_mode():",
+            code=without_gradients(typed(chief_model(trial.case.books.session))),
         )
 
 
@@ -183,8 +193,15 @@ def _checkpointing(trial: Trial) -> Iterator[Finding]:
             low=size,
             high=size,
             ground="estimated",
-            code="x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+            code=checkpointed(_blocks(chief_model(trial.case.books.session))),
         )
+
+
+def _blocks(model: dict[str, Any] | None) -> str | None:
+    """The longest list of equal blocks of a model, as code; None where there is none."""
+    lists = model["blocks"] if model is not None else []
+    longest = max(lists, key=lambda block: int(block["count"]), default=None)
+    return None if longest is None else blocks_of(model, str(longest["path"]))
 
 
 REMEDIES: tuple[Callable[[Trial], Iterator[Finding]], ...] = (

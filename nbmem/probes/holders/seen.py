@@ -6,8 +6,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.holders import HeldStorage, Holder
+from nbmem.core.names import KEY_OF
 from nbmem.probes.holders.storages import storage_of
-from nbmem.probes.holders.wording import KEY_OF
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,6 +18,7 @@ from types import (
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.holders import Holder, HolderKind
+from nbmem.core.names import IN_TRACEBACK, KEY_OF
 from nbmem.probes.holders.graphs import is_node
 from nbmem.probes.holders.objects import (
     Members,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
     from nbmem.probes.holders.places import Place
 
-KEY_OF = "a key of "
-"""How the path begins of what is held as a dictionary's key."""
 _PARTS_OF_MODULE = {"._parameters", "._buffers", "._modules"}
 _PASSED = frozenset(map(id, (CellType, FrameType, TracebackType)))
 _GENERATORS = {
@@ -149,6 +148,10 @@ class Wording:
             return ""
         if type(parent) is MethodType:
             return ".__self__" if child is parent.__self__ else ""
+        if type(parent) is FunctionType and child is not None:
+            given = {id(parent.__defaults__): ".__defaults__"}
+            given[id(parent.__kwdefaults__)] = ".__kwdefaults__"
+            return given.get(id(child), "")
         labels = self._labels.get(id(parent))
         if labels is None:
             labels = self._labels[id(parent)] = self._labels_of(parent, dotted=dotted)
@@ -232,7 +235,7 @@ def _leave(
 ) -> tuple[str, str, HolderKind | None]:
     """The path begins anew at a captured variable: its text, what ends it, what it is."""
     if type(parent) is FrameType:
-        end = end or f"in the traceback of {text}"
+        end = end or f"{IN_TRACEBACK}{text}"
         return f"local {name}", f"of {parent.f_code.co_name}() {end}", inner
     if type(parent) is FunctionType:
         return name, f"closed over by {text} {end}".rstrip(), HolderKind.CLOSURE

@@ -3,8 +3,9 @@
 What it sees
     Whole segments that lay free to the end while torch took new ones, since their pieces were too
     small for what was asked: a change of sizes (another model, another batch) left them behind. It
-    speaks where they are a tenth of the card, or memory is short. Pieces of segments in use are not
-    counted: empty_cache() cannot give them back.
+    speaks where they are a third of the card, or memory is short: an evaluation in larger batches
+    leaves them behind, too, and on a card with room nobody misses them. Pieces of segments in use
+    are not counted: empty_cache() cannot give them back.
 What it costs
     Nothing on a card with room. Where other programs share the card, or the next allocation is
     large, it is memory that nobody can use.
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
 
     from nbmem.tips.evidence import Evidence
 
-OF_THE_CARD = 0.1
-"""Part of a card with room that must be cached: who has room does not look for it."""
+OF_THE_CARD = 1 / 3
+"""Part of a card with room that must be cached: who has room does not look for it, and torch gives
+it back by itself before a request fails."""
 IDLE = 0.12
 """Part of the reserved bytes that must lie idle. Plain training runs leave up to 0.17 idle after
 their first step (the workspaces that cuDNN tried), so growth inside a loop of steps is none."""

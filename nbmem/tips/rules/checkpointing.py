@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.program import blocks_of, checkpointed
 from nbmem.core.categories import Category
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say, saying
@@ -74,11 +75,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         low=low,
         high=high,
         ground="estimated",
-        code=None
-        if e.model_code() is None
-        else "import functools\n\nfrom torch.utils.checkpoint import checkpoint\n\n"
-        f"for block in {name}:\n"
-        "    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)",
+        code=checkpointed(blocks_of(model, block["path"])),
     )
 
 

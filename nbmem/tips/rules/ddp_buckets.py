@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.analysis.program import typed
 from nbmem.core.categories import Category
 from nbmem.report import Finding
-from nbmem.tips.naming import typed
 from nbmem.tips.rule import Rule, say
 
 if TYPE_CHECKING:

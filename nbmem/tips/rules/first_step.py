@@ -18,9 +18,9 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from nbmem.analysis.program import typed
 from nbmem.analysis.whatif import try_more
 from nbmem.report import Finding
-from nbmem.tips.naming import typed
 from nbmem.tips.rule import Rule, say
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.program import zeroed
 from nbmem.core.categories import Category
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say, saying
@@ -64,9 +65,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         low=max(0, size - anew),
         high=size,
         ground="estimated" if anew else "exact",
-        code=f"{optimizer}.zero_grad(set_to_none=True)   # behind {optimizer}.step()"
-        if e.optimizer_code()
-        else None,
+        code=zeroed(e.optimizer_code()),
     )
 
 

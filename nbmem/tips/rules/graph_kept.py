@@ -17,10 +17,11 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from nbmem.analysis.program import expression, items_of
 from nbmem.core.categories import Category
 from nbmem.core.holders import HolderKind
+from nbmem.core.names import in_traceback
 from nbmem.report import Finding
-from nbmem.tips.naming import expression
 from nbmem.tips.rule import Rule, say
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     size = int(a.block[rows].sum())
     named = _named(e, {int(row) for row in rows})
     if not named:
-        if e.worth(size):
+        kept = [way for held in e.held_in(rows) for way in held.holders]
+        if e.worth(size) and not any(in_traceback(way.path) for way in kept):
             yield _finding(None, size, passes, size, None)
         return
     for root, paths, freed in named:
@@ -61,8 +63,13 @@ def _code(paths: set[str]) -> str | None:
     lists = {match[1] for path in paths if (match := _ITEM.fullmatch(path)) is not None}
     if len(paths) == 1 and not lists and expression(path := min(paths)):
         return f"{path} = {path}.detach()   # and from now on keep only {path}.detach()"
-    if len(lists) == 1 and all(map(_ITEM.fullmatch, paths)) and expression(kept := min(lists)):
-        return f"{kept}[:] = [x.detach() for x in {kept}]   # and append only x.detach()"
+    if len(lists) == 1 and expression(kept := min(lists)):
+        count = items_of(kept, paths)
+        if count is not None:
+            return (
+                f"for i in range({count}):   # and append only x.detach()\n"
+                f"    {kept}[i] = {kept}[i].detach()"
+            )
     return None
 
 
@@ -106,7 +113,7 @@ def _named(e: Evidence, rows: set[int]) -> list[tuple[str, set[str], int]]:
     for held in e.held:
         if e.row_of(held) in rows:
             for way in held.holders:
-                if way.kind is HolderKind.GRAPH:
+                if way.kind is HolderKind.GRAPH and not in_traceback(way.path):
                     roots.setdefault(way.root, set()).add(way.path.removeprefix(_GRAPH_OF))
     return [
         (root, paths, e.freed_with(e.only_in(HolderKind.GRAPH, root=root)))

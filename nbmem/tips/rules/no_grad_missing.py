@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.program import without_gradients
 from nbmem.core.categories import Category
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say, saying
@@ -39,6 +40,8 @@ TAKEN_BACK = 0.1
 """Part of what a pass kept that dies in a backward, from which on the pass was for training."""
 AT_MOST, AT_LEAST = 4, 1
 """Tensors behind which one goes without a graph: a residual waits for its block, others do not."""
+RELEASED = 0.25
+"""Part of what passes hold that goes at once where the graph of one of them goes."""
 BETWEEN = ("input", "zero_grad")
 """Phases that may lie between a forward and its backward."""
 LARGEST = 3
@@ -77,14 +80,8 @@ def check(e: Evidence) -> Iterator[Finding]:
         low=saves[0],
         high=saves[1],
         ground="estimated",
-        code=_code(e.model_code() if evaluated else None),
+        code=without_gradients(e.model_code() if evaluated else None),
     )
-
-
-def _code(model: str | None) -> str:
-    if model is None:
-        return "torch.set_grad_enabled(False)   # before the evaluation; True again behind it"
-    return f"torch.set_grad_enabled({model}.training)   # behind {model}.eval() and {model}.train()"
 
 
 def _passes(e: Evidence) -> list[int]:
@@ -101,11 +98,34 @@ def _passes(e: Evidence) -> list[int]:
 
 
 def _kept(e: Evidence, phase: int) -> Ints:
-    """Rows of a pass that were still there when it made its last tensor."""
+    """Rows that a graph kept: to the end of the phase, or until the graph went as a whole.
+
+    Passes with nothing between them (slices of data that lie on the card) are one phase.
+    """
     a = e.books.followed.allocations
     rows = np.flatnonzero((e.books.born_in == phase) & (e.books.category != Category.WORKSPACE))
-    kept: Ints = rows[a.freed[rows] > a.born[rows].max(initial=-1)]
+    rows = rows[np.argsort(a.born[rows])]
+    count, size = len(rows), a.block[rows]
+    births = np.searchsorted(a.born[rows], a.freed[rows])  # how many there were when it went
+    went = np.bincount(births, size, count + 1)
+    held = np.append(0, np.cumsum(size)) - np.append(0, np.cumsum(went)[:-1])
+    whole = (went >= RELEASED * held) & (np.bincount(births, minlength=count + 1) > AT_MOST)
+    late = births - np.arange(count) > AT_MOST
+    kept: Ints = rows[(births == count) | (whole[births] & late)]
     return kept
+
+
+def _inputs(e: Evidence, phase: int) -> Ints:
+    """Rows of a pass's inputs that went together with its graph: nothing else kept them."""
+    books, a = e.books, e.books.followed.allocations
+    mine = _kept(e, phase)
+    rows = np.flatnonzero((books.category == Category.INPUTS) & (a.freed < books.events))
+    named = books.phases.named(books.born_in[rows], *BETWEEN)
+    rows = rows[named & (books.born_in[rows] == phase - 1)]
+    births = np.sort(a.born)
+    alike = np.isin(np.searchsorted(births, a.freed[rows]), np.searchsorted(births, a.freed[mine]))
+    gone: Ints = rows[alike]
+    return gone
 
 
 def _taken_back(e: Evidence, phase: int) -> bool:
@@ -124,6 +144,10 @@ def _freed(e: Evidence, passes: list[int], behind: int) -> Ints:
         at = np.searchsorted(births, a.born[rows]) + behind
         gone = at < len(births)
         rows, until = rows[gone], births[at[gone]] + 1
+        if behind == AT_LEAST and len(births):
+            given = _inputs(e, phase)
+            rows = np.append(rows, given)
+            until = np.append(until, np.full(len(given), births[-1] + 1))
         np.subtract.at(change, until + 1, a.block[rows])
         np.add.at(change, a.freed[rows] + 1, a.block[rows])
     without: Ints = -np.cumsum(change)[: count + 1]

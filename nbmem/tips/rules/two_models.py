@@ -20,6 +20,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from nbmem.core.holders import HolderKind
+from nbmem.core.names import KEY_OF
 from nbmem.report import Command, Finding
 from nbmem.tips.naming import on_purpose
 from nbmem.tips.rule import Rule, say
@@ -46,10 +47,10 @@ def check(e: Evidence) -> Iterator[Finding]:
         if root in used or on_purpose(root) or not root.isidentifier():
             continue
         mine = e.only_in(HolderKind.NAME, root=root)
-        if kind == "optimizer":  # its state is its own; parameters that nothing else has are not
-            mine = [s for s in mine if ".param_groups" in s.name]
-        alike = Counter(s.form for s in mine) & forms
         freed = e.freed_with(mine)
+        if kind == "optimizer":  # its state is its own; parameters that nothing else has are not
+            mine = [s for s in mine if _is_parameter(s.name_in(root))]
+        alike = Counter(s.form for s in mine) & forms
         if not forms or alike.total() < ALIKE * forms.total() or not e.worth(freed):
             continue
         yield Finding(
@@ -63,6 +64,11 @@ def check(e: Evidence) -> Iterator[Finding]:
             code=f"del {root}",
             command=Command(name="free", arguments=(root,)),
         )
+
+
+def _is_parameter(path: str) -> bool:
+    """Whether an optimizer reaches a tensor as one that it updates: they are its state's keys."""
+    return ".param_groups" in path or (path.startswith(KEY_OF) and not path.endswith(".grad"))
 
 
 RULE = Rule(name="two_models", text=__doc__, check=check)

@@ -109,8 +109,8 @@ FAULTS = (
         rules=("cached_memory",),
         at={
             "end": "probe = [torch.zeros(60 << 20, dtype=torch.uint8, device='cuda') "
-            "for _ in range(40)]\ndel probe\n"
-            "table = torch.zeros(800 << 20, dtype=torch.uint8, device='cuda')"
+            "for _ in range(90)]\ndel probe\n"
+            "table = torch.zeros(1200 << 20, dtype=torch.uint8, device='cuda')"
         },
         bytes="code",
     ),

@@ -1,0 +1,152 @@
+"""For each rule a program that comes near its fault and has none, and where the rule speaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.tips import test_commands, test_predictions, test_scenarios
+from tests.tips.programs import FREEING, MODEL, REWRITING
+
+LOOP = """
+model = net({net})
+optimizer = torch.optim.{optimizer}
+for _ in range({steps}):
+    loss = model(batch({rows})).square().mean()
+    loss.backward()
+    optimizer.step()
+    {zero}
+"""
+PLAIN = {"net": "", "optimizer": "SGD(model.parameters())", "steps": 4, "rows": 256,
+         "zero": "optimizer.zero_grad()"}  # fmt: skip
+
+
+def loop(behind: str = "", **other: object) -> str:
+    """A plain training loop, with something else in one place."""
+    return LOOP.format(**{**PLAIN, **other}) + behind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Near:
+    """A program in which a rule must be silent; `everything`: also if all tips are asked for."""
+
+    code: str
+    everything: bool = False
+    card: str = "H100 80GB"
+    before: str = MODEL
+
+
+SILENT = {
+    "cached_memory": Near(
+        code=loop("model.eval()\nwith torch.no_grad():\n    score = model(batch(65536))\n"),
+        card="T4",
+    ),
+    "fragmentation": Near(code=loop(rows=4096)),
+    "checkpoint_kept": Near(code=loop("state = model.state_dict()\nmodel.load_state_dict(state)")),
+    "checkpoint_on_gpu": Near(
+        code="import io\nfile = io.BytesIO()\nmodel = net(2048, 8)\n"
+        "torch.save(model.state_dict(), file)\nfile.seek(0)\n"
+        "model.load_state_dict(torch.load(file, map_location='cpu'))"
+    ),
+    "two_models": Near(
+        code="import copy\nmodel = net()\ntwin = copy.deepcopy(model)\n"
+        "(model(batch()) - twin(batch())).square().mean().backward()"
+    ),
+    "no_grad_missing": Near(
+        code=loop("model.eval()\nwith torch.no_grad():\n    score = model(batch(4096))")
+    ),
+    "graph_kept": Near(
+        code=loop().replace("loss.backward()", "loss.backward(); curve.append(loss)")
+        + "\nlast = model(batch(4096))",
+        before=MODEL + "curve = []",
+    ),
+    "out_history": Near(code="x = torch.zeros(8 << 20, device='cuda')\nOut = {1: x}"),
+    "traceback_kept": Near(
+        code="""
+def check(x):
+    y = x * 2
+    raise ValueError("a shape is wrong")
+
+failed = []
+for _ in range(3):
+    try:
+        check(torch.zeros(8 << 20, device="cuda"))
+    except ValueError as e:
+        failed.append(str(e))
+    except TypeError as e:
+        failed.append(e)
+"""
+    ),
+    "reference_cycle": Near(
+        code="""
+import weakref
+class Node:
+    pass
+node = Node()
+node.me, node.tensor = weakref.ref(node), torch.zeros(8 << 20, device="cuda")
+del node
+"""
+    ),
+    "gradients_kept": Near(
+        code=loop("with torch.no_grad():\n    wide = model(batch(60000))"), card="T4"
+    ),
+    "autocast": Near(
+        code=loop().replace("model(batch", "torch.autocast('cuda', torch.bfloat16)(model)(batch"),
+        everything=True,
+    ),
+    "checkpointing": Near(
+        code=loop(rows=8192).replace(
+            "model(batch(8192))",
+            "checkpoint_sequential(model, 3, batch(8192), use_reentrant=False)",
+        ),
+        everything=True,
+        before=MODEL + "from torch.utils.checkpoint import checkpoint_sequential",
+    ),
+    "inplace_activations": Near(
+        code=loop(rows=8192).replace(
+            "optimizer =", "for m in model.modules():\n    m.inplace = True\noptimizer ="
+        ),
+        everything=True,
+    ),
+    "optimizer_state": Near(
+        code=loop(optimizer="SGD(model.parameters())", rows=8192), everything=True
+    ),
+    "first_step": Near(code=loop(optimizer="Adam(model.parameters())", steps=1)),
+    "second_step_peak": Near(code=loop(optimizer="Adam(model.parameters())", steps=2)),
+    "ddp_buckets": Near(code=loop(), everything=True),
+    "batch_size": Near(code=loop(rows=8192)),
+    "grows_each_step": Near(
+        code=loop(steps=8).replace(
+            "loss.backward()", "loss.backward(); seen.append(torch.zeros(8 << 20, device='cuda'))"
+        ),
+        before=MODEL + "import collections\nseen = collections.deque(maxlen=2)",
+    ),
+    "other_process": Near(code=loop(), everything=True),
+    "offload": Near(
+        code="model = net().eval()\nwith torch.no_grad():\n    model(batch(65536))",
+        everything=True,
+    ),
+    "workspace": Near(code="x = torch.zeros(64 << 20, device='cuda') * 2", everything=True),
+    "pinned_memory": Near(code="x = torch.zeros(1 << 20).pin_memory().cuda()", everything=True),
+    "card_empty": Near(
+        code="x = torch.zeros(3 << 30, dtype=torch.uint8, device='cuda')\n" + loop(rows=65536),
+        everything=True,
+        card="RTX 3070",
+    ),
+}
+
+SPOKEN = {
+    **dict.fromkeys(p.rule for p in FREEING),
+    **dict.fromkeys(p.rule for p in REWRITING),
+    "cached_memory": test_predictions.test_empty_cache_gives_back_what_was_said,
+    "out_history": test_commands.test_out_is_found_freed_and_recorded,
+    "traceback_kept": test_commands.test_the_traceback_of_a_failed_cell_is_found_and_freed,
+    "first_step": test_predictions.test_the_first_step_adds_what_was_foreseen,
+    "second_step_peak": test_predictions.test_the_second_iteration_peaks_where_it_was_foreseen,
+    "ddp_buckets": test_predictions.test_buckets_of_ddp_are_as_large_as_the_gradients,
+    "batch_size": test_scenarios.test_an_oom_is_answered_with_the_missing_bytes,
+    "other_process": test_predictions.test_another_process_on_a_full_card_is_named_with_its_bytes,
+    "workspace": test_predictions.test_a_smaller_workspace_gives_back_what_was_said,
+    "pinned_memory": test_predictions.test_idle_pinned_memory_is_told_from_one_gibibyte_on,
+    "card_empty": test_predictions.test_a_batch_that_can_grow_grows_to_what_fits,
+}
+"""The test in which a rule speaks and its bytes are measured; None: a program of programs.py."""

@@ -1,0 +1,23 @@
+"""Every rule has both: a program in which it must speak, and one in which it must not."""
+
+import pytest
+
+pytest.importorskip("torch", reason="the programs are torch programs")
+
+from nbmem.tips import RULES
+from tests.tips.columns import SILENT, SPOKEN
+
+
+def test_no_rule_lacks_a_column():
+    names = [rule.name for rule in RULES]
+    assert sorted(SILENT) == sorted(names)
+    assert sorted(SPOKEN) == sorted(names)
+
+
+@pytest.mark.parametrize("rule", SILENT)
+def test_a_rule_is_silent_near_its_fault(run, rule):
+    near = SILENT[rule]
+    trace, _ = run(near.code, before=near.before, card=near.card)
+    findings = trace.all_tips() if near.everything else trace.report().findings
+    assert [f.title for f in findings if f.rule == rule] == []
+    assert trace.report().peak.allocated >= 4 << 20, "large enough for a tip to be worth it"
