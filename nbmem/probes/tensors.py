@@ -100,6 +100,12 @@ def requires_grad(tensor: Any) -> bool:
     return bool(_read(tensor, "requires_grad", otherwise=True))
 
 
+def version_of(tensor: Any) -> int | None:
+    """How often a tensor was changed in place; None for one of inference mode, which counts not."""
+    version: int | None = _read(tensor, "_version")
+    return version
+
+
 def _read(tensor: Any, attribute: str, otherwise: Any = None) -> Any:
     """One attribute as torch keeps it: a subclass's own property may do anything."""
     torch: Any = loaded_torch()
@@ -108,16 +114,6 @@ def _read(tensor: Any, attribute: str, otherwise: Any = None) -> Any:
     except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
         let_pass(err)
         return otherwise
-
-
-def version_of(tensor: Any) -> int | None:
-    """How often a tensor was changed in place; None for one of inference mode, which counts not."""
-    torch: Any = loaded_torch()
-    try:
-        return int(torch.Tensor._version.__get__(tensor))  # noqa: SLF001 - documented under its name
-    except Exception as err:  # noqa: BLE001 - as above
-        let_pass(err)
-        return None
 
 
 def of_module(module: Any) -> Iterator[Seen]:

@@ -118,7 +118,8 @@ class IdentityLog:
             own = own | self._named.difference(*(self._shown[o].parameters for o in others))
         for other, busy in others.items():
             own = own - self._shown[other].parameters if busy else own
-        first, asked = len(self._rows), []
+        first = len(self._rows)
+        asked: list[Any] = []
         for key in own:
             known = self._parameters.get(key)
             parameter = None if known is None else known.ref()
