@@ -49,7 +49,8 @@ class Check(NamedTuple):
 def main() -> int:
     """Run the checks that were named, or all of them; 0 if every one passed."""
     require_python()
-    names = ["setup", *(check.name for check in CHECKS)]
+    usual = ["setup", *(check.name for check in CHECKS)]
+    names = [*usual, *(check.name for check in BY_NAME)]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"some of: {' '.join(names)}")
     parser.add_argument("--fresh", action="store_true", help="make the environments anew")
@@ -64,7 +65,7 @@ def main() -> int:
     begin = time.monotonic()
     python = this_python() if options.here else prepare(".venv", *_GROUPS, fresh=options.fresh)
     ready = Result("setup", failed=False, seconds=time.monotonic() - begin, text="")
-    chosen = [check for check in CHECKS if check.name in (options.checks or names)]
+    chosen = [one for one in (*CHECKS, *BY_NAME) if one.name in (options.checks or usual)]
     return _summary([ready, *(_timed(check, python, fresh=options.fresh) for check in chosen)])
 
 
@@ -190,6 +191,12 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     return code, f"{newest}; JupyterLab 4.4: {oldest}"
 
 
+def _integrations(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Run nbmem inside the programs that it is made for, with their real packages (180 MB)."""
+    small = _beside(python, "integrations", fresh=fresh)
+    return _stream(str(small), "-m", "pytest", "-n", "1", "tests/integrations")
+
+
 def _missing_chromium() -> str | None:
     """Why there is no Chromium; None if there is one. A CI machine whose root we are gets one."""
     names = ("chromium", "chromium-browser", "google-chrome")
@@ -235,6 +242,9 @@ CHECKS = (
     Check("pythons", _pythons),
     Check("browser", _browser),
 )
+
+BY_NAME = (Check("integrations", _integrations),)
+"""Run only where they are asked for."""
 
 if __name__ == "__main__":
     raise SystemExit(main())
