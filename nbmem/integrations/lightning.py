@@ -33,7 +33,7 @@ def _callback_classes() -> tuple[type, ...]:
     return tuple(module.Callback for module in loaded)
 
 
-class MemoryCallback(*_callback_classes()):  # type: ignore[misc] - which ones is known when it runs
+class MemoryCallback(*_callback_classes()):  # type: ignore[misc]  # which ones, is known when it runs
     """Trace the first steps of a fit: `Trainer(callbacks=[MemoryCallback(steps=3)])`.
 
     After them the figures of `nbmem.integrations.scalars` go to each of the Trainer's loggers, once

@@ -14,7 +14,7 @@ from nbmem.integrations.first_steps import FirstSteps
 PART = "the trace of the first steps"
 
 
-class MemoryCallback(TrainerCallback):  # type: ignore[misc] - transformers has no types
+class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # whose types mypy is not told
     """Trace the first steps of a training: `trainer.add_callback(MemoryCallback(trainer))`.
 
     After them the figures of `nbmem.integrations.scalars` are logged once, by `Trainer.log`: they
