@@ -21,6 +21,7 @@ from environment import (
     say,
     this_python,
 )
+from vscode import install as install_vscode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,9 +193,14 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 
 
 def _integrations(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Run nbmem inside the programs that it is made for, with their real packages (180 MB)."""
+    """Run nbmem inside the programs that it is made for, with their real packages."""
     small = _beside(python, "integrations", fresh=fresh)
-    return _stream(str(small), "-m", "pytest", "-n", "1", "tests/integrations")
+    vscode = install_vscode(small.parents[1] / "vscode", small.parent)
+    if vscode is not None:
+        os.environ["NBMEM_VSCODE"] = str(vscode)
+        os.environ["NBMEM_NODE"] = str(small.parent / "node")
+    code, text = _stream(str(small), "-m", "pytest", "tests/integrations")
+    return code, text if vscode else f"{text}; VS Code left out: npm could not install it"
 
 
 def _missing_chromium() -> str | None:
