@@ -6,6 +6,7 @@ import csv
 import gc
 import importlib
 import logging
+import sys
 import weakref
 
 import pytest
@@ -55,9 +56,9 @@ class Network(nn.Module):
 
 
 def lightning_fit(folder, callback, *, fails_at=None, loggers=True):
-    lightning = importlib.import_module("pytorch_lightning")
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    from pytorch_lightning.loggers import CSVLogger
+    lightning = importlib.import_module(callback.package)
+    logging.getLogger(callback.package).setLevel(logging.ERROR)
+    loggers_of = importlib.import_module(f"{callback.package}.loggers")
 
     class Module(lightning.LightningModule, Network):
         def training_step(self, batch, _index):
@@ -70,7 +71,7 @@ def lightning_fit(folder, callback, *, fails_at=None, loggers=True):
     recording = []
     trainer = lightning.Trainer(
         max_steps=STEPS + MORE, default_root_dir=folder, callbacks=[callback],
-        logger=CSVLogger(folder, name="log", version=0) if loggers else False,
+        logger=loggers_of.CSVLogger(folder, name="log", version=0) if loggers else False,
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
     )  # fmt: skip
     module = Module()
@@ -85,10 +86,16 @@ def lightning_fit(folder, callback, *, fails_at=None, loggers=True):
     return recording, rows, error
 
 
-@pytest.fixture
-def lightning_callback():
-    pytest.importorskip("pytorch_lightning", reason="pytorch_lightning is not installed")
-    return importlib.import_module("nbmem.integrations.lightning").MemoryCallback
+@pytest.fixture(params=["pytorch_lightning", "lightning.pytorch"])
+def lightning_callback(request, monkeypatch):
+    """The callback as it is imported after one Lightning or the other."""
+    package = request.param.partition(".")[0]
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    importlib.import_module(request.param)
+    monkeypatch.delitem(sys.modules, "nbmem.integrations.lightning", raising=False)
+    made = importlib.import_module("nbmem.integrations.lightning").MemoryCallback
+    made.package = request.param
+    return made
 
 
 def check(figures, trace):
@@ -187,6 +194,22 @@ def test_transformers_takes_it_among_the_callbacks_too(trainer):
     assert [row["step"] for row in logged_by(one)] == [STEPS]
     one.train()
     assert [row["step"] for row in logged_by(one)] == [STEPS]  # the state is new
+
+
+def test_transformers_hands_them_to_what_report_to_names(trainer, tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from nbmem.integrations.transformers import MemoryCallback
+
+    one = trainer(report_to=["tensorboard"])
+    one.add_callback(MemoryCallback(one, steps=STEPS))
+    one.train()
+    (written,) = tmp_path.rglob("events.out.tfevents.*")
+    (peak,) = EventAccumulator(str(written)).Reload().Scalars("train/nbmem/peak/allocated")
+    (row,) = logged_by(one)
+    assert peak.step == STEPS
+    assert peak.value == pytest.approx(row["nbmem/peak/allocated"], rel=1e-6)  # 32 bits
 
 
 def test_a_cell_whose_training_raised_leaves_no_trace_running(trainer, monkeypatch):
