@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.entry import entry
-from nbmem.core.errors import UsageError
 from nbmem.integrations.first_steps import FirstSteps
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def _callback_classes() -> tuple[type, ...]:
     if not loaded:
         installed = [name for name in NAMES if find_spec(name.partition(".")[0])]
         if not installed:
-            raise UsageError("Lightning is not installed: pip install lightning.")
+            raise ImportError("Lightning is not installed: pip install lightning.")
         loaded = [import_module(installed[0])]
     return tuple(module.Callback for module in loaded)
 

@@ -170,16 +170,17 @@ def _hold(item: pytest.Item, trace: Trace, limit: Limit) -> None:
 
 def _explain(item: pytest.Item, trace: Trace) -> None:
     """Put the report beside the failure; nobody could type its commands here."""
-    from nbmem.core.errors import NbmemError
+    from nbmem.core.faults import error_of
+    from nbmem.core.interrupts import let_pass
     from nbmem.views.text import render_text
 
     try:
         report = trace.report()
-    except NbmemError as err:
-        item.add_report_section("call", TITLE, str(err))
-        return
-    ooms = tuple(replace(oom, command=None) for oom in report.ooms)
-    text = render_text(replace(report, findings=(), ooms=ooms))
+        ooms = tuple(replace(oom, command=None) for oom in report.ooms)
+        text = render_text(replace(report, findings=(), ooms=ooms))
+    except Exception as err:  # noqa: BLE001 - it must not hide why the test failed
+        let_pass(err)
+        text = f"The report could not be made: {error_of(err)}."
     item.add_report_section("call", TITLE, text)
 
 
@@ -190,7 +191,10 @@ def _hold_counters(item: pytest.Item, limit: Limit) -> None:
     from nbmem.core.units import format_bytes
     from nbmem.live.cards import CardReader
 
-    for card in CardReader().read():
+    reader = CardReader()
+    cards = reader.read()
+    reader.close()
+    for card in cards:
         if card.peak > limit.size:
             pytest.fail(
                 f"{item.name} peaked at {format_bytes(card.peak)} allocated on card {card.index}, "

@@ -118,14 +118,38 @@ def test_what_goes_above_its_limit_fails_with_what_held_it(run):
 
 
 @pytest.mark.torch
-def test_without_a_card_only_what_asks_for_one_fails(run):
+def test_a_test_that_imports_torch_and_one_without_a_card(run):
     result = run(
-        "import pytest, torch\nfrom nbmem import api\n"
-        "@pytest.mark.nbmem_max_peak('1GiB')\ndef test_marked(): pass\n"
-        "def test_plain(): assert api.running_recorder() is None\n"
+        """\
+        import sys
+        import pytest
+        from nbmem import api, virtual
+
+        def test_first():
+            assert "torch" not in sys.modules
+            import torch
+            virtual.activate("T4")
+            torch.ones(1 << 20, device="cuda")
+
+        def teardown_function():
+            virtual.deactivate()
+
+        @pytest.mark.nbmem_max_peak("1GiB")
+        def test_marked():
+            pass
+
+        def test_plain():
+            assert api.running_recorder() is not None  # torch is there now
+        """,
+        "--nbmem-max-peak=1MiB",
     )
-    assert result.parseoutcomes() == {"failed": 1, "passed": 1}
-    result.stdout.fnmatch_lines(["assert_peak found no card*virtual card*"])
+    assert result.parseoutcomes() == {"failed": 2, "passed": 1}
+    result.stdout.fnmatch_lines(
+        [
+            "test_first peaked at 4.0 MiB allocated on card 0, 3.0 MiB above the limit of*",
+            "assert_peak found no card*virtual card*",
+        ]
+    )
 
 
 def test_a_wrong_size_is_refused_before_anything_runs(run):
