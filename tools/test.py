@@ -195,6 +195,7 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 def _integrations(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Run nbmem inside the programs that it is made for, with their real packages."""
     small = _beside(python, "integrations", fresh=fresh)
+    pip(small.parents[1], "install", "lightning>=2.5")  # now that it finds torch behind
     vscode = install_vscode(small.parents[1] / "vscode", small.parent)
     if vscode is not None:
         os.environ["NBMEM_VSCODE"] = str(vscode)

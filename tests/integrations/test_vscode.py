@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -93,11 +94,15 @@ def server(tmp_path_factory):
     command = [os.environ.get("NBMEM_NODE", "node"), Path(VSCODE, "lib/vscode/out/server-main.js")]
     command += ["--host", "127.0.0.1", "--port", port, "--server-data-dir", data]
     command += ["--without-connection-token", "--accept-server-license-terms"]
-    with subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.DEVNULL, start_new_session=True
+    ) as process:
         place = f"http://127.0.0.1:{port}"
-        _wait_for(place, process)
-        yield place
-        process.terminate()
+        try:
+            _wait_for(place, process)
+            yield place
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)  # Node.js is a child where a wheel brings it
 
 
 def _wait_for(place, process):
