@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from nbmem.api import running_recorder
 from nbmem.core.categories import Category
+from nbmem.core.entry import is_entry
 from nbmem.integrations import first_steps
 from nbmem.integrations.scalars import PEAKS
 
@@ -142,6 +143,17 @@ def test_a_fault_of_ours_is_a_warning(gpu, tmp_path, lightning_callback, monkeyp
     assert (len(recording), rows, error) == (STEPS + MORE, [], None)
     assert "nbmem lost the trace of the first steps: ZeroDivisionError" in caplog.text
     assert "The training itself is not affected." in caplog.text
+
+
+def test_what_a_framework_calls_is_guarded(lightning_callback):
+    hooks = {name: hook for name, hook in vars(lightning_callback).items() if name[:3] == "on_"}
+    assert len(hooks) == 4
+    assert all(map(is_entry, hooks.values()))
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    ours = importlib.import_module("nbmem.integrations.transformers").MemoryCallback
+    hooks = {name: hook for name, hook in vars(ours).items() if name[:3] == "on_"}
+    assert len(hooks) == 3
+    assert all(map(is_entry, hooks.values()))
 
 
 @pytest.fixture
