@@ -36,7 +36,7 @@ fuzz: setup ## open 100,000 hostile files in processes with limits: about an hou
 notebooks: setup ## execute every notebook and check its outputs
 	$(VENV) -m pytest tests/notebooks
 
-integrations: ## the callbacks, trackers and editors with their real packages: downloads about 350 MB
+integrations: ## the callbacks, trackers and editors with their real packages: 1.4 GB on disk
 	$(PYTHON) tools/test.py integrations
 
 accuracy: ## compare the virtual GPU and three baselines with recorded runs: downloads about 5 GB

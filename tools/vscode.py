@@ -17,7 +17,7 @@ NATIVE = ("@vscode/native-watchdog", "@vscode/spdlog", "@parcel/watcher", "node-
 
 
 def install(folder: Path, node: Path) -> Path | None:
-    """Install it once (about 250 MB are downloaded); None where npm cannot.
+    """Install it once (650 MB on disk); None where npm cannot.
 
     Args:
         folder: Where to.
