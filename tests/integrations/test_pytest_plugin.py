@@ -87,7 +87,9 @@ def run(pytester, installed, monkeypatch):
 
     def run(source, *options):
         pytester.makepyfile(source)
-        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "ignore", *options)
+        others = ("cacheprovider", "hypothesispytest", "anyio", "rerunfailures", "xdist")
+        without = [word for name in others for word in ("-p", f"no:{name}")]
+        return pytester.runpytest_subprocess(*without, "-W", "ignore", *options)
 
     return run
 
