@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo lab format bench fuzz notebooks accuracy accuracy-cpu torches clean
+.PHONY: help setup check test demo lab format bench fuzz notebooks integrations accuracy accuracy-cpu torches clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ fuzz: setup ## open 100,000 hostile files in processes with limits: about an hou
 
 notebooks: setup ## execute every notebook and check its outputs
 	$(VENV) -m pytest tests/notebooks
+
+integrations: ## the callbacks, trackers and editors with their real packages: 1.4 GB on disk
+	$(PYTHON) tools/test.py integrations
 
 accuracy: ## compare the virtual GPU and three baselines with recorded runs: downloads about 5 GB
 	$(PYTHON) tools/accuracy.py

@@ -75,7 +75,7 @@ class assert_peak:  # noqa: N801 - used as a word: with nbmem.assert_peak("6GiB"
         trace = self._trace.stop(error)
         if error is not None:
             return
-        message = self._exceeded(trace)
+        message = exceeded(trace, self.limit, which=self.which, device=self.device)
         if message is not None:
             raise AssertionError(message)
 
@@ -107,26 +107,33 @@ class assert_peak:  # noqa: N801 - used as a word: with nbmem.assert_peak("6GiB"
 
         return called
 
-    def _exceeded(self, trace: Trace) -> str | None:
-        from nbmem.analysis.limit import over_limit
 
-        session, block = trace.session, None
-        recorder = running_recorder()
-        if session is None and recorder is not None:  # inside another trace: a block of it
-            session = recorder.so_far()
-            block = next(span for span in reversed(session.spans) if span.kind == "block")
-        if session is None:
-            return None
-        if not session.devices:
-            _check_card(session)
-        return over_limit(
-            session,
-            self.limit,
-            what=trace.name,
-            which=self.which,
-            device=self.device,
-            within=block,
-        )
+def exceeded(
+    trace: Trace, limit: int, *, which: Figure = "allocated", device: int | None = None
+) -> str | None:
+    """Say what went above a limit in a trace that has ended; None if nothing did.
+
+    Args:
+        trace: The trace; one inside another is looked at as a block of that.
+        limit: Bytes.
+        which: As for `assert_peak`, and so is `device`.
+        device: CUDA ordinal of the one card to look at; None for all.
+
+    Raises:
+        UsageError: Nobody knows the figure, or there is no card at all.
+    """
+    from nbmem.analysis.limit import over_limit
+
+    session, block = trace.session, None
+    recorder = running_recorder()
+    if session is None and recorder is not None:  # inside another trace: a block of it
+        session = recorder.so_far()
+        block = next(span for span in reversed(session.spans) if span.kind == "block")
+    if session is None:
+        return None
+    if not session.devices:
+        _check_card(session)
+    return over_limit(session, limit, what=trace.name, which=which, device=device, within=block)
 
 
 def _check_card(session: Session) -> None:

@@ -21,6 +21,7 @@ from environment import (
     say,
     this_python,
 )
+from vscode import install as install_vscode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,8 @@ class Check(NamedTuple):
 def main() -> int:
     """Run the checks that were named, or all of them; 0 if every one passed."""
     require_python()
-    names = ["setup", *(check.name for check in CHECKS)]
+    usual = ["setup", *(check.name for check in CHECKS)]
+    names = [*usual, *(check.name for check in BY_NAME)]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"some of: {' '.join(names)}")
     parser.add_argument("--fresh", action="store_true", help="make the environments anew")
@@ -64,7 +66,7 @@ def main() -> int:
     begin = time.monotonic()
     python = this_python() if options.here else prepare(".venv", *_GROUPS, fresh=options.fresh)
     ready = Result("setup", failed=False, seconds=time.monotonic() - begin, text="")
-    chosen = [check for check in CHECKS if check.name in (options.checks or names)]
+    chosen = [one for one in (*CHECKS, *BY_NAME) if one.name in (options.checks or usual)]
     return _summary([ready, *(_timed(check, python, fresh=options.fresh) for check in chosen)])
 
 
@@ -191,6 +193,18 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     return code, f"{newest}; JupyterLab 4.4: {oldest}"
 
 
+def _integrations(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Run nbmem inside the programs that it is made for, with their real packages."""
+    small = _beside(python, "integrations", fresh=fresh)
+    pip(small.parents[1], "install", "lightning>=2.5")  # now that it finds torch behind
+    vscode = install_vscode(small.parents[1] / "vscode", small.parent)
+    if vscode is not None:
+        os.environ["NBMEM_VSCODE"] = str(vscode)
+        os.environ["NBMEM_NODE"] = str(small.parent / "node")
+    code, text = _stream(str(small), "-m", "pytest", "tests/integrations")
+    return code, text if vscode else f"{text}; VS Code left out: npm could not install it"
+
+
 def _missing_chromium() -> str | None:
     """Why there is no Chromium; None if there is one. A CI machine whose root we are gets one."""
     names = ("chromium", "chromium-browser", "google-chrome")
@@ -236,6 +250,9 @@ CHECKS = (
     Check("pythons", _pythons),
     Check("browser", _browser),
 )
+
+BY_NAME = (Check("integrations", _integrations),)
+"""Run only where they are asked for."""
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -55,7 +55,8 @@ def over_limit(  # noqa: PLR0913 - each is an option of assert_peak's
             else:
                 peak = int(getattr(books.followed, which)[position])
             if peak > limit:
-                return _sentences(books, position, what, which, peak, limit)
+                said = _sentences(books, position, what, which, peak, limit)
+                return said + _before(books, which, first)
     return None
 
 
@@ -92,6 +93,12 @@ def _sentences(  # noqa: PLR0913, PLR0917 - what the sentences name
         f"{format_bytes(peak - limit)} above the limit of {format_bytes(limit)}.\n"
         f"Held at that moment: {categories}." + (f"\nLargest: {largest}." if largest else "")
     )
+
+
+def _before(books: Books, which: Figure, first: int) -> str:
+    """What others had left before it began: without them it may be within its limit."""
+    before = 0 if which == "process" else int(getattr(books.followed, which)[first])
+    return f"\nBefore it began: {format_bytes(before)} {which}." if before else ""
 
 
 def _where(books: Books, position: int) -> str:

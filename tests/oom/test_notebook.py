@@ -140,11 +140,12 @@ def test_two_cells_and_two_steps_are_compared(run):
 
 def test_a_peak_above_the_limit_names_what_was_held(run):
     _, error = run("%%memtrace --max-peak 1GiB\ntrain(1000)")
-    first, held, largest = str(error).splitlines()
+    first, held, largest, before = str(error).splitlines()
     assert first.startswith("In [2] peaked at ")
     assert first.endswith(" above the limit of 1.00 GiB.")
     assert "1.25 GiB weights" in held
     assert largest.startswith("Largest: ")
+    assert before == "Before it began: 1.27 GiB allocated."
 
 
 def test_the_explanation_is_an_output_of_its_own(run):

@@ -1,0 +1,86 @@
+"""Traces some steps of a training that a framework runs, and hands on what they took."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.entry import lost_sentence
+from nbmem.core.errors import NbmemError, UsageError
+from nbmem.integrations.scalars import scalars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.api import Trace
+
+logger = logging.getLogger("nbmem")
+
+
+class FirstSteps:
+    """What the callbacks of Lightning and of transformers share.
+
+    The first two steps show what a training takes: optimizer state is born at the end of the
+    first, so the second is the one with the peak. After the last of them nothing of nbmem's is left
+    in torch, and the rest of the training runs as without it.
+
+    Args:
+        steps: How many optimizer steps to trace.
+        stacks: Take a Python stack at each allocation (dearer; names the lines).
+        prefix: What the names of the figures begin with.
+
+    Attributes:
+        trace: The last training's trace, with its report; None before one began.
+    """
+
+    def __init__(self, steps: int = 3, *, stacks: bool = False, prefix: str = "nbmem") -> None:
+        if steps < 1:
+            raise UsageError(f"{steps} steps cannot be traced. Name one or more.")
+        self.steps = steps
+        self.stacks = stacks
+        self.prefix = prefix
+        self.trace: Trace | None = None
+        self._first = 0
+        self._names: dict[str, object] = {}
+
+    def begin(self, model: object, step: int) -> None:
+        """The training begins at this step."""
+        from nbmem.api import Trace
+
+        self.stop()
+        self._first = step
+        self._names = {"model": model}
+        trace = Trace("the first steps", stacks=self.stacks, namespace=self._names)
+        self.trace = trace.start()
+
+    def stepped(self, step: int) -> bool:
+        """So many steps are done; True if those were all."""
+        return self.runs and step - self._first >= self.steps
+
+    def stop(self, error: BaseException | None = None) -> bool:
+        """Stop the trace; False if none ran."""
+        if self.trace is None or not self.runs:
+            return False
+        self.trace.stop(error)
+        self._names.clear()  # a trace that somebody keeps must not keep their model
+        return True
+
+    @property
+    def runs(self) -> bool:
+        """Whether it records now."""
+        return self.trace is not None and self.trace.runs
+
+    def hand_on(self, log: Callable[[dict[str, int]], Any]) -> None:
+        """Give the figures to the framework's logger, or say why there are none."""
+        if self.trace is None:
+            return
+        try:
+            figures = scalars(self.trace, self.prefix)
+        except NbmemError as err:
+            logger.warning("nbmem: %s", err)
+            return
+        log(figures)
+
+    def lost(self, part: str, err: BaseException) -> None:
+        """Say what nbmem lost; the training goes on."""
+        logger.warning("%s", lost_sentence(part, err).replace("cell", "training"))

@@ -1,0 +1,90 @@
+"""A Lightning callback: traces the first steps and logs the ledger through the Trainer's loggers.
+
+It serves `lightning.pytorch` and `pytorch_lightning`: each takes callbacks of its own class only,
+so it is of those that are imported by then.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.entry import entry
+from nbmem.integrations.first_steps import FirstSteps
+
+if TYPE_CHECKING:
+    Callback: Any = object
+
+NAMES = ("lightning.pytorch", "pytorch_lightning")
+PART = "the trace of the first steps"
+
+
+def _callback_classes() -> tuple[type, ...]:
+    """The class of each Lightning that is imported, or else of the first that is installed."""
+    loaded = [sys.modules[name] for name in NAMES if name in sys.modules]
+    if not loaded:
+        installed = [name for name in NAMES if find_spec(name.partition(".")[0])]
+        if not installed:
+            raise ImportError("Lightning is not installed: pip install lightning.")
+        loaded = [import_module(installed[0])]
+    return tuple(module.Callback for module in loaded)
+
+
+class MemoryCallback(*_callback_classes()):  # type: ignore[misc]  # which ones, is known when it runs
+    """Trace the first steps of a fit: `Trainer(callbacks=[MemoryCallback(steps=3)])`.
+
+    After them the figures of `nbmem.integrations.scalars` go to each of the Trainer's loggers, once
+    and with the step. A training that fails before logs what it took until then. It never stops a
+    training: what fails in it is a warning.
+
+    Args:
+        steps: How many optimizer steps to trace.
+        stacks: Take a Python stack at each allocation (dearer; names the lines).
+        prefix: What the names of the figures begin with.
+    """
+
+    def __init__(self, steps: int = 3, *, stacks: bool = False, prefix: str = "nbmem") -> None:
+        super().__init__()
+        self._first = FirstSteps(steps, stacks=stacks, prefix=prefix)
+
+    @property
+    def trace(self) -> Any:
+        """The trace of the last fit, with its report; None before one began."""
+        return self._first.trace
+
+    def lost(self, part: str, err: BaseException) -> None:
+        """Say what nbmem lost."""
+        self._first.lost(part, err)
+
+    @entry(PART)
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin."""
+        self._first.begin(pl_module, trainer.global_step)
+
+    @entry(PART)
+    def on_train_batch_end(self, trainer: Any, *_arguments: Any) -> None:
+        """End it after the last of the steps."""
+        if self._first.stepped(trainer.global_step):
+            self._end(trainer)
+
+    @entry(PART)
+    def on_train_end(self, trainer: Any, _pl_module: Any) -> None:
+        """End it with the training."""
+        self._end(trainer)
+
+    @entry(PART)
+    def on_exception(self, trainer: Any, _pl_module: Any, exception: BaseException) -> None:
+        """End it with what ended the training."""
+        self._end(trainer, exception)
+
+    def _end(self, trainer: Any, error: BaseException | None = None) -> None:
+        if self._first.stop(error):
+            for logger in trainer.loggers:
+                self._first.hand_on(lambda figures: _log(logger, figures, trainer.global_step))  # noqa: B023 - called at once
+
+
+def _log(logger: Any, figures: dict[str, int], step: int) -> None:
+    logger.log_metrics(figures, step=step)
+    logger.save()

@@ -1,0 +1,34 @@
+"""The figures of a trace as metrics of an MLflow run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.integrations.scalars import scalars
+
+if TYPE_CHECKING:
+    from nbmem.api import Trace
+    from nbmem.report import Report
+
+
+def log(
+    source: Trace | Report,
+    step: int | None = None,
+    run_id: str | None = None,
+    prefix: str = "nbmem",
+) -> None:
+    """Log them as metrics.
+
+    Args:
+        source: A trace that has ended, or its report.
+        step: The step that they belong to.
+        run_id: The run; None for the active one, which MLflow starts if there is none.
+        prefix: What their names begin with.
+
+    Raises:
+        NbmemError: The trace still runs, or saw no GPU memory.
+    """
+    import mlflow
+
+    metrics = {name: float(size) for name, size in scalars(source, prefix).items()}
+    mlflow.log_metrics(metrics, step=step, run_id=run_id)

@@ -1,0 +1,39 @@
+"""A report as a flat dictionary of numbers: the one form that every experiment tracker takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.categories import Category
+
+if TYPE_CHECKING:
+    from nbmem.api import Trace
+    from nbmem.report import Report
+
+PEAKS = ("allocated", "reserved", "active", "requested", "process")
+
+
+def scalars(source: Trace | Report, prefix: str = "nbmem") -> dict[str, int]:
+    """The figures of one report, in bytes: `{"nbmem/peak/allocated": 104333312, ...}`.
+
+    `peak/...` are the highest figures, each at its own moment. `at_peak/<category>` is the card
+    when the most was allocated; its 20 categories, those with 0 included, add up to the card.
+    `at_end/allocated` is what was left.
+
+    Args:
+        source: A trace that has ended, or its report.
+        prefix: What all names begin with.
+
+    Returns:
+        By name. `peak/process` is left out where the driver does not say it.
+
+    Raises:
+        NbmemError: The trace still runs, or saw no GPU memory.
+    """
+    from nbmem.api import Trace
+
+    report = source.report() if isinstance(source, Trace) else source
+    peaks = {f"peak/{name}": getattr(report.peak, name) for name in PEAKS}
+    held = {f"at_peak/{category.key}": report.ledger_at_peak[category] for category in Category}
+    figures = {**peaks, **held, "at_end/allocated": report.ledger_at_end.allocated}
+    return {f"{prefix}/{name}": size for name, size in figures.items() if size is not None}

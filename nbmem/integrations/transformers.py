@@ -1,0 +1,92 @@
+"""A callback for the Trainer of transformers: traces the first steps and logs the ledger."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+from transformers import TrainerCallback
+
+from nbmem.core.entry import entry
+from nbmem.integrations.first_steps import FirstSteps
+
+PART = "the trace of the first steps"
+
+
+class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # whose types mypy is not told
+    """Trace the first steps of a training: `trainer.add_callback(MemoryCallback(trainer))`.
+
+    After them the figures of `nbmem.integrations.scalars` are logged once, by `Trainer.log`: they
+    go to whatever `report_to` names and into `trainer.state.log_history`. It never stops a
+    training: what fails in it is a warning.
+
+    Args:
+        trainer: The Trainer, which its callbacks are not told; it is not kept alive. None, as for
+            `Trainer(callbacks=[MemoryCallback()])`, puts the figures into `log_history` alone.
+        steps: How many optimizer steps to trace.
+        stacks: Take a Python stack at each allocation (dearer; names the lines).
+        prefix: What the names of the figures begin with.
+    """
+
+    def __init__(
+        self,
+        trainer: Any = None,
+        steps: int = 3,
+        *,
+        stacks: bool = False,
+        prefix: str = "nbmem",
+    ) -> None:
+        self._trainer = None if trainer is None else weakref.ref(trainer)
+        self._first = FirstSteps(steps, stacks=stacks, prefix=prefix)
+
+    @property
+    def trace(self) -> Any:
+        """The trace of the last training, with its report; None before one began."""
+        return self._first.trace
+
+    def lost(self, part: str, err: BaseException) -> None:
+        """Say what nbmem lost."""
+        self._first.lost(part, err)
+
+    @entry(PART)
+    def on_train_begin(
+        self, _args: Any, state: Any, _control: Any, model: Any = None, **_more: Any
+    ) -> None:
+        """Begin."""
+        self._first.begin(model, state.global_step)
+        self._end_with_cell()
+
+    @entry(PART)
+    def on_step_end(self, _args: Any, state: Any, _control: Any, **_more: Any) -> None:
+        """End it after the last of the steps."""
+        if self._first.stepped(state.global_step):
+            self._end(state)
+
+    @entry(PART)
+    def on_train_end(self, _args: Any, state: Any, _control: Any, **_more: Any) -> None:
+        """End it with the training."""
+        self._end(state)
+
+    def _end(self, state: Any) -> None:
+        if not self._first.stop():
+            return
+        trainer = None if self._trainer is None else self._trainer()
+        if trainer is not None:
+            self._first.hand_on(trainer.log)
+        else:
+            step = {"step": state.global_step}
+            self._first.hand_on(lambda figures: state.log_history.append({**figures, **step}))
+
+    def _end_with_cell(self) -> None:
+        """In a notebook: a training that raises tells its callbacks nothing, so the cell does."""
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        if shell is None:
+            return
+
+        @entry(PART, lost=self.lost)
+        def ended(*_result: Any) -> None:
+            shell.events.unregister("post_run_cell", ended)
+            self._first.stop()
+
+        shell.events.register("post_run_cell", ended)

@@ -1,0 +1,33 @@
+"""The figures of a trace in a run of Weights & Biases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.integrations.scalars import scalars
+
+if TYPE_CHECKING:
+    from nbmem.api import Trace
+    from nbmem.report import Report
+
+
+def log(
+    source: Trace | Report, run: Any = None, step: int | None = None, prefix: str = "nbmem"
+) -> None:
+    """Log them to a run, in one row.
+
+    Args:
+        source: A trace that has ended, or its report.
+        run: What `wandb.init()` returned; None for the run that is active.
+        step: The step that they belong to; None for the run's own.
+        prefix: What their names begin with.
+
+    Raises:
+        NbmemError: The trace still runs, or saw no GPU memory.
+        wandb.Error: No run is active.
+    """
+    if run is None:
+        import wandb
+
+        run = wandb
+    run.log(scalars(source, prefix), step=step)
