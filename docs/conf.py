@@ -41,6 +41,7 @@ nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # no widget is drawn, and no s
 autodoc_mock_imports = ["torch"]
 autodoc_member_order = "bysource"
 default_role = "code"
+napoleon_use_ivar = True  # attributes as a list
 copybutton_prompt_text = "$ "
 
 html_theme = "pydata_sphinx_theme"

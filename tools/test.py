@@ -11,16 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from environment import (
-    ROOT,
-    add_labextension,
-    pip,
-    prepare,
-    python_of,
-    require_python,
-    say,
-    this_python,
-)
+from environment import add_labextension, prepare, require_python, this_python
+from installing import ROOT, pip, python_of, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
