@@ -16,7 +16,7 @@ SCRIPTS = sorted((ROOT / "tools").glob("*.py"))
 
 @pytest.fixture
 def environment(monkeypatch, tmp_path):
-    """tools/environment.py, its environments in a scratch folder, its installer only taking notes."""
+    """tools/environment.py, environments in a scratch folder, an installer that takes notes."""
     monkeypatch.syspath_prepend(ROOT / "tools")
     spec = importlib.util.spec_from_file_location("environment", ROOT / "tools/environment.py")
     module = importlib.util.module_from_spec(spec)
