@@ -39,11 +39,7 @@ def mimebundle(
         faults: Takes what fails and leaves it out, a form as a whole if need be; the others then
             say so. By default a fault is raised.
     """
-    there = faults.part("The search for Bokeh", output.bokeh_is_there, True)  # noqa: FBT003
-    notes = () if there else (output.MISSING,)
-    html = faults.part(
-        "The picture with its tables", lambda: render_html(report, *notes, faults=faults), None
-    )
+    html = faults.part("The picture with its tables", lambda: render_html(report, faults), None)
     text = faults.part("The text", lambda: render_text(report, faults=faults), None)
     # Last, since it takes the others' notes along; its own stand in the others.
     told = replace(report, notes=(*report.notes, *faults.notes))

@@ -34,12 +34,11 @@ body { margin: 20px auto; max-width: 1260px; padding: 0 16px; background: #fffff
 """
 
 
-def render_html(report: Report, *notes: str, faults: Faults = UNGUARDED) -> str:
+def render_html(report: Report, faults: Faults = UNGUARDED) -> str:
     """Write a report as a fragment of HTML.
 
     Args:
         report: The report.
-        *notes: Sentences to add to its own.
         faults: Takes what fails and leaves it out; by default it is raised.
     """
 
@@ -78,7 +77,7 @@ def render_html(report: Report, *notes: str, faults: Faults = UNGUARDED) -> str:
         *part("The tips", lambda: _tips(report)),
         *part("The phases", lambda: tables.phases(report)),
         *part("The largest tensors", lambda: tables.holdings(report)),
-        *part("The notes", lambda: _notes([*wording.notes(report), *notes])),
+        *part("The notes", lambda: _notes(wording.notes(report))),
         style=style.BOX,
     )
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import base64
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 from nbmem.core.categories import LABELS, MEANINGS, Category
 from nbmem.views.bundle import mimebundle
-from nbmem.views.explorer.output import MISSING
+from nbmem.views.explorer.output import MIME, explorer_output, written_figures
 from nbmem.views.html import render_html, render_page
 from nbmem.views.text import render_text
 from tests.views import sample
 
+ROOT = Path(__file__).parents[2]
 KEPT_TAGS = {
     *("div", "span", "img", "ul", "li", "details", "summary"),
     *("table", "caption", "thead", "tbody", "tr", "th", "td"),
@@ -170,11 +174,23 @@ def test_a_page_stands_alone():
     assert render_html(sample.cnn()) in page
 
 
-def test_the_bundle_carries_every_reading(monkeypatch):
+def test_the_bundle_carries_every_reading():
     report = sample.small()
-    monkeypatch.setattr("nbmem.views.explorer.output.bokeh_is_there", lambda: False)
     assert mimebundle(report) == {
         "text/plain": render_text(report),
-        "text/html": render_html(report, MISSING),
+        "text/html": render_html(report),
+        MIME: explorer_output(report),
     }
-    assert "pip install" in mimebundle(report)["text/html"]
+
+
+def test_the_explorer_needs_no_package_in_the_kernel():
+    code = (
+        "import sys; sys.modules.update(bokeh=None, pandas=None, anywidget=None, ipywidgets=None)\n"
+        "from tests.views import sample\n"
+        "from nbmem.views.bundle import mimebundle\n"
+        "from nbmem.views.explorer.output import MIME, unpacked\n"
+        "print(len(unpacked(mimebundle(sample.small())[MIME]['data'])['figures']))"
+    )
+    ask = [sys.executable, "-c", code]
+    done = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == len(written_figures())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
 import zlib
 from functools import cache
@@ -19,21 +18,10 @@ if TYPE_CHECKING:
     from nbmem.report import Report
 
 MIME = "application/vnd.nbmem.report+json"
-MISSING = (
-    "This report has an explorer to click through; it needs Bokeh, which is not installed here: "
-    "pip install 'nbmem[widget]'."
-)
 
 
-def bokeh_is_there() -> bool:
-    """Whether the figures can be made, asked without importing anything."""
-    return importlib.util.find_spec("bokeh") is not None
-
-
-def explorer_output(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any] | None:
-    """What goes into the output under `MIME`; None where Bokeh is not installed."""
-    if not bokeh_is_there():
-        return None
+def explorer_output(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any]:
+    """What goes into the output under `MIME`; the front end has the BokehJS that draws it."""
     return {"version": VERSION, "data": packed(with_figures(explorer_data(report, cells)))}
 
 
