@@ -109,9 +109,13 @@ def _announce(folder: Path, pinned: str) -> None:
     small = any("+cpu" in version for version, _ in chosen)
     if not small:
         chosen = _chosen_by_pip(folder, pinned)
+    if not chosen:
+        say(f"  pip does not say which build of {pinned} it takes, and how large that is.")
+        return
     size = sum(_size(address) for _, address in chosen) / 1e9
     build = "the CPU build" if small else "the CUDA build with its libraries"
-    say(f"  pip takes {build} of {pinned}, {size:.1f} GB to load; {_driver()}.")
+    much = f"{size:.1f} GB" if size else "an unknown amount"
+    say(f"  pip takes {build} of {pinned}, {much} to load; {_driver()}.")
     if not small and not _has_driver():
         say(
             "  Without a card the CPU build (0.2 GB) is enough: pip takes it where it knows an "

@@ -89,6 +89,13 @@ def test_pip_with_sources_of_its_own_is_asked_and_nothing_else(
     assert "the CPU build of torch==2.13.0, 0.2 GB to load" in capsys.readouterr().out
 
 
+def test_a_pip_that_does_not_say_is_not_spoken_for(installing, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(installing, "_pip_has_sources", lambda: True)
+    monkeypatch.setattr(installing, "_chosen_by_pip", lambda _folder, *_words: [])
+    installing.install(tmp_path / "env", *WORDS)
+    assert "pip does not say which build of torch==2.13.0 it takes" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", [("pytest>=8.4",), ("torch===2.13.0",)], ids=str)
 def test_no_build_is_chosen_where_none_is_asked_for(installing, words, monkeypatch, tmp_path):
     monkeypatch.setattr(installing, "_uv", lambda _folder: pytest.fail("not asked"))
