@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo lab format bench fuzz notebooks integrations accuracy accuracy-cpu torches clean
+.PHONY: help setup check test demo lab format docs bench fuzz notebooks integrations accuracy accuracy-cpu torches clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ lab: ## the same, then open the executed notebook in JupyterLab
 format: setup ## format the code and mend what ruff can mend
 	$(VENV) -m ruff check --fix .
 	$(VENV) -m ruff format .
+
+docs: ## build the site into out/docs, with outputs if `make notebooks` ran before
+	$(PYTHON) tools/test.py docs
 
 bench: setup ## time the import, a report of a million events, what tracing costs
 	set -e; for script in tests/benchmarks/*.py; do echo "== $$script"; $(VENV) $$script; done

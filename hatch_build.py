@@ -1,8 +1,9 @@
-"""Build hook: compile labextension/ with npm, borrowing Node.js from PyPI where there is none."""
+"""Build hooks: compile labextension/ with npm, borrowing Node.js from PyPI; absolute links."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,11 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 OLDEST_NODE = (20, 19)
 """What @jupyter/builder asks for."""
 SKIP = "NBMEM_SKIP_LABEXTENSION"
 """Set for an environment that needs no JupyterLab: a build takes about a minute."""
+
+
+class ReadmeHook(MetadataHookInterface):
+    """Gives README's links the repository's address: a package's page has none of its files."""
+
+    PLUGIN_NAME = "custom"
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the long description."""
+        text = Path(self.root, "README.md").read_text(encoding="utf-8")
+        text = absolute(text, metadata["urls"]["Repository"])
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def absolute(text: str, repository: str) -> str:
+    """Markdown whose links and pictures lead to the repository's newest state from anywhere."""
+    text = re.sub(r'\b(src|srcset)="(?!https?:)', rf'\1="{repository}/raw/HEAD/', text)
+    return re.sub(r"(?<=\]\()(?!https?:|#)", f"{repository}/blob/HEAD/", text)
 
 
 class LabExtensionHook(BuildHookInterface):  # type: ignore[type-arg]

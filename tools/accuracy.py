@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import subprocess
 
-from environment import ROOT, prepare, require_python, say
+from environment import prepare, require_python
+from installing import ROOT, say
 
 
 def main() -> int:

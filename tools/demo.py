@@ -12,7 +12,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from environment import ROOT, add_labextension, prepare, require_python, say, this_python
+from environment import add_labextension, prepare, require_python, this_python
+from installing import ROOT, say
 
 NOTEBOOK = ROOT / "notebooks" / "01_quickstart.ipynb"
 
@@ -29,7 +30,7 @@ def main() -> int:
         "--here", action="store_true", help="use this Python's packages, install nothing"
     )
     options = parser.parse_args()
-    groups = ["torch", "run", *(["lab"] if options.lab else [])]
+    groups = ["torch", "demo", *(["run", "lab"] if options.lab else [])]
     python = str(this_python() if options.here else prepare(".venv", *groups))
 
     out = ROOT / "out"

@@ -7,7 +7,6 @@ old one gets a sentence instead of a SyntaxError: keep their syntax to that of P
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import platform
@@ -17,7 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from installing import ROOT, install, pip, python_of, say
+
 OLDEST = (3, 11)
 _STAMP = "nbmem-setup.json"
 
@@ -30,11 +30,6 @@ def require_python(version: tuple[int, ...] = sys.version_info[:3]) -> None:
             f"nbmem needs Python {oldest} or newer; {sys.executable or 'this one'} is {found}. "
             f"Run this with a newer one, for example: python{oldest} {' '.join(sys.argv)}"
         )
-
-
-def python_of(folder: Path) -> Path:
-    """The interpreter of a virtual environment."""
-    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def requirements(*groups: str) -> list[str]:
@@ -78,8 +73,7 @@ def prepare(
         _create(folder, interpreter)
     wanted = requirements(*stamp["groups"])
     say(f"Installing into {name}: {', '.join(['nbmem'] * project + wanted)}")
-    _warn_of_torch(wanted)
-    pip(folder, "install", *(["--editable", str(ROOT)] if project else []), *wanted)
+    install(folder, *(["--editable", str(ROOT)] if project else []), *wanted)
     (folder / _STAMP).write_text(json.dumps(stamp, indent=1), encoding="utf-8")
     return python_of(folder)
 
@@ -89,34 +83,6 @@ def this_python() -> Path:
     known = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([known] if known else [])])
     return Path(sys.executable)
-
-
-def pip(folder: Path, *arguments: str, labextension: bool = False) -> None:
-    """Run the environment's pip; a base Python's pip serves one that has none.
-
-    Args:
-        folder: The environment.
-        arguments: What follows `pip`.
-        labextension: Let hatch_build.py compile the JupyterLab extension: about a minute, which the
-            environments that need no JupyterLab do without.
-    """
-    python = str(python_of(folder))
-    own = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False)
-    front = [python, "-m", "pip"]
-    if own.returncode:
-        front = [sys.executable, "-m", "pip", "--python", python]
-    quiet = ["-qq", "--disable-pip-version-check"]
-    if arguments[0] == "install":
-        quiet += ["--no-warn-script-location"]
-    environment = dict(os.environ)
-    if not labextension:
-        environment["NBMEM_SKIP_LABEXTENSION"] = "1"
-    done = subprocess.run([*front, *arguments, *quiet], cwd=ROOT, env=environment, check=False)
-    if done.returncode:
-        raise SystemExit(
-            "pip could not install what is needed; its own message is above. "
-            "Without a network, --here runs with the packages that this Python has."
-        )
 
 
 def add_labextension(folder: Path) -> None:
@@ -131,11 +97,6 @@ def add_labextension(folder: Path) -> None:
     shutil.copytree(built, place)
 
 
-def say(text: str) -> None:
-    """Print a line at once, so that it stands before the output of what it announces."""
-    print(text, flush=True)
-
-
 def _create(folder: Path, interpreter: str) -> None:
     """Make an empty environment; Debian's Python comes without ensurepip but with a pip."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -143,21 +104,6 @@ def _create(folder: Path, interpreter: str) -> None:
     if subprocess.run(make, capture_output=True, check=False).returncode:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([*make, "--without-pip"], check=True)
-
-
-def _warn_of_torch(wanted: list[str]) -> None:
-    pinned = [one for one in wanted if one.startswith("torch==") and "===" not in one]
-    if not pinned:
-        return
-    if sys.prefix == sys.base_prefix and importlib.util.find_spec("torch"):
-        say("This Python has a torch already: it stays as it is, the environment gets its own.")
-    if platform.system() == "Linux":
-        card = "A driver is here" if shutil.which("nvidia-smi") else "No NVIDIA driver is here"
-        say(
-            f"{card}. {pinned[0]}: the default index has the CUDA build, gigabytes with its "
-            "libraries; where pip knows an index or a folder with the CPU build "
-            "(PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS), it takes that one, about 0.2 GB."
-        )
 
 
 def _identify(interpreter: str) -> str:

@@ -33,8 +33,9 @@ def main(notebook: Path, out: Path) -> int:
         timeout=600,
         resources={"metadata": {"path": str(out)}},
         extra_arguments=["--log-level=40"],  # its remarks on sockets are not for this reader
+        on_cell_start=_tell,
     )
-    print(f"Executing {notebook.name} ...", flush=True)
+    print(f"Executing {notebook.name}", flush=True)
     try:
         nb.cells.append(save)
         client.execute()
@@ -48,6 +49,12 @@ def main(notebook: Path, out: Path) -> int:
         print(f"The notebook ran, but nothing was saved: {_texts(save)}", file=sys.stderr)
         return 1
     return _report(executed, recording, out / "report.html")
+
+
+def _tell(cell: Any, cell_index: int) -> None:
+    """Say which cell begins, by its first line."""
+    if cell.cell_type == "code":
+        print(f"  cell {cell_index + 1}: {cell.source.partition(chr(10))[0][:70]}", flush=True)
 
 
 def _texts(cell: Any) -> str:

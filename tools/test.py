@@ -11,16 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from environment import (
-    ROOT,
-    add_labextension,
-    pip,
-    prepare,
-    python_of,
-    require_python,
-    say,
-    this_python,
-)
+from environment import add_labextension, prepare, require_python, this_python
+from installing import ROOT, pip, python_of, say
 from vscode import install as install_vscode
 
 if TYPE_CHECKING:
@@ -205,6 +197,41 @@ def _integrations(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     return code, text if vscode else f"{text}; VS Code left out: npm could not install it"
 
 
+def _docs(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Build the site into out/docs, every warning an error; torch is not imported."""
+    small = _beside(python, "docs", fresh=fresh)
+    words = ["-W", "--keep-going", "--fresh-env", "-q", "docs", "out/docs"]
+    code, last = _stream(str(small), "-m", "sphinx", *words)
+    return code, last or "out/docs/index.html"
+
+
+def _package(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Build the wheel and the sdist, and ask the ecosystem's own checkers.
+
+    The JupyterLab extension is in them if the check `browser` has compiled it.
+    """
+    os.environ["NBMEM_SKIP_LABEXTENSION"] = "1"
+    small = str(_beside(python, "package", fresh=fresh))
+    made = ROOT / "out" / "package"
+    shutil.rmtree(made, ignore_errors=True)
+    code, last = _stream(small, "-m", "build", "--no-isolation", "--outdir", str(made))
+    if code:
+        return code, last
+    wheel, sdist = (str(next(made.glob(kind))) for kind in ("*.whl", "*.tar.gz"))
+    texts = []
+    for tool, *words in (
+        ("validate_pyproject", "pyproject.toml"),
+        ("twine", "check", "--strict", wheel, sdist),
+        ("check_wheel_contents", wheel),
+        ("pyroma", "--min", "10", "--skip-tests", "AuthorEmail", sdist),  # issues are read
+    ):
+        code, last = _stream(small, "-m", tool, *words)
+        if code:
+            return code, f"{tool}: {last}"
+        texts.append(tool)
+    return 0, ", ".join(texts)
+
+
 def _missing_chromium() -> str | None:
     """Why there is no Chromium; None if there is one. A CI machine whose root we are gets one."""
     names = ("chromium", "chromium-browser", "google-chrome")
@@ -248,7 +275,9 @@ CHECKS = (
     Check("tests", _command("pytest", *_XDIST)),
     Check("ipython7", _ipython7),
     Check("pythons", _pythons),
+    Check("docs", _docs),
     Check("browser", _browser),
+    Check("package", _package),
 )
 
 BY_NAME = (Check("integrations", _integrations),)

@@ -25,7 +25,7 @@ TARGET = ROOT / "docs" / "tips.md"
 SNAPSHOTS = ROOT / "tests" / "recordings" / "snapshots"
 INTRODUCTION = """# Tips
 
-Written by `python tools/tips.py`; do not edit.
+<!-- Written by `python tools/tips.py`; do not edit. -->
 
 A tip says what this run showed, how many bytes it is about and how that is known, and what to type.
 *exact*: counted; *simulated*: the recorded requests, replayed in the simulated allocator;

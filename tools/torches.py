@@ -13,7 +13,8 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 from xml.etree import ElementTree as ET
 
-from environment import ROOT, pip, prepare, require_python, requirements, say
+from environment import prepare, require_python, requirements
+from installing import ROOT, pip, say
 
 if TYPE_CHECKING:
     from pathlib import Path

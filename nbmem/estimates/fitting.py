@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     Tell = Callable[[str], None]
 
 MARGIN = 0.02
-"""Part of the card that is kept free: of the 35 runs recorded on a real card, the README's table
-shows how many needed at most so much more than was predicted."""
+"""Part of the card that is kept free: docs/accuracy.md shows how many of the 35 runs recorded on a
+real card needed at most so much more than was predicted."""
 PARTS = (0.25, 0.5, 0.75)
 """Of the answer: values there are run, too, so that the lines go through points that lie apart."""
 REACH = 0.12

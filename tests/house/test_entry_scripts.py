@@ -16,7 +16,8 @@ SCRIPTS = sorted((ROOT / "tools").glob("*.py"))
 
 @pytest.fixture
 def environment(monkeypatch, tmp_path):
-    """tools/environment.py, its environments in a scratch folder, its pip only noting its calls."""
+    """tools/environment.py, environments in a scratch folder, an installer that takes notes."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
     spec = importlib.util.spec_from_file_location("environment", ROOT / "tools/environment.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -31,7 +32,7 @@ def environment(monkeypatch, tmp_path):
 
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(module, "_create", create)
-    monkeypatch.setattr(module, "pip", lambda _folder, *words: module.calls.append(words))
+    monkeypatch.setattr(module, "install", lambda _folder, *words: module.calls.append(words))
     return module
 
 

@@ -19,8 +19,10 @@ LONGER = {
 """Modules that would be harder to read in two."""
 TOP_LEVEL = {
     ".ci",
+    ".github",  # forms and the release, where the code host looks for them
     ".gitignore",
     "CHANGELOG.md",
+    "CITATION.cff",  # the same
     "CONTRIBUTING.md",
     "LICENSE",
     "Makefile",

@@ -13,6 +13,8 @@ pytest.importorskip("ipykernel")
 pytest.importorskip("torch")
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
+KEPT = FOLDER.parent / "out" / "notebooks"
+"""With their outputs, for the site (docs/conf.py)."""
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
@@ -25,6 +27,9 @@ def executed(request, tmp_path_factory):
         book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     )
     client.execute()
+    KEPT.mkdir(parents=True, exist_ok=True)
+    nbformat.write(book, folder / request.param.name)
+    (folder / request.param.name).replace(KEPT / request.param.name)  # at once: tests run beside
     return book
 
 
