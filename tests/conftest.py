@@ -7,6 +7,10 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")  # how long an example takes is the machine's affair
 
 WHOLE_SYSTEMS = ("browser/", "live/test_kernel.py", "ipython/test_kernel.py")
 """Kernels, servers and browsers as they are: on a busy machine one may miss its time. A test that

@@ -121,7 +121,7 @@ EVENTS = st.tuples(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     rows=st.lists(EVENTS, max_size=40),
     conf=st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:20"]),

@@ -151,7 +151,7 @@ def _none(columns):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     steps=st.lists(STEPS, max_size=40),
     conf=st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:20"]),

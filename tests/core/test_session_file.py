@@ -157,7 +157,7 @@ def plain(value):
 
 
 @given(session=sessions())
-@settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=40, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 def test_what_is_saved_is_opened(session, tmp_path_factory):
     path = save_session(session, tmp_path_factory.mktemp("s") / "x")
     assert path.suffix == ".nbmem"
