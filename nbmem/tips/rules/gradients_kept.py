@@ -48,7 +48,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     a = books.followed.allocations
     old = (books.category == Category.GRADIENTS) & (a.born < stepped[-1]) & (a.freed >= top)
     old &= ~e.in_private_pool()
-    size = int(a.block[old].sum())
+    size = min(int(a.block[old].sum()), _brings(e, stepped))
     asked = e.everything or e.short is not None
     if not e.matters(size, OF_THE_CARD) or not (asked or e.dominates(size, SHARE)):
         return
@@ -67,6 +67,22 @@ def check(e: Evidence) -> Iterator[Finding]:
         ground="estimated" if anew else "exact",
         code=zeroed(e.optimizer_code()),
     )
+
+
+def _brings(e: Evidence, stepped: list[int]) -> int:
+    """By how much the peak falls if gradients go where the optimizer behind them ends."""
+    books, a = e.books, e.books.followed.allocations
+    ends = np.array(stepped, np.int64)
+    rows = np.flatnonzero((books.category == Category.GRADIENTS) & ~e.in_private_pool())
+    step = np.searchsorted(ends, a.born[rows])
+    rows, step = rows[step < len(ends)], step[step < len(ends)]
+    late = a.freed[rows] > ends[step]
+    rows, gone = rows[late], ends[step[late]]
+    change = np.zeros(books.events + 2, np.int64)
+    np.add.at(change, gone + 1, a.block[rows])
+    np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
+    now = books.followed.allocated
+    return int(now.max() - (now - np.cumsum(change)[: books.events + 1]).max())
 
 
 def _made_anew(e: Evidence) -> int:
