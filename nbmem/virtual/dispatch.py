@@ -15,6 +15,7 @@ from nbmem.virtual.host.unwritten import Unwritten
 from nbmem.virtual.install.choices import CHOICES
 from nbmem.virtual.install.tracing import passed_on, untraced
 from nbmem.virtual.kernels import plan_of
+from nbmem.virtual.refusals import REFUSALS, said_by_cpu
 from nbmem.virtual.shape_rules import SHAPES
 from nbmem.virtual.shapes import (
     Again,
@@ -197,6 +198,8 @@ class CardMode(TorchDispatchMode):
             if known is not None:
                 return known
         check_devices(call, with_cpu=call.func in MIXES_DEVICES)
+        if (refuse := REFUSALS.get(call.func)) is not None:
+            refuse(call)
         rule = SHAPES.get(call.func)
         try:
             results = infer(call) if rule is None else rule(call)
@@ -204,6 +207,10 @@ class CardMode(TorchDispatchMode):
             if not facts_of(call.func).mutates or call.func._schema.returns:
                 raise
             results = Results(None, ())  # It only writes to its arguments.
+        except RuntimeError:
+            if (said := said_by_cpu(call)) is None:
+                raise
+            raise said from None
         answer = (results, plan_of(call, results))
         if key is not None:
             if len(self._known) >= _CACHE_LIMIT:

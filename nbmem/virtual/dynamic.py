@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
+from nbmem.virtual import refusals
 from nbmem.virtual.calls import Call
 from nbmem.virtual.kernels import indexing, plan_of
 from nbmem.virtual.kernels.plan import Launch, Plan
@@ -83,6 +84,7 @@ def masked_select(mode: CardMode, call: Call) -> Any:
 def index(mode: CardMode, call: Call) -> Any:
     """Masks become indices first, and indices come to the card, as in the kernel."""
     tensor, indices = call.args
+    refusals.indices(tensor, indices)
     if all(i is None or (is_virtual(i) and not _is_mask(i)) for i in indices):
         return NotImplemented
     with mode:
@@ -93,6 +95,7 @@ def index(mode: CardMode, call: Call) -> Any:
 def index_put(mode: CardMode, call: Call) -> Any:
     """The same for `x[mask] = y`; a number comes to the card where no mask is filled with it."""
     tensor, indices, *rest = call.args
+    refusals.indices(tensor, indices)
     values = rest[0]
     if all(i is None or (is_virtual(i) and not _is_mask(i)) for i in indices):
         if is_virtual(values):

@@ -49,17 +49,7 @@ def clone(call: Call) -> Results:
 
 
 def convolution(call: Call) -> Results:
-    """The result has the format in which the kernel runs; types are not mixed.
-
-    Raises:
-        RuntimeError: With torch's wording.
-    """
-    source, weight = call.args[:2]
-    if source.dtype is not weight.dtype:
-        names = [str(t.dtype).removeprefix("torch.") for t in (source, weight)]
-        raise RuntimeError(
-            f"Input type ({names[0]}) and weight type ({names[1]}) should be the same"
-        )
+    """The result has the format in which the kernel runs."""
     spec = infer(call).fresh[0]
     return _one(spec.size, spec.dtype, strides(spec.size, of_call(call)[0]))
 

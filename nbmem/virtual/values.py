@@ -94,11 +94,13 @@ class Values:
     def twin(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A CPU view of a virtual tensor's values; None if they are not known."""
         block = self._storages.of(tensor)
-        if block is None or block.twin is None:
+        twin = None if block is None else block.twin
+        if twin is None and tensor.numel():
             return None
         with _C._DisableTorchDispatch():
             empty = torch.empty(0, dtype=tensor.dtype, device=CPU)
-            return empty.set_(block.twin, tensor.storage_offset(), tensor.size(), tensor.stride())
+            storage = empty.untyped_storage() if twin is None else twin
+            return empty.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
     def teach(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Remember the values of a fresh virtual tensor."""
