@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nbmem.virtual import copies, dynamic, encoder, engine, memory_ops, rnn
+from nbmem.virtual import copies, dynamic, encoder, engine, memory_ops, redirected, rnn
 from nbmem.virtual.calls import Call, facts_of
 from nbmem.virtual.dying import whole
 from nbmem.virtual.host.pinned import Pinned
 from nbmem.virtual.host.unwritten import Unwritten
 from nbmem.virtual.install.choices import CHOICES
-from nbmem.virtual.install.tracing import passed_on, untraced
+from nbmem.virtual.install.tracing import passed_on, untraced_call
 from nbmem.virtual.kernels import plan_of
 from nbmem.virtual.refusals import REFUSALS, said_by_cpu
 from nbmem.virtual.shape_rules import SHAPES
@@ -55,6 +55,7 @@ SPECIAL = _Handlers(
         **dynamic.SPECIAL,
         **encoder.SPECIAL,
         **memory_ops.SPECIAL,
+        **redirected.SPECIAL,
         **rnn.SPECIAL,
         torch.ops.aten.add.Tensor: engine.add,
         **dict.fromkeys(engine.OVERWRITES, engine.overwrite),
@@ -131,7 +132,7 @@ class CardMode(TorchDispatchMode):
         finally:
             del failure
 
-    @untraced
+    @untraced_call
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = Call(func, args, kwargs)
         gpu = self._card_of(call)
@@ -145,6 +146,7 @@ class CardMode(TorchDispatchMode):
                 return self.pinned.pin(made) if pinned else made
             return func(*args, **kwargs)
         call.gpu = gpu
+        gpu.launched += 1
         return self._on_card(call)
 
     @whole  # else a block could be taken that no storage has yet

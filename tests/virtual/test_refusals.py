@@ -83,8 +83,8 @@ REFUSED = {
     "mask of another shape": (
         lambda: _ones(4, 4)[_ones(3, 4) > 0],
         (
-            "The shape of the mask [3, 4] at index 0 does not match the shape of the indexed tensor "
-            "[4, 4] at index 0"
+            "The shape of the mask [3, 4] at index 0 does not match the shape of the indexed "
+            "tensor [4, 4] at index 0"
         ),
     ),
     "shapes that do not broadcast": (
