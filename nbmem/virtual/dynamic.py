@@ -9,6 +9,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual import refusals
+from nbmem.virtual.bounds import most_of
 from nbmem.virtual.calls import Call
 from nbmem.virtual.kernels import indexing, plan_of
 from nbmem.virtual.kernels.plan import Launch, Plan
@@ -29,6 +30,9 @@ def _count(mode: CardMode, call: Call, tensor: torch.Tensor, note: str) -> int:
     if twin is not None:
         with _C._DisableTorchDispatch():
             return int(torch.count_nonzero(twin))
+    most = most_of(mode.values, tensor) if is_virtual(tensor) else None
+    if most is not None and most < tensor.numel():
+        return most  # The program itself has set no more.
     call.gpu.note(note)
     return tensor.numel()
 

@@ -1,4 +1,4 @@
-"""Constructors of sparse and nested tensors: C++ would ask a driver; a sentence says what is not."""
+"""Constructors of sparse and nested tensors: C++ would ask for a driver; a sentence says no."""
 
 from __future__ import annotations
 
