@@ -53,3 +53,10 @@ def test_what_may_be_set_anywhere_has_no_bound(gpu):
     other[torch.randperm(100, device=CARD)[:3]] = True
     other.logical_not_()
     assert other.nonzero().size() == (100, 1)
+
+
+def test_a_mask_of_bytes_fills_as_on_a_card(gpu):
+    scores, mask = torch.rand(4, 4, device=CARD), torch.ones(4, 4, device=CARD).byte()
+    assert scores.masked_fill(mask, 0.0).size() == (4, 4)
+    assert scores.masked_fill_(mask, 0.0) is scores
+    del gpu
