@@ -67,6 +67,13 @@ def mib_of(key: str, value: Value, *, least: int) -> int:
     return int(value)
 
 
+def number_of(key: str, value: Value) -> int:
+    """A whole number."""
+    if not isinstance(value, str) or not value.isdecimal():
+        raise UsageError(f"{key} must be a whole number; got {value!r}.")
+    return int(value)
+
+
 def fraction_of(key: str, value: Value, *, one_allowed: bool) -> float:
     """A number between 0 and 1."""
     try:

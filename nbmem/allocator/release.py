@@ -46,6 +46,7 @@ class Rules:
         has_large_segment_size: large_segment_size_mb exists.
         rejects: throw_on_cudamalloc_oom and num_oom_rejections exist.
         counts_private_pools: reserved_bytes_by_private_pools exists.
+        shares_blas_workspace: Since 2.13 cuBLASLt works in cuBLAS's workspace, before in its own.
     """
 
     release: str
@@ -61,6 +62,7 @@ class Rules:
     has_large_segment_size: bool
     rejects: bool
     counts_private_pools: bool
+    shares_blas_workspace: bool
 
 
 @lru_cache(maxsize=64)
@@ -94,4 +96,5 @@ def rules_for(release: str) -> Rules:
         has_large_segment_size=version >= (2, 11),
         rejects=version >= (2, 12),
         counts_private_pools=version >= (2, 13),
+        shares_blas_workspace=version >= (2, 13),
     )

@@ -10,6 +10,7 @@ from nbmem.allocator.conf_values import (
     flag_of,
     fraction_of,
     mib_of,
+    number_of,
     tokens_of,
 )
 from nbmem.allocator.release import NEWEST, rules_for
@@ -23,21 +24,19 @@ if TYPE_CHECKING:
     from nbmem.allocator.conf_values import Value
     from nbmem.allocator.release import Rules
 
-NO_EFFECT = frozenset(
-    {
-        "graph_capture_record_stream_reuse",
-        "pinned_num_register_threads",
-        "pinned_reserve_segment_size_mb",
-        "pinned_max_cached_size_mb",
-        "pinned_max_round_threshold_mb",
-        "pinned_use_background_threads",
-        "pinned_use_cuda_host_register",
-        "pinned_use_hip_host_register",
-        "release_lock_on_cudamalloc",
-        "release_lock_on_hipmalloc",
-    }
-)
-"""Keys of torch's that change no byte of device memory here."""
+NO_EFFECT: dict[str, Callable[[str, Value], Any]] = {
+    "graph_capture_record_stream_reuse": flag_of,
+    "pinned_num_register_threads": number_of,
+    "pinned_reserve_segment_size_mb": number_of,
+    "pinned_max_cached_size_mb": number_of,
+    "pinned_max_round_threshold_mb": number_of,
+    "pinned_use_background_threads": flag_of,
+    "pinned_use_cuda_host_register": flag_of,
+    "pinned_use_hip_host_register": flag_of,
+    "release_lock_on_cudamalloc": flag_of,
+    "release_lock_on_hipmalloc": flag_of,
+}
+"""Keys of torch's that change no byte of device memory here, and what their values are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +111,7 @@ class AllocatorSettings:
         rules = rules_for(release)
         for key, value in tokens_of(conf):
             if key in NO_EFFECT:
+                NO_EFFECT[key](key, value)
                 continue
             if key == "backend":
                 _check_backend(value)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nbmem.virtual import current
+from nbmem.virtual import current, refusals
 
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
@@ -28,6 +28,7 @@ def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """The kernel that CUDA chooses; a mask of bools is made one that is added first."""
+    refusals.attention(query, key, value)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     kernel = choose(
         query, key, value, attn_mask, dropout=dropout_p, is_causal=is_causal, gqa=enable_gqa

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.calls import Call
-from nbmem.virtual.shapes import infer, spec_of
+from nbmem.virtual.shapes import infer, no_such_tensors, spec_of
 from nbmem.virtual.tensors import LAZY, is_virtual, true_device
 from nbmem.virtual.values import dense, stand_in
 
@@ -25,8 +25,14 @@ def to_copy(mode: CardMode, call: Call) -> Any:
     target = source.device if device is None else device
     dtype = call.kwargs.get("dtype") or source.dtype
     layout = call.kwargs.get("memory_format")
+    if source.layout is not torch.strided or source.is_quantized or source.is_nested:
+        raise no_such_tensors("of another layout than strided, or quantized")
+    if not call.kwargs.get("non_blocking"):
+        call.gpu.busy.clear(call.gpu.stream.handle)
     if target.type == "cpu":
         copy = mode.values.on_cpu(source, dtype)
+        if call.kwargs.get("non_blocking"):
+            mode.pinned.pin(copy)
         return copy.contiguous(memory_format=layout) if _plain(layout) else copy
     if target.type == "meta":
         return torch.empty_strided(source.size(), dense(source), dtype=dtype, device="meta")
@@ -91,6 +97,21 @@ def item(mode: CardMode, call: Call) -> Any:
     return mode.values.scalar(tensor)
 
 
+def assert_async(mode: CardMode, call: Call) -> None:
+    """A condition that the card checks by itself: where it is known, it fails at once.
+
+    Raises:
+        RuntimeError: As a card says it at the next synchronisation.
+    """
+    condition = call.args[0]
+    if condition.numel() != 1:
+        count = "more than one value" if condition.numel() else "no values"
+        raise RuntimeError(f"Boolean value of Tensor with {count} is ambiguous")
+    twin = mode.values.twin(condition)
+    if twin is not None and not bool(twin):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+
 def equal(mode: CardMode, call: Call) -> bool:
     """`torch.equal`: exact where both are known, else what a healthy comparison gives."""
     left, right = call.args[:2]
@@ -144,6 +165,8 @@ SPECIAL: dict[Any, Any] = {
     aten._foreach_copy_.default: copy_each,
     aten._local_scalar_dense.default: item,
     aten.item.default: item,
+    aten._assert_async.default: assert_async,
+    aten._assert_async.msg: assert_async,
     aten.equal.default: equal,
     aten.allclose.default: equal,
     aten.lift_fresh.default: lift,

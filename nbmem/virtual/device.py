@@ -17,11 +17,13 @@ from nbmem.allocator.heap import AllocatorOOM
 from nbmem.core.events import Action
 from nbmem.virtual.cudnn.client import Client
 from nbmem.virtual.dying import Dying, whole
+from nbmem.virtual.forward_streams import CurrentStream
 from nbmem.virtual.frames import level_of_user
 from nbmem.virtual.graphs import Pools
 from nbmem.virtual.history import History
 from nbmem.virtual.notes import NbmemWarning
-from nbmem.virtual.oom import oom_message
+from nbmem.virtual.oom import EXBIBYTE, TOO_MUCH, oom_message
+from nbmem.virtual.waiting import Busy
 from nbmem.virtual.workspaces import Workspaces
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ class VirtualGPU:
         other_processes: Bytes that other processes hold, by PID.
         died: What a storage's weak reference calls with itself when the storage dies.
         oom_observers: Called before an out-of-memory error is raised, as torch calls them.
+        launched: Calls so far.
         initialized: Whether the program has touched the card, so that a context exists.
     """
 
@@ -105,8 +108,10 @@ class VirtualGPU:
         self.workspaces = Workspaces(self)
         self.dnn = Client(card) if dnn is None else dnn
         self.pools = Pools(self)
-        self.stream = _CurrentStream()
+        self.stream = CurrentStream()
+        self.busy = Busy()
         self.capturing = False
+        self.launched = 0
         self.dropout_state: torch.Tensor | None = None
         self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"nbmem {card.key} {index or ''}".rstrip())
         self.pci_bus = 0x17 + 0x11 * index
@@ -135,6 +140,8 @@ class VirtualGPU:
             torch.OutOfMemoryError: As torch raises it, after torch's own retries.
         """
         self.initialize()
+        if size >= EXBIBYTE:
+            raise torch.OutOfMemoryError(TOO_MUCH)
         handle = self.stream.handle if stream is None else stream
         self._settle()
         if self._unfinished:
@@ -206,6 +213,7 @@ class VirtualGPU:
     def synchronize(self) -> None:
         """All queued work is done, so memory that other streams used can go back."""
         self.initialize()
+        self.busy.clear()
         self._settle()
         with self._lock:
             self._allocator.complete_streams()
@@ -266,12 +274,6 @@ class VirtualGPU:
         return (
             f"<VirtualGPU cuda:{self.index} {self.card.key}: {self.allocator.reserved} B reserved>"
         )
-
-
-class _CurrentStream(threading.local):
-    """The stream on which this thread's work is queued: its handle; 0 is the default stream."""
-
-    handle = 0
 
 
 def _conf_from_environment() -> str:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nbmem.virtual import copies, dynamic, encoder, engine, memory_ops, rnn
+from nbmem.virtual import copies, dynamic, encoder, engine, memory_ops, redirected, rnn
 from nbmem.virtual.calls import Call, facts_of
 from nbmem.virtual.dying import whole
 from nbmem.virtual.host.pinned import Pinned
 from nbmem.virtual.host.unwritten import Unwritten
 from nbmem.virtual.install.choices import CHOICES
-from nbmem.virtual.install.tracing import passed_on, untraced
+from nbmem.virtual.install.tracing import passed_on, untraced_call
 from nbmem.virtual.kernels import plan_of
+from nbmem.virtual.refusals import REFUSALS, said_by_cpu
 from nbmem.virtual.shape_rules import SHAPES
 from nbmem.virtual.shapes import (
     Again,
@@ -54,6 +55,7 @@ SPECIAL = _Handlers(
         **dynamic.SPECIAL,
         **encoder.SPECIAL,
         **memory_ops.SPECIAL,
+        **redirected.SPECIAL,
         **rnn.SPECIAL,
         torch.ops.aten.add.Tensor: engine.add,
         **dict.fromkeys(engine.OVERWRITES, engine.overwrite),
@@ -130,7 +132,7 @@ class CardMode(TorchDispatchMode):
         finally:
             del failure
 
-    @untraced
+    @untraced_call
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = Call(func, args, kwargs)
         gpu = self._card_of(call)
@@ -144,6 +146,7 @@ class CardMode(TorchDispatchMode):
                 return self.pinned.pin(made) if pinned else made
             return func(*args, **kwargs)
         call.gpu = gpu
+        gpu.launched += 1
         return self._on_card(call)
 
     @whole  # else a block could be taken that no storage has yet
@@ -197,6 +200,8 @@ class CardMode(TorchDispatchMode):
             if known is not None:
                 return known
         check_devices(call, with_cpu=call.func in MIXES_DEVICES)
+        if (refuse := REFUSALS.get(call.func)) is not None:
+            refuse(call)
         rule = SHAPES.get(call.func)
         try:
             results = infer(call) if rule is None else rule(call)
@@ -204,6 +209,10 @@ class CardMode(TorchDispatchMode):
             if not facts_of(call.func).mutates or call.func._schema.returns:
                 raise
             results = Results(None, ())  # It only writes to its arguments.
+        except RuntimeError:
+            if (said := said_by_cpu(call)) is None:
+                raise
+            raise said from None
         answer = (results, plan_of(call, results))
         if key is not None:
             if len(self._known) >= _CACHE_LIMIT:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
+from nbmem.virtual import refusals
+from nbmem.virtual.bounds import most_of
 from nbmem.virtual.calls import Call
 from nbmem.virtual.kernels import indexing, plan_of
 from nbmem.virtual.kernels.plan import Launch, Plan
@@ -28,6 +30,9 @@ def _count(mode: CardMode, call: Call, tensor: torch.Tensor, note: str) -> int:
     if twin is not None:
         with _C._DisableTorchDispatch():
             return int(torch.count_nonzero(twin))
+    most = most_of(mode.values, tensor) if is_virtual(tensor) else None
+    if most is not None and most < tensor.numel():
+        return most  # The program itself has set no more.
     call.gpu.note(note)
     return tensor.numel()
 
@@ -83,6 +88,7 @@ def masked_select(mode: CardMode, call: Call) -> Any:
 def index(mode: CardMode, call: Call) -> Any:
     """Masks become indices first, and indices come to the card, as in the kernel."""
     tensor, indices = call.args
+    refusals.indices(tensor, indices)
     if all(i is None or (is_virtual(i) and not _is_mask(i)) for i in indices):
         return NotImplemented
     with mode:
@@ -93,6 +99,7 @@ def index(mode: CardMode, call: Call) -> Any:
 def index_put(mode: CardMode, call: Call) -> Any:
     """The same for `x[mask] = y`; a number comes to the card where no mask is filled with it."""
     tensor, indices, *rest = call.args
+    refusals.indices(tensor, indices)
     values = rest[0]
     if all(i is None or (is_virtual(i) and not _is_mask(i)) for i in indices):
         if is_virtual(values):

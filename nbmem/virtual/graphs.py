@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
+from nbmem.core.events import BlockState
+from nbmem.virtual.frames import level_of_user
 from nbmem.virtual.notes import VALUES
 
 if TYPE_CHECKING:
@@ -14,6 +20,19 @@ if TYPE_CHECKING:
 
 _NUMBERS = itertools.count(1)
 PoolId = tuple[int, int]
+_ON_DEFAULT_STREAM = (
+    "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to "
+    "replay them on the default stream.)"
+)
+_EMPTY = (
+    "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on "
+    "wrong device or stream."
+)
+
+
+def _give(gpu: VirtualGPU, addresses: tuple[int, ...]) -> None:
+    for addr in addresses:
+        gpu.give(addr)
 
 
 def pool_handle() -> PoolId:
@@ -49,6 +68,14 @@ class Pools:
         """One user of the pool is gone."""
         self._gpu.allocator.release_pool(self.number(pool))
 
+    def live(self, pool: Any) -> set[int]:
+        """The addresses of its blocks that are in use."""
+        layout = self._gpu.allocator.layout()
+        mine = layout.segments.pool == self.number(pool)
+        at = np.searchsorted(layout.segments.addr, layout.blocks.addr, side="right") - 1
+        used = mine[at] & (layout.blocks.state != BlockState.INACTIVE)
+        return set(layout.blocks.addr[used].tolist())
+
 
 class VirtualGraph:
     """What torch.cuda.CUDAGraph is while a virtual card is active."""
@@ -60,16 +87,26 @@ class VirtualGraph:
         self._gpu: VirtualGPU = self.machine.current
         self._pool: PoolId | None = None
         self._release: Any = None
+        self._launched = 0
+        self._generators: dict[Any, Any] = {}
 
     def capture_begin(
         self, pool: Any = None, capture_error_mode: str = "global", **_rest: Any
     ) -> None:
-        """What is allocated on this stream from here comes from the graph's pool."""
+        """What is allocated on this stream from here comes from the graph's pool.
+
+        Raises:
+            RuntimeError: This is the default stream.
+        """
         del capture_error_mode
         gpu = self._gpu = self.machine.current
+        if not gpu.stream.handle:
+            raise RuntimeError(_ON_DEFAULT_STREAM)
         self._pool = (next(_NUMBERS), 0) if pool is None else (int(pool[0]), int(pool[1]))
+        self.register_generator_state(torch.cuda.default_generators[gpu.index])
         gpu.pools.begin(self._pool, stream=gpu.stream.handle, capture=True)
         gpu.capturing = True
+        self._launched = gpu.launched
 
     def capture_end(self) -> None:
         """The graph is complete; its pool lives as long as it does."""
@@ -77,6 +114,17 @@ class VirtualGraph:
         gpu.capturing = False
         gpu.pools.end(pool)
         self._release = weakref.finalize(self, gpu.pools.release, pool)
+        if gpu.launched == self._launched:
+            warnings.warn(_EMPTY, UserWarning, stacklevel=level_of_user())
+
+    def register_generator_state(self, generator: Any) -> None:
+        """Its seed and its offset stand on the card, for replays to go on from, while it lives."""
+        state = generator.graphsafe_get_state()
+        if state in self._generators:
+            return
+        gpu = self._gpu
+        held = gpu.take(8, stream=0), gpu.take(8, stream=0)
+        self._generators[state] = weakref.finalize(self, _give, gpu, held)
 
     def instantiate(self) -> None:
         """Nothing to do: a virtual graph has no nodes."""
@@ -89,6 +137,8 @@ class VirtualGraph:
         """Give the pool up."""
         if self._release is not None:
             self._release()
+        while self._generators:
+            self._generators.popitem()[1]()
 
     def pool(self) -> PoolId:
         """The pool, for other captures to share."""
@@ -128,6 +178,4 @@ class VirtualMemPool:
 
     def snapshot(self, include_traces: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
         """The pool's segments."""
-        import torch
-
         return torch.cuda.memory_snapshot(self.id, include_traces=include_traces)

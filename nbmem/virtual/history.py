@@ -27,6 +27,8 @@ _NAMES: dict[Action, str] = {
     Action.OOM: "oom",
     Action.SNAPSHOT: "snapshot",
 }
+_TAKES = frozenset({Action.ALLOC, Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM})
+"""What has a stack below "all" (maybeGatherContext in torch's allocator)."""
 _CONTEXTS = (None, "state", "alloc", "all")
 _OURS = (
     __file__.rpartition("history.py")[0],
@@ -119,9 +121,8 @@ class History:
         if self.enabled is None or _NAMES[action] in self._skip:
             return
         level = self._context
-        frees = action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
         frames: RawFrames | None = None
-        if level and (level == 3 or not frees):
+        if level and (level == 3 or action in _TAKES) and action is not Action.SNAPSHOT:
             frames = raw_frames()
         if action is Action.ALLOC and frames is not None:
             self.live[addr] = frames

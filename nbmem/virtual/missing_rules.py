@@ -74,6 +74,10 @@ def _fake_quantized(call: Call) -> Iterator[_Size]:
     yield tuple(tensor.size()), torch.bool
 
 
+def _dequantized(call: Call) -> Iterator[_Size]:
+    yield tuple(call.args[0].size()), torch.float32
+
+
 def _lstsq(call: Call) -> Iterator[_Size]:
     """Solution, residuals where there are more equations than unknowns; no rank, no values."""
     left, right = call.args[:2]
@@ -110,6 +114,7 @@ _RULES: dict[str, Callable[[Call], Iterator[_Size]]] = {
     "fake_quantize_per_channel_affine_cachemask": _fake_quantized,
     "fake_quantize_per_tensor_affine_cachemask": _fake_quantized,
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _fake_quantized,
+    "dequantize.self": _dequantized,
     "geqrf": _geqrf,
     "linalg_lstsq": _lstsq,
 }

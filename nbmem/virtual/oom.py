@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
 _DOCS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
 
+EXBIBYTE = 1 << 60
+TOO_MUCH = "CUDA out of memory. Tried to allocate more than 1EB memory."
+"""What torch says before it asks the allocator, from an exbibyte on."""
+
 
 def torch_size(size: int) -> str:
     """Bytes as torch's error messages write them.

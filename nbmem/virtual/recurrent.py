@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual import current
+from nbmem.virtual import current, refusals
 from nbmem.virtual.tensors import CUDA
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def _run(  # noqa: PLR0913 - the schema's
     batch_sizes: Sequence[int],
 ) -> Any:
     first, cell = (hx[0], hx[1]) if mode == "lstm" else (hx, None)
+    refusals.recurrent(source, first, params)
     hidden = (cell if cell is not None else first).size(2)
     projected = first.size(2) if cell is not None and first.size(2) != hidden else 0
     stride = (4 if has_biases else 2) + (1 if projected else 0)

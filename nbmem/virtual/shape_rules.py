@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmem.virtual.calls import Call
 from nbmem.virtual.kernels.convolution_layout import layout, of_call, planar, strides
 from nbmem.virtual.missing_rules import MISSING
 from nbmem.virtual.shapes import Results, as_meta, infer, spec_of
@@ -15,7 +16,6 @@ from nbmem.virtual.values import dense
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.virtual.calls import Call
     from nbmem.virtual.shapes import TensorSpec
 
 aten = torch.ops.aten
@@ -49,17 +49,7 @@ def clone(call: Call) -> Results:
 
 
 def convolution(call: Call) -> Results:
-    """The result has the format in which the kernel runs; types are not mixed.
-
-    Raises:
-        RuntimeError: With torch's wording.
-    """
-    source, weight = call.args[:2]
-    if source.dtype is not weight.dtype:
-        names = [str(t.dtype).removeprefix("torch.") for t in (source, weight)]
-        raise RuntimeError(
-            f"Input type ({names[0]}) and weight type ({names[1]}) should be the same"
-        )
+    """The result has the format in which the kernel runs."""
     spec = infer(call).fresh[0]
     return _one(spec.size, spec.dtype, strides(spec.size, of_call(call)[0]))
 
@@ -91,6 +81,13 @@ def loss(call: Call) -> Results:
     whole = torch.broadcast_shapes(source.size(), target.size()).numel()
     spec = replace(spec, nbytes=max(spec.nbytes, whole * spec.dtype.itemsize))
     return Results(spec, (spec,))
+
+
+def masked_fill(call: Call) -> Results:
+    """Masks of bytes are taken, too, with a warning: the rule of torch knows bools alone."""
+    target, mask, *value = call.args
+    bools = torch.empty(mask.size(), dtype=torch.bool, device="meta")
+    return infer(Call(call.func, (target, bools, *value), call.kwargs))
 
 
 def _several(specs: list[Any], formats: list[torch.memory_format]) -> Results:
@@ -131,6 +128,11 @@ SHAPES: dict[Any, Callable[[Call], Results]] = {
     aten.clone.default: clone,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
+    **{
+        func: masked_fill
+        for packet in (aten.masked_fill, aten.masked_fill_)
+        for func in (packet.Scalar, packet.Tensor)
+    },
     aten.mse_loss.default: loss,
     aten.smooth_l1_loss.default: loss,
     aten.soft_margin_loss.default: loss,

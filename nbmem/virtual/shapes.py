@@ -198,14 +198,19 @@ def check_devices(call: Call, *, with_cpu: bool = False) -> None:
             )
 
 
+def no_such_tensors(which: str) -> UsageError:
+    """What to say of tensors that a virtual card does not have."""
+    return UsageError(
+        f"The virtual GPU has no tensors {which}: it has dense ones, but no sparse ones (COO, "
+        "CSR), no quantized ones from the CPU and no nested ones of the strided layout. Use dense "
+        "ones here (nn.Embedding(sparse=False), padding, layout=torch.jagged), or the CPU."
+    )
+
+
 def no_shape_rule(func: Any) -> UsageError:
     """What to say about an operator that cannot be imitated."""
     if any(kind in func._schema.name for kind in ("sparse", "nested")):
-        return UsageError(
-            f"The virtual GPU cannot run {func}: it has dense tensors, but no sparse ones "
-            "(COO, CSR) and no nested ones of the strided layout. Use dense ones here "
-            "(nn.Embedding(sparse=False), padding, layout=torch.jagged), or the CPU."
-        )
+        return no_such_tensors(f"as {func} makes them")
     return UsageError(
         f"The virtual GPU cannot run {func}: torch has no shape rule (meta kernel) for it. "
         "Register one with torch.library.register_fake, or run this part on the CPU."

@@ -92,9 +92,10 @@ class Block(weakref.ref):  # type: ignore[type-arg]
         twin: The storage's values on the CPU where they are known, else None.
         healthy: What a bool made from these values is in a healthy run, where that is known; of
             counts False, where they are 0.
+        most: How many elements are not zero at the most, where the values are unknown; None: all.
     """
 
-    __slots__ = ("addr", "gpu", "healthy", "home", "key", "twin")
+    __slots__ = ("addr", "gpu", "healthy", "home", "key", "most", "twin")
     __hash__ = object.__hash__  # a reference's own asks the storage, which is dead by then
     __eq__ = object.__eq__
 
@@ -104,6 +105,7 @@ class Block(weakref.ref):  # type: ignore[type-arg]
     addr: int
     twin: torch.UntypedStorage | None
     healthy: bool | None
+    most: int | None
 
     def leave(self) -> None:
         """Take it off its list, where another storage may be listed in its place by now."""
@@ -143,6 +145,7 @@ class Storages:
         block.addr = addr
         block.twin = None
         block.healthy = None
+        block.most = None
         self._blocks[block.key] = block
         return block
 
@@ -165,7 +168,7 @@ class Storages:
         if block is None and storage._cdata in self._lost:
             lost = self._lost.pop(storage._cdata)
             block = self._watch(storage, lost.gpu, lost.addr)
-            block.twin, block.healthy = lost.twin, lost.healthy
+            block.twin, block.healthy, block.most = lost.twin, lost.healthy, lost.most
         return block
 
     def forget(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
+from nbmem.virtual.bounds import counted
 from nbmem.virtual.calls import Call, facts_of
 from nbmem.virtual.frames import line_outside
 from nbmem.virtual.notes import LOOP, VALUES
@@ -87,22 +88,24 @@ class Values:
 
     def __init__(self, note: Callable[[str], None], storages: Storages, host: Unwritten) -> None:
         self._note = note
-        self._storages = storages
+        self.storages = storages
         self._host = host
         self._asked: Counter[tuple[CodeType, int]] = Counter()
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A CPU view of a virtual tensor's values; None if they are not known."""
-        block = self._storages.of(tensor)
-        if block is None or block.twin is None:
+        block = self.storages.of(tensor)
+        twin = None if block is None else block.twin
+        if twin is None and tensor.numel():
             return None
         with _C._DisableTorchDispatch():
             empty = torch.empty(0, dtype=tensor.dtype, device=CPU)
-            return empty.set_(block.twin, tensor.storage_offset(), tensor.size(), tensor.stride())
+            storage = empty.untyped_storage() if twin is None else twin
+            return empty.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
     def teach(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Remember the values of a fresh virtual tensor."""
-        block = self._storages.of(tensor)
+        block = self.storages.of(tensor)
         if block is None or not worth_following(tensor) or tensor.storage_offset():
             return
         with _C._DisableTorchDispatch():
@@ -115,11 +118,11 @@ class Values:
 
     def forget(self, tensor: torch.Tensor) -> None:
         """The values of a tensor's storage are no longer known."""
-        block = self._storages.of(tensor)
+        block = self.storages.of(tensor)
         if block is not None:
-            block.twin = None
-            block.healthy = None
+            block.twin = block.healthy = block.most = None
 
+    @counted
     def follow(self, call: Call, fresh: list[torch.Tensor]) -> None:
         """Compute on the twins what the call computes on the card, or forget what it changed."""
         mutates = bool(facts_of(call.func).mutates)
@@ -207,7 +210,7 @@ class Values:
         return True
 
     def _follow_health(self, call: Call, result: torch.Tensor) -> None:
-        block = self._storages.of(result)
+        block = self.storages.of(result)
         if block is None:
             return
         block.healthy = self._health(call)
@@ -220,7 +223,7 @@ class Values:
             return func is aten.ne.Scalar
         if func in (aten.eq.Tensor, aten.ne.Tensor) and call.args[0] is call.args[1]:
             return func is aten.eq.Tensor
-        blocks = [self._storages.of(t) for t in call.tensors if is_virtual(t)]
+        blocks = [self.storages.of(t) for t in call.tensors if is_virtual(t)]
         flags = {None if block is None else block.healthy for block in blocks}
         flag = flags.pop() if len(flags) == 1 else None
         if flag is None:
@@ -239,7 +242,7 @@ class Values:
             with _C._DisableTorchDispatch():
                 return twin.item()
         self._note(VALUES)
-        block = self._storages.of(tensor)
+        block = self.storages.of(tensor)
         answer = stand_in(tensor.dtype, block)
         if tensor.dtype is torch.bool and (block is None or block.healthy is None):
             return self._until_loops_end(answer)
@@ -266,7 +269,7 @@ class Values:
             if twin is not None:
                 return copy.copy_(twin)
             self._note(VALUES)
-            return copy.fill_(stand_in(tensor.dtype, self._storages.of(tensor)))
+            return copy.fill_(stand_in(tensor.dtype, self.storages.of(tensor)))
 
     def _zeros(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Untouched pages cost nothing, so offloading takes no memory here."""
@@ -291,8 +294,6 @@ def stand_in(dtype: torch.dtype, block: Block | None) -> Any:
     """A plausible value: finite, not zero where a program might divide by it."""
     if dtype is torch.bool:
         return bool(block is not None and block.healthy)
-    if dtype.is_complex:
-        return 1 + 0j
-    if dtype.is_floating_point:
-        return 1.0
+    if dtype.is_complex or dtype.is_floating_point:
+        return 1 + 0j if dtype.is_complex else 1.0
     return 0 if block is not None and block.healthy is False else 1

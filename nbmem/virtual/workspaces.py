@@ -47,7 +47,7 @@ class Workspaces:
         self._handle("cublas", card.cublas_bytes)
         stream = self._gpu.stream.handle
         kinds = [("cublas", self.cublas_size)]
-        if lt:
+        if lt and not self._unified:
             kinds.append(("cublaslt", CUBLASLT))
         for kind, size in kinds:
             key = (kind, role, thread, stream)
@@ -79,6 +79,12 @@ class Workspaces:
             return sum(k * n << 10 for k, n in zip(parts[::2], parts[1::2], strict=True))
         hopper = self._gpu.card.capability[0] in _LARGE_SINCE
         return CUBLAS_HOPPER if hopper else CUBLAS
+
+    @property
+    def _unified(self) -> bool:
+        """Whether cuBLASLt works in cuBLAS's workspace, which newer releases let it."""
+        shared = self._gpu.allocator.rules.shares_blas_workspace
+        return shared and os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") != "0"
 
     def _handle(self, library: str, size: int) -> None:
         key = (library, *self._role())

@@ -29,6 +29,8 @@ def test_importing_it_imports_no_torch():
 
 
 def test_every_patch_is_undone():
+    from multiprocessing import queues
+
     import pynvml
     from torch._dynamo import eval_frame, trace_rules
     from torch._higher_order_ops.flex_attention import FlexAttentionHOP
@@ -47,7 +49,8 @@ def test_every_patch_is_undone():
         torch.nn.parallel._functions.Scatter, torch._TorchCompileInductorWrapper,
         torch.nn.parameter.UninitializedTensorMixin, torch.jit._builtins, torch.jit._recursive,
         torch.utils.dlpack, torch.cuda.nvtx, torch.multiprocessing, fake_tensor,
-        fake_tensor.FakeTensor,
+        fake_tensor.FakeTensor, torch.jit, torch.jit._trace, torch.nested,
+        torch.autograd.profiler.profile, queues.Queue,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

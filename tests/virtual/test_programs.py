@@ -186,3 +186,52 @@ def test_spawning_a_process_for_each_card_runs_the_first_ones_part():
 
 def test_every_card_has_figures_of_its_context():
     assert all(card.context_bytes > card.cublas_bytes > card.cudnn_bytes > 0 for card in CARDS)
+
+
+def test_a_trace_has_its_convolutions(gpu):
+    layers = (nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    model, x = nn.Sequential(*layers).cuda().eval(), torch.randn(2, 3, 8, 8, device="cuda")
+    traced = torch.jit.trace(model, x)
+    assert traced(x).size() == (2, 8, 6, 6)
+    assert "_convolution" in str(traced.inlined_graph)
+    options = (0, 0), (1, 1), (1, 1), 1, False, True, True
+    assert torch.cudnn_convolution(x, model[0].weight, *options).size() == (2, 8, 6, 6)
+    del gpu
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 2), device="cuda"),
+        lambda: torch.eye(3).to_sparse().cuda(),
+        lambda: torch.eye(3).to_sparse_csr().cuda(),
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device="cuda"),
+        lambda: torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8).cuda(),
+    ],
+)
+def test_tensors_that_a_virtual_card_has_not_are_refused_in_a_sentence(gpu, make):
+    with pytest.raises(UsageError, match="The virtual GPU has no tensors"):
+        make()
+    del gpu
+
+
+def test_quantized_on_the_card(gpu):
+    made = torch.quantize_per_tensor(torch.randn(4, 4, device="cuda"), 0.1, 0, torch.qint8)
+    assert made.dequantize().dtype is torch.float32
+    del gpu
+
+
+def test_a_profile_with_the_cards_activity_says_nothing_on_stderr(gpu, capfd):
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        torch.ones(4, device="cuda").mul(2)
+    assert profile.key_averages()
+    assert "frame #" not in capfd.readouterr().err
+    del gpu
+
+
+def test_a_condition_that_is_known_fails_on_the_card(gpu):
+    torch._assert_async(torch.tensor(1, device="cuda"))
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        torch._assert_async(torch.tensor(0, device="cuda"))
+    del gpu

@@ -244,7 +244,7 @@ def test_a_subclass_says_itself_what_it_consists_of(gpu):
 
 
 def test_what_has_no_shape_rule_says_so(gpu):
-    with pytest.raises(UsageError, match=r"has dense tensors, but no sparse ones \(COO, CSR\)"):
+    with pytest.raises(UsageError, match=r"it has dense ones, but no sparse ones \(COO, CSR\)"):
         torch.randn(3, 3, device="cuda").to_sparse()
 
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.graphs import VirtualGraph, VirtualMemPool, pool_handle
-from nbmem.virtual.install.generic import generic_patches
+from nbmem.core.errors import UsageError
+from nbmem.virtual.install.generators import card_generators
 from nbmem.virtual.install.patches import Patch, wanted
+from nbmem.virtual.install.queues import queue_functions, queue_patches
 from nbmem.virtual.install.runtime import Cudart, DeviceProperties
 from nbmem.virtual.snapshot import snapshot_of
-from nbmem.virtual.streams import VirtualEvent, VirtualStream
 
 if TYPE_CHECKING:
     from nbmem.allocator.caching import CachingAllocator
-    from nbmem.virtual.graphs import Pools
+    from nbmem.virtual.host.pinned import Pinned
     from nbmem.virtual.machine import Machine
 
 
@@ -55,7 +55,10 @@ def _statistics(machine: Machine) -> dict[str, Any]:
     def set_settings(conf: str) -> None:
         for gpu in machine.gpus:
             gpu.read_environment()  # what it says comes first, as in torch
-            gpu.allocator.set_settings(conf)
+            try:
+                gpu.allocator.set_settings(conf)
+            except UsageError as err:
+                raise RuntimeError(str(err)) from None
 
     def empty_cache() -> None:
         for gpu in machine.gpus:
@@ -134,41 +137,10 @@ def _history(machine: Machine) -> dict[str, Any]:
     }
 
 
-def _streams(machine: Machine) -> dict[str, Any]:
-    """Streams, graphs and pools."""
-
-    def current_stream(device: int | None = None) -> tuple[int, int, int]:
-        gpu = machine.gpu(device)
-        return gpu.stream.handle, gpu.index, 1
-
-    def set_stream(stream_id: int, device_index: int = 0, device_type: int = 1) -> None:
-        del device_type
-        machine.select(device_index)
-        machine.current.stream.handle = stream_id
-
-    def pools(device: int) -> Pools:
-        return machine.gpu(device).pools
-
-    return {
-        "_cuda_getCurrentStream": current_stream,
-        "_cuda_getCurrentRawStream": lambda device=None: machine.gpu(device).stream.handle,
-        "_cuda_getDefaultStream": lambda device=None: (0, machine.gpu(device).index, 1),
-        "_cuda_setStream": set_stream,
-        "_cuda_isCurrentStreamCapturing": lambda: machine.current.capturing,
-        "_graph_pool_handle": pool_handle,
-        "_cuda_beginAllocateToPool": lambda device, pool: pools(device).begin(pool),
-        "_cuda_beginAllocateCurrentThreadToPool": lambda device, pool: pools(device).begin(pool),
-        "_cuda_endAllocateToPool": lambda device, pool: pools(device).end(pool),
-        "_cuda_endAllocateCurrentStreamToPool": lambda device, pool: pools(device).end(pool),
-        "_cuda_releasePool": lambda device, pool: pools(device).release(pool),
-    }
-
-
 def _without_effect() -> dict[str, Any]:
     """What touches no memory of a card."""
     return {
         "_cuda_ipc_collect": lambda: None,
-        "_cuda_sleep": lambda cycles: None,
         "_cuda_getCurrentBlasHandle": lambda: 1,
         "_cuda_getCurrentSolverHandle": lambda: 1,
         "_cuda_set_sync_debug_mode": lambda mode: None,
@@ -185,23 +157,17 @@ def c_functions(machine: Machine) -> dict[str, Any]:
         **_devices(machine),
         **_statistics(machine),
         **_history(machine),
-        **_streams(machine),
+        **queue_functions(machine),
         **_without_effect(),
     }
 
 
-def cuda_patches(machine: Machine) -> list[Patch]:
+def cuda_patches(machine: Machine, pinned: Pinned) -> list[Patch]:
     """Everything of torch.cuda."""
     cuda = torch.cuda
     functions = c_functions(machine)
-    classes = {
-        base.__name__: type(base.__name__, (base,), {"machine": machine})
-        for base in (VirtualStream, VirtualEvent, VirtualGraph, VirtualMemPool)
-    }
     properties = tuple(DeviceProperties(gpu) for gpu in machine.gpus)
-    runtime = Cudart(machine)
-    stream, event = classes["VirtualStream"], classes["VirtualEvent"]
-    graph, pool = classes["VirtualGraph"], classes["VirtualMemPool"]
+    runtime = Cudart(machine, pinned)
 
     def properties_of(device: Any = None) -> DeviceProperties:
         index = cuda._utils._get_device_index(device, optional=True)
@@ -219,14 +185,6 @@ def cuda_patches(machine: Machine) -> list[Patch]:
 
     def maybe_exchange_device(device: int) -> int:
         return machine.select(device, touch=False) if device >= 0 else -1
-
-    def current_stream(device: Any = None) -> Any:
-        gpu = machine.gpu(device)
-        return stream(gpu.index, stream_id=gpu.stream.handle)
-
-    def set_stream(new: Any) -> None:
-        if new is not None:
-            functions["_cuda_setStream"](new.cuda_stream, new.device_index)
 
     def modern(*, or_else: bool = False) -> bool:
         return or_else or machine.current.card.capability >= (8, 0)
@@ -251,14 +209,7 @@ def cuda_patches(machine: Machine) -> list[Patch]:
         "cudart": lambda: runtime,
         "_cudart": runtime,
         "synchronize": lambda device=None: machine.gpu(device).synchronize(),
-        "default_generators": tuple(torch.Generator() for _ in machine.gpus),
-        "Stream": stream,
-        "Event": event,
-        "CUDAGraph": graph,
-        "MemPool": pool,
-        "current_stream": current_stream,
-        "default_stream": lambda device=None: stream(machine.gpu(device).index, stream_id=0),
-        "set_stream": set_stream,
+        "default_generators": card_generators(len(machine.gpus)),
         "_lazy_call": lambda callable, **_: callable(),  # noqa: A006 - torch's name
         "device_memory_used": lambda device=None: machine.gpu(device).nvml_used,
         "_get_nvml_device_index": lambda device=None: machine.gpu(device).index,
@@ -268,17 +219,11 @@ def cuda_patches(machine: Machine) -> list[Patch]:
         *wanted(torch._C, functions),
         *wanted(torch._C, {"_has_cuda": True, "_has_cudnn": True}, only_existing=True),
         *wanted(cuda, answers),
-        *wanted(cuda.streams, {"Stream": stream, "Event": event}),
-        *wanted(cuda.graphs, {"CUDAGraph": graph}),
-        *wanted(
-            cuda.graphs,
-            {n: functions[n] for n in ("_cuda_isCurrentStreamCapturing", "_graph_pool_handle")},
-        ),
-        *wanted(cuda.memory, {**memory, "MemPool": pool, "_lazy_init": machine.initialize}),
+        *queue_patches(machine, functions),
+        *wanted(cuda.memory, {**memory, "_lazy_init": machine.initialize}),
         # Before torch 2.7 a pool was entered through another object.
         *wanted(cuda.memory, {"MemPoolContext": lambda pool: pool}, only_existing=True),
         *_annotations(machine),
-        *generic_patches(stream, event),
         *wanted(cuda.memory, {"is_initialized": lambda: machine.initialized}),
     ]
 

@@ -135,6 +135,8 @@ def _off_card(data: Any, *, keep: bool = False) -> Any:
     """Nested lists with scalars on the card become numbers; a tensor itself stays if `keep`."""
     if is_virtual(data):
         return data if keep else data.cpu()
+    if isinstance(data, torch.UntypedStorage):
+        return data.cpu()  # itself where it is no card's
     if isinstance(data, (list, tuple)) and any(
         is_virtual(item) or isinstance(item, (list, tuple)) for item in data
     ):

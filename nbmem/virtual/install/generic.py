@@ -10,30 +10,58 @@ from nbmem.virtual.install.moving import card_device, is_card
 from nbmem.virtual.install.patches import Patch, wanted
 
 
-def _class(true: Any, ours: Any, make: Any) -> Any:
-    """A class that makes ours for a card, which is what no device means; else torch's own."""
+class _Kind(type):
+    """The type of the two classes, and of the cards' own, which are their subclasses as in torch.
 
-    class Generic(type):
-        def __call__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
-            where = card_device("cuda" if device is None else device)
-            made = make if is_card(where) else true
-            return made(where, *args, **kwargs)
+    Attributes:
+        true: Torch's own class.
+        make: What makes one of a card's; of a class of the cards' None.
+    """
 
-        def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, (true, ours))
+    true: Any
+    make: Any = None
 
-    return Generic(true.__name__, (), {"__module__": "torch"})
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """One of the cards' for a card, which is what no device means; else one of torch's."""
+        if cls.make is None:
+            return super().__call__(*args, **kwargs)
+        first, *rest = args or (kwargs.pop("device", None),)
+        where = card_device("cuda" if first is None else first)
+        made = cls.make if is_card(where) else cls.true
+        return made(where, *rest, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return super().__instancecheck__(instance) or (
+            cls.make is not None and isinstance(instance, cls.true)
+        )
 
 
-def generic_patches(stream: Any, event: Any) -> list[Patch]:
-    """The two classes, of the machine's own streams and events."""
+def of_cards(name: str, base: type, machine: Any) -> Any:
+    """A card's class of streams or events, below the one that stands for torch's.
 
+    Args:
+        name: "Stream" or "Event".
+        base: What the class does.
+        machine: The cards.
+    """
+    true = getattr(torch, name, None)
+    if true is None:  # an old release
+        return type(base.__name__, (base,), {"machine": machine})
+    kind = _Kind(name, (), {"__module__": "torch", "true": true, "make": None})
+    card = _Kind(base.__name__, (base, kind), {"machine": machine})
+    card.make = None
+    kind.make = card if name == "Stream" else _event_maker(card)
+    return card
+
+
+def _event_maker(event: Any) -> Any:
     def make_event(_device: Any, *, enable_timing: bool = False, **options: Any) -> Any:
         return event(enable_timing, **options)
 
-    names = {
-        "Stream": (stream, stream),
-        "Event": (event, make_event),
-    }
-    made = {n: _class(getattr(torch, n), *pair) for n, pair in names.items() if hasattr(torch, n)}
-    return wanted(torch, made)
+    return make_event
+
+
+def generic_patches(*classes: Any) -> list[Patch]:
+    """The two classes by their public names."""
+    found = [base for kind in classes for base in kind.__mro__ if isinstance(base, _Kind)]
+    return wanted(torch, {base.__name__: base for base in found if base.make is not None})

@@ -6,12 +6,17 @@ data-parallel program hold the same, so the first one's memory is what is asked 
 
 from __future__ import annotations
 
+from multiprocessing import queues
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import multiprocessing
 
+from nbmem.core.errors import UsageError
 from nbmem.virtual.install.patches import Patch
 from nbmem.virtual.notes import SPAWN
+from nbmem.virtual.streams import ONE_PROCESS
+from nbmem.virtual.tensors import is_virtual
 
 if TYPE_CHECKING:
     from nbmem.virtual.machine import Machine
@@ -56,4 +61,36 @@ def process_patches(machine: Machine) -> list[Patch]:
             Ranks.alone = True
         return None if join else _Done()
 
-    return [Patch(multiprocessing, "spawn", spawn)]
+    return [Patch(multiprocessing, "spawn", spawn), *_sharing_patches()]
+
+
+def _sharing_patches() -> list[Patch]:
+    """What hands a card's memory to another process: a sentence, where the program hands it."""
+    true_put = queues.Queue.put
+
+    def put(self: Any, obj: Any, *args: Any, **kwargs: Any) -> None:
+        # A queue pickles in a thread of its own, whose errors nobody hears; the reader would wait.
+        if _holds_card(obj):
+            raise UsageError(ONE_PROCESS)
+        true_put(self, obj, *args, **kwargs)
+
+    def share(_self: Any, *_args: Any) -> Any:
+        raise UsageError(ONE_PROCESS)
+
+    return [
+        Patch(queues.Queue, "put", put),
+        Patch(torch.UntypedStorage, "_share_cuda_", share),
+    ]
+
+
+def _holds_card(value: Any, depth: int = 3) -> bool:
+    """Whether a tensor of a card is in it, in a few layers of lists and dictionaries."""
+    if is_virtual(value):
+        return True
+    if depth and type(value) is dict:
+        value = list(value.values())
+    return (
+        depth > 0
+        and type(value) in (list, tuple)
+        and any(_holds_card(item, depth - 1) for item in value)
+    )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nbmem.virtual.device import VirtualGPU
+    from nbmem.virtual.host.pinned import Pinned
     from nbmem.virtual.machine import Machine
 
 
@@ -41,18 +42,56 @@ class DeviceProperties:
         )
 
 
+class _Error(int):
+    """What a call of the runtime returns."""
+
+    success = 0
+    not_ready = 600
+
+    @property
+    def name(self) -> str:
+        """CUDA's name."""
+        return _ERRORS.get(int(self), ("cudaErrorUnknown", ""))[0]
+
+
+_ERRORS = {
+    0: ("cudaSuccess", "no error"),
+    1: ("cudaErrorInvalidValue", "invalid argument"),
+    2: ("cudaErrorMemoryAllocation", "out of memory"),
+    100: ("cudaErrorNoDevice", "no CUDA-capable device is detected"),
+    101: ("cudaErrorInvalidDevice", "invalid device ordinal"),
+    600: ("cudaErrorNotReady", "device not ready"),
+}
+"""By number (cudaError_t of driver_types.h), the names and what cudaGetErrorString says of them."""
+
+
 class Cudart:
     """The part of the CUDA runtime that programs reach through torch.cuda.cudart()."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, pinned: Pinned) -> None:
         self._machine = machine
-        self.cudaError = type("cudaError", (), {"success": 0})
+        self._pinned = pinned
+        self.cudaError = _Error
 
     def cudaMemGetInfo(self, device: int = 0) -> tuple[int, int]:  # noqa: N802 - CUDA's name
         """Free and total bytes."""
         gpu = self._machine.gpu(device)
         gpu.initialize()
         return max(0, gpu.free_bytes), gpu.card.total_bytes
+
+    def cudaGetErrorString(self, error: int) -> str:  # noqa: N802
+        """What an error's number means."""
+        return _ERRORS.get(int(error), ("", "unknown error"))[1]
+
+    def cudaHostRegister(self, pointer: int, size: int, _flags: int = 0) -> int:  # noqa: N802
+        """Pin memory that the program has allocated itself."""
+        self._pinned.register(pointer, size)
+        return 0
+
+    def cudaHostUnregister(self, pointer: int) -> int:  # noqa: N802
+        """Undo that."""
+        self._pinned.unregister(pointer)
+        return 0
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("cuda"):

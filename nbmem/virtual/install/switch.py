@@ -26,10 +26,12 @@ from nbmem.virtual.install.factories import factory_patches
 from nbmem.virtual.install.filling import filling_patches
 from nbmem.virtual.install.generators import generator_patches
 from nbmem.virtual.install.indexing import indexing_patches
+from nbmem.virtual.install.layouts import layout_patches
 from nbmem.virtual.install.legacy import legacy_patches
 from nbmem.virtual.install.libraries import library_patches
 from nbmem.virtual.install.patches import Patch, Patches, wanted
 from nbmem.virtual.install.processes import process_patches
+from nbmem.virtual.install.profiling import profiling_patches
 from nbmem.virtual.install.storage import storage_patches
 from nbmem.virtual.install.threads import remove, thread_patches
 from nbmem.virtual.install.tracing import tracing_patches
@@ -84,7 +86,7 @@ class Activation:
 
     def _all_patches(self) -> list[Patch]:
         return [
-            *cuda_patches(self.machine),
+            *cuda_patches(self.machine, self.mode.pinned),
             *accelerator_patches(self.machine),
             *compiler_patches(self.machine.gpus[0].note),
             *tensor_patches(self.mode),
@@ -92,6 +94,7 @@ class Activation:
             *factory_patches(),
             *flex_patches(),
             *generator_patches(),
+            *layout_patches(),
             *legacy_patches(),
             *library_patches(self.mode),
             *indexing_patches(),
@@ -100,6 +103,7 @@ class Activation:
             *ddp_patches(self.machine),
             *printing_patches(self.mode),
             *process_patches(self.machine),
+            *profiling_patches(),
             *engine_patches(),
             *thread_patches(self.mode),
             *tracing_patches(),

@@ -1,0 +1,62 @@
+"""Sizes that depend on values: what the program itself says of the bound is used."""
+
+from __future__ import annotations
+
+import torch
+
+CARD = "cuda"
+
+
+def sampled(labels, size, share):
+    """Which boxes a detector trains on, as samplers of detection models choose them."""
+    positive = torch.where(labels >= 1)[0]
+    negative = torch.where(labels == 0)[0]
+    wanted = min(positive.numel(), int(size * share))
+    others = min(negative.numel(), size - wanted)
+    chosen = positive[torch.randperm(positive.numel(), device=CARD)[:wanted]]
+    rest = negative[torch.randperm(negative.numel(), device=CARD)[:others]]
+    first = torch.zeros_like(labels, dtype=torch.uint8)
+    second = torch.zeros_like(labels, dtype=torch.uint8)
+    first[chosen] = 1
+    second[rest] = 1
+    return first, second
+
+
+def test_a_sampler_takes_no_more_than_it_says(gpu):
+    scores = torch.rand(1002, device=CARD)
+    pairs = [sampled((scores > 0.5).long(), 512, 0.25) for _ in range(2)]
+    for first, second in pairs:
+        assert torch.where(first | second)[0].numel() == 512
+    both = torch.where(torch.cat([first for first, _ in pairs]))[0]
+    assert both.numel() == 2 * 128
+    boxes = torch.rand(1002, 4, device=CARD)
+    assert boxes[torch.where(pairs[0][0])[0]].size() == (128, 4)
+    del gpu
+
+
+def test_a_row_that_is_set_counts_with_all_its_columns(gpu):
+    rows = torch.randperm(100, device=CARD)[:3]
+    mask = torch.zeros(100, 7, dtype=torch.bool, device=CARD)
+    mask[rows] = True
+    assert mask.nonzero().size() == (21, 2)
+    assert (mask & (torch.rand(100, 7, device=CARD) > 0.5)).nonzero().size() == (21, 2)
+    assert not gpu.notes
+
+
+def test_what_may_be_set_anywhere_has_no_bound(gpu):
+    mask = torch.zeros(100, dtype=torch.bool, device=CARD)
+    mask[torch.randperm(100, device=CARD)[:3]] = True
+    mask |= torch.rand(100, device=CARD) > 0.5
+    assert mask.nonzero().size() == (100, 1)
+    assert gpu.notes
+    other = torch.zeros(100, dtype=torch.bool, device=CARD)
+    other[torch.randperm(100, device=CARD)[:3]] = True
+    other.logical_not_()
+    assert other.nonzero().size() == (100, 1)
+
+
+def test_a_mask_of_bytes_fills_as_on_a_card(gpu):
+    scores, mask = torch.rand(4, 4, device=CARD), torch.ones(4, 4, device=CARD).byte()
+    assert scores.masked_fill(mask, 0.0).size() == (4, 4)
+    assert scores.masked_fill_(mask, 0.0) is scores
+    del gpu
