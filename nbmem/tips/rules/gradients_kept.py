@@ -48,7 +48,10 @@ def check(e: Evidence) -> Iterator[Finding]:
     a = books.followed.allocations
     old = (books.category == Category.GRADIENTS) & (a.born < stepped[-1]) & (a.freed >= top)
     old &= ~e.in_private_pool()
-    size = min(int(a.block[old].sum()), _brings(e, stepped))
+    size = min(
+        int(a.block[old].sum()),
+        _brings(e, [s.last[device] for s in spans if s.name == "optimizer"]),
+    )
     asked = e.everything or e.short is not None
     if not e.matters(size, OF_THE_CARD) or not (asked or e.dominates(size, SHARE)):
         return
