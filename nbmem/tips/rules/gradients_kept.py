@@ -67,7 +67,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         "still there; nothing reads them until the next step.",
         low=max(0, size - anew),
         high=size,
-        ground="estimated" if anew else "exact",
+        ground="estimated" if anew else "simulated",
         code=zeroed(e.optimizer_code()),
     )
 
