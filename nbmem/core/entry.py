@@ -99,7 +99,10 @@ def met(
     if is_raised(err, Exception):
         _leave_note(lost, part, err)
         return None
-    raise err
+    try:
+        raise err
+    finally:
+        del err  # as in `let_pass`: it would keep every frame that it came through
 
 
 def lost_sentence(part: str, err: BaseException) -> str:

@@ -89,7 +89,10 @@ def let_pass(err: BaseException) -> None:
     `nbmem.core.entry` delivers it in the user's own frame.
     """
     if signal_of(err) is not None:
-        raise err
+        try:
+            raise err
+        finally:
+            del err  # it holds this frame: a cycle would keep the frame whose end delivers it
 
 
 def _code_of(handler: Any) -> CodeType | None:
@@ -141,7 +144,10 @@ def _put_back(handlers: dict[int, Any]) -> None:
         except BaseException as err:  # noqa: BLE001 - raised below
             raised = err
     if raised is not None:
-        raise raised
+        try:
+            raise raised
+        finally:
+            del raised  # as in `let_pass`
 
 
 def is_taken(handler: Any) -> bool:

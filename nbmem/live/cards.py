@@ -151,3 +151,5 @@ class CardReader:
         if answering is not self._answering:
             self._answering = answering
             self._nvml = NvmlProbe()
+            self._counter.clear()
+            self._peak.clear()

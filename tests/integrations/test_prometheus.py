@@ -47,6 +47,8 @@ def test_the_text_is_what_torch_counts(gpu):
     free = gpu.card.total_bytes - gpu.process_bytes
     assert found["nbmem_free_bytes", card] == free
     assert len(found) == 6
+    torch.cuda.reset_peak_memory_stats()
+    assert figures(prometheus.text())["nbmem_peak_allocated_bytes", card] == 8 * MIB
     assert kept.numel() == 8 * MIB
 
 
