@@ -76,15 +76,8 @@ class Cards:
         with self._lock:
             if self._reader is None:
                 self._reader = CardReader()
-            return tuple(map(_counted, self._reader.read(running_recorder())))
-
-
-def _counted(sample: CardSample) -> CardSample:
-    """A reading with torch's own peak: the reader counts the peak of a cell, and never falls."""
-    from nbmem.probes.cuda import read_counters
-
-    counters = read_counters(sample.index)
-    return sample if counters is None else replace(sample, peak=counters.peak_allocated)
+            found = self._reader.read(running_recorder())
+            return tuple(replace(one, peak=self._reader.torchs_peak(one)) for one in found)
 
 
 _cards = Cards()

@@ -56,6 +56,11 @@ class CardReader:
             if (sample := self._card(index)) is not None
         )
 
+    def torchs_peak(self, sample: CardSample) -> int:
+        """torch's own peak counter, as the user resets it; a sample has the peak of a cell."""
+        counters = cuda.read_counters(sample.index)
+        return sample.peak if counters is None else counters.peak_allocated
+
     def processes(self) -> tuple[Process, ...]:
         """The other processes on these cards, as far as the driver names them; largest first."""
         if self._nvml is None:

@@ -6,7 +6,6 @@ import gc
 import signal
 import sys
 import time
-import types
 import weakref
 
 import pytest
@@ -129,14 +128,15 @@ def test_what_comes_while_a_trace_begins_or_ends_is_told_once(monkeypatch, part,
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no such timer")
+class Fast(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+
 def test_a_signal_that_comes_as_a_call_ends_is_not_lost(monkeypatch):
     """Python calls its handler where the next function begins: the one that tells of the end."""
     unraisable = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-
-    class Fast(torch.nn.Module):
-        def forward(self, x):
-            return x
 
     model, x, told = Fast(), torch.ones(1), 0
 
@@ -162,7 +162,7 @@ def test_what_is_let_pass_keeps_no_frame_alive():
     frames = []
 
     def passes():
-        thing = types.SimpleNamespace()
+        thing = Fast()
         frames.append(weakref.ref(thing))
         try:
             signal.raise_signal(ALARM)
