@@ -57,7 +57,7 @@ class CardReader:
         )
 
     def torchs_peak(self, sample: CardSample) -> int:
-        """torch's own peak counter, as the user resets it; a sample has the peak of a cell."""
+        """The peak that torch counts, as the user resets it; a sample has the peak of a cell."""
         counters = cuda.read_counters(sample.index)
         return sample.peak if counters is None else counters.peak_allocated
 
