@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _OTHER = "other"
 _MODULES = {"_call_impl": "forward", "_apply": "load"}
 """Methods of a module: its call, and what `to()`, `cuda()` and `half()` do."""
-_NO_CALL = -1
+_NO_CALL = 0
 _STARTS = ("<module>", "<cell line: ", "_run_module_as_main", "_bootstrap")
 """Where the stack of a program, a cell or a thread begins."""
 
@@ -130,7 +130,7 @@ def _calls(stacks: Sequence[Stack], kinds: Sequence[str]) -> list[int]:
         callee = stack[max(0, at - 1)]
         called = (callee.function, callee.file) if kind == "forward" else ()
         call = (*called, *map(id, stack[at + 1 :]))
-        calls.append(numbers.setdefault(call, len(numbers)))
+        calls.append(numbers.setdefault(call, len(numbers) + 1))
     return calls
 
 

@@ -16,7 +16,7 @@ class Phase(Protocol):
 
     Attributes:
         name: What ran.
-        key: Tells one optimizer from another.
+        key: Tells one optimizer from another; 0 for an update by hand.
         step: Number of its pass; None outside of the loop.
         goes_on: Whether it is an optimizer's step that calls a closure and is not over yet.
     """

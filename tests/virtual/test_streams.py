@@ -6,7 +6,9 @@ The streams and sizes are those of torch 2.13's CUDA build, run without a card.
 from __future__ import annotations
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
+
 
 from nbmem.core.errors import UsageError
 
