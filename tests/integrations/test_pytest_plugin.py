@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -168,3 +169,9 @@ def test_an_installed_plugin_imports_nothing_heavy(run):
         "--nbmem-max-peak=1GiB",
     )
     assert result.parseoutcomes() == {"passed": 1}
+
+
+def test_an_older_pytest_is_left_alone(monkeypatch):
+    assert runpy.run_module(PLUGIN)["pytest_plugins"] == ["nbmem.integrations.pytest_hooks"]
+    monkeypatch.setattr(pytest, "version_tuple", (7, 4, 4))
+    assert not [name for name in runpy.run_module(PLUGIN) if name.startswith("pytest_")]

@@ -1,0 +1,208 @@
+"""A pytest plugin: hold the GPU memory of tests to a limit, and say what exceeded it.
+
+pytest loads it in every environment that has nbmem, so nothing else is imported until a test asks:
+`--nbmem-max-peak SIZE` for all tests, the marker `nbmem_max_peak` or the fixture `nbmem_trace` for
+one. `--nbmem-gpu NAME` puts a virtual card in where the machine has none.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping
+
+    from nbmem.analysis.limit import Figure
+    from nbmem.api import Trace
+
+MARKER = (
+    'nbmem_max_peak(limit, which="allocated"): fail if the test holds more GPU memory than '
+    '`limit` (bytes or "6GiB"), as nbmem.assert_peak does'
+)
+TITLE = "GPU memory (nbmem)"
+"""Of the section that a failed test has in pytest's output."""
+_CARD = pytest.StashKey[str]()
+"""What is said of the card that --nbmem-gpu has put in."""
+
+
+class Limit(NamedTuple):
+    """What a test may hold.
+
+    Attributes:
+        size: Bytes.
+        which: The figure that is held to it.
+        asked: Whether the test has a marker of its own, and so must not pass without a card.
+    """
+
+    size: int
+    which: Figure
+    asked: bool
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    group = parser.getgroup("nbmem", TITLE)
+    group.addoption(
+        "--nbmem-max-peak",
+        metavar="SIZE",
+        help="fail each test whose allocated GPU memory goes above SIZE (6GiB), and say what held "
+        "it; the marker nbmem_max_peak has a limit for one test",
+    )
+    group.addoption(
+        "--nbmem-gpu",
+        metavar="NAME",
+        help="run on this virtual card (T4, 2xA100; `nbmem gpus` lists them), or with `auto` on a "
+        "real one where there is one; a virtual card computes no values",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check the options and put the card in."""
+    config.addinivalue_line("markers", MARKER)
+    if config.getoption("--nbmem-max-peak") is not None:
+        _size(config.getoption("--nbmem-max-peak"))
+    card = config.getoption("--nbmem-gpu")
+    leads = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+    if card is not None and not leads:  # where xdist leads workers, each of them has one
+        from nbmem import devices
+        from nbmem.core.errors import NbmemError
+
+        try:
+            with warnings.catch_warnings():  # torch's own, which pytest does not gather yet
+                warnings.simplefilter("ignore", DeprecationWarning)
+                config.stash[_CARD] = devices.use(card).sentence
+        except NbmemError as err:
+            raise pytest.UsageError(f"--nbmem-gpu: {err}") from err
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Take the card out again."""
+    if _CARD in config.stash:
+        from nbmem import virtual
+
+        virtual.deactivate()
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say on which card the tests run."""
+    return f"nbmem: {config.stash[_CARD]}" if _CARD in config.stash else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Trace a test that has a limit, and fail it if it went above."""
+    limit = _limit_of(item)
+    if limit is None:
+        return (yield)
+    if not limit.asked and "torch" not in sys.modules:
+        result = yield
+        _hold_counters(item, limit)
+        return result
+    trace = getattr(item, "funcargs", {}).get("nbmem_trace") or _trace_of(item)
+    try:
+        result = yield
+    except BaseException as err:
+        trace.stop(err)
+        if trace.session is not None and trace.session.refusals:
+            _explain(item, trace)
+        raise
+    trace.stop()
+    _hold(item, trace, limit)
+    return result
+
+
+@pytest.fixture
+def nbmem_trace(request: pytest.FixtureRequest) -> Iterator[Trace]:
+    """A trace that began with this test: `nbmem_trace.stop().report()` has its figures."""
+    with _trace_of(request.node) as trace:
+        yield trace
+
+
+def _limit_of(item: pytest.Item) -> Limit | None:
+    marker = item.get_closest_marker("nbmem_max_peak")
+    if marker is not None:
+        return _marked(*marker.args, **marker.kwargs)
+    size = item.config.getoption("--nbmem-max-peak")
+    return None if size is None else Limit(_size(size), "allocated", asked=False)
+
+
+def _marked(limit: int | str, which: Figure = "allocated") -> Limit:
+    """What a marker says: its arguments are these."""
+    return Limit(_size(limit), which, asked=True)
+
+
+def _size(limit: int | str) -> int:
+    from nbmem.core.errors import UsageError
+    from nbmem.core.units import parse_bytes
+
+    try:
+        return parse_bytes(limit) if isinstance(limit, str) else limit
+    except UsageError as err:
+        raise pytest.UsageError(f"nbmem-max-peak: {err}") from err
+
+
+def _trace_of(item: pytest.Item) -> Trace:
+    """A trace that has begun; the names of the test's module are those of its tensors."""
+    from nbmem.api import Trace
+
+    names: Mapping[str, Any] = vars(getattr(item, "module", None) or sys.modules["__main__"])
+    return Trace(item.name, stacks=True, namespace=names).start()
+
+
+def _hold(item: pytest.Item, trace: Trace, limit: Limit) -> None:
+    """Fail a test that went above its limit."""
+    from nbmem.core.errors import UsageError
+    from nbmem.regression import exceeded
+
+    session = trace.session
+    if not limit.asked and session is not None and not session.devices:
+        return  # it used no card
+    try:
+        message = exceeded(trace, limit.size, which=limit.which)
+    except UsageError as err:
+        message = str(err)
+    if message is not None:
+        _explain(item, trace)
+        pytest.fail(message, pytrace=False)
+
+
+def _explain(item: pytest.Item, trace: Trace) -> None:
+    """Put the report beside the failure; nobody could type its commands here."""
+    from nbmem.core.faults import error_of
+    from nbmem.core.interrupts import let_pass
+    from nbmem.views.text import render_text
+
+    try:
+        report = trace.report()
+        ooms = tuple(replace(oom, command=None) for oom in report.ooms)
+        text = render_text(replace(report, findings=(), ooms=ooms))
+    except Exception as err:  # noqa: BLE001 - it must not hide why the test failed
+        let_pass(err)
+        text = f"The report could not be made: {error_of(err)}."
+    item.add_report_section("call", TITLE, text)
+
+
+def _hold_counters(item: pytest.Item, limit: Limit) -> None:
+    """Hold a test to its limit that was the first to import torch: by torch's own counter."""
+    if "torch" not in sys.modules:
+        return
+    from nbmem.core.units import format_bytes
+    from nbmem.live.cards import CardReader
+
+    reader = CardReader()
+    cards = reader.read()
+    reader.close()
+    for card in cards:
+        if card.peak > limit.size:
+            pytest.fail(
+                f"{item.name} peaked at {format_bytes(card.peak)} allocated on card {card.index}, "
+                f"{format_bytes(card.peak - limit.size)} above the limit of "
+                f"{format_bytes(limit.size)}. It imported torch itself, so nobody saw what held "
+                "it: import torch where the file begins.",
+                pytrace=False,
+            )
