@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _XDIST = ["-n", "logical", "--maxprocesses", "8"]
 _GROUPS = ("torch", "run", "lint", "test", "frameworks")
 _OTHER_PYTHONS = ("3.11", "3.13")
+_ONCE = [f"--ignore=tests/{name}" for name in ("faults", "fuzz", "house")]
+"""Long, and of the code more than of the Python that runs it."""
 
 
 class Result(NamedTuple):
@@ -149,7 +151,7 @@ def _pythons(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
             texts.append(f"{version} left out: no such Python on this machine")
             continue
         python = prepare(f".venv-{version}", "run", "test", interpreter=interpreter, fresh=fresh)
-        code, last = _stream(str(python), "-m", "pytest", *_XDIST, "-m", "not slow")
+        code, last = _stream(str(python), "-m", "pytest", *_XDIST, "-m", "not slow", *_ONCE)
         status |= code
         texts.append(f"{version} without torch: {last}")
     return status, "; ".join(texts)
