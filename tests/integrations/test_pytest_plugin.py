@@ -172,6 +172,7 @@ def test_an_installed_plugin_imports_nothing_heavy(run):
 
 
 def test_an_older_pytest_is_left_alone(monkeypatch):
-    assert runpy.run_module(PLUGIN)["pytest_plugins"] == ["nbmem.integrations.pytest_hooks"]
+    file = str(ROOT / "nbmem" / "integrations" / "pytest_plugin.py")
+    assert runpy.run_path(file)["pytest_plugins"] == ["nbmem.integrations.pytest_hooks"]
     monkeypatch.setattr(pytest, "version_tuple", (7, 4, 4))
-    assert not [name for name in runpy.run_module(PLUGIN) if name.startswith("pytest_")]
+    assert not [name for name in runpy.run_path(file) if name.startswith("pytest_")]
