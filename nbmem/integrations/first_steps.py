@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nbmem")
 
+PART = "the trace of the first steps"
+"""What is lost with a fault in a callback, for its note."""
+
 
 class FirstSteps:
     """What the callbacks of Lightning and of transformers share.
@@ -84,3 +87,18 @@ class FirstSteps:
     def lost(self, part: str, err: BaseException) -> None:
         """Say what nbmem lost; the training goes on."""
         logger.warning("%s", lost_sentence(part, err).replace("cell", "training"))
+
+
+class TracesFirstSteps:
+    """What every framework's callback shows of the steps that it traces."""
+
+    _first: FirstSteps
+
+    @property
+    def trace(self) -> Trace | None:
+        """The trace of the last training, with its report; None before one began."""
+        return self._first.trace
+
+    def lost(self, part: str, err: BaseException) -> None:
+        """Say what nbmem lost."""
+        self._first.lost(part, err)

@@ -12,13 +12,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.entry import entry
-from nbmem.integrations.first_steps import FirstSteps
+from nbmem.integrations.first_steps import PART, FirstSteps, TracesFirstSteps
 
 if TYPE_CHECKING:
     Callback: Any = object
 
 NAMES = ("lightning.pytorch", "pytorch_lightning")
-PART = "the trace of the first steps"
 
 
 def _callback_classes() -> tuple[type, ...]:
@@ -32,7 +31,7 @@ def _callback_classes() -> tuple[type, ...]:
     return tuple(module.Callback for module in loaded)
 
 
-class MemoryCallback(*_callback_classes()):  # type: ignore[misc]  # which ones, is known when it runs
+class MemoryCallback(TracesFirstSteps, *_callback_classes()):  # type: ignore[misc]  # which ones, is known when it runs
     """Trace the first steps of a fit: `Trainer(callbacks=[MemoryCallback(steps=3)])`.
 
     After them the figures of `nbmem.integrations.scalars` go to each of the Trainer's loggers, once
@@ -48,15 +47,6 @@ class MemoryCallback(*_callback_classes()):  # type: ignore[misc]  # which ones,
     def __init__(self, steps: int = 3, *, stacks: bool = False, prefix: str = "nbmem") -> None:
         super().__init__()
         self._first = FirstSteps(steps, stacks=stacks, prefix=prefix)
-
-    @property
-    def trace(self) -> Any:
-        """The trace of the last fit, with its report; None before one began."""
-        return self._first.trace
-
-    def lost(self, part: str, err: BaseException) -> None:
-        """Say what nbmem lost."""
-        self._first.lost(part, err)
 
     @entry(PART)
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

@@ -9,12 +9,10 @@ from typing import Any
 from transformers import TrainerCallback
 
 from nbmem.core.entry import entry
-from nbmem.integrations.first_steps import FirstSteps
-
-PART = "the trace of the first steps"
+from nbmem.integrations.first_steps import PART, FirstSteps, TracesFirstSteps
 
 
-class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # whose types mypy is not told
+class MemoryCallback(TracesFirstSteps, TrainerCallback):  # type: ignore[misc]  # whose types mypy is not told
     """Trace the first steps of a training: `trainer.add_callback(MemoryCallback(trainer))`.
 
     After them the figures of `nbmem.integrations.scalars` are logged once, by `Trainer.log`: they
@@ -39,15 +37,6 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # whose types mypy
     ) -> None:
         self._trainer = None if trainer is None else weakref.ref(trainer)
         self._first = FirstSteps(steps, stacks=stacks, prefix=prefix)
-
-    @property
-    def trace(self) -> Any:
-        """The trace of the last training, with its report; None before one began."""
-        return self._first.trace
-
-    def lost(self, part: str, err: BaseException) -> None:
-        """Say what nbmem lost."""
-        self._first.lost(part, err)
 
     @entry(PART)
     def on_train_begin(
