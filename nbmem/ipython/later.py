@@ -17,10 +17,15 @@ if TYPE_CHECKING:
 
     from nbmem.api import Trace
 
-WAIT_S = 0.03
-"""For so long a look keeps a person waiting."""
+WAIT_S = 0.01
+"""For so long a look keeps a person waiting, where it can go on later."""
+TERMINAL_S = 0.03
+"""And where it cannot."""
+REST_S = 0.05
+"""So long the kernel is left alone after a cell: its reply is sent from the same loop, after a sleep
+of its own (`Kernel._execute_sleep`), and a piece that came between would hold it up."""
 PIECE_S = 0.02
-"""So long it keeps a request waiting afterwards."""
+"""So long a piece keeps a request waiting afterwards."""
 
 
 class Later:
@@ -47,8 +52,10 @@ class Later:
             waits = hasattr(self._shell, "mainloop")  # a terminal
         if not waits:
             return None
-        over = _until(WAIT_S)
-        return over if self.possible else lambda _coming: over(0)  # there is no later: look now
+        if self.possible:
+            return _until(WAIT_S)
+        over = _until(TERMINAL_S)
+        return lambda _coming: over(0)  # a long part is taken: it will not be looked at later
 
     @property
     def possible(self) -> bool:
@@ -63,7 +70,8 @@ class Later:
             renew: Called when the look is over; the report has more names then.
         """
         self._trace, self._renew = trace, renew
-        self._kernel.io_loop.add_callback(self._piece)
+        # A cell of a subshell ends in a thread of its own, and timers are the loop's.
+        self._kernel.io_loop.add_callback(self._rest, trace)
 
     def stop(self) -> None:
         """Leave it: what is looked at is about to change."""
@@ -72,11 +80,15 @@ class Later:
             trace.look_no_more()
 
     @shell_entry("look who holds what")
-    def _piece(self) -> None:
-        if self._trace is None or self._renew is None:
-            return
-        if not self._trace.look_on(_until(PIECE_S)):
-            self._kernel.io_loop.add_callback(self._piece)
+    def _rest(self, trace: Trace) -> None:
+        self._kernel.io_loop.call_later(REST_S, self._piece, trace)
+
+    @shell_entry("look who holds what")
+    def _piece(self, trace: Trace) -> None:
+        if trace is not self._trace or self._renew is None:
+            return  # the next cell has begun, perhaps with a look of its own
+        if not trace.look_on(_until(PIECE_S)):
+            self._kernel.io_loop.add_callback(self._piece, trace)
             return
         renew = self._renew
         self.stop()

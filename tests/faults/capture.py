@@ -286,8 +286,11 @@ def met() -> list[Target]:
 def _shell() -> Iterator[Any]:
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance()
-    loop = SimpleNamespace(add_callback=lambda call, *args: call(*args))
-    shell.kernel = SimpleNamespace(io_loop=loop, get_parent=dict, _allow_stdin=False)
+    loop = SimpleNamespace(
+        add_callback=lambda call, *args: call(*args),
+        call_later=lambda _seconds, call, *args: call(*args),
+    )
+    shell.kernel = SimpleNamespace(io_loop=loop, get_parent=dict, _allow_stdin=True)
     shell.display_pub = _Publisher()
     try:
         yield shell

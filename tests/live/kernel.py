@@ -74,6 +74,13 @@ class Kernel:
             if is_idle(message, request):
                 return ran
 
+    def until(self, request, kind):
+        """The next message of a kind that a request has caused, also after its end."""
+        while True:
+            message = self.client.get_iopub_msg(timeout=PATIENCE_S)
+            if (message["msg_type"], message["parent_header"].get("msg_id")) == (kind, request):
+                return message
+
     def silence(self, seconds):
         """Everything on iopub in that time."""
         messages, end = [], time.monotonic() + seconds

@@ -21,6 +21,7 @@ from nbmem.live.requests import (
     State,
     TraceNext,
 )
+from nbmem.record.recording import LEFT
 from tests.live.kernel import LOAD, Kernel
 
 PRINT = "print(torch.cuda.memory_allocated())"
@@ -193,6 +194,22 @@ def test_a_line_shows_how_far_a_traced_cell_is_and_becomes_the_report(kernel):
     assert [c["transient"]["display_id"] for c in ran.outputs("display_data")] == [
         c["transient"]["display_id"] for c in ran.outputs("update_display_data")[-1:]
     ]
+
+
+def test_who_holds_what_is_looked_for_when_nobody_waits(kernel):
+    """The cell's reply does not wait for the heap; its report is renewed in place afterwards."""
+    kernel.run(
+        "from nbmem.ipython import later\nlater.WAIT_S = 0\n"
+        "from nbmem.record.recording import Recording\nlook, looks = Recording.look, []\n"
+        "Recording.look = lambda *a: looks.append(a[1:]) or look(*a)"
+    )
+    request = kernel.start("%%memtrace\nkept = torch.zeros(8, device='cuda')")
+    shown = reports(kernel.until_idle(request))[-1]
+    assert LEFT in shown["text/plain"]
+    renewed = kernel.until(request, "update_display_data")["content"]["data"]
+    assert LEFT not in renewed["text/plain"]
+    told = kernel.run("print(all(enough for enough, in looks)); Recording.look = look").text()
+    assert told == "True\n"  # each look could be left
 
 
 def test_no_widget_is_text_from_the_first_line_on(kernel):
