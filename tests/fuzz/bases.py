@@ -186,3 +186,9 @@ def zipped(parts: dict[str, bytes], packing: int = zipfile.ZIP_DEFLATED) -> byte
         for name, data in parts.items():
             archive.writestr(name, data)
     return target.getvalue()
+
+
+@functools.cache
+def crowded(name: str, entries: int) -> bytes:
+    """A session's archive with so many empty entries beside its own."""
+    return zipped({**_archive(name), **{f"{n}": b"" for n in range(entries)}}, zipfile.ZIP_STORED)

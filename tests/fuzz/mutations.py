@@ -190,22 +190,21 @@ def _nonsense(draw: random.Random, array: np.ndarray) -> bytes:
 
 def _archive(draw: random.Random) -> bytes:
     """An archive that is none, lies about its entries, or unpacks to far more than it is."""
-    parts = bases.entries(draw.choice(bases.NAMES))
+    name = draw.choice(bases.NAMES)
+    parts = bases.entries(name)
     match draw.randrange(7):
         case 0:
             target = io.BytesIO()
             with zipfile.ZipFile(target, "w") as archive, warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of names that are there twice
-                for name, data in [*parts.items(), *parts.items()][: draw.randrange(1, 200)]:
-                    archive.writestr(zipfile.ZipInfo(name), data)
+                for entry, data in [*parts.items(), *parts.items()][: draw.randrange(1, 200)]:
+                    archive.writestr(zipfile.ZipInfo(entry), data)
             return target.getvalue()
         case 1:
-            name = draw.choice(list(parts))
-            parts[name] = bytes(draw.choice((1 << 20, 30 << 20, 60 << 20)))
+            parts[draw.choice(list(parts))] = bytes(draw.choice((1 << 20, 30 << 20, 60 << 20)))
             return bases.zipped(parts)
         case 2:
-            many = {f"{n}": b"" for n in range(draw.choice((9_000, 20_000)))}
-            return bases.zipped({**parts, **many}, 0)
+            return bases.crowded(name, draw.choice((9_000, 20_000)))
         case 3:
             return bases.zipped(parts, draw.choice((zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)))
         case 4:

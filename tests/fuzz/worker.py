@@ -64,6 +64,7 @@ def serve(pipe, only: str | None) -> None:
     signal.signal(signal.SIGPROF, _too_slow)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    gc.freeze()  # what is imported is no file's, and is not looked through after each of them
     resource.setrlimit(resource.RLIMIT_AS, (size + _ROOM, size + _ROOM))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "hostile.pickle")
