@@ -66,6 +66,17 @@ class Gaps:
             return None
         return max(start, self._with_its_memory(self._inputs[index]))
 
+    def inputs(self, start: int, end: int) -> tuple[int, int] | None:
+        """From the first birth of such a tensor to behind the last one; None where none was."""
+        first = self.first_input(start, end)
+        if first is None:
+            return None
+        return first, self._inputs[bisect_left(self._inputs, end) - 1] + 1
+
+    def any_born(self, start: int, end: int) -> bool:
+        """Whether anything was."""
+        return len(self._rows(start, end)) > 0
+
     def begins_like(self, start: int, end: int, first: int, last: int) -> int | None:
         """Where something begins that ends a gap and allocates as another stretch does.
 

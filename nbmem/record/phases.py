@@ -170,6 +170,8 @@ class PhaseBuilder:
             if weights is not None:
                 cut = weights[0]
         if cut is None:
+            last = self._before_seed(turn.mark)[0] if turn.kind == "backward" else end
+            self._take_prefetched(running, start, last)
             self._close(turn.mark, shift=turn.kind == "backward")
             return
         place = cut, self._time_of(cut)
@@ -179,6 +181,18 @@ class PhaseBuilder:
             self._gap = turn.mark
         else:
             self._fill(turn, place, self._place(turn.mark))
+
+    def _take_prefetched(self, running: Stretch, start: int, end: int) -> None:
+        """The next batch, fetched while the card computes this one's forward, is no part of it."""
+        batch = self._gaps.inputs(start, end)
+        if batch is None:
+            return
+        first, last = ((at, self._time_of(at)) for at in batch)
+        self._close_at(running, *first)
+        self._open = Stretch("input", *first)
+        if self._gaps.any_born(last[0], end):
+            self._close_at(self._open, *last)
+            self._open = Stretch(running.name, *last, key=running.key)
 
     def _end(self, turn: Turn) -> None:
         if turn.kind == "optimizer" and turn.key == self._around:

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 
 from nbmem.core.events import Action, Events
 from nbmem.core.session import Marks
@@ -239,6 +240,22 @@ def test_a_model_that_is_made_after_its_data_is_loaded():
         "load zero_grad0 forward0 backward0 optimizer0 zero_grad1 forward1 backward1 optimizer1"
     )
     assert places(phases, "load") == [(0, 3)]
+
+
+@pytest.mark.parametrize(("more", "rest"), [(0, ""), (1, "forward{0} ")])
+def test_a_batch_that_is_fetched_behind_the_forward_is_an_input(more, rest):
+    loop = Loop().take(is_input=True)
+    for _ in range(2):  # nanoGPT's
+        loop.forward().take(is_input=True).take(7, dies=True).take(is_input=True)
+        for _ in range(more):
+            loop.take()  # a second loss
+        loop.backward().step().around("zero_grad", 0)
+    phases = loop.phases()
+    once = "forward{0} input{0} " + rest + "backward{0} optimizer{0} zero_grad{0} "
+    assert told(phases) == ("input0 " + once.format(0) + once.format(1)).strip()
+    assert_in_order(phases)
+    assert places(phases, "input")[1] == (5, 9)
+    assert places(phases, "backward")[0] == (9 + more, 12 + more)
 
 
 def test_zero_grad_before_the_loop_and_at_its_end_ends_each_step():

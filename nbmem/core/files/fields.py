@@ -65,6 +65,7 @@ FACTS: Kind = {
     "pinned?": {"held": "int", "used": "int"},
 }
 """What record.program writes and the tips read; other keys are let pass."""
+_OF_EACH_PARAMETER = ("parameters", "shapes", "with_gradient")
 
 
 class Fields:
@@ -166,7 +167,10 @@ def _told(value: Any) -> str:
 def facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The facts about the program, held to what the tips take for granted."""
     found: dict[str, Any] = _plain(dict(raw), _DEPTH)
-    if not _is(found, FACTS):
+    if not _is(found, FACTS) or not all(
+        len({len(optimizer[key]) for key in _OF_EACH_PARAMETER}) == 1
+        for optimizer in found.get("optimizers", ())
+    ):
         raise FileFormatError("its facts about the program are not as nbmem writes them")
     return found
 
