@@ -121,4 +121,5 @@ def step_ends(books: Books, name: str | None = None) -> Ints:
     for span in books.session.spans:
         if span.kind == "phase" and span.step is not None and name in (None, span.name):
             ends[span.step] = max(ends.get(span.step, 0), span.last[device])
-    return np.array([ends[step] for step in sorted(ends)], np.int64)
+    found = np.array([ends[step] for step in sorted(ends)], np.int64)
+    return np.maximum.accumulate(found)  # a file may number them as it likes

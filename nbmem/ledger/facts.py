@@ -15,6 +15,7 @@ from nbmem.ledger.gradients import gradient_names
 from nbmem.ledger.kept import kept
 from nbmem.ledger.phase_map import NOWHERE
 from nbmem.ledger.sightings import NO_NAME, sightings_of
+from nbmem.ledger.staging import NAME, nothing_within, staging
 from nbmem.ledger.workspace import taken_once
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class Facts:
             or those like them in another pass of the loop.
         reached: Which allocations Python reached at the end; None where nobody looked.
         kept: Which of a forward's results outlive the next pass of the loop.
-        calm: Whether nothing was allocated between its birth and its death.
+        calm: Whether nothing was allocated between its birth and its death, or only what a kernel
+            had beside it.
     """
 
     allocations: Allocations
@@ -87,7 +89,6 @@ def facts_of(
     """
     events = trace.events
     born, freed, count = allocations.born, allocations.freed, len(events)
-    allocs = np.flatnonzero(events.action == Action.ALLOC)
     born_in, died_in = phases.of(born), phases.of(freed)
     # What a caught out-of-memory error freed in a forward would have lived on without it.
     failures = np.flatnonzero(events.action == Action.OOM)
@@ -98,10 +99,12 @@ def facts_of(
     loose = (born_in == NOWHERE) & (born >= 0) & (freed < count)
     within |= loose & (phases.gap_of(born) == phases.gap_of(freed))
     seen = sightings_of(allocations, trace, names)
+    scratch = staging(allocations, events) & within & seen.nobody
+    seen.call(dict.fromkeys(np.flatnonzero(scratch).tolist(), NAME))
     seen.call(
         gradient_names(
             allocations,
-            born_in,
+            np.where(scratch, NOWHERE, born_in),
             phases,
             trace.identities,
             of_parameters=seen.seen(Category.GRADIENTS),
@@ -122,6 +125,6 @@ def facts_of(
         seen_as=seen.as_those_like(standing),
         reached=seen.reached,
         kept=kept(allocations, born_in, phases, standing, count),
-        calm=np.searchsorted(allocs, born, side="right") == np.searchsorted(allocs, freed),
+        calm=nothing_within(allocations, events) | scratch,
     )
     return facts, seen.named_like(standing), seen.texts

@@ -32,6 +32,7 @@ from nbmem.core.session import (
 )
 from nbmem.core.session_file import open_session, save_session
 from nbmem.core.spans import Span
+from tests.fuzz.bases import session as fuzzed
 from tests.recorded import load, session_of
 
 CODES = {"action", "category", "expandable", "kind", "small", "state"}
@@ -227,4 +228,12 @@ def test_columns_of_different_length_are_refused(tmp_path):
     np.save(short, np.zeros(1, np.int64))
     rewritten(path, "0/events/addr.npy", lambda _: short.read_bytes())
     with pytest.raises(FileFormatError, match="differ in length"):
+        open_session(path)
+
+
+def test_facts_of_different_length_are_refused(tmp_path):
+    path = save_session(fuzzed("streams"), tmp_path / "run.nbmem")
+    assert open_session(path).facts["optimizers"][0]["shapes"] == [[16, 16], [512]]
+    rewritten(path, "session.json", lambda d: d.replace(b"[[16, 16], [512]]", b"[[16, 16]]"))
+    with pytest.raises(FileFormatError, match="facts about the program are not as nbmem writes"):
         open_session(path)

@@ -152,6 +152,7 @@ def session(name: str) -> Session:
     }
     return replace(
         found,
+        created_ns=int(times[0]),  # not now: file N is the same at all times
         devices=(full, *found.devices[1:]) if len(found.devices) == 1 else (full,),
         spans=(found.spans[0], *steps) if len(found.devices) == 1 else found.spans[:1],
         names=tuple(f"model.{n}.weight (8, 8) float32" for n in range(8)),

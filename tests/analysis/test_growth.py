@@ -1,0 +1,18 @@
+"""Where steps end, in whatever order a file numbers them."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from nbmem.analysis.growth import step_ends
+from nbmem.ledger.books import Books
+from tests.recorded import load, session_of
+
+
+def test_steps_that_a_file_numbers_backwards_end_in_order():
+    session = session_of(load("lstm_lm_b32s128_sgd"))
+    ends = step_ends(Books(session))
+    assert len(ends) == 3
+    assert (np.diff(ends) > 0).all()
+    spans = tuple(s if s.step is None else replace(s, step=2 - s.step) for s in session.spans)
+    assert step_ends(Books(replace(session, spans=spans))).tolist() == [ends[-1]] * 3
