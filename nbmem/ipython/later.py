@@ -22,8 +22,8 @@ WAIT_S = 0.01
 TERMINAL_S = 0.03
 """And where it cannot."""
 REST_S = 0.05
-"""So long the kernel is left alone after a cell: its reply is sent from the same loop, after a sleep
-of its own (`Kernel._execute_sleep`), and a piece that came between would hold it up."""
+"""So long the kernel is left alone after a cell: its reply is sent from the same loop, after a
+sleep of its own (`Kernel._execute_sleep`), and a piece that came between would hold it up."""
 PIECE_S = 0.02
 """So long a piece keeps a request waiting afterwards."""
 

@@ -34,7 +34,8 @@ def nothing_within(allocations: Allocations, events: Events, others: int = 0) ->
     allocs = np.flatnonzero(events.action == Action.ALLOC)
     inside = np.searchsorted(allocs, allocations.freed)
     inside -= np.searchsorted(allocs, allocations.born, side="right")
-    return (inside == others) & (allocations.born >= 0)
+    found: Mask = (inside == others) & (allocations.born >= 0)
+    return found
 
 
 def staging(allocations: Allocations, events: Events) -> Mask:
@@ -44,9 +45,5 @@ def staging(allocations: Allocations, events: Events) -> Mask:
     goes = np.searchsorted(frees, allocations.freed)
     beside = np.append(np.arange(1, len(size)), 0)[: len(size)]  # the one that is born next
     semaphores = (size[beside] % SEMAPHORE == 0) & (size[beside] <= SEMAPHORE * MOST_COLUMNS)
-    return (
-        nothing_within(allocations, events, others=1)
-        & semaphores
-        & (size[beside] <= size)
-        & (goes[beside] + 1 == goes)
-    )
+    found: Mask = nothing_within(allocations, events, others=1)
+    return found & semaphores & (size[beside] <= size) & (goes[beside] + 1 == goes)
