@@ -45,5 +45,5 @@ def staging(allocations: Allocations, events: Events) -> Mask:
     goes = np.searchsorted(frees, allocations.freed)
     beside = np.append(np.arange(1, len(size)), 0)[: len(size)]  # the one that is born next
     semaphores = (size[beside] % SEMAPHORE == 0) & (size[beside] <= SEMAPHORE * MOST_COLUMNS)
-    found: Mask = nothing_within(allocations, events, others=1)
-    return found & semaphores & (size[beside] <= size) & (goes[beside] + 1 == goes)
+    found: Mask = semaphores & (size[beside] <= size) & (goes[beside] + 1 == goes)
+    return found & nothing_within(allocations, events, others=1)

@@ -10,13 +10,11 @@ a backward that no module was called for is its `forward`; where a new model's w
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.core.events import Action, Events
 from nbmem.core.steps import number_steps
-from nbmem.record.stretches import Stretch, following, joined
+from nbmem.record.stretches import Stretch, following, joined, with_nested
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +75,7 @@ class PhaseBuilder:
         self._split_first_load()
         number_steps(self._done)
         self._done = joined(self._done)
-        return self._with_nested()
+        return with_nested(self._done, self._nested)
 
     # --- turns
 
@@ -290,16 +288,3 @@ class PhaseBuilder:
         self._open = None
         if stretch.name == "backward":
             self._gaps.learn(stretch.first, stretch.last)
-
-    def _with_nested(self) -> list[Stretch]:
-        phases = list(self._done)
-        backwards = [i for i, phase in enumerate(self._done) if phase.name == "backward"]
-        ends = [self._done[i].last for i in backwards]  # ascending, as they began
-        for inner in self._nested:
-            at = bisect_left(ends, inner.first)
-            if inner.last < 0 or at == len(backwards):
-                continue
-            outer = self._done[backwards[at]]
-            if outer.first <= inner.first:
-                phases.append(replace(inner, parent=backwards[at], step=outer.step))
-        return phases

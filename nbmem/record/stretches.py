@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,4 +52,19 @@ def joined(phases: Sequence[Stretch]) -> list[Stretch]:
             last.last, last.t1_ns = phase.last, phase.t1_ns
         else:
             found.append(phase)
+    return found
+
+
+def with_nested(phases: Sequence[Stretch], nested: Sequence[Stretch]) -> list[Stretch]:
+    """The phases, and behind them what ran inside one of the backwards, with its step."""
+    found = list(phases)
+    backwards = [i for i, phase in enumerate(phases) if phase.name == "backward"]
+    ends = [phases[i].last for i in backwards]  # ascending, as they began
+    for inner in nested:
+        at = bisect_left(ends, inner.first)
+        if inner.last < 0 or at == len(backwards):
+            continue
+        outer = phases[backwards[at]]
+        if outer.first <= inner.first:
+            found.append(replace(inner, parent=backwards[at], step=outer.step))
     return found
