@@ -31,6 +31,9 @@ class OpFacts:
         mutates: Positions (or names) of the arguments that it writes to.
         random: Its result depends on a random number generator.
         composite: It only consists of other operators; seen where autograd is out of the way.
+        counts: Its kernel itself counts that it has written to the tensors of its first argument;
+            for operators on one tensor autograd has done that before:
+            https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/ForeachFunctors.cuh
     """
 
     view: bool
@@ -38,6 +41,7 @@ class OpFacts:
     mutates: tuple[int | str, ...]
     random: bool
     composite: bool
+    counts: bool
 
 
 @cache
@@ -55,6 +59,7 @@ def facts_of(func: Any) -> OpFacts:
         # silu_backward and its like have a decomposition, but kernels of their own, too.
         composite=func.has_kernel_for_dispatch_key(_COMPOSITE)
         and not any(func.has_kernel_for_dispatch_key(key) for key in _KERNELS),
+        counts=mutates[:1] == [0] and func._schema.name.startswith("aten::_foreach_"),
     )
 
 

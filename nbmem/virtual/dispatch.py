@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.virtual import copies, dynamic, encoder, engine, memory_ops, redirected, rnn
@@ -147,7 +148,10 @@ class CardMode(TorchDispatchMode):
             return func(*args, **kwargs)
         call.gpu = gpu
         gpu.launched += 1
-        return self._on_card(call)
+        answer = self._on_card(call)
+        if facts_of(func).counts:
+            increment_version([tensor for tensor in args[0] if not tensor.is_inference()])
+        return answer
 
     @whole  # else a block could be taken that no storage has yet
     def _on_card(self, call: Call) -> Any:

@@ -203,6 +203,21 @@ def test_in_place_and_indexing(gpu):
     assert x.size() == (16, 8)
 
 
+def test_changes_of_lists_are_counted_as_on_a_card(gpu):
+    """A graph whose saved tensors an optimizer's step has changed does not run again."""
+    weights = [torch.nn.Parameter(torch.ones(3, device="cuda")) for _ in range(2)]
+    loss = sum((weight * weight).sum() for weight in weights)
+    with torch.no_grad():
+        torch._foreach_mul_(weights, 0.5)
+        torch._foreach_addcmul_(weights, weights, weights)
+        torch._foreach_add(weights, 1)
+    assert [weight._version for weight in weights] == [2, 2]
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():
+        torch._foreach_add_([torch.ones(3, device="cuda")], 1)
+
+
 def test_lists_and_arrays_are_indices(gpu):
     x = torch.randn(4, 5, 6, device="cuda")
     assert x[[0, 2]].size() == x[range(2)].size() == (2, 5, 6)
