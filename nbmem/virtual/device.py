@@ -119,6 +119,7 @@ class VirtualGPU:
         self._lock = threading.Lock()
         self._dying = Dying()
         self.history.settle = self._settle
+        self.history.keep_places = self._dying.keep_places
         self.died = self._dying.died
 
     @property
@@ -178,10 +179,10 @@ class VirtualGPU:
 
     @whole
     def _bury(self) -> None:
-        for addr, t_ns in self._dying:
-            self.history.happened_ns = t_ns
+        for addr, death in self._dying:
+            self.history.happened = death
             self._allocator.free(addr)
-        self.history.happened_ns = None
+        self.history.happened = None
 
     @whole
     def record_stream(self, addr: int, stream: int) -> None:

@@ -12,7 +12,9 @@ import functools
 import threading
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+
+from torch._C._profiler import CapturedTraceback, gather_traceback
 
 from nbmem.core.interrupts import Delivery
 
@@ -21,21 +23,35 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.tensors import Block
 
+CLOCK = (time.time_ns,)
+"""As it was at the import: a program may freeze the time in every module, for itself."""
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+
+class Death(NamedTuple):
+    """When a storage died, time.time_ns(), and the stack there; None where none is kept."""
+
+    t_ns: int
+    where: CapturedTraceback | None
 
 
 class Dying:
     """Blocks whose storages have died and that are not freed yet, in order.
 
     Attributes:
-        died: Notes a block and the time, without any Python code: `dict.__getitem__` of a key that
-            is not there, in a dictionary that makes its values with the clock.
+        died: Notes a block, the time and perhaps the place, without any Python code:
+            `dict.__getitem__` of a key that is not there, in a dictionary that makes its values
+            with the clock.
     """
 
     def __init__(self) -> None:
-        self._when: defaultdict[Block | _Address, int] = defaultdict(time.time_ns)
+        self._when: defaultdict[Block | _Address, int | tuple[Any, ...]] = defaultdict(CLOCK[0])
         self.died: Callable[[Block], Any] = self._when.__getitem__
+
+    def keep_places(self, *, wanted: bool) -> None:
+        """Keep the stack of each death from now on, or do not."""
+        self._when.default_factory = _when_and_where() if wanted else CLOCK[0]
 
     def add(self, addr: int) -> None:
         """Note a block that no storage has."""
@@ -44,14 +60,20 @@ class Dying:
     def __bool__(self) -> bool:
         return bool(self._when)
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Addresses with the time of death, each once; more may die meanwhile."""
+    def __iter__(self) -> Iterator[tuple[int, Death]]:
+        """Addresses with their deaths, each once; more may die meanwhile."""
         while self._when:
             block = next(iter(self._when))
-            t_ns = self._when.pop(block)
+            told = self._when.pop(block)
             block.leave()
             if block.addr:
-                yield block.addr, t_ns
+                yield block.addr, Death(told, None) if isinstance(told, int) else Death(*told)
+
+
+def _when_and_where() -> Callable[[], Any]:
+    """The clock and the stack at once, again without Python code; it holds no frame."""
+    where = functools.partial(gather_traceback, True, False, False)
+    return functools.partial(next, zip(iter(CLOCK[0], None), iter(where, None), strict=False))
 
 
 class _Address:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections import deque
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._profiler import CapturedTraceback, symbolize_tracebacks
 
 from nbmem.core.events import Action
+from nbmem.virtual.dying import CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
+
+    from nbmem.virtual.dying import Death
 
 _NAMES: dict[Action, str] = {
     Action.ALLOC: "alloc",
@@ -43,14 +47,12 @@ _BETWEEN = (
 )
 """Files of torch that stand between a program and the virtual card, but not before a real one."""
 
-RawFrames = tuple[tuple["CodeType", int], ...]
+_ENGINE = "_engine_run_backward"
+
+RawFrames = tuple[tuple["CodeType", int], ...] | CapturedTraceback
 
 
-_CLOCK = (time.time_ns,)
-"""As it was at the import: a program may freeze the time in every module, for itself."""
-
-
-def _nothing() -> None:
+def _nothing(**_wanted: bool) -> None:
     """There is nothing to tell."""
 
 
@@ -68,7 +70,9 @@ class History:
     Attributes:
         enabled: None, "state" or "all", as torch names it.
         settle: Tells of what has died and was not told yet, before anything changes here.
-        happened_ns: When what is told next happened, time.time_ns(); None for now.
+        keep_places: Told whether the stacks at deaths are wanted.
+        happened: When what is told next happened, time.time_ns(), and where, if that was kept; None
+            for here and now.
         entries: The ring: (action, addr, size, stream, time in us, label, frames or None).
     """
 
@@ -77,8 +81,9 @@ class History:
         self.entries: deque[tuple[Action, int, int, int, int, str, RawFrames | None]] = deque()
         self.annotations: list[dict[str, Any]] = []
         self.live: dict[int, RawFrames] = {}
-        self.happened_ns: int | None = None
+        self.happened: Death | None = None
         self.settle: Callable[[], None] = _nothing
+        self.keep_places: Callable[..., None] = _nothing
         self._device = device
         self._context = 0
         self._skip: frozenset[str] = frozenset()
@@ -105,6 +110,7 @@ class History:
         if clear:
             self.annotations.clear()
         self.enabled = enabled
+        self.keep_places(wanted=_CONTEXTS[self._context] == "all")
 
     @property
     def label(self) -> str:
@@ -123,7 +129,7 @@ class History:
         level = self._context
         frames: RawFrames | None = None
         if level and (level == 3 or action in _TAKES) and action is not Action.SNAPSHOT:
-            frames = raw_frames()
+            frames = raw_frames() if self.happened is None else self.happened.where
         if action is Action.ALLOC and frames is not None:
             self.live[addr] = frames
         elif action is Action.FREE_COMPLETED:
@@ -131,7 +137,7 @@ class History:
         shown = frames if level >= 2 else None
         in_engine = torch._C._current_autograd_node() is not None
         label = "" if in_engine else _label.text
-        now = (_CLOCK[0]() if self.happened_ns is None else self.happened_ns) // 1000
+        now = (CLOCK[0]() if self.happened is None else self.happened.t_ns) // 1000
         self.entries.append((action, addr, size, stream, now, label, shown))
 
     def annotate(self, name: str, stage: str) -> None:
@@ -142,7 +148,7 @@ class History:
                     "stage": stage,
                     "name": name,
                     "device": self._device,
-                    "time_us": _CLOCK[0]() // 1000,
+                    "time_us": CLOCK[0]() // 1000,
                 }
             )
 
@@ -181,9 +187,14 @@ def _trace_entry(  # noqa: PLR0913 - one field each
 
 def named_frames(frames: RawFrames) -> list[dict[str, Any]]:
     """Frames as torch writes them, innermost first."""
-    return [
-        {"name": code.co_name, "filename": code.co_filename, "line": line} for code, line in frames
-    ]
+    if isinstance(frames, tuple):
+        return [
+            {"name": code.co_name, "filename": code.co_filename, "line": line}
+            for code, line in frames
+        ]
+    every = symbolize_tracebacks([frames])[0]
+    inner = takewhile(lambda frame: frame["name"] != _ENGINE, every)
+    return [frame for frame in inner if _is_programs(frame["filename"])]
 
 
 def raw_frames() -> RawFrames:
@@ -195,13 +206,16 @@ def raw_frames() -> RawFrames:
     found: list[tuple[CodeType, int]] = []
     while frame is not None:
         code = frame.f_code
-        if code.co_name == "_engine_run_backward" and _in_engine():
+        if code.co_name == _ENGINE and _in_engine():
             break
-        name = code.co_filename
-        if not name.startswith(_OURS) and not any(part in name for part in _BETWEEN):
+        if _is_programs(code.co_filename):
             found.append((code, frame.f_lineno))
         frame = frame.f_back
     return tuple(found)
+
+
+def _is_programs(file: str) -> bool:
+    return not file.startswith(_OURS) and not any(part in file for part in _BETWEEN)
 
 
 def _in_engine() -> bool:

@@ -75,6 +75,35 @@ def test_backward_has_the_stack_and_the_label_of_the_engines_thread(gpu):
     assert all(not e["frames"] for e in trace if e["user_metadata"] == "")
 
 
+def test_a_free_has_the_stack_of_the_line_that_let_go(gpu):
+    def let_go():
+        held.clear()
+
+    held = [torch.ones(10, device="cuda")]
+    where = {}
+    for context in ("alloc", "all", "alloc"):
+        torch.cuda.memory._record_memory_history(context=context)
+        held.append(torch.ones(10, device="cuda"))
+        x = torch.ones(10, device="cuda", requires_grad=True)
+        let_go()
+        loss = x.exp().sum()
+        torch.cuda.memory._record_memory_history(context=context, clear_history=True)
+        loss.backward()  # exp's result dies in the engine's thread, which has no stack
+        held.append(torch.ones(10, device="cuda"))
+        let_go()
+        trace = torch.cuda.memory._snapshot()["device_traces"][0]
+        where[context] = [
+            [frame["name"] for frame in e["frames"][:1]]
+            for e in trace
+            if e["action"] == "free_requested" and "frames" in e
+        ]
+    assert where["alloc"] == []
+    assert [] in where["all"]
+    assert where["all"][-1] == ["let_go"]
+    # backward() itself lets go of the gradient that it began with.
+    assert set(map(tuple, where["all"])) == {(), ("backward",), ("let_go",)}
+
+
 def test_a_dump_can_be_read_back(gpu, tmp_path):
     torch.cuda.memory._record_memory_history()
     x = torch.ones(10, device="cuda")
