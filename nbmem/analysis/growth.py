@@ -60,13 +60,14 @@ def growth(books: Books) -> tuple[Growth, ...]:
         return ()
     last = np.where(gone[rows] == len(ends), a.block[rows], 0)
     found, index = _by_holder(*accounts(books, rows), last)
-    change = np.zeros((len(found), len(ends) + 1), np.int64)
-    np.add.at(change, (index, first[rows]), a.block[rows])
-    np.subtract.at(change, (index, gone[rows]), a.block[rows])
-    held = np.cumsum(change, axis=1)[:, :-1]
-    steps = np.diff(held, axis=1)
-    still = (steps >= 0).all(axis=1) & (steps[:, -2:] > 0).any(axis=1)
-    growing = np.flatnonzero(still & ((steps > 0).mean(axis=1) >= NEARLY_EVERY)).tolist()
+    held, asked = (
+        _at_ends(size[rows], index, first[rows], gone[rows], (len(found), len(ends)))
+        for size in (a.block, a.requested)
+    )
+    # What is made anew at each step may get larger blocks each time, and is no more for it.
+    more, steps = np.diff(asked, axis=1), np.diff(held, axis=1)
+    still = (more >= 0).all(axis=1) & (more[:, -2:] > 0).any(axis=1)
+    growing = np.flatnonzero(still & ((more > 0).mean(axis=1) >= NEARLY_EVERY)).tolist()
     lines = [
         Growth(
             account=found[row],
@@ -78,6 +79,15 @@ def growth(books: Books) -> tuple[Growth, ...]:
         for row in growing
     ]
     return tuple(sorted(lines, key=lambda line: -line.slope))
+
+
+def _at_ends(size: Ints, index: Ints, first: Ints, gone: Ints, shape: tuple[int, int]) -> Ints:
+    """Bytes that each account holds at each end: rows are there from their first to their last."""
+    change = np.zeros((shape[0], shape[1] + 1), np.int64)
+    np.add.at(change, (index, first), size)
+    np.subtract.at(change, (index, gone), size)
+    held: Ints = np.cumsum(change, axis=1)[:, :-1]
+    return held
 
 
 def _by_holder(found: list[Account], index: Ints, last: Ints) -> tuple[list[Account], Ints]:

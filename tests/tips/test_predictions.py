@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from nbmem.analysis import books_of, report_of
+from nbmem.analysis.growth import growth, step_ends
 from nbmem.core.categories import Category
+from nbmem.ledger.books import Books
 from nbmem.probes.saved import why_unreadable
 from nbmem.tips import find
 from tests.tips.measure import freed, saved
@@ -323,3 +326,23 @@ for _ in range(3):
     rules = [finding.rule for finding in trace.report().findings]
     assert rules[0] == "traceback_kept"
     assert "graph_kept" not in rules
+
+
+def test_larger_blocks_for_the_same_tensors_are_no_growth(run):
+    """The allocator leaves up to a MiB in a block, now here, now there."""
+    train = "o.zero_grad(); m(x).sum().backward(); o.step()\n"
+    before = (
+        "import torch\nm = torch.nn.Linear(1024, 1024).cuda()\n"
+        "o, x = torch.optim.SGD(m.parameters(), 0.1), torch.ones(8, 1024, device='cuda')\n"
+    )
+    trace, _ = run(f"for _ in range(5):\n    {train}", before=before + train)
+    books = Books(trace.session)
+    assert growth(books) == ()
+    allocations = books.followed.allocations
+    gradients = np.flatnonzero(books.category == Category.GRADIENTS)
+    wider = np.zeros(len(allocations), np.int64)
+    wider[gradients] = 512 * np.searchsorted(step_ends(books), allocations.born[gradients])
+    for columns, slopes in (("block",), []), (("block", "requested"), [512, 512]):
+        more = {name: getattr(allocations, name) + wider for name in columns}
+        books.followed = replace(books.followed, allocations=replace(allocations, **more))
+        assert [line.slope for line in growth(books)] == slopes
