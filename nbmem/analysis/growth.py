@@ -110,26 +110,27 @@ def _by_holder(found: list[Account], index: Ints, last: Ints) -> tuple[list[Acco
 
 
 def _updates(books: Books) -> Ints:
-    """Where each step's last optimizer ended; the steps' own ends where none ever stepped.
+    """Where each step's last update began; the steps' own ends where no optimizer ever stepped.
 
-    A step's own end moves: where an evaluation follows, it ends behind that, and what the loop
-    keeps counts to it; where none does, to the next. The update is in the same place in all.
+    A step's end moves, and so does an optimizer's: what the loop does behind it counts to it, to
+    the next batch or to an evaluation. Before the update is the same place in all.
     """
-    updates = step_ends(books, "optimizer")
-    return updates if len(updates) else step_ends(books)
+    begins = _by_step(books, "optimizer", at_end=False)
+    return begins if len(begins) else step_ends(books)
 
 
-def step_ends(books: Books, name: str | None = None) -> Ints:
-    """The position at which each step ends, ascending.
+def step_ends(books: Books) -> Ints:
+    """The position at which each step ends, ascending."""
+    return _by_step(books, None, at_end=True)
 
-    Args:
-        books: The card's books.
-        name: Only phases of this name count, and steps that have one; None for all.
-    """
+
+def _by_step(books: Books, name: str | None, *, at_end: bool) -> Ints:
+    """Of the last phase of each step, of that name if one is given, where it ends or begins."""
     device = books.session.devices.index(books.trace)
-    ends: dict[int, int] = {}
+    found: dict[int, int] = {}
     for span in books.session.spans:
         if span.kind == "phase" and span.step is not None and name in (None, span.name):
-            ends[span.step] = max(ends.get(span.step, 0), span.last[device])
-    found = np.array([ends[step] for step in sorted(ends)], np.int64)
-    return np.maximum.accumulate(found)  # a file may number them as it likes
+            place = (span.last if at_end else span.first)[device]
+            found[span.step] = max(found.get(span.step, 0), place)
+    places = np.array([found[step] for step in sorted(found)], np.int64)
+    return np.maximum.accumulate(places)  # a file may number them as it likes
