@@ -2,6 +2,7 @@
 
     python -m tests.faults.capture             every kind of fault, at the entry and at random lines
     python -m tests.faults.capture --quick     one kind, at the entry
+    python -m tests.faults.capture --minutes 9 as many of them as fit into nine minutes, at random
 
 A trial is a notebook in a shell of its own: the extension is loaded, a cell trains on a virtual
 card, one runs out of memory, one asks nbmem something, the extension goes. It has survived where
@@ -16,10 +17,14 @@ import argparse
 import contextlib
 import gc
 import io
+import itertools
 import logging
+import math
+import random
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections import Counter
 from types import SimpleNamespace
@@ -393,20 +398,25 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one kind of fault, at the entry")
     parser.add_argument("--only", default="", help="only functions whose name contains this")
     parser.add_argument("--seeds", type=int, default=2, help="random lines of each function")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="then the table so far")
     options = parser.parse_args()
     count: Counter[tuple[str, str]] = Counter()
     targets = [one for one in met() if options.only in one.name]
     kinds = ["Exception"] if options.quick else list(ERRORS)
     places = [("entry", 0)] + ([] if options.quick else [("line", s) for s in range(options.seeds)])
-    for target in targets:
-        for error in kinds:
-            for at, seed in places:
-                why, hits = attempt(target, error, at=at, seed=seed)
-                outcome = "lost" if why else "survived" if hits else "not met"
-                count[error, outcome] += 1
-                if why:
-                    print(f"LOST {target.name} {error} {at} {seed}: {why}", flush=True)
-    print(f"{len(targets)} functions")
+    trials = list(itertools.product(targets, kinds, places))
+    random.Random(1).shuffle(trials)  # a part of them says as much of every function
+    end = time.monotonic() + 60 * options.minutes
+    for target, error, (at, seed) in trials:
+        if time.monotonic() > end:
+            break
+        why, hits = attempt(target, error, at=at, seed=seed)
+        outcome = "lost" if why else "survived" if hits else "not met"
+        count[error, outcome] += 1
+        if why:
+            print(f"LOST {target.name} {error} {at} {seed}: {why}", flush=True)
+    tried = sum(count.values())
+    print(f"{tried:,} of {len(trials):,} trials, {len(targets)} functions")
     for error in kinds:
         row = "  ".join(f"{o} {count[error, o]}" for o in ("survived", "lost", "not met"))
         print(f"{error:<20}{row}")
