@@ -74,11 +74,11 @@ class Tracer:
         """Put a virtual card in; returns the sentence to show.
 
         Raises:
-            NbmemError: There is no such card, or it cannot be used.
+            NbmemError: There is no such card, it cannot be used, or it would lose what lives.
         """
         from nbmem import devices
 
-        choice = devices.use(name)
+        choice = devices.use(name, names=self._shell.user_ns)
         self.activated |= choice.virtual
         return choice.sentence
 

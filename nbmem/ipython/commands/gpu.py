@@ -18,7 +18,7 @@ def _run(notebook: Notebook, argument: str) -> None:
     if not name:
         text = devices.table()
     elif name.lower() == "off":
-        text = devices.stop_virtual()
+        text = devices.stop_virtual(notebook.shell.user_ns)
         notebook.tracer.activated = False
     else:
         text = notebook.tracer.use_card(name)

@@ -125,7 +125,11 @@ class Actions:
         self._notebook.hooks.trace_next = on
 
     def choose_card(self, card: str) -> str:
-        """Put a virtual card in; `off` leaves it."""
+        """Put a virtual card in; `off` leaves it, unless a slip in a menu would lose tensors."""
+        if card.lower() == "off":
+            from nbmem import devices
+
+            devices.refuse_to_lose(self._notebook.shell.user_ns)
         return self._type(f"gpu {card}")
 
     def free(self, command: Command) -> tuple[str, int]:
