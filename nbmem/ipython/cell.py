@@ -14,7 +14,7 @@ from nbmem.core.interrupts import held_back
 from nbmem.ipython.failure import FailureWatch
 from nbmem.ipython.guest import guest, say, shell_entry
 from nbmem.ipython.hand_on import InterruptsTheCell
-from nbmem.ipython.options import CellOptions, parse_cell_line
+from nbmem.ipython.options import CellOptions, asks_for_help, parse_cell_line
 from nbmem.ipython.transformer import memtrace_line, running_cells
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ class CellHooks:
             )
             self._running[threading.get_ident()] = cell
             line = memtrace_line(info.raw_cell)
+            if line is not None and asks_for_help(line):
+                cell.counted, line = False, None
             if cell.counted and self.trace_next:
                 self.trace_next, line = False, line or ""
             if line is not None:
@@ -254,8 +256,12 @@ def _torch_is_there() -> bool:
 
 
 def _is_ours(raw_cell: str) -> bool:
-    """Whether a cell only asks nbmem something: it would be noise in the history."""
-    return raw_cell.lstrip().startswith("%nbmem") and "\n" not in raw_cell.strip()
+    """Whether a cell only asks nbmem something: it would be noise in the history.
+
+    What stands under `%%nbmem` is not run here, so nothing of this card is its own.
+    """
+    asked = raw_cell.strip()
+    return asked.startswith("%%nbmem") or (asked.startswith("%nbmem") and "\n" not in asked)
 
 
 def _first_line(raw_cell: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import Command, text_bundle
 from nbmem.ipython.showing import show_bundle
 
@@ -30,4 +31,5 @@ COMMAND = Command(
     "[NAME|2xNAME|auto|off]",
     "list the cards; run on virtual ones (auto: only if there is no real one); leave them",
     _run,
+    offers=candidates.cards,
 )
