@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from nbmem import devices, virtual
@@ -10,6 +12,7 @@ from nbmem.core.errors import UsageError
 from nbmem.ipython.cell import CellHooks
 from nbmem.ipython.commands.base import Notebook
 from nbmem.ipython.live.sidebar import Actions
+from nbmem.record.deltas import DeltaReader
 from tests.shells import shell_on_a_card
 
 torch = pytest.importorskip("torch")
@@ -115,3 +118,39 @@ def test_what_no_name_holds_is_counted_all_the_same():
         with pytest.raises(UsageError, match=r"lives there, 1\.0 MiB"):
             devices.use("L4", names={})
         assert virtual.live_bytes() == MIB == shared.untyped_storage().nbytes()
+
+
+def rows(shell):
+    """The history: what each cell is called, its peak and what is left."""
+    return [(row.label, row.peak, row.allocated_after) for row in hooks_of(shell).rows]
+
+
+def test_untraced_cells_have_their_peaks_where_torchs_counter_tells(shell):
+    shell.run_cell("y = torch.ones(2 << 20, device='cuda'); del y", store_history=True)
+    shell.run_cell("1 + 1", store_history=True)
+    shell.run_cell("z = = 1", store_history=True)  # it did not run
+    shell.run_cell("%%nbmem fit n --help\nn = 1", store_history=True)  # nor did this
+    shell.run_cell(
+        "torch.cuda.reset_peak_memory_stats(); y = torch.ones(1 << 20, device='cuda'); del y",
+        store_history=True,
+    )
+    found = rows(shell)[-3:]
+    assert [(peak, left) for _, peak, left in found] == [
+        (LIVE + 8 * MIB, LIVE),
+        (None, LIVE),  # the counter stands where the cell before has left it
+        (LIVE + 4 * MIB, LIVE),
+    ]
+    assert found[1][0] == "1 + 1"
+
+
+def test_the_cell_that_imports_torch_has_its_peak_too(monkeypatch):
+    reader = DeltaReader()
+    with virtual.activated("T4"):
+        begun = time.monotonic_ns()
+        kept = torch.ones(MIB, device="cuda")
+        more = torch.ones(MIB, device="cuda")
+        del more
+        reader.before_torch(begun)
+        row = reader.after("import torch", None, 1)
+        assert (row.allocated_before, row.allocated_after, row.peak) == (0, 4 * MIB, 8 * MIB)
+        assert kept.nbytes == row.allocated_delta

@@ -73,11 +73,16 @@ class Sidebar:
         )
         self.hub.cell_begun(begun)
 
+    def peak_of(self, cell: RunningCell) -> int | None:
+        """The highest that was read or that torch counts for this cell; its badge says the same."""
+        begun = self._cells.get(id(cell))
+        return None if begun is None else self.hub.peak_of(begun)
+
     def cell_ended(self, cell: RunningCell, delta: CellDelta | None) -> None:
         """A cell has run, and its report is shown."""
         begun = self._cells.pop(id(cell), None)
         if begun is not None:
-            self.hub.cell_ended(begun, delta, None if delta is None else delta.peak)
+            self.hub.cell_ended(begun, delta)
 
     # --- told by the tracer
 
