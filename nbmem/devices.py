@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbmem.core.errors import ProbeUnavailableError
+from nbmem.core.errors import ProbeUnavailableError, UsageError
 from nbmem.core.units import MIB, format_bytes
 from nbmem.probes.cuda import import_torch, initialized_torch
 from nbmem.probes.nvml import NvmlProbe
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nbmem.virtual.cards import Card
 
 DEFAULT = "H100 80GB"
 """The virtual card that stands in where nobody named one."""
 AUTO = "auto"
-
+MOST_NAMED = 4
+"""Names in the sentence that says what lives on a card."""
+PATIENCE_S = 2.0
+"""How long is looked for them."""
 
 NO_TORCH = (
     "torch is not installed in this environment, so there is no GPU memory to trace and no card "
@@ -31,21 +37,31 @@ class Choice(NamedTuple):
     sentence: str
 
 
-def use(name: str, *, defer: bool = False) -> Choice:
+def use(name: str, *, defer: bool = False, names: Mapping[str, Any] | None = None) -> Choice:
     """Use virtual cards by name ("2xT4" is two), or with `auto` a real one if torch has one here.
+
+    The cards that are in use already stay as they are, with all that lives on them.
 
     Args:
         name: The cards'.
         defer: Write large tensors on the CPU only when they are read, on a virtual one.
+        names: The notebook's, to say what lives on a card; None: those of `__main__`.
 
     Raises:
-        NbmemError: There is no such card, torch is missing, or a real card is in use already.
+        NbmemError: There is no such card, torch is missing, a real card is in use already, or
+            tensors live on a virtual one, which another would lose.
     """
     from nbmem import virtual
+    from nbmem.virtual import naming
 
     if import_torch() is None:
         raise ProbeUnavailableError(NO_TORCH)
     if name.lower() != AUTO:
+        wanted = virtual.find_cards(name)
+        if wanted == tuple(gpu.card for gpu in virtual.gpus()):
+            here = naming.described(wanted)
+            return Choice(virtual=True, sentence=f"Already on {here}: nothing has changed.")
+        refuse_to_lose(names)
         virtual.activate(name, defer=defer)
     if virtual.active() is not None:
         return Choice(virtual=True, sentence=f"Running on {_in_use()}")
@@ -71,20 +87,68 @@ def _in_use(verb: str = "") -> str:
     return f"{described(cards)}{verb}: {whose}, and no values are computed."
 
 
-def stop_virtual() -> str:
-    """Leave the virtual cards; returns the sentence to show.
+def stop_virtual(names: Mapping[str, Any] | None = None) -> str:
+    """Leave the virtual cards; returns the sentence to show, which says what is lost with them.
 
-    Raises:
-        NbmemError: It cannot be left now.
+    Args:
+        names: As for `use`.
     """
     from nbmem import virtual
 
     cards = virtual.gpus()
     if not cards:
         return "No virtual card is in use; nothing has changed."
+    lost = _living(names)
     virtual.deactivate()
     what = f"{cards[0].name} is" if len(cards) == 1 else "cards are"
-    return f"The virtual {what} out; torch.cuda is as it was before."
+    out = f"The virtual {what} out; torch.cuda is as it was before."
+    return f"{out} What lived there cannot be used any more: {lost}." if lost else out
+
+
+def refuse_to_lose(names: Mapping[str, Any] | None = None) -> None:
+    """Refuse to leave the virtual cards while tensors live on them.
+
+    Args:
+        names: As for `use`.
+
+    Raises:
+        UsageError: Tensors live there. It names the largest, and says what can be done.
+    """
+    living = _living(names)
+    if living:
+        from nbmem import virtual
+        from nbmem.virtual.naming import described
+
+        here = described(gpu.card for gpu in virtual.gpus())
+        raise UsageError(
+            f"Nothing has changed: to leave {here} would lose what lives there, {living}. "
+            "Free that first (`%nbmem free NAME`; `%nbmem top` lists all of it), or give it up "
+            "with `%nbmem gpu off`, and choose again."
+        )
+
+
+def _living(names: Mapping[str, Any] | None) -> str:
+    """What lives on the virtual cards, in words (`134.0 MiB (model 44.7 MiB, ...)`); "" if nothing.
+
+    The bytes are those of all tensors; names stand only for those that a look at the heap finds.
+    """
+    from nbmem import virtual
+
+    total = virtual.live_bytes()
+    if not total:
+        return ""
+    from nbmem.probes.holders import walk
+
+    sizes: Counter[str] = Counter()
+    found = walk(vars(sys.modules["__main__"]) if names is None else names, budget_s=PATIENCE_S)
+    for storages in found.by_device.values():
+        for held in storages:
+            sizes[held.holders[0].root] += held.size
+    told = [f"{name} {format_bytes(size)}" for name, size in sizes.most_common(MOST_NAMED)]
+    rest = total - sum(size for _, size in sizes.most_common(MOST_NAMED))
+    if told and rest > 0:
+        told.append(f"others {format_bytes(rest)}")
+    return f"{format_bytes(total)} ({', '.join(told)})" if told else format_bytes(total)
 
 
 def real_card() -> str | None:

@@ -25,6 +25,10 @@ export interface ICell {
 export interface ICardSample {
   /** CUDA ordinal. */
   index: number;
+  /** The driver's name; null where it does not say. */
+  name: string | null;
+  /** Whether it is nbmem's. */
+  virtual: boolean;
   /** The whole card. */
   total: number | null;
   /** Bytes in live blocks, rounded up as the allocator does. */
@@ -89,8 +93,9 @@ export interface ICellDelta {
   /** The same when it ended. */
   reserved_after: number;
   /**
-   * Highest allocated bytes inside; null if the cell was not traced, since torch has one peak
-   * counter and it is the user's.
+   * Highest allocated bytes on one card inside: by the events of a traced cell, else by torch's
+   * counter where the cell has moved it, else the highest that was read. null where nobody read:
+   * torch has one peak counter, it is the user's, and nothing resets it.
    */
   peak: number | null;
   /** Bytes that the driver counts for this process afterwards; null if it does not say. */
@@ -448,6 +453,8 @@ const isCell = record([
 
 const isCardSample = record([
   ['index', integer],
+  ['name', nullable(text)],
+  ['virtual', truth],
   ['total', nullable(integer)],
   ['allocated', integer],
   ['reserved', integer],

@@ -16,8 +16,9 @@ class CellDelta:
         allocated_after: The same when it ended.
         reserved_before: Bytes held from the driver when it started.
         reserved_after: The same when it ended.
-        peak: Highest allocated bytes inside; None if the cell was not traced, since torch has one
-            peak counter and it is the user's.
+        peak: Highest allocated bytes on one card inside: by the events of a traced cell, else by
+            torch's counter where the cell has moved it, else the highest that was read. None where
+            nobody read: torch has one peak counter, it is the user's, and nothing resets it.
         process: Bytes that the driver counts for this process afterwards; None if it does not say.
         duration_ns: How long it ran.
         error: The exception that ended it (`OutOfMemoryError`), or None.

@@ -14,7 +14,7 @@ from nbmem.core.interrupts import held_back
 from nbmem.ipython.failure import FailureWatch
 from nbmem.ipython.guest import guest, say, shell_entry
 from nbmem.ipython.hand_on import InterruptsTheCell
-from nbmem.ipython.options import CellOptions, parse_cell_line
+from nbmem.ipython.options import CellOptions, asks_for_help, parse_cell_line
 from nbmem.ipython.transformer import memtrace_line, running_cells
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ class Watcher(Protocol):
 
     def cell_begun(self, cell: RunningCell) -> None:
         """A cell is about to run."""
+
+    def peak_of(self, cell: RunningCell) -> int | None:
+        """Highest allocated bytes while it ran, as far as anybody saw; None if nobody did."""
 
     def cell_ended(self, cell: RunningCell, delta: CellDelta | None) -> None:
         """It has run, and its report is shown; `delta` is its line in the history, or None."""
@@ -111,6 +114,8 @@ class CellHooks:
             )
             self._running[threading.get_ident()] = cell
             line = memtrace_line(info.raw_cell)
+            if line is not None and asks_for_help(line):
+                cell.counted, line = False, None
             if cell.counted and self.trace_next:
                 self.trace_next, line = False, line or ""
             if line is not None:
@@ -188,17 +193,23 @@ class CellHooks:
     def _finish(self, cell: RunningCell, result: Any) -> MemoryPeakExceededError | None:
         error = _error(result)
         row = None
+        ran = getattr(result, "error_before_exec", None) is None
         if cell.counted and _torch_is_there():
             with guest("read this cell's delta"):
                 row = self._row(cell, type(error).__name__ if error else None)
+        row = row if ran else None  # its code took nothing: no line, no badge
         exceeded = None
-        if cell.trace is not None and getattr(result, "error_before_exec", None) is not None:
-            self._tracer.drop(cell.trace, error)  # its code never ran
+        if cell.trace is not None and not ran:
+            self._tracer.drop(cell.trace, error)
         elif cell.trace is not None:
             cell.trace.cells, cell.trace.cell = tuple(self.rows), row
             exceeded = self._tracer.end(cell.trace, cell.options, error)
             self._tracer.kept.number(cell.trace, cell.number)
             row = _with_peak(row, cell.trace)
+        elif row is not None and self.watcher is not None:
+            with guest("read this cell's peak"):
+                peak = self.watcher.peak_of(cell)
+                row = replace(row, peak=row.peak if peak is None else peak)
         if row is not None:
             self.rows.append(row)
         with guest("explain how this cell failed"):
@@ -209,14 +220,9 @@ class CellHooks:
 
     def _row(self, cell: RunningCell, error: str | None) -> CellDelta | None:
         reader = self._deltas()
-        if cell.read:
-            return reader.after(cell.label, error, cell.number)
-        reader.before()  # the cell itself imported torch, so it found nothing on the card
-        row = reader.after(cell.label, error, cell.number)
-        if row is None:
-            return None
-        duration = time.monotonic_ns() - cell.begun_ns
-        return replace(row, allocated_before=0, reserved_before=0, duration_ns=duration)
+        if not cell.read:
+            reader.before_torch(cell.begun_ns)
+        return reader.after(cell.label, error, cell.number)
 
     def _fail(self, result: Any, exceeded: MemoryPeakExceededError) -> None:
         """Make the cell a failed one: Run All stops, nbclient and nbconvert report it."""
@@ -254,8 +260,12 @@ def _torch_is_there() -> bool:
 
 
 def _is_ours(raw_cell: str) -> bool:
-    """Whether a cell only asks nbmem something: it would be noise in the history."""
-    return raw_cell.lstrip().startswith("%nbmem") and "\n" not in raw_cell.strip()
+    """Whether a cell only asks nbmem something: it would be noise in the history.
+
+    What stands under `%%nbmem` is not run here, so nothing of this card is its own.
+    """
+    asked = raw_cell.strip()
+    return asked.startswith("%%nbmem") or (asked.startswith("%nbmem") and "\n" not in asked)
 
 
 def _first_line(raw_cell: str) -> str:

@@ -1,57 +1,163 @@
-"""What Tab offers after `%nbmem` and `%%memtrace`: subcommands, options, cards."""
+"""What Tab offers in `%nbmem` and `%%memtrace`: what may stand there, and nothing else.
+
+IPython asks several matchers and joins what they find, so beside nbmem's words there would be
+Python's (`--` begins `--abs`). Its completer is asked by two calls in every version; on nbmem's own
+lines these answer in its place.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbmem.ipython.commands import COMMANDS
+from nbmem.ipython.commands import COMMANDS, candidates
+from nbmem.ipython.commands.base import Asked
 from nbmem.ipython.guest import shell_entry
-from nbmem.ipython.options import OPTIONS
+from nbmem.ipython.options import HELP, OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-_HOOK = "complete_command"
-_LINES = ("%nbmem", "%%nbmem", "%memtrace", "%%memtrace")
-_AFTER_GPU = re.compile(r"(--gpu|nbmem\s+gpu)[ =]+\S*$")
+    from nbmem.ipython.commands.base import Notebook
+    from nbmem.ipython.options import Option
+
+_LINE = re.compile(r"\s*(%%?)(nbmem|memtrace)[ \t]+(.*)")
+_WORD = re.compile(r"""(?:[^\s"']|"[^"]*(?:"|$)|'[^']*(?:'|$))+""")
+_CALLS = ("completions", "complete")
+
+
+class Found(NamedTuple):
+    """What may stand where the cursor is.
+
+    Attributes:
+        word: As much of it as is there.
+        words: What it may become.
+        blanked: The text with nbmem's own part of the line blank, where Python is to be completed
+            there instead; else None.
+    """
+
+    word: str
+    words: list[str]
+    blanked: str | None = None
 
 
 class Completion:
     """Completes nbmem's lines in one shell."""
 
-    def __init__(self, shell: Any) -> None:
-        self._shell = shell
+    def __init__(self, notebook: Notebook) -> None:
+        self._notebook = notebook
+        self._completer: Any = notebook.shell.Completer
+        self._theirs: dict[str, Any] = {}
 
     def install(self) -> None:
         """Offer completions from now on."""
-        for line in _LINES:
-            self._shell.set_hook(_HOOK, complete, str_key=line)
+        for name in _CALLS:
+            self._theirs[name] = getattr(self._completer, name)
+            setattr(self._completer, name, getattr(self, name))
 
     def remove(self) -> None:
-        """Offer none any more; IPython has no call for that."""
-        offered = getattr(self._shell.strdispatchers.get(_HOOK), "strs", {})
-        for line in _LINES:
-            offered.pop(line, None)
+        """Offer none any more."""
+        for name in _CALLS:
+            if vars(self._completer).get(name) == getattr(self, name):
+                delattr(self._completer, name)
+
+    def _their_completions(self, text: str, offset: int) -> Any:
+        return self._theirs["completions"](text, offset)
+
+    @shell_entry("complete this line", otherwise=_their_completions)
+    def completions(self, text: str, offset: int) -> Any:
+        """IPython's call of front ends: every completion at an offset of a text."""
+        found = find(self._notebook, text, offset)
+        if found is None:
+            return self._their_completions(text, offset)
+        if found.blanked is not None:
+            return self._their_completions(found.blanked, offset)
+        from IPython.core.completer import Completion as Offered
+
+        return iter([Offered(offset - len(found.word), offset, word) for word in found.words])
+
+    def _their_complete(self, *arguments: Any, **named: Any) -> Any:
+        return self._theirs["complete"](*arguments, **named)
+
+    @shell_entry("complete this line", otherwise=_their_complete)
+    def complete(
+        self, text: str | None = None, line_buffer: str | None = None, cursor_pos: int | None = None
+    ) -> Any:
+        """IPython's older call: the completed word, and what it may become."""
+        line = (line_buffer if line_buffer is not None else text) or ""
+        found = find(self._notebook, line, len(line) if cursor_pos is None else cursor_pos)
+        if found is None:
+            return self._their_complete(text, line_buffer, cursor_pos)
+        if found.blanked is not None:
+            return self._their_complete(text, found.blanked, cursor_pos)
+        return found.word, found.words
 
 
-@shell_entry("complete this line", otherwise=lambda *_: [])
-def complete(_shell: Any, event: Any) -> list[str]:
-    """What may stand where the cursor is, as IPython's hook for it wants."""
-    before = event.text_until_cursor.rpartition("\n")[2]
-    return [word for word in _words(before) if word.lower().startswith(event.symbol.lower())]
+def find(notebook: Notebook, text: str, offset: int) -> Found | None:
+    """What may stand at an offset of a cell; None outside of nbmem's lines."""
+    start = text.rfind("\n", 0, offset) + 1
+    line = _LINE.fullmatch(text[start:offset])
+    if line is None or (line[1] == "%%" and text[:start].strip()):
+        return None
+    before, word = _split(line[3])
+    below = text[offset:].partition("\n")[2]
+    if line[2] == "memtrace":
+        asked = Asked(notebook, before, word, below)
+        if line[1] == "%" and _is_statement(asked):
+            blank = offset - len(line[3])
+            return Found(word, [], " " * blank + text[blank:])
+        return _in_line(asked, OPTIONS, tuple)
+    if not before:
+        return Found(word, _beginning(word, [command.name for command in COMMANDS], [HELP.flag]))
+    command = next((one for one in COMMANDS if one.name == before[0]), None)
+    if command is None:
+        return Found(word, [])
+    asked = Asked(notebook, before[1:], word, below)
+    return _in_line(asked, tuple(command.options()), lambda: command.offers(asked))
 
 
-def _words(before: str) -> Iterable[str]:
-    if _AFTER_GPU.search(before):
-        from nbmem.virtual.cards import CARDS
+def _split(line: str) -> tuple[tuple[str, ...], str]:
+    """The words before the cursor's, and as much of that as is there."""
+    words = [(match.end(), match[0]) for match in _WORD.finditer(line)]
+    last = words.pop()[1] if words and words[-1][0] == len(line) else ""
+    return tuple(word for _, word in words), last
 
-        return [card.key.replace(" ", "-") for card in CARDS]  # a blank would end the word
-    if "memtrace" in before:
-        return [option.flag for option in OPTIONS]
-    words = len(before.split()) - (not before.endswith(" "))
-    if words == 2 and before.split()[1] == "export":
-        from nbmem.views.exports import FORMATS
 
-        return [known.name for known in FORMATS]
-    return [command.name for command in COMMANDS] if words == 1 else []
+def _in_line(
+    asked: Asked, options: tuple[Option, ...], offers: Callable[[], Iterable[str]]
+) -> Found:
+    """A flag, the value of one, or what else may stand there."""
+    known = {option.flag: option for option in options}
+    flag, equals, value = asked.word.partition("=")
+    if equals and flag in known:
+        asked = asked._replace(word=value)
+        return Found(value, _beginning(value, candidates.values(known[flag], asked)))
+    option = known.get(asked.before[-1]) if asked.before else None
+    if option is not None and option.value is not None:
+        return Found(asked.word, _beginning(asked.word, candidates.values(option, asked)))
+    flags = [flag for flag in (*known, HELP.flag) if flag not in asked.before]
+    if asked.word.startswith("-"):
+        return Found(asked.word, _beginning(asked.word, flags))
+    fresh = [word for word in offers() if word not in asked.before]
+    return Found(asked.word, _beginning(asked.word, fresh, () if asked.word else flags))
+
+
+def _is_statement(asked: Asked) -> bool:
+    """Whether the cursor is in the statement of `%memtrace`, past its options."""
+    takes_value = {option.flag for option in OPTIONS if option.value is not None}
+    previous = ""
+    for word in (*asked.before, asked.word):
+        if word and not word.startswith("--") and previous not in takes_value:
+            return True
+        previous = word
+    return False
+
+
+def _beginning(word: str, *offered: Iterable[str]) -> list[str]:
+    """Those that begin as the word does, in any case."""
+    return [
+        one
+        for some in offered
+        for one in some
+        if one.lower().startswith(word.lower()) or one.startswith(f'"{word}')
+    ]

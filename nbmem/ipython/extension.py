@@ -37,7 +37,7 @@ class Extension:
             self.hooks.rows.extend(before.hooks.rows)
         notebook = Notebook(shell=shell, tracer=self.tracer, hooks=self.hooks)
         self._magics = Magics(notebook)
-        self._completion = Completion(shell)
+        self._completion = Completion(notebook)
         self._sidebar = _sidebar(notebook, None if before is None else before.sidebar_memory())
 
     def load(self) -> None:

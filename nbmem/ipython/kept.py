@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 256 * MIB
 """Host memory that kept recordings may hold together; a million events are 41 MiB."""
 MOST_CELLS = 50
+_CELL = re.compile(r"In \[(\d+)\]")
 _FRAME_BYTES = 100
 """A frame of a stack, about: three references and a share of its texts."""
 _NAME_BYTES = 60
@@ -45,6 +47,13 @@ class KeptTraces:
         """Let a cell that has a name be found by its number, too."""
         if number is not None:
             self._numbers[str(number)] = trace.name
+
+    def names(self) -> list[str]:
+        """What `find` knows them by, the newest first: names, and the numbers of their cells."""
+        found = list(dict.fromkeys(trace.name for trace, _ in reversed(self._traces)))
+        numbers = [number for number, name in self._numbers.items() if name in found]
+        plain = [match[1] if (match := _CELL.fullmatch(name)) else name for name in found]
+        return list(dict.fromkeys([*plain, *reversed(numbers)]))
 
     def find(self, name: str) -> Trace | None:
         """The newest with a name; `3` is the cell In [3], whatever it is called."""

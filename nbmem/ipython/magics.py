@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.errors import UsageError
 from nbmem.core.interrupts import held_back
 from nbmem.ipython.commands import dispatch
+from nbmem.ipython.commands.base import text_bundle
+from nbmem.ipython.commands.help import memtrace_help
 from nbmem.ipython.guest import guest, insist, say, shell_entry
-from nbmem.ipython.options import OPTIONS, USAGE, CellOptions, parse_cell_line, parse_statement_line
+from nbmem.ipython.options import (
+    CellOptions,
+    asks_for_help,
+    parse_cell_line,
+    parse_statement_line,
+    statement_asks_for_help,
+)
+from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,6 +73,8 @@ def _memtrace(notebook: Notebook) -> Callable[..., Any]:
         line: str, cell: str | None = None, local_ns: Mapping[str, object] | None = None
     ) -> Any:
         __tracebackhide__ = True
+        if statement_asks_for_help(line) if cell is None else asks_for_help(line):
+            return _help()
         try:
             if cell is None:
                 options, source = parse_statement_line(line)
@@ -76,24 +87,14 @@ def _memtrace(notebook: Notebook) -> Callable[..., Any]:
             return None if cell is None else _run(notebook, cell, local_ns)
         return _trace(notebook, options, title, partial(_run, notebook, source, local_ns))
 
-    memtrace.__doc__ = _memtrace_help()
+    memtrace.__doc__ = memtrace_help()
     memtrace.needs_local_scope = True  # type: ignore[attr-defined]
     return memtrace
 
 
-def _memtrace_help() -> str:
-    flags = [f"{option.flag} {option.value or ''}" for option in OPTIONS]
-    width = max(len(flag) for flag in flags)
-    rows = "\n".join(
-        f"    {flag:<{width}}  {option.help}" for flag, option in zip(flags, OPTIONS, strict=True)
-    )
-    return f"""Trace the GPU memory of a cell or of one statement, and show the report under it.
-
-    %%memtrace {USAGE}
-    %memtrace [options] STATEMENT
-
-{rows}
-"""
+@shell_entry("show its help")
+def _help() -> None:
+    show_bundle(text_bundle(memtrace_help()))
 
 
 def _nbmem(notebook: Notebook) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -44,9 +45,10 @@ class Option(NamedTuple):
     help: str
 
 
+DEVICE = Option("--device", "N", "report card N; the default is the one that the cell used")
 OPTIONS: tuple[Option, ...] = (
     Option("--stacks", None, "record the Python line of every allocation (costs more)"),
-    Option("--device", "N", "report card N; the default is the one that the cell used"),
+    DEVICE,
     Option("--gpu", "NAME", "run on a virtual card from here on (`%nbmem gpu` lists them)"),
     Option("--max-peak", "20GiB", "fail the cell if its peak is above this"),
     Option("--no-widget", None, "show the plain text only"),
@@ -55,6 +57,21 @@ OPTIONS: tuple[Option, ...] = (
 USAGE = "[NAME] " + " ".join(
     f"[{option.flag}{' ' + option.value if option.value else ''}]" for option in OPTIONS
 )
+
+
+HELP = Option("--help", None, "show this")
+_HELP_WORDS = {HELP.flag, "-h"}
+
+
+def asks_for_help(line: str) -> bool:
+    """Whether a word of a line asks how it is written."""
+    return not _HELP_WORDS.isdisjoint(line.split())
+
+
+def statement_asks_for_help(line: str) -> bool:
+    """The same of `%memtrace`, where only what stands before the statement is nbmem's."""
+    options = itertools.takewhile(lambda word: word.startswith("--"), line.split())
+    return HELP.flag in options
 
 
 def parse_cell_line(line: str) -> CellOptions:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.errors import UsageError
+from nbmem.core.errors import NbmemError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from nbmem.api import Trace
 
 logger = logging.getLogger("nbmem")
+
+
+def why_nothing(trace: Trace, device: int | None) -> str | None:
+    """The one sentence why a recording has nothing to show; None where it has something."""
+    try:
+        readable(trace, device)
+    except NbmemError as err:
+        return str(err)
+    return None
 
 
 def readable(trace: Trace, device: int | None) -> None:
@@ -101,6 +110,6 @@ def show_bundle(
         display(bundle, raw=True, display_id=display_id, update=update)
 
 
-def no_report(trace: Trace) -> dict[str, str]:
-    """What stands where a report would."""
-    return {"text/plain": f"{trace.name}: no report; the message beside it says why."}
+def no_report(trace: Trace, why: str | None) -> dict[str, str]:
+    """What stands where a report would; None: a message beside it has said why."""
+    return {"text/plain": why or f"{trace.name}: no report; the message beside it says why."}

@@ -11,7 +11,7 @@ from nbmem.core.interrupts import held_back
 from nbmem.ipython.guest import guest, insist, say
 from nbmem.ipython.kept import KeptTraces
 from nbmem.ipython.later import Later
-from nbmem.ipython.showing import bundle_of, no_report, readable, show, show_bundle
+from nbmem.ipython.showing import bundle_of, no_report, show, show_bundle, why_nothing
 
 if TYPE_CHECKING:
     from nbmem.api import Trace
@@ -74,11 +74,11 @@ class Tracer:
         """Put a virtual card in; returns the sentence to show.
 
         Raises:
-            NbmemError: There is no such card, or it cannot be used.
+            NbmemError: There is no such card, it cannot be used, or it would lose what lives.
         """
         from nbmem import devices
 
-        choice = devices.use(name)
+        choice = devices.use(name, names=self._shell.user_ns)
         self.activated |= choice.virtual
         return choice.sentence
 
@@ -144,18 +144,21 @@ class Tracer:
         if options.save is not None:
             with guest("save the session"):
                 say(f"the session is in {trace.save(options.save)}.")
-        shown, exceeded = False, None
+        shown, exceeded, nothing = False, None, None
         with guest("show the report"):
-            readable(trace, options.device)
-            show(trace, widget=options.widget, display_id=None if place is None else place.id)
-            shown = True
-            if options.max_peak is not None:
+            nothing = why_nothing(trace, options.device)
+            if nothing is None:
+                show(trace, widget=options.widget, display_id=None if place is None else place.id)
+                shown = True
+            elif place is None:
+                say(nothing)
+            if shown and options.max_peak is not None:
                 exceeded = _exceeded(trace, options.max_peak, options.device)
         if shown and self.watcher is not None:
             with guest("tell the sidebar"):
                 self.watcher.reported(trace, options.device)
         if not shown and place is not None:
-            show_bundle(no_report(trace), display_id=place.id, update=True)
+            show_bundle(no_report(trace, nothing), display_id=place.id, update=True)
         if over or not shown or place is None or not self.later.possible:
             trace.look_no_more()
         else:
@@ -190,7 +193,8 @@ class Tracer:
         _, place = self._stop(trace, error)
         trace.look_no_more()
         if place is not None:
-            show_bundle(no_report(trace), display_id=place.id, update=True)
+            why = f"{trace.name}: no report; the cell did not run."
+            show_bundle(no_report(trace, why), display_id=place.id, update=True)
 
     def _stop(self, trace: Trace, error: BaseException | None) -> tuple[bool, Output | None]:
         """Stop a trace; returns whether it was looked to the end, and what its report replaces."""

@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nbmem.ipython.guest import shell_entry
+from nbmem.ipython.options import asks_for_help
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,8 @@ def strip_memtrace_line(lines: list[str]) -> list[str]:
     """
     if not lines or not _LINE.match(lines[0].rstrip("\r\n")) or running_cells():
         return lines
+    if asks_for_help(memtrace_line(lines[0]) or ""):
+        return ["%memtrace --help\n"]  # the cell is not run
     below = next((i for i, line in enumerate(lines[1:], 1) if line.strip()), len(lines))
     if below < len(lines) and lines[below].startswith("%%"):
         return lines[below:]  # a cell magic must be on the first line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import ProbeUnavailableError
@@ -29,6 +30,7 @@ class CardReader:
         self._peak: dict[int, int] = {}
         self._known: KnownBytes | None = None
         self._named: dict[int, tuple[int, tuple[Entry, ...]]] = {}
+        self._names: dict[int, str] | None = None
 
     def begin(self) -> None:
         """A cell begins: peaks are counted from here."""
@@ -102,6 +104,8 @@ class CardReader:
             free = process = None
         return CardSample(
             index=index,
+            name=self._name(index),
+            virtual=self._answering is not None,
             total=total,
             allocated=counters.allocated,
             reserved=counters.reserved,
@@ -149,12 +153,21 @@ class CardReader:
         card = cuda.card_bytes(index)
         return (None, None, None, 0) if card is None else (card[1], card[0], None, 0)
 
+    def _name(self, index: int) -> str | None:
+        """What the driver calls a card, asked once: names stay."""
+        if self._names is None:
+            self._names = {}
+            with suppress(ProbeUnavailableError):
+                cards = () if self._nvml is None else self._nvml.cards()
+                self._names = {card.index: card.name for card in cards}
+        return self._names.get(index)
+
     def _follow_virtual_card(self) -> None:
         """Another card answers as NVML once a virtual one was put in or taken out."""
         virtual = sys.modules.get("nbmem.virtual")
         answering = virtual.active() if virtual is not None else None
         if answering is not self._answering:
             self._answering = answering
-            self._nvml = NvmlProbe()
+            self._nvml, self._names = NvmlProbe(), None
             self._counter.clear()
             self._peak.clear()

@@ -101,8 +101,7 @@ class Hub:
         self._announced: Cell | None = None
         self._processes_due = 0.0
         self._lock = threading.Lock()
-        self._awake = threading.Event()
-        self._closed = threading.Event()
+        self._awake, self._closed = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
@@ -114,15 +113,20 @@ class Hub:
         """A cell begins: from here on there are readings."""
         self._talk(self._begin, cell)
 
-    def cell_ended(self, cell: Cell, delta: CellDelta | None, peak: int | None = None) -> None:
+    def cell_ended(self, cell: Cell, delta: CellDelta | None) -> None:
         """A cell has run; nothing is sent after this returns.
 
         Args:
             cell: Which.
             delta: What it took and left, or None.
-            peak: Highest allocated bytes by its trace; None if it was not traced.
         """
-        self._talk(self._end, cell, delta, peak)
+        self._talk(self._end, cell, delta)
+
+    def peak_of(self, cell: Cell) -> int | None:
+        """Highest allocated bytes on any card since a cell began, as read; None without a card."""
+        found: list[CardSample] = []
+        self._talk(lambda: found.extend(self._cards(self._recorder())))
+        return max((card.peak for card in found), default=None) if cell in self._running else None
 
     def show(self, report: LastReport) -> None:
         """A trace has a report."""
@@ -188,17 +192,16 @@ class Hub:
             self._thread = threading.Thread(target=self._run, name="nbmem live", daemon=True)
             self._thread.start()
 
-    def _end(self, cell: Cell, delta: CellDelta | None, peak: int | None) -> None:
+    def _end(self, cell: Cell, delta: CellDelta | None) -> None:
         if cell not in self._running:
             return
         self._running.remove(cell)
         if not self._running:
             self._awake.clear()
-        last = self._read(cell)
-        if not last.cards:
+        if not (last := self._read(cell)).cards:
             return
         self._push_sample(last)
-        peak = max(card.peak for card in last.cards) if peak is None else peak
+        peak = (delta.peak if delta else None) or max(card.peak for card in last.cards)
         ended = CellEnded(t_ms=now_ms(), cell=cell, peak=peak, delta=delta)
         if delta is not None:
             self._cells.append(ended)

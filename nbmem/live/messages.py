@@ -54,6 +54,8 @@ class CardSample:
 
     Attributes:
         index: CUDA ordinal.
+        name: The driver's name; None where it does not say.
+        virtual: Whether it is nbmem's.
         total: The whole card.
         allocated: Bytes in live blocks, rounded up as the allocator does.
         reserved: Bytes held from the driver.
@@ -68,6 +70,8 @@ class CardSample:
     """
 
     index: int
+    name: str | None
+    virtual: bool
     total: int | None
     allocated: int
     reserved: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from nbmem.core.errors import NbmemError
 from nbmem.core.freed import Reading
@@ -17,17 +18,20 @@ class DeltaReader:
 
     def __init__(self) -> None:
         self._nvml: NvmlProbe | None = NvmlProbe()
-        self._before: list[tuple[int, int, int]] = []
+        self._before: list[tuple[int, _Sums]] = []
 
     def before(self) -> None:
         """A cell is about to run (cells may nest)."""
-        allocated, reserved = _sums()
-        self._before.append((time.monotonic_ns(), allocated, reserved))
+        self._before.append((time.monotonic_ns(), _sums()))
+
+    def before_torch(self, begun_ns: int) -> None:
+        """A cell that began then has imported torch itself: it found nothing on a card."""
+        self._before.append((begun_ns, _Sums(0, 0, {})))
 
     def now(self) -> Reading:
         """The counters at this moment."""
-        allocated, reserved = _sums()
-        return Reading(allocated, reserved, self._process())
+        sums = _sums()
+        return Reading(sums.allocated, sums.reserved, self._process())
 
     def after(
         self, label: str, error: str | None, execution_count: int | None = None
@@ -44,18 +48,18 @@ class DeltaReader:
         """
         if not self._before:
             return None
-        t_ns, allocated, reserved = self._before.pop()
-        allocated_after, reserved_after = _sums()
-        if not (reserved or reserved_after):
+        t_ns, before = self._before.pop()
+        after = _sums()
+        if not (before.reserved or after.reserved):
             return None
         return CellDelta(
             label=label,
             execution_count=execution_count,
-            allocated_before=allocated,
-            allocated_after=allocated_after,
-            reserved_before=reserved,
-            reserved_after=reserved_after,
-            peak=None,
+            allocated_before=before.allocated,
+            allocated_after=after.allocated,
+            reserved_before=before.reserved,
+            reserved_after=after.reserved,
+            peak=_peak(before.cards, after.cards),
             process=self._process(),
             duration_ns=time.monotonic_ns() - t_ns,
             error=error,
@@ -83,6 +87,26 @@ def _readings() -> list[tuple[int, Counters]]:
     return [(i, c) for i, c in cards if c is not None and c.reserved]
 
 
-def _sums() -> tuple[int, int]:
-    readings = [c for _, c in _readings()]
-    return sum(c.allocated for c in readings), sum(c.reserved for c in readings)
+class _Sums(NamedTuple):
+    """Bytes of all cards, and of each its allocated bytes and the peak that torch counts."""
+
+    allocated: int
+    reserved: int
+    cards: dict[int, tuple[int, int]]
+
+
+def _sums() -> _Sums:
+    readings = _readings()
+    return _Sums(
+        sum(c.allocated for _, c in readings),
+        sum(c.reserved for _, c in readings),
+        {index: (c.allocated, c.peak_allocated) for index, c in readings},
+    )
+
+
+def _peak(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]) -> int | None:
+    """The highest peak counter that a cell has moved; None where it has moved none."""
+    nothing = (0, 0)
+    moved = [index for index in after if after[index][1] != before.get(index, nothing)[1]]
+    reached = [max(*after[index], before.get(index, nothing)[0]) for index in moved]
+    return max(reached, default=None)

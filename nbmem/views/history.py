@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _HEAD = ("cell", "", "allocated", "now", "reserved", "peak", "process", "time", "")
 _EMPTY = "No cell has run since nbmem was loaded."
 _LABEL = 32
+WIDTH = 80
+"""Of a terminal, in characters: where a row is longer, the label has a line of its own."""
 
 
 def render_history(rows: Sequence[CellDelta]) -> str:
@@ -23,15 +25,29 @@ def render_history(rows: Sequence[CellDelta]) -> str:
     if not rows:
         return _EMPTY
     table = [_HEAD, *(_cells(row) for row in rows)]
+    lines = _aligned(table, left={1, len(_HEAD) - 1})
+    if max(map(len, lines)) <= WIDTH:
+        return "\n".join(lines)
+    head, *figures = _aligned([(cell, *cells) for cell, _, *cells, _ in table], left=set())
+    indent = max(len(cells[0]) for cells in table) + 2
+    written = [head]
+    for row, (cell, _, *_, error), line in zip(rows, table[1:], figures, strict=True):
+        label = clipped(one_line(row.label), WIDTH - indent)
+        written += [f"{cell:>{indent - 2}}  {label}".rstrip(), f"{'':<{indent}}{line[indent:]}"]
+        written += [f"{'':<{indent}}{clipped(error, WIDTH - indent)}"] if error else []
+    return "\n".join(written)
+
+
+def _aligned(table: Sequence[tuple[str, ...]], *, left: set[int]) -> list[str]:
+    """Rows of a table with its columns aligned, the `left` ones at their left."""
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-    left = {1, len(_HEAD) - 1}
-    return "\n".join(
+    return [
         "  ".join(
             f"{cell:<{width}}" if i in left else f"{cell:>{width}}"
             for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
         ).rstrip()
         for cells in table
-    )
+    ]
 
 
 def render_history_html(rows: Sequence[CellDelta]) -> str:

@@ -35,6 +35,7 @@ __all__ = [
     "find_card",
     "find_cards",
     "gpus",
+    "live_bytes",
 ]
 
 cards = CARDS
@@ -92,6 +93,19 @@ def gpus() -> tuple[VirtualGPU, ...]:
     """The active cards by CUDA ordinal; empty without one."""
     machine = current.machine()
     return () if machine is None else machine.gpus
+
+
+def live_bytes() -> int:
+    """Bytes of the tensors that live on the active cards: what deactivate() makes unusable.
+
+    As they were asked for, each storage once, without cuBLAS's workspaces; 0 without a card.
+    """
+    if current.machine() is None:
+        return 0
+    from nbmem.virtual.install.switch import activation
+
+    live: int = activation().mode.storages.live_bytes()
+    return live
 
 
 @contextlib.contextmanager

@@ -171,6 +171,11 @@ class Storages:
             block.twin, block.healthy, block.most = lost.twin, lost.healthy, lost.most
         return block
 
+    def live_bytes(self) -> int:
+        """Bytes of all storages that live, as they were asked for."""
+        living = [block() for block in tuple(self._blocks.values())]
+        return sum(storage.nbytes() for storage in living if storage is not None)
+
     def forget(self) -> None:
         """Let go of all blocks: the cards are being taken away."""
         self._blocks.clear()

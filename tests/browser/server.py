@@ -48,6 +48,9 @@ class Server:
         self._env = env | {
             "JUPYTER_CONFIG_DIR": str(root / "config"),
             "JUPYTER_DATA_DIR": str(root / "data"),
+            "JUPYTER_PATH": str(
+                root / "data"
+            ),  # before an extension that this Python has installed
             "JUPYTER_RUNTIME_DIR": str(root / "run"),
             "IPYTHONDIR": str(root / "ipython"),
             "XDG_CONFIG_HOME": str(root / "settings"),

@@ -18,6 +18,7 @@ def test_it_is_live_beside_the_notebook(page, notebook7, request):
     page.get_by_test_id("nbmem-report").wait_for()
     assert notebook.bytes_of("allocated") == 2**24
     assert page.locator(".nbmem-Badge").inner_text() == "peak 16.0 MiB · kept +16.0 MiB"
+    assert page.get_by_test_id("nbmem-status").count() == 0  # Notebook 7 has no status bar
 
 
 @pytest.mark.cells(LOAD, "%%memtrace\nx = [torch.zeros(2**22, device='cuda') for _ in range(4)]")

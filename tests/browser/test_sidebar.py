@@ -97,6 +97,13 @@ def test_a_cell_that_has_run_has_a_row_and_a_badge(notebook, page):
     row.get_by_text("+16.0 MiB").wait_for()
     badge = page.locator(".nbmem-Badge")
     assert badge.inner_text() == "peak 16.0 MiB · kept +16.0 MiB"
+    status = page.get_by_test_id("nbmem-status")
+    assert status.inner_text() == "GPU 16.0 MiB of 22.49 GiB, peak 16.0 MiB"
+    assert status.get_attribute("title").startswith("NVIDIA L4 (virtual): 16,777,216 bytes of ")
+    assert page.get_by_test_id("nbmem-line-peak").count() == 1
+    notebook.command("application:toggle-right-area")
+    status.click()
+    page.get_by_test_id("nbmem-sidebar").wait_for()
     active = "() => window.jupyterapp.shell.currentWidget.content.activeCellIndex"
     notebook.select(2)
     row.get_by_role("button").click()

@@ -52,12 +52,14 @@ def test_notebooks_that_run_at_once_are_each_followed_and_name_each_other(notebo
     notebook.wait_link("not-loaded")
     notebook.run(0)
     notebook.run(1, wait=False)
-    other = page.get_by_test_id("nbmem-others").get_by_text(notebook.name)
-    other.wait_for()
-    page.get_by_test_id("nbmem-others").get_by_text("3.00 GiB").wait_for()
+    kernels = page.get_by_test_id("nbmem-kernels")
+    other = kernels.locator(f"[data-kernel='{notebook.name}']")
+    other.get_by_text("3.00 GiB").wait_for()
+    assert kernels.locator("tr[aria-current]").get_attribute("data-kernel") == "second.ipynb"
+    assert page.get_by_test_id("nbmem-others").count() == 0
     first = page.evaluate(READINGS, notebook.name)
     page.wait_for_function(f"n => ({READINGS})('{notebook.name}') > n + 3", arg=first)
-    notebook.command("docmanager:open", path=notebook.name)
+    other.get_by_role("button").click()
     page.get_by_test_id("nbmem-running").get_by_text("In [2]").wait_for()
     lab.touch("second.ipynb.stop")
     lab.touch(f"{notebook.name}.stop")

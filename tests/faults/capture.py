@@ -367,7 +367,7 @@ def _state(shell: Any) -> dict[str, Any]:
         "a transformer": [len(manager.cleanup_transforms), len(manager.line_transforms)],
         "a magic": sorted(shell.magics_manager.magics["line"]),
         "a completion": sorted(
-            map(str, getattr(shell.strdispatchers.get("complete_command"), "strs", {}))
+            name for name in ("complete", "completions") if name in vars(shell.Completer)
         ),
         "a hook of the publisher": len(shell.display_pub.hooks),
         "a thread": sorted(t.name for t in threading.enumerate() if "nbmem" in t.name),

@@ -112,6 +112,9 @@ class FakeReader:
     def before(self):
         pass
 
+    def before_torch(self, begun_ns):
+        pass
+
     def after(self, label, error, execution_count=None):
         return CellDelta(
             label=label,

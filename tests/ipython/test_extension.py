@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -24,7 +25,7 @@ def _inside(shell):
         "line": dict(magics.magics["line"]),
         "cell": dict(magics.magics["cell"]),
         "user": {name for name in dir(magics.user_magics) if "mem" in name},
-        "completers": sorted(shell.strdispatchers),
+        "completer": sorted(vars(shell.Completer)),
         "names": set(shell.user_ns),
     }
 
@@ -226,10 +227,44 @@ def test_a_wrong_subcommand_is_one_sentence(run, line, sentence):
     assert done.err == f"nbmem: {sentence}\n"
 
 
-def test_help_lists_every_command_and_option(run):
+def test_help_lists_every_command(run):
     text = run("%nbmem help").out
-    for word in ("report", "history", "gpu", "save", "open", "on", "off", "--max-peak", "--stacks"):
-        assert word in text
+    assert all(f"%nbmem {command.name}" in text for command in COMMANDS)
+    assert text == run("%nbmem --help").out == run("%nbmem -h").out
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_explains_itself_and_its_options_within_80_columns(run, command):
+    done = run(f"%nbmem {command.name} --help")
+    assert done.err == ""
+    assert done.out == run(f"%nbmem help {command.name}").out
+    flags = [line.split()[0] for line in done.out.splitlines() if line.startswith("--")]
+    assert flags == [*(option.flag for option in command.options()), "--help"]
+    assert all(re.search(r"--\w", option.flag) and option.help for option in command.options())
+    for text in (done.out, run("%nbmem help").out):
+        assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "%%memtrace --help\nran = True",
+        "%%memtrace --help",
+        "%%memtrace name -h\nran = True",
+        "%memtrace --stacks --help",
+        "%%time\n%%memtrace --help\nran = True",
+        "%%nbmem fit x --help\nran = True",
+    ],
+)
+def test_help_helps_and_runs_nothing(run, recorder, shell, cell):
+    done = run(cell)
+    assert done.success
+    assert done.err == ""
+    assert ("--max-peak" in done.out) == ("memtrace" in cell)
+    assert "--help " in done.out
+    assert "ran" not in shell.user_ns
+    assert recorder.traces == []
+    assert max(map(len, done.out.splitlines())) <= 80
 
 
 def _loaded_by(statement):

@@ -132,8 +132,8 @@ def test_the_history_knows_every_cell_that_touched_the_card(notebook):
     (table,) = _reports(outputs[3])
     rows = table["text/plain"].splitlines()
     assert rows[1].split()[:1] == ["[2]"]
-    assert "+4.0 MiB" in rows[1]
-    assert "second" in rows[2]
+    assert "+4.0 MiB" in rows[2]
+    assert rows[3].split() == ["[3]", "second"]
 
 
 def test_unloading_takes_the_virtual_card_out(notebook):

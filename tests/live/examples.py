@@ -25,6 +25,8 @@ SAMPLE = m.Sample(
     cards=(
         m.CardSample(
             index=0,
+            name="NVIDIA H100 80GB HBM3",
+            virtual=True,
             total=H100,
             allocated=3 * GIB,
             reserved=4 * GIB,
@@ -40,6 +42,8 @@ SAMPLE = m.Sample(
         ),
         m.CardSample(
             index=1,
+            name=None,
+            virtual=False,
             total=None,
             allocated=0,
             reserved=2 << 20,

@@ -40,6 +40,7 @@ def card(monkeypatch):
     nvml = SimpleNamespace(
         read=lambda _index: CardReading(total=1000, used=card.used, driver=0, process=card.process),
         other_processes=lambda _index: {1 << 30: 5, os.getppid(): 9},
+        cards=lambda: (SimpleNamespace(index=0, name="Some Card"),),
     )
     monkeypatch.setattr(cards.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(cards.cuda, "read_counters", read_counters)

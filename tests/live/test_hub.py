@@ -72,6 +72,8 @@ class Reader:
         return (
             CardSample(
                 index=0,
+                name=None,
+                virtual=False,
                 total=None,
                 allocated=self.allocated,
                 reserved=self.allocated,

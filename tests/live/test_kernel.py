@@ -232,8 +232,27 @@ def test_a_traced_cell_that_used_no_card_leaves_no_line_that_says_it_runs(kernel
     kernel.run("kept = None")
     ran = kernel.run("%%memtrace nothing\n1 +")
     assert [report["text/plain"] for report in reports(ran)] == [
-        "nothing: no report; the message beside it says why."
+        "nothing: no report; the cell did not run."
     ]
+    tracer = "from nbmem.ipython import tracer"
+    kernel.run(f"{tracer}\nasked, tracer.why_nothing = tracer.why_nothing, lambda *_: 'No card.'")
+    ran = kernel.run("%%memtrace nothing\nno_such_name")
+    kernel.run("tracer.why_nothing = asked")
+    assert [report["text/plain"] for report in reports(ran)] == ["No card."]
+    assert not ran.outputs("stream")
+
+
+def test_an_untraced_cell_has_one_peak_in_its_badge_and_in_the_history(kernel):
+    kernel.run("kept = None")
+    for code in (
+        "x = torch.zeros(1 << 22, device='cuda'); del x",
+        "x = torch.zeros(8, device='cuda')",
+    ):
+        (ended,) = kernel.run(code).pushed(CellEnded)
+        assert ended.peak == ended.delta.peak
+    extension = "from nbmem.ipython.extension import _LOADED"
+    told = kernel.run(f"{extension}\nprint([*_LOADED.values()][0].hooks.rows[-1].peak)").text()
+    assert int(told) == ended.peak
 
 
 def test_the_page_can_have_the_next_cell_traced(kernel):

@@ -33,14 +33,32 @@ SECOND = CellDelta(
     error="OutOfMemoryError",
 )
 TABLE = """\
-cell                                    allocated       now    reserved      peak    process      time
- [2]  model = resnet50().cuda()         +98.0 MiB  98.0 MiB  +118.0 MiB         -  761.0 MiB  420.0 ms
- [3]  train(model, epochs=3, loader...  -38.0 MiB  60.0 MiB         0 B  1.07 GiB          -    2.50 s  OutOfMemoryError
-"""  # noqa: E501
+cell  allocated       now    reserved      peak    process      time
+ [2]  model = resnet50().cuda()
+      +98.0 MiB  98.0 MiB  +118.0 MiB         -  761.0 MiB  420.0 ms
+ [3]  train(model, epochs=3, loader=loader, opt=opt)
+      -38.0 MiB  60.0 MiB         0 B  1.07 GiB          -    2.50 s
+      OutOfMemoryError
+"""
+SHORT = """\
+cell                allocated  now  reserved  peak  process      time
+ [1]  import torch        0 B  0 B       0 B     -        -  420.0 ms
+"""
 
 
 def test_the_table_to_the_letter():
     assert render_history([FIRST, SECOND]) + "\n" == TABLE
+
+
+def test_a_row_that_fits_is_one_line():
+    row = replace(FIRST, label="import torch", execution_count=1, allocated_after=0)
+    row = replace(row, reserved_after=0, process=None)
+    assert render_history([row]) + "\n" == SHORT
+
+
+def test_no_line_is_longer_than_a_terminal_and_no_word_is_cut_there():
+    row = replace(SECOND, label="x" * 300, error="E" * 200, allocated_before=-(99 << 40))
+    assert max(map(len, render_history([FIRST, row]).splitlines())) <= 80
 
 
 def test_deltas_are_what_a_cell_left():

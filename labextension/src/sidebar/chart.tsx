@@ -21,7 +21,7 @@ export function LineChart(props: { readings: IReading[]; label: string }): React
   const times = props.readings.map(reading => reading.t);
   const cards = props.readings.map(reading => reading.card);
   const to = times[times.length - 1] ?? 0;
-  const highest = cards.map(card => Math.max(card.reserved, card.process ?? 0));
+  const highest = cards.map(card => Math.max(card.reserved, card.peak, card.process ?? 0));
   const span = windowOf(times);
   const frame: IFrame = { from: to - span, to, top: axisEnd(Math.max(...highest, 1)) };
   const processes = cards.map(card => card.process);
@@ -30,6 +30,7 @@ export function LineChart(props: { readings: IReading[]; label: string }): React
       <div className="nbmem-Line-axis">
         <span>{formatBytes(frame.top).replace(/\.0+ /, ' ')}</span>
         <span className="nbmem-Line-keys" aria-hidden="true">
+          <span className="nbmem-Line-key nbmem-mod-peak">{trans.__('peak')}</span>
           <span className="nbmem-Line-key nbmem-mod-reserved">{trans.__('reserved')}</span>
           <span className="nbmem-Line-key nbmem-mod-process">{trans.__('process')}</span>
         </span>
@@ -46,6 +47,11 @@ export function LineChart(props: { readings: IReading[]; label: string }): React
         <path
           className="nbmem-Line-reserved"
           d={stepPath({ times, values: cards.map(card => card.reserved) }, frame)}
+        />
+        <path
+          className="nbmem-Line-peak"
+          data-testid="nbmem-line-peak"
+          d={stepPath({ times, values: cards.map(card => card.peak) }, frame)}
         />
         {processes.every(bytes => bytes !== null) ? (
           <path
@@ -91,6 +97,7 @@ function Readings(props: { readings: IReading[]; to: number }): React.JSX.Elemen
             <tr>
               <th scope="col">{trans.__('Seconds ago')}</th>
               <th scope="col">{trans.__('Allocated')}</th>
+              <th scope="col">{trans.__('Peak')}</th>
               <th scope="col">{trans.__('Reserved')}</th>
               <th scope="col">{trans.__('Process')}</th>
             </tr>
@@ -100,6 +107,7 @@ function Readings(props: { readings: IReading[]; to: number }): React.JSX.Elemen
               <tr key={t}>
                 <th scope="row">{((props.to - t) / 1000).toFixed(1)}</th>
                 <td>{formatBytes(card.allocated)}</td>
+                <td>{formatBytes(card.peak)}</td>
                 <td>{formatBytes(card.reserved)}</td>
                 <td>{formatBytes(card.process)}</td>
               </tr>

@@ -3,9 +3,10 @@
 import * as React from 'react';
 
 import { allocatedPart, partsOf, type Ledger } from '../figures.js';
-import { clipped, exactBytes, formatBytes } from '../format.js';
+import { exactBytes, formatBytes } from '../format.js';
 import type { ICardSample } from '../messages.js';
 import { newest, type IKernelState } from '../state.js';
+import { nameOf } from '../status.js';
 import { CardBar, PartsTable } from './bar.js';
 import { LineChart, type IReading } from './chart.js';
 import { Trans } from './text.js';
@@ -36,9 +37,7 @@ function OneCard(props: { state: IKernelState; index: number }): React.JSX.Eleme
   const { card } = last;
   const parts = partsOf(card, categoriesOf(props.state, card));
   const total = card.total ?? parts.reduce((sum, part) => sum + part.bytes, 0);
-  const known = props.state.cards.find(one => one.index === props.index);
-  const name = known ? clipped(known.name, 60) : trans.__('GPU %1', props.index);
-  const told = known?.virtual ? trans.__('%1 (virtual)', name) : name;
+  const told = nameOf(card, trans);
   return (
     <section className="nbmem-Card" aria-label={told} data-testid={`nbmem-card-${props.index}`}>
       <header>

@@ -1,12 +1,15 @@
 /** The panel: draws what is known of the kernel in front, at most once a frame, and never hidden. */
 
+import type { Session } from '@jupyterlab/services';
 import type { CommandRegistry } from '@lumino/commands';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import type { Message } from '@lumino/messaging';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import type { ICardChoice } from '../messages.js';
+import { kernelRows, otherProcesses, type IKernelRow } from '../kernels.js';
 import { newest, type IKernelState } from '../state.js';
 import { whyNothing } from '../why.js';
 import { Cells } from './cells.js';
@@ -14,6 +17,7 @@ import { CommandIDs } from './commands.js';
 import { findCell, goTo, insert } from './document.js';
 import type { Front, IFollowed } from './front.js';
 import { memoryIcon } from './icons.js';
+import { Kernels } from './kernels.js';
 import { Now } from './now.js';
 import { Others } from './others.js';
 import { placeOf, Report } from './report.js';
@@ -24,6 +28,7 @@ export class SidebarPanel extends ReactWidget {
   constructor(
     private readonly _front: Front,
     private readonly _commands: CommandRegistry,
+    private readonly _sessions: Session.IManager,
     private readonly _trans: TranslationBundle
   ) {
     super();
@@ -34,12 +39,14 @@ export class SidebarPanel extends ReactWidget {
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', this.title.caption);
     _front.changed.connect(this._schedule, this);
+    _sessions.runningChanged.connect(this._schedule, this);
   }
 
   dispose(): void {
     if (!this.isDisposed) {
       cancelAnimationFrame(this._frame);
       this._front.changed.disconnect(this._schedule, this);
+      this._sessions.runningChanged.disconnect(this._schedule, this);
     }
     super.dispose();
   }
@@ -58,12 +65,23 @@ export class SidebarPanel extends ReactWidget {
       <Trans.Provider value={this._trans}>
         <View
           followed={this._front.current}
+          kernels={this._kernels()}
           say={sentence => this._say(sentence)}
           said={this._said}
-          execute={id => void this._commands.execute(id)}
+          execute={(id, args) => void this._commands.execute(id, args)}
         />
       </Trans.Provider>
     );
+  }
+
+  private _kernels(): IKernelRow[] {
+    const idOf = (followed: IFollowed | null): string | null =>
+      followed?.model.context.session?.kernel?.id ?? null;
+    const known = this._front.all.flatMap(followed => {
+      const kernel = idOf(followed);
+      return kernel === null ? [] : [{ kernel, state: followed.model.state }];
+    });
+    return kernelRows([...this._sessions.running()], known, idOf(this._front.current));
   }
 
   private _say(sentence: string | null): void {
@@ -88,9 +106,10 @@ export class SidebarPanel extends ReactWidget {
 
 interface IViewProps {
   followed: IFollowed | null;
+  kernels: IKernelRow[];
   said: string | null;
   say: (sentence: string | null) => void;
-  execute: (command: string) => void;
+  execute: (command: string, args?: ReadonlyPartialJSONObject) => void;
 }
 
 function View(props: IViewProps): React.JSX.Element {
@@ -107,8 +126,9 @@ function View(props: IViewProps): React.JSX.Element {
       {props.said === null ? null : <Said sentence={props.said} done={() => say(null)} />}
       <Nothing {...props} state={state} />
       {state === null || followed === null ? null : (
-        <Body state={state} followed={followed} say={say} />
+        <Body state={state} followed={followed} kernels={props.kernels} say={say} />
       )}
+      <Kernels rows={props.kernels} open={path => props.execute('docmanager:open', { path })} />
     </div>
   );
 }
@@ -119,7 +139,7 @@ function Header(props: IViewProps & { state: IKernelState | null }): React.JSX.E
   const busy = state !== null && state.cell !== null;
   const isLive = state?.link.kind === 'live';
   return (
-    <header className="nbmem-Header">
+    <div className="nbmem-Header">
       <div className="nbmem-Header-title">
         <h2 title={followed?.host.title.label}>
           {followed?.host.title.label ?? trans.__('GPU memory')}
@@ -140,7 +160,7 @@ function Header(props: IViewProps & { state: IKernelState | null }): React.JSX.E
           </button>
         </div>
       ) : null}
-    </header>
+    </div>
   );
 }
 
@@ -207,6 +227,7 @@ function Nothing(props: IViewProps & { state: IKernelState | null }): React.JSX.
 function Body(props: {
   state: IKernelState;
   followed: IFollowed;
+  kernels: IKernelRow[];
   say: (sentence: string | null) => void;
 }): React.JSX.Element {
   const { state, say } = props;
@@ -244,7 +265,10 @@ function Body(props: {
       />
       {state.report === null ? null : <Report report={state.report} />}
       {newest(state) === null ? null : menu}
-      <Others processes={state.processes} several={state.cards.length > 1} />
+      <Others
+        processes={otherProcesses(state.processes, props.kernels)}
+        several={state.cards.length > 1}
+      />
       {state.notes.map(note => (
         <p key={note} className="nbmem-Note">
           {note}

@@ -9,6 +9,7 @@ import { ICommandPalette } from '@jupyterlab/apputils';
 import { IConsoleTracker } from '@jupyterlab/console';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { LEAST_HZ, MOST_HZ, USUAL_HZ } from '../messages.js';
@@ -16,6 +17,7 @@ import { Badges } from './badges.js';
 import { addCommands } from './commands.js';
 import { Front } from './front.js';
 import { SidebarPanel } from './panel.js';
+import { StatusItem } from './statusbar.js';
 
 const ID = 'nbmem-labextension:sidebar';
 
@@ -24,7 +26,14 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
   description: 'The memory of the GPU beside the notebook, live.',
   autoStart: true,
   requires: [INotebookTracker],
-  optional: [IConsoleTracker, ICommandPalette, ISettingRegistry, ILayoutRestorer, ITranslator],
+  optional: [
+    IConsoleTracker,
+    ICommandPalette,
+    ISettingRegistry,
+    ILayoutRestorer,
+    ITranslator,
+    IStatusBar
+  ],
   activate: (
     app: JupyterFrontEnd,
     notebooks: INotebookTracker,
@@ -32,11 +41,12 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null,
     settings: ISettingRegistry | null,
     restorer: ILayoutRestorer | null,
-    translator: ITranslator | null
+    translator: ITranslator | null,
+    statusBar: IStatusBar | null
   ): void => {
     const trans = (translator ?? nullTranslator).load('nbmem');
     const front = new Front(app.shell, notebooks, consoles);
-    const panel = new SidebarPanel(front, app.commands, trans);
+    const panel = new SidebarPanel(front, app.commands, app.serviceManager.sessions, trans);
     let badges: Badges | null = null;
     let toggleBadges = (): void => undefined;
     const commands = addCommands(
@@ -75,6 +85,17 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
       commands.dispose();
       front.dispose();
     });
+    if (statusBar !== null) {
+      const item = new StatusItem(front, app.commands, trans);
+      statusBar.registerStatusItem(`${ID}-status`, {
+        item,
+        align: 'left',
+        rank: 3, // after terminals, kernels and the kernel's state
+        priority: 1, // is shown when the window is narrow, too
+        isActive: item.isActive,
+        activeStateChanged: front.changed
+      });
+    }
     app.shell.add(panel, 'right', { rank: 900, type: 'nbmem' });
     restorer?.add(panel, panel.id);
   }

@@ -25,6 +25,7 @@ from nbmem.ipython.commands import (
     tips,
     top,
 )
+from nbmem.ipython.options import asks_for_help
 
 if TYPE_CHECKING:
     from nbmem.ipython.commands.base import Command, Notebook
@@ -59,8 +60,11 @@ def dispatch(notebook: Notebook, line: str, cell: str | None = None) -> None:
         NbmemError: The line cannot be carried out; the text says why and what to do.
     """
     name, _, argument = line.strip().partition(" ")
-    command = _find(name or "report")
     argument = argument.strip()
+    if asks_for_help(line):  # of a subcommand that there is, else of all
+        cell, argument = None, "" if name.startswith("-") else name
+        name = "help"
+    command = find(name or "report")
     if argument and not command.argument:
         raise UsageError(f"%nbmem {name} takes nothing after it; {argument!r} was not understood.")
     if cell is None:
@@ -73,7 +77,12 @@ def dispatch(notebook: Notebook, line: str, cell: str | None = None) -> None:
         command.run_cell(notebook, argument, cell)
 
 
-def _find(name: str) -> Command:
+def find(name: str) -> Command:
+    """The subcommand of a name.
+
+    Raises:
+        UsageError: There is none.
+    """
     for command in COMMANDS:
         if command.name == name:
             return command

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nbmem.api import Trace
     from nbmem.ipython.cell import CellHooks
+    from nbmem.ipython.options import Option
     from nbmem.ipython.tracer import Tracer
 
 
@@ -38,6 +39,22 @@ class Notebook:
         return self.tracer.last
 
 
+class Asked(NamedTuple):
+    """Where Tab was pressed in a line of `%nbmem`.
+
+    Attributes:
+        notebook: Whose names, cells and files may be meant.
+        before: The words after the subcommand that stand before the cursor's.
+        word: As much of the cursor's word as is there.
+        below: The cell below the line.
+    """
+
+    notebook: Notebook
+    before: tuple[str, ...]
+    word: str
+    below: str
+
+
 class Command(NamedTuple):
     """One subcommand.
 
@@ -47,6 +64,8 @@ class Command(NamedTuple):
         help: What it does.
         run: Does it; raises NbmemError with a sentence for the user.
         run_cell: The same with the cell below `%%nbmem`; None where none may be.
+        options: What may follow it with dashes, for the help and for Tab.
+        offers: What else may stand where the cursor is; Tab keeps what begins as it does.
     """
 
     name: str
@@ -54,6 +73,8 @@ class Command(NamedTuple):
     help: str
     run: Callable[[Notebook, str], None]
     run_cell: Callable[[Notebook, str, str], None] | None = None
+    options: Callable[[], Iterable[Option]] = tuple
+    offers: Callable[[Asked], Iterable[str]] = lambda _: ()
 
 
 _STYLE = "line-height:1.35;margin:0;white-space:pre-wrap;word-break:normal"

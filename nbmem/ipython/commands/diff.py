@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
+from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import Command
 from nbmem.ipython.showing import show_bundle
 
@@ -47,5 +48,9 @@ def _side(notebook: Notebook, word: str) -> Trace | str:
 
 
 COMMAND = Command(
-    "diff", "A B", "compare two traced cells, two files, or `step 1 step 5` of the last trace", _run
+    "diff",
+    "A B",
+    "compare two traced cells, two files, or `step 1 step 5` of the last trace",
+    _run,
+    offers=lambda asked: (*candidates.kept(asked), *candidates.recordings(asked)),
 )

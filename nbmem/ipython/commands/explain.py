@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import Command, text_bundle
 from nbmem.ipython.showing import show_bundle
 
@@ -24,4 +25,10 @@ def _run(_notebook: Notebook, argument: str) -> None:
     show_bundle(text_bundle(render_rule(rule, muted=rule.name in silent)))
 
 
-COMMAND = Command("explain", "[NAME]", "what a tip means; without a name, all of them", _run)
+COMMAND = Command(
+    "explain",
+    "[NAME]",
+    "what a tip means; without a name, all of them",
+    _run,
+    offers=candidates.rules,
+)

@@ -6,7 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
+from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import Command, file_name, text_bundle
+from nbmem.ipython.options import DEVICE
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -33,4 +35,6 @@ COMMAND = Command(
     "FORMAT FILE [--device N]",
     "write the last recording as html, json, csv, perfetto or snapshot",
     _run,
+    options=lambda: (DEVICE,),
+    offers=lambda asked: candidates.files(asked) if asked.before else candidates.formats(),
 )

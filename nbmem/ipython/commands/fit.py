@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
-from nbmem.ipython.commands import asking
+from nbmem.ipython.commands import asking, candidates
 from nbmem.ipython.commands.base import Command
 
 if TYPE_CHECKING:
@@ -57,4 +57,6 @@ COMMAND = Command(
     "with %%: the largest VARIABLE with which the cell fits; run on a copy, files are yours",
     _run,
     _run_cell,
+    options=lambda: asking.options_of(_add),
+    offers=candidates.variables,
 )

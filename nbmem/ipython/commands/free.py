@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import Command
 from nbmem.ipython.showing import show_bundle
 from nbmem.views.freed import render_freed, render_freed_html
@@ -25,4 +26,5 @@ COMMAND = Command(
     "cache|traceback|out|NAME...",
     "free that, and measure it (a NAME may be a path: checkpoint['model'])",
     _run,
+    offers=candidates.freeable,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import Command, text_bundle
 from nbmem.ipython.showing import show_bundle
 
@@ -18,7 +19,7 @@ def _run(notebook: Notebook, argument: str) -> None:
     if not name:
         text = devices.table()
     elif name.lower() == "off":
-        text = devices.stop_virtual()
+        text = devices.stop_virtual(notebook.shell.user_ns)
         notebook.tracer.activated = False
     else:
         text = notebook.tracer.use_card(name)
@@ -30,4 +31,5 @@ COMMAND = Command(
     "[NAME|2xNAME|auto|off]",
     "list the cards; run on virtual ones (auto: only if there is no real one); leave them",
     _run,
+    offers=candidates.cards,
 )

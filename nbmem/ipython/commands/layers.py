@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
-from nbmem.ipython.commands import asking
+from nbmem.ipython.commands import asking, candidates
 from nbmem.ipython.commands.base import Command
 from nbmem.ipython.showing import show_bundle
 
@@ -22,7 +22,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("model", metavar="MODEL")
     options.add_layers(parser)
-    parser.add_argument("--gpu", metavar="NAME")
+    parser.add_argument("--gpu", metavar="NAME", help="as if on this card")
     options.add_files(parser)
 
 
@@ -54,4 +54,6 @@ COMMAND = Command(
     "MODEL [--input SHAPE|NAME] [--batch N] [--sort COLUMN]",
     "list a model layer by layer: parameters by formula, bytes, FLOPs",
     _run,
+    options=lambda: asking.options_of(_add),
+    offers=candidates.modules,
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import Command, file_name
+from nbmem.ipython.options import Option
 from nbmem.ipython.showing import show
 
 if TYPE_CHECKING:
@@ -27,5 +29,10 @@ def _run(notebook: Notebook, argument: str) -> None:
 
 
 COMMAND = Command(
-    "open", "FILE [--max-size SIZE]", "show a saved session or a torch memory snapshot", _run
+    "open",
+    "FILE [--max-size SIZE]",
+    "show a saved session or a torch memory snapshot",
+    _run,
+    options=lambda: (Option("--max-size", "SIZE", "open a file that is larger, up to this"),),
+    offers=candidates.recordings,
 )

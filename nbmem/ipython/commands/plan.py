@@ -54,4 +54,5 @@ COMMAND = Command(
     "with %%: the cell under every known remedy for memory; run on a copy, files are yours",
     _run,
     _run_cell,
+    options=lambda: asking.options_of(_add),
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands.base import Command
+from nbmem.ipython.options import DEVICE
 from nbmem.ipython.showing import readable, show
 
 if TYPE_CHECKING:
@@ -34,4 +35,5 @@ COMMAND = Command(
     "[--device N]",
     "show the last report (`%nbmem` alone does the same), or that of card N",
     _run,
+    options=lambda: (DEVICE,),
 )

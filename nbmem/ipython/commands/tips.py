@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
 from nbmem.ipython.commands.base import Command, text_bundle
+from nbmem.ipython.options import Option
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -22,14 +23,17 @@ EXPLAINED = (
     "No tips beside the explanation of the out-of-memory error: it says what would have sufficed, "
     "and `%nbmem report` shows it again."
 )
-_FLAGS = {"--all", "--record"}
+OPTIONS = (
+    Option("--all", None, "also those for a card that is nearly full"),
+    Option("--record", None, "what was predicted, beside what `%nbmem free` brought"),
+)
 _WHAT = {"cache": "the cache", "traceback": "the traceback", "out": "Out"}
 """What the record calls the words of `%nbmem free`."""
 
 
 def _run(notebook: Notebook, argument: str) -> None:
     words = set(argument.split())
-    if words - _FLAGS:
+    if words - {option.flag for option in OPTIONS}:
         raise UsageError(
             f"%nbmem tips takes --all or --record; {argument!r} was not understood. "
             "`%nbmem explain NAME` says what one tip means."
@@ -111,4 +115,5 @@ COMMAND = Command(
     "[--all] [--record]",
     "the last report's tips; --all: also those for a full card; --record: how right they were",
     _run,
+    options=lambda: OPTIONS,
 )

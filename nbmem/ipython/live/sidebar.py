@@ -73,11 +73,16 @@ class Sidebar:
         )
         self.hub.cell_begun(begun)
 
+    def peak_of(self, cell: RunningCell) -> int | None:
+        """The highest that was read or that torch counts for this cell; its badge says the same."""
+        begun = self._cells.get(id(cell))
+        return None if begun is None else self.hub.peak_of(begun)
+
     def cell_ended(self, cell: RunningCell, delta: CellDelta | None) -> None:
         """A cell has run, and its report is shown."""
         begun = self._cells.pop(id(cell), None)
         if begun is not None:
-            self.hub.cell_ended(begun, delta, None if delta is None else delta.peak)
+            self.hub.cell_ended(begun, delta)
 
     # --- told by the tracer
 
@@ -125,7 +130,11 @@ class Actions:
         self._notebook.hooks.trace_next = on
 
     def choose_card(self, card: str) -> str:
-        """Put a virtual card in; `off` leaves it."""
+        """Put a virtual card in; `off` leaves it, unless a slip in a menu would lose tensors."""
+        if card.lower() == "off":
+            from nbmem import devices
+
+            devices.refuse_to_lose(self._notebook.shell.user_ns)
         return self._type(f"gpu {card}")
 
     def free(self, command: Command) -> tuple[str, int]:

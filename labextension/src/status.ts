@@ -1,0 +1,64 @@
+/** The one line of the status bar: what is on the card of the kernel in front. */
+
+import { clipped, exactBytes, formatBytes } from './format.js';
+import type { ICardSample } from './messages.js';
+import { newest, type IKernelState } from './state.js';
+import { whyNothing, type ITranslator } from './why.js';
+
+/** Shares are of the card, from 0 to 1; null where its total is not known. */
+export interface IStatus {
+  text: string;
+  title: string;
+  allocated: number | null;
+  peak: number | null;
+}
+
+/** Null where no kernel is in front that nbmem could follow. */
+export function statusOf(state: IKernelState | null, trans: ITranslator): IStatus | null {
+  if (state === null || NOBODY.has(state.link.kind)) {
+    return null;
+  }
+  const cards = state.link.kind === 'live' ? (newest(state)?.cards ?? []) : [];
+  const fullest = [...cards].sort((a, b) => share(b, b.allocated) - share(a, a.allocated))[0];
+  if (fullest === undefined) {
+    const why = whyNothing(state, trans)?.sentence ?? '';
+    return { text: trans.__('GPU –'), title: why, allocated: null, peak: null };
+  }
+  const card = cards.length > 1 ? trans.__('GPU %1', fullest.index) : trans.__('GPU');
+  const known = fullest.total !== null;
+  return {
+    text: `${card} ${amounts(fullest, formatBytes, trans)}`,
+    title: cards.map(one => `${nameOf(one, trans)}: ${amounts(one, exactBytes, trans)}`).join('\n'),
+    allocated: known ? share(fullest, fullest.allocated) : null,
+    peak: known ? share(fullest, fullest.peak) : null
+  };
+}
+
+/** What a card is called, whether or not the driver says. */
+export function nameOf(
+  card: Pick<ICardSample, 'index' | 'name' | 'virtual'>,
+  trans: ITranslator
+): string {
+  const name = card.name === null ? trans.__('GPU %1', card.index) : clipped(card.name, 60);
+  return card.virtual ? trans.__('%1 (virtual)', name) : name;
+}
+
+const NOBODY: ReadonlySet<string> = new Set([
+  'no-kernel',
+  'starting',
+  'restarting',
+  'dead',
+  'other-language'
+]);
+
+function amounts(card: ICardSample, write: (bytes: number) => string, trans: ITranslator): string {
+  const now =
+    card.total === null
+      ? write(card.allocated)
+      : trans.__('%1 of %2', write(card.allocated), write(card.total));
+  return trans.__('%1, peak %2', now, write(card.peak));
+}
+
+function share(card: ICardSample, bytes: number): number {
+  return card.total === null ? 0 : Math.min(bytes / Math.max(card.total, 1), 1);
+}
