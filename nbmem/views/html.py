@@ -87,11 +87,19 @@ def render_page(report: Report) -> str:
     return page(one_line(report.title) or "untitled", render_html(report))
 
 
-def page(title: str, fragment: str) -> str:
-    """A fragment as a whole document."""
+def page(title: str, fragment: str, *, policy: str | None = None) -> str:
+    """A fragment as a whole document.
+
+    Args:
+        title: Its title.
+        fragment: Its body.
+        policy: What the browser lets it do, a Content-Security-Policy; None for anything.
+    """
+    bound = {"http-equiv": "Content-Security-Policy", "content": policy}
     head = element(
         "head",
         element("meta", charset="utf-8"),
+        *([element("meta", **bound)] if policy else []),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"nbmem: {title}"),
         element("style", Markup(_PAGE_STYLE)),
