@@ -44,6 +44,8 @@ class Peak:
     Attributes:
         at: Where `allocated` was highest; the ledger at the peak is the one of this moment.
         process: Highest process figure: reserved peak plus context; None without NVML.
+        reserved_at: Where `reserved` was reached first; None where that is not known.
+        process_at: The same of `process`.
     """
 
     at: Moment
@@ -52,6 +54,8 @@ class Peak:
     active: int
     requested: int
     process: int | None
+    reserved_at: Moment | None = None
+    process_at: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The report as HTML: a fragment for a notebook's output, and a page that stands alone.
 
 The fragment has no script, no <style>, no <svg> and no address but data: an untrusted notebook
-keeps all of it, and it needs no network.
+keeps all of it, and it needs no network. Without <style> a table of cells costs a hundred bytes for
+each of them, and a notebook keeps it in every report: so the tables are those of the text.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING
 from nbmem.core.faults import UNGUARDED
 from nbmem.core.units import format_bytes
 from nbmem.ledger.plain import ledger_lines
-from nbmem.views import style, tables, wording
+from nbmem.views import style, wording
 from nbmem.views.charts.card import card_bar
 from nbmem.views.charts.timeline import timeline
 from nbmem.views.markup import Markup, element, escape, join, one_line
 from nbmem.views.oom import oom_ended
 from nbmem.views.oom_html import render_oom_html
+from nbmem.views.palette import COLOURS
+from nbmem.views.rows import ledger_rows
+from nbmem.views.text import holdings_table, ledger_table, phases_table
 from nbmem.views.tips_html import render_tips_html
 
 if TYPE_CHECKING:
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from nbmem.report import Report
     from nbmem.views.charts.picture import Picture
 
+_WIDTH = 100
+"""Characters in a line of the tables."""
+_SQUARE = "\N{BLACK SQUARE}"
 _PAGE_STYLE = """
 :root { color-scheme: light dark; }
 body { margin: 20px auto; max-width: 1260px; padding: 0 16px; background: #ffffff; color: #1b1f24;
@@ -51,35 +58,22 @@ def render_html(report: Report, faults: Faults = UNGUARDED) -> str:
         lambda: oom_ended(report),
         True,  # noqa: FBT003 - what stands instead
     )
-    return element(
-        "div",
+    parts = [
         *(ooms if ended else []),
         *part("The verdict", lambda: _headline(report)),
         *part("The error", lambda: _error(report)),
         *part("The tiles", lambda: [_tiles(report)]),
-        element(
-            "div",
-            element(
-                "div",
-                *part("The timeline", lambda: _picture(timeline(report))),
-                *part("The picture of the card", lambda: _picture(card_bar(report))),
-                style=style.PICTURES,
-            ),
-            element(
-                "div",
-                *(part("The table of the ledger", lambda: [tables.ledger(report)]))
-                or [_bare_ledger(report)],
-                style=style.TABLES,
-            ),
-            style=style.COLUMNS,
-        ),
+        *part("The timeline", lambda: _picture(timeline(report))),
+        *part("The picture of the card", lambda: _picture(card_bar(report))),
         *([] if ended else ooms),
         *part("The tips", lambda: _tips(report)),
-        *part("The phases", lambda: tables.phases(report)),
-        *part("The largest tensors", lambda: tables.holdings(report)),
+        *(part("The table of the ledger", lambda: [_ledger(report)]) or [_bare_ledger(report)]),
+        *part("The phases", lambda: _table(phases_table(report))),
+        *part("The largest tensors", lambda: _table(holdings_table(report, _WIDTH))),
         *part("The notes", lambda: _notes(wording.notes(report))),
-        style=style.BOX,
-    )
+    ]
+    # A notebook is compared line by line.
+    return element("div", join([Markup(f"\n{one}") for one in parts]), style=style.BOX)
 
 
 def render_page(report: Report) -> str:
@@ -117,9 +111,31 @@ def _headline(report: Report) -> list[Markup]:
     ]
 
 
+def _ledger(report: Report) -> Markup:
+    """The text's table, with the colours that the pictures have."""
+    head, *lines = ledger_table(report, _WIDTH).splitlines()
+    marked = [
+        escape(line)
+        if row.category is None
+        else join(
+            [element("span", _SQUARE, style=f"color:{COLOURS[row.category]}"), escape(line[1:])]
+        )
+        for row, line in zip(ledger_rows(report), lines, strict=True)
+    ]
+    return _block([escape(head), *marked])
+
+
 def _bare_ledger(report: Report) -> Markup:
     lines = ledger_lines(report.ledger_at_peak, report.ledger_at_end).splitlines()
-    return element("pre", join([escape(line) for line in lines], "\n"))
+    return _block([escape(line) for line in lines])
+
+
+def _table(text: str) -> list[Markup]:
+    return [_block([escape(line) for line in text.splitlines()])] if text else []
+
+
+def _block(lines: list[Markup]) -> Markup:
+    return element("pre", join(lines, "\n"), style=style.BLOCK)
 
 
 def _picture(picture: Picture | None) -> list[Markup]:
