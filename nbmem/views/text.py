@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MOST_HOLDINGS = 8
 _NARROWEST = 72
 _LONGEST_PHASE = 24
+_TIME = 8
+"""Characters of a time, always: a faster run must not move the other columns."""
 
 
 def render_text(report: Report, *, width: int = 100, faults: Faults = UNGUARDED) -> str:
@@ -154,7 +156,7 @@ def _phase(row: PhaseRow) -> tuple[str, ...]:
     return (
         "  " * row.depth + clipped(one_line(row.name), _LONGEST_PHASE),
         "" if row.step is None else str(row.step),
-        format_ms(row.t1_ns - row.t0_ns),
+        f"{format_ms(row.t1_ns - row.t0_ns):>{_TIME}}",
         format_bytes(row.allocated - row.allocated_before, signed=True),
         format_bytes(row.peak_allocated),
         format_bytes(row.allocated),

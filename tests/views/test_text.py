@@ -34,10 +34,10 @@ Ledger                   at the peak                      at the end
   free                   76.05 GiB                      76.05 GiB
 = card                   79.18 GiB                      79.18 GiB
 
-Phase      step     time        took       peak       left   reserved
-forward       0  10.0 ms  +301.5 MiB  401.5 MiB  401.5 MiB  420.0 MiB
-backward      0  20.0 ms  -201.0 MiB  551.5 MiB  200.5 MiB  560.0 MiB  <- peak
-optimizer     0   2.0 ms  +200.0 MiB  400.5 MiB  400.5 MiB  560.0 MiB
+Phase      step      time        took       peak       left   reserved
+forward       0   10.0 ms  +301.5 MiB  401.5 MiB  401.5 MiB  420.0 MiB
+backward      0   20.0 ms  -201.0 MiB  551.5 MiB  200.5 MiB  560.0 MiB  <- peak
+optimizer     0    2.0 ms  +200.0 MiB  400.5 MiB  400.5 MiB  560.0 MiB
 
 Largest holdings at the peak: 39.8 MiB requested, 7.2% of allocated
   32.0 MiB  workspace  unnamed, born in forward, step 0

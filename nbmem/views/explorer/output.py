@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.views.explorer.data import VERSION, explorer_data
 from nbmem.views.explorer.times import apart
+from nbmem.views.mime import MIME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from nbmem.core.history import CellDelta
     from nbmem.report import Report
 
-MIME = "application/vnd.nbmem.report+json"
+__all__ = ["MIME", "explorer_output", "packed", "unpacked"]
 
 
 def explorer_output(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any]:
