@@ -1,8 +1,7 @@
 """The report as HTML: a fragment for a notebook's output, and a page that stands alone.
 
 The fragment has no script, no <style>, no <svg> and no address but data: an untrusted notebook
-keeps all of it, and it needs no network. Without <style> a table of cells costs a hundred bytes for
-each of them, and a notebook keeps it in every report: so the tables are those of the text.
+keeps all of it, and it needs no network. Its tables are those of the text (block.py says why).
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from nbmem.core.faults import UNGUARDED
 from nbmem.core.units import format_bytes
 from nbmem.ledger.plain import ledger_lines
 from nbmem.views import style, wording
+from nbmem.views.block import block, marked
 from nbmem.views.charts.card import card_bar
 from nbmem.views.charts.timeline import timeline
 from nbmem.views.markup import Markup, element, escape, join, one_line
 from nbmem.views.oom import oom_ended
 from nbmem.views.oom_html import render_oom_html
-from nbmem.views.palette import COLOURS
 from nbmem.views.rows import ledger_rows
 from nbmem.views.text import holdings_table, ledger_table, phases_table
 from nbmem.views.tips_html import render_tips_html
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 """Characters in a line of the tables."""
-_SQUARE = "\N{BLACK SQUARE}"
 _PAGE_STYLE = """
 :root { color-scheme: light dark; }
 body { margin: 20px auto; max-width: 1260px; padding: 0 16px; background: #ffffff; color: #1b1f24;
@@ -114,28 +112,18 @@ def _headline(report: Report) -> list[Markup]:
 def _ledger(report: Report) -> Markup:
     """The text's table, with the colours that the pictures have."""
     head, *lines = ledger_table(report, _WIDTH).splitlines()
-    marked = [
-        escape(line)
-        if row.category is None
-        else join(
-            [element("span", _SQUARE, style=f"color:{COLOURS[row.category]}"), escape(line[1:])]
-        )
-        for row, line in zip(ledger_rows(report), lines, strict=True)
-    ]
-    return _block([escape(head), *marked])
+    rows = ledger_rows(report)
+    return block(
+        [head, *(marked(row.category, line) for row, line in zip(rows, lines, strict=True))]
+    )
 
 
 def _bare_ledger(report: Report) -> Markup:
-    lines = ledger_lines(report.ledger_at_peak, report.ledger_at_end).splitlines()
-    return _block([escape(line) for line in lines])
+    return block(ledger_lines(report.ledger_at_peak, report.ledger_at_end).splitlines())
 
 
 def _table(text: str) -> list[Markup]:
-    return [_block([escape(line) for line in text.splitlines()])] if text else []
-
-
-def _block(lines: list[Markup]) -> Markup:
-    return element("pre", join(lines, "\n"), style=style.BLOCK)
+    return [block(text.splitlines())] if text else []
 
 
 def _picture(picture: Picture | None) -> list[Markup]:
