@@ -7,11 +7,20 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbmem.core.errors import UsageError
 from nbmem.core.interrupts import held_back
 from nbmem.ipython.guest import guest, insist, say
 from nbmem.ipython.kept import KeptTraces
 from nbmem.ipython.later import Later
-from nbmem.ipython.showing import bundle_of, no_report, readable, show, show_bundle
+from nbmem.ipython.showing import (
+    FAULT,
+    NEVER_RAN,
+    bundle_of,
+    no_report,
+    readable,
+    show,
+    show_bundle,
+)
 
 if TYPE_CHECKING:
     from nbmem.api import Trace
@@ -122,6 +131,14 @@ class Tracer:
             say("this cell runs untraced.")
         return None
 
+    @staticmethod
+    def users_time(*, begins: bool) -> None:
+        """A traced cell's own code begins now, or has ended: the rest is nbmem's time."""
+        with guest("tell the cell's time from nbmem's"):
+            from nbmem.record.recording import users_time
+
+            users_time(begins=begins)
+
     def end(
         self, trace: Trace, options: CellOptions, error: BaseException | None
     ) -> MemoryPeakExceededError | None:
@@ -144,18 +161,23 @@ class Tracer:
         if options.save is not None:
             with guest("save the session"):
                 say(f"the session is in {trace.save(options.save)}.")
-        shown, exceeded = False, None
+        shown, exceeded, why = False, None, FAULT
         with guest("show the report"):
-            readable(trace, options.device)
-            show(trace, widget=options.widget, display_id=None if place is None else place.id)
-            shown = True
-            if options.max_peak is not None:
-                exceeded = _exceeded(trace, options.max_peak, options.device)
+            nothing = _why_nothing(trace, options.device)
+            if nothing is None:
+                show(trace, widget=options.widget, display_id=None if place is None else place.id)
+                shown = True
+                if options.max_peak is not None:
+                    exceeded = _exceeded(trace, options.max_peak, options.device)
+            elif place is None:
+                say(nothing)
+            else:
+                why = nothing
         if shown and self.watcher is not None:
             with guest("tell the sidebar"):
                 self.watcher.reported(trace, options.device)
         if not shown and place is not None:
-            show_bundle(no_report(trace), display_id=place.id, update=True)
+            show_bundle(no_report(trace, why), display_id=place.id, update=True)
         if over or not shown or place is None or not self.later.possible:
             trace.look_no_more()
         else:
@@ -190,7 +212,7 @@ class Tracer:
         _, place = self._stop(trace, error)
         trace.look_no_more()
         if place is not None:
-            show_bundle(no_report(trace), display_id=place.id, update=True)
+            show_bundle(no_report(trace, NEVER_RAN), display_id=place.id, update=True)
 
     def _stop(self, trace: Trace, error: BaseException | None) -> tuple[bool, Output | None]:
         """Stop a trace; returns whether it was looked to the end, and what its report replaces."""
@@ -209,6 +231,15 @@ class Tracer:
         place.update(bundle_of(trace, options.device, widget=options.widget))
         if self.watcher is not None:
             self.watcher.reported(trace, options.device)
+
+
+def _why_nothing(trace: Trace, device: int | None) -> str | None:
+    """Why there is nothing to show of a trace, a sentence; None where there is something."""
+    try:
+        readable(trace, device)
+    except UsageError as err:
+        return str(err)
+    return None
 
 
 def _exceeded(trace: Trace, limit: int, device: int | None) -> MemoryPeakExceededError | None:

@@ -232,7 +232,7 @@ def test_a_traced_cell_that_used_no_card_leaves_no_line_that_says_it_runs(kernel
     kernel.run("kept = None")
     ran = kernel.run("%%memtrace nothing\n1 +")
     assert [report["text/plain"] for report in reports(ran)] == [
-        "nothing: no report; the message beside it says why."
+        "nothing: no report: its code never ran."
     ]
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nbmem.core.units import MIB, format_bytes
+from nbmem.report import Moment
 from nbmem.views.rows import Gap, alike, ledger_rows, shorten
 from nbmem.views.text import render_text
 from tests.views import sample
@@ -87,6 +88,23 @@ def test_the_first_line_says_where():
     first, second = render_text(sample.out_of_memory()).splitlines()[:2]
     assert first.endswith("2.78 GiB process of 4.00 GiB in forward, step 1")
     assert second == "  at train.py:31 in train_step"
+
+
+def test_the_first_line_has_one_moments_figures_and_what_was_higher_with_its_own():
+    report = sample.small()
+    elsewhere = Moment(event=30, t_ns=31_000_000, phase="optimizer", step=0)
+    higher = replace(
+        report.peak,
+        reserved=600 * MIB,
+        reserved_at=elsewhere,
+        process=report.peak.process + 40 * MIB,
+        process_at=elsewhere,
+    )
+    first, second = render_text(replace(report, peak=higher)).splitlines()[:2]
+    assert f"{first} {second.strip()}".startswith(
+        "Peak 551.5 MiB allocated, 560.0 MiB reserved, 1.13 GiB process of 79.18 GiB in backward, "
+        "step 0; at most 600.0 MiB reserved and 1.17 GiB process in optimizer, step 0"
+    )
 
 
 def test_an_error_and_lost_events_are_said():

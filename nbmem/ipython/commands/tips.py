@@ -22,6 +22,7 @@ EXPLAINED = (
     "No tips beside the explanation of the out-of-memory error: it says what would have sufficed, "
     "and `%nbmem report` shows it again."
 )
+FREED = "No tips beside the explanation of the out-of-memory error."
 _FLAGS = {"--all", "--record"}
 _WHAT = {"cache": "the cache", "traceback": "the traceback", "out": "Out"}
 """What the record calls the words of `%nbmem free`."""
@@ -79,8 +80,12 @@ def _advice(notebook: Notebook, *, everything: bool) -> dict[str, str]:
 
 def _nothing(report: Report, others: Sequence[Finding]) -> str:
     """Why there is no tip, so that nothing else that nbmem says contradicts it."""
+    from nbmem.views.oom import aftermath
+
     if report.ooms and report.ooms[0].remedies:
         return EXPLAINED
+    if report.ooms and (left := aftermath(report.ooms[0])) is not None:
+        return f"{FREED} {left}"
     if others:
         largest = max(finding.high for finding in others)
         many = f"{len(others)} tips" if len(others) > 1 else "a tip"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.core.files.writing import write_text
@@ -31,6 +30,6 @@ def write(report: Report, path: Path) -> None:
 def living_page(report: Report) -> str:
     """The page: why memory ran out, which is text, and the explorer."""
     why = render_oom_html(report.ooms) if report.ooms else Markup("")
-    told = replace(report, ooms=())
+    told = report.beside_its_ooms()
     body = why + living(render_html(told), explorer_output(told)) + player()
     return page(one_line(report.title) or "untitled", body, policy=_POLICY)
