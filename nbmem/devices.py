@@ -213,7 +213,7 @@ def table() -> str:
     for card in CARDS:
         here = [f"cuda:{gpu.index}" for gpu in active if gpu.name == card.name]
         use = f"  in use as {', '.join(here)}" if len(active) > 1 else "  in use"
-        total, context = format_bytes(card.total_bytes), _context(card)
+        total, context = format_bytes(card.nvml_total), _context(card)
         row = f"  {card.key:<{width}}  {card.name:<{long}}  {total:>10}  context {context:<10}"
         lines.append(row + use if here else row.rstrip())
     lines += [

@@ -93,7 +93,7 @@ def shown(
     except Exception as err:  # noqa: BLE001 - the counters' figures stand instead
         return {TEXT: _counted(session, device, err)}
     if not ooms:
-        report = replace(report, ooms=())
+        report = report.beside_its_ooms()
     faults = Faults()
     cells = faults.part("The history of the cells", lambda: cells_of(report), ())
     bundle = faults.part("The views", lambda: _views(report, cells, faults), {})

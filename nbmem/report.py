@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from nbmem.core.units import format_bytes
@@ -44,6 +44,8 @@ class Peak:
     Attributes:
         at: Where `allocated` was highest; the ledger at the peak is the one of this moment.
         process: Highest process figure: reserved peak plus context; None without NVML.
+        reserved_at: Where `reserved` was reached first; None where that is not known.
+        process_at: The same of `process`.
     """
 
     at: Moment
@@ -52,6 +54,8 @@ class Peak:
     active: int
     requested: int
     process: int | None
+    reserved_at: Moment | None = None
+    process_at: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +294,15 @@ class Report:
     findings: tuple[Finding, ...] = ()
     ooms: tuple[Autopsy, ...] = ()
     details: Details | None = None
+
+    @property
+    def ended_by_oom(self) -> bool:
+        """Whether an out-of-memory error ended it that is explained here."""
+        return bool(self.ooms) and not self.ooms[0].caught
+
+    def beside_its_ooms(self) -> Report:
+        """The report where the explanation of its errors stands beside it: it is said once."""
+        return replace(self, ooms=(), error=None if self.ended_by_oom else self.error)
 
     def __repr__(self) -> str:
         peak = format_bytes(self.peak.allocated)

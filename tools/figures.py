@@ -1,7 +1,7 @@
-"""Writes nbmem/views/explorer/figures.json from the pictures that nbmem.views.explorer makes.
+"""Writes labextension/src/explorer/figures.json from the pictures that nbmem.views.explorer makes.
 
 A report's pictures are the same Bokeh documents every time, so no notebook has to import Bokeh for
-them. `python3 tools/figures.py` writes them; it needs Bokeh.
+them, or to hold them. `python3 tools/figures.py` writes them; it needs Bokeh.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from nbmem.views.explorer.figures import figures  # noqa: E402 - this checkout's
 
-TARGET = ROOT / "nbmem" / "views" / "explorer" / "figures.json"
+TARGET = ROOT / "labextension" / "src" / "explorer" / "figures.json"
 _ID = re.compile(r'"p(\d+)"')
 
 

@@ -3,6 +3,8 @@
 const KIB = 2 ** 10;
 const MIB = 2 ** 20;
 const GIB = 2 ** 30;
+/** Of a last digit: what would be written as 1,024.0 of a unit is 1 of the next. */
+const HALF = 0.05;
 
 /** What is shown where nobody can know an amount. */
 export const UNKNOWN = 'unknown';
@@ -24,10 +26,10 @@ export function formatBytes(count: number | null, signed = false): string {
   if (size < KIB) {
     return `${sign}${size} B`;
   }
-  if (size < MIB) {
+  if (size < MIB - HALF * KIB) {
     return `${sign}${fixed(size / KIB, 1)} KiB`;
   }
-  if (size < GIB) {
+  if (size < GIB - HALF * MIB) {
     return `${sign}${fixed(size / MIB, 1)} MiB`;
   }
   return `${sign}${fixed(size / GIB, 2)} GiB`;
@@ -55,6 +57,9 @@ export function percent(part: number, whole: number): string {
     return '0%';
   }
   const share = (100 * part) / whole;
+  if (share < 0.05) {
+    return '<0.1%';
+  }
   return `${fixed(share, share < 10 ? 1 : 0)}%`;
 }
 

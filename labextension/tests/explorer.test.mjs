@@ -7,6 +7,7 @@ import { checkFigure, ForeignFigureError } from '../lib/explorer/figures.js';
 import { holdersAt, restAt, rowOf } from '../lib/explorer/moments.js';
 import { tiledAt } from '../lib/explorer/poolmap.js';
 import { byteTicks, countTicks } from '../lib/explorer/ticks.js';
+import { together } from '../lib/explorer/times.js';
 
 const KEYS = (
   'weights buffers gradients optimizer_state inputs activations output_gradients temporaries ' +
@@ -210,4 +211,39 @@ test('ticks are round, few, and inside', () => {
     [1, 2]
   );
   assert.deepEqual(countTicks(3, 3), []);
+});
+
+test('times are put back where they were taken from', () => {
+  const still = {
+    total: 9,
+    moments: { event: [0, 2] },
+    bands: [[0, 2, 1, -1]],
+    phases: [{ name: 0, first: 0 }],
+    steps: [[0, 7, 8]],
+    cells: [[3, 0, 2]],
+    history: [{ label: 'a' }]
+  };
+  const times = {
+    about: 'in 5 us',
+    by_event: true,
+    duration: 5,
+    t: [0, 4],
+    bands: [[1, 3]],
+    phases: [[1, 4]],
+    steps: [1],
+    cells: [[0, 5]],
+    history: [6]
+  };
+  assert.deepEqual(together(still, times), {
+    total: 9,
+    about: 'in 5 us',
+    by_event: true,
+    duration: 5000,
+    moments: { event: [0, 2], t: [0, 4000] },
+    bands: [[1000, 3000, 0, 2, 1, -1]],
+    phases: [{ name: 0, first: 0, t0: 1000, t1: 4000 }],
+    steps: [[0, 1000, 7, 8]],
+    cells: [[3, 0, 5000, 0, 2]],
+    history: [{ label: 'a', duration: 6000 }]
+  });
 });

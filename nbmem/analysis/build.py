@@ -79,6 +79,14 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
             active=int(followed.active.max()),
             requested=int(followed.requested.max()),
             process=books.peak_process(),
+            reserved_at=part(
+                "The moment of the most reserved bytes",
+                lambda: _moment(books, int(followed.reserved.argmax()), t0_ns),
+                None,
+            ),
+            process_at=part(
+                "The moment of the largest process", lambda: _moment_of_process(books, t0_ns), None
+            ),
         ),
         ledger_at_start=books.ledger(0),
         ledger_at_peak=at_peak,
@@ -148,6 +156,12 @@ def _moment(books: Books, position: int, t0_ns: int) -> Moment:
         step=span.step if span else None,
         line=stack_line(books, stack),
     )
+
+
+def _moment_of_process(books: Books, t0_ns: int) -> Moment | None:
+    """The event at which the process was largest; None where it was read larger between two."""
+    position = books.largest_process()
+    return None if position is None else _moment(books, position, t0_ns)
 
 
 def _phase_at(books: Books, position: int) -> Span | None:

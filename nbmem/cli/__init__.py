@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import nbmem
-from nbmem.cli import demo, diff, export, fit, gpus, layers, plan, replay, report, run
+from nbmem.cli import demo, diff, export, fit, gpus, layers, plan, replay, report, run, strip
 from nbmem.cli.base import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, say
 from nbmem.core.errors import NbmemError, NotWrittenError
 
@@ -27,6 +27,7 @@ COMMANDS: tuple[Command, ...] = (
     replay.COMMAND,
     diff.COMMAND,
     export.COMMAND,
+    strip.COMMAND,
     fit.COMMAND,
     plan.COMMAND,
     layers.COMMAND,

@@ -1,10 +1,11 @@
-"""`nbmem export FORMAT FILE OUT`: a saved session or a torch snapshot, for another program."""
+"""`nbmem export FORMAT FILE OUT`: a recording or a notebook, for another program."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from nbmem.cli.base import EXIT_OK, Command, add_max_size, say, writable
+from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -16,7 +17,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "format", metavar="FORMAT", help="html, json, csv, perfetto or snapshot (memory_viz)"
     )
     parser.add_argument(
-        "file", metavar="FILE", help="what `--save` wrote, or torch.cuda.memory._dump_snapshot()"
+        "file",
+        metavar="FILE",
+        help="what `--save` wrote, or torch.cuda.memory._dump_snapshot(); for html a notebook, too",
     )
     parser.add_argument("out", metavar="OUT", help="the file to write")
     add_max_size(parser)
@@ -25,6 +28,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read the file and write the other."""
+    if options.file.endswith(".ipynb"):
+        return _notebook(options)
     from nbmem import api
     from nbmem.views.exports import find_format
 
@@ -32,6 +37,32 @@ def run(options: argparse.Namespace) -> int:
     trace = api.open(options.file, max_size=options.max_size)
     trace.export(chosen.name, target, options.device)
     say(f"wrote {target}: {chosen.what}.")
+    return EXIT_OK
+
+
+def _notebook(options: argparse.Namespace) -> int:
+    """A saved notebook as a page in which its reports are alive."""
+    from nbmem.core.files.door import expanded
+    from nbmem.core.files.writing import write_text
+
+    if options.format != "html":
+        raise UsageError(f"A notebook is exported as html, not as {options.format}.")
+    source, target = expanded(options.file), writable(options.out, "OUT")
+    if not source.is_file():
+        raise UsageError(f"There is no notebook {options.file}.")
+    try:
+        from nbmem.views.exports.notebook import notebook_page
+    except ModuleNotFoundError as err:
+        raise UsageError(
+            f"A notebook's page is nbconvert's, and {err.name} is not installed: "
+            "pip install nbconvert."
+        ) from None
+    try:
+        page = notebook_page(source)
+    except Exception as err:
+        raise UsageError(f"nbconvert cannot read {options.file}: {err}") from err
+    write_text(target, page)
+    say(f"wrote {target}: the notebook as a page, its reports alive.")
     return EXIT_OK
 
 

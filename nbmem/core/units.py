@@ -10,12 +10,17 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
+_HALF = 0.05
+"""Of a last digit: what would be written as 1,024.0 of a unit is 1 of the next."""
 _UNITS = {"": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB, "K": KIB, "M": MIB, "G": GIB}
 _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def format_bytes(count: int | None, *, signed: bool = False) -> str:
     """Write a byte count with its unit: B, KiB, MiB or GiB (1024).
+
+    Every view writes every amount with this; labextension/src/format.ts does the same. So no two
+    places write one amount differently, and what is there is never written as 0.
 
     Args:
         count: Bytes; None means that nobody could know it.
@@ -27,9 +32,9 @@ def format_bytes(count: int | None, *, signed: bool = False) -> str:
     size = abs(count)
     if size < KIB:
         return f"{sign}{size} B"
-    if size < MIB:
-        return f"{sign}{size / KIB:.1f} KiB"
-    if size < GIB:
+    if size < MIB - _HALF * KIB:
+        return f"{sign}{size / KIB:,.1f} KiB"
+    if size < GIB - _HALF * MIB:
         return f"{sign}{size / MIB:,.1f} MiB"
     return f"{sign}{size / GIB:,.2f} GiB"
 

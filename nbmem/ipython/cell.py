@@ -127,6 +127,8 @@ class CellHooks:
                 self._failures.begin()
             if self.watcher is not None:
                 self.watcher.cell_begun(cell)
+            if cell.trace is not None:
+                self._tracer.users_time(begins=True)
         if held.came:
             self._interrupt.arm()
 
@@ -140,6 +142,8 @@ class CellHooks:
             cell = self._running.pop(threading.get_ident(), None)
             if cell is None:  # the cell that loaded the extension
                 return
+            if cell.trace is not None:
+                self._tracer.users_time(begins=False)
             with guest("finish this cell"):
                 exceeded = self._finish(cell, result)
                 if exceeded is not None and getattr(result, "success", False):

@@ -110,6 +110,15 @@ def show_bundle(
         display(bundle, raw=True, display_id=display_id, update=update)
 
 
-def no_report(trace: Trace, why: str | None) -> dict[str, str]:
-    """What stands where a report would; None: a message beside it has said why."""
-    return {"text/plain": why or f"{trace.name}: no report; the message beside it says why."}
+NEVER_RAN = "its code never ran."
+FAULT = "what could not be done is said on its standard error."
+
+
+def no_report(trace: Trace, why: str) -> dict[str, str]:
+    """What stands where a report would.
+
+    Args:
+        trace: The recording.
+        why: The reason, a sentence.
+    """
+    return {"text/plain": f"{trace.name}: no report: {why}"}

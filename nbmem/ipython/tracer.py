@@ -11,7 +11,15 @@ from nbmem.core.interrupts import held_back
 from nbmem.ipython.guest import guest, insist, say
 from nbmem.ipython.kept import KeptTraces
 from nbmem.ipython.later import Later
-from nbmem.ipython.showing import bundle_of, no_report, show, show_bundle, why_nothing
+from nbmem.ipython.showing import (
+    FAULT,
+    NEVER_RAN,
+    bundle_of,
+    no_report,
+    show,
+    show_bundle,
+    why_nothing,
+)
 
 if TYPE_CHECKING:
     from nbmem.api import Trace
@@ -122,6 +130,14 @@ class Tracer:
             say("this cell runs untraced.")
         return None
 
+    @staticmethod
+    def users_time(*, begins: bool) -> None:
+        """A traced cell's own code begins now, or has ended: the rest is nbmem's time."""
+        with guest("tell the cell's time from nbmem's"):
+            from nbmem.record.recording import users_time
+
+            users_time(begins=begins)
+
     def end(
         self, trace: Trace, options: CellOptions, error: BaseException | None
     ) -> MemoryPeakExceededError | None:
@@ -144,21 +160,23 @@ class Tracer:
         if options.save is not None:
             with guest("save the session"):
                 say(f"the session is in {trace.save(options.save)}.")
-        shown, exceeded, nothing = False, None, None
+        shown, exceeded, why = False, None, FAULT
         with guest("show the report"):
             nothing = why_nothing(trace, options.device)
             if nothing is None:
                 show(trace, widget=options.widget, display_id=None if place is None else place.id)
                 shown = True
+                if options.max_peak is not None:
+                    exceeded = _exceeded(trace, options.max_peak, options.device)
             elif place is None:
                 say(nothing)
-            if shown and options.max_peak is not None:
-                exceeded = _exceeded(trace, options.max_peak, options.device)
+            else:
+                why = nothing
         if shown and self.watcher is not None:
             with guest("tell the sidebar"):
                 self.watcher.reported(trace, options.device)
         if not shown and place is not None:
-            show_bundle(no_report(trace, nothing), display_id=place.id, update=True)
+            show_bundle(no_report(trace, why), display_id=place.id, update=True)
         if over or not shown or place is None or not self.later.possible:
             trace.look_no_more()
         else:
@@ -193,8 +211,7 @@ class Tracer:
         _, place = self._stop(trace, error)
         trace.look_no_more()
         if place is not None:
-            why = f"{trace.name}: no report; the cell did not run."
-            show_bundle(no_report(trace, why), display_id=place.id, update=True)
+            show_bundle(no_report(trace, NEVER_RAN), display_id=place.id, update=True)
 
     def _stop(self, trace: Trace, error: BaseException | None) -> tuple[bool, Output | None]:
         """Stop a trace; returns whether it was looked to the end, and what its report replaces."""

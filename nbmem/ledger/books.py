@@ -127,6 +127,17 @@ class Books:
         end = int(times[-1]) if last is not None else np.iinfo(np.int64).max
         return max(self._outside.highest_read(begin, end), int((reserved + context).max()))
 
+    def largest_process(self) -> int | None:
+        """The first position with the highest process figure; None if it was read elsewhere."""
+        if not self.process_known:
+            return None
+        positions = np.arange(self.events + 1)
+        reserved = self.followed.reserved[positions]
+        context, *_ = self._outside.at(self.times(positions), reserved)
+        position = int((reserved + context).argmax())
+        held = int(reserved[position] + context[position])
+        return position if held == self.peak_process() else None
+
     def times(self, positions: Ints) -> Ints:
         """When each position begins, nanoseconds since the epoch."""
         times = self.trace.events.t_ns

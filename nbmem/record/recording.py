@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.core.entry import entry, lost_sentence
@@ -188,3 +189,15 @@ def _text_of(error: BaseException | None) -> str | None:
         return error_text(error)
     except BaseException:  # noqa: BLE001 - the user's `__str__`, which may even exit
         return None if error is None else error_of(error)
+
+
+def users_time(*, begins: bool) -> None:
+    """Say when the code that is recorded begins or ends, where nbmem has more to do at that end.
+
+    Of one recording inside another the time is the outer one's.
+    """
+    if len(_running) == 1 and (recorder := _running[0].recorder) is not None:
+        if begins and recorder.began_ns is not None:
+            recorder.began_ns = time.time_ns()
+        elif not begins:
+            recorder.ended_ns = recorder.ended_ns or time.time_ns()

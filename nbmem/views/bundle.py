@@ -8,7 +8,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.faults import UNGUARDED, Faults
-from nbmem.views.explorer import output
+from nbmem.views.explorer import MIME
+from nbmem.views.explorer.thinned import saved_output
 from nbmem.views.history import render_history, render_history_html
 from nbmem.views.html import render_html
 from nbmem.views.oom import render_oom
@@ -45,15 +46,13 @@ def mimebundle(
     text = faults.part("The text", lambda: render_text(report, faults=faults), None)
     # Last, since it takes the others' notes along; its own stand in the others.
     told = replace(report, notes=(*report.notes, *faults.notes))
-    explorer = faults.part(
-        "The interactive view", lambda: output.explorer_output(told, cells), None
-    )
+    explorer = faults.part("The interactive view", lambda: saved_output(told, cells), None)
     bundle: dict[str, Any] = {}
     if text is not None:
         bundle[TEXT] = text_with(text, faults.notes)
     if html is not None:
         bundle[HTML] = html_with(html, faults.notes)
-    return bundle | ({output.MIME: explorer} if explorer else {})
+    return bundle | ({MIME: explorer} if explorer else {})
 
 
 def oom_bundle(ooms: Sequence[Autopsy]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The report as HTML: a fragment for a notebook's output, and a page that stands alone.
 
 The fragment has no script, no <style>, no <svg> and no address but data: an untrusted notebook
-keeps all of it, and it needs no network.
+keeps all of it, and it needs no network. Its tables are those of the text (block.py says why).
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 from nbmem.core.faults import UNGUARDED
 from nbmem.core.units import format_bytes
 from nbmem.ledger.plain import ledger_lines
-from nbmem.views import style, tables, wording
+from nbmem.views import style, wording
+from nbmem.views.block import block, marked
 from nbmem.views.charts.card import card_bar
 from nbmem.views.charts.timeline import timeline
 from nbmem.views.markup import Markup, element, escape, join, one_line
 from nbmem.views.oom import oom_ended
 from nbmem.views.oom_html import render_oom_html
+from nbmem.views.rows import ledger_rows
+from nbmem.views.text import holdings_table, ledger_table, phases_table
 from nbmem.views.tips_html import render_tips_html
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from nbmem.report import Report
     from nbmem.views.charts.picture import Picture
 
+_WIDTH = 100
+"""Characters in a line of the tables."""
 _PAGE_STYLE = """
 :root { color-scheme: light dark; }
 body { margin: 20px auto; max-width: 1260px; padding: 0 16px; background: #ffffff; color: #1b1f24;
@@ -51,35 +56,22 @@ def render_html(report: Report, faults: Faults = UNGUARDED) -> str:
         lambda: oom_ended(report),
         True,  # noqa: FBT003 - what stands instead
     )
-    return element(
-        "div",
+    parts = [
         *(ooms if ended else []),
         *part("The verdict", lambda: _headline(report)),
         *part("The error", lambda: _error(report)),
         *part("The tiles", lambda: [_tiles(report)]),
-        element(
-            "div",
-            element(
-                "div",
-                *part("The timeline", lambda: _picture(timeline(report))),
-                *part("The picture of the card", lambda: _picture(card_bar(report))),
-                style=style.PICTURES,
-            ),
-            element(
-                "div",
-                *(part("The table of the ledger", lambda: [tables.ledger(report)]))
-                or [_bare_ledger(report)],
-                style=style.TABLES,
-            ),
-            style=style.COLUMNS,
-        ),
+        *part("The timeline", lambda: _picture(timeline(report))),
+        *part("The picture of the card", lambda: _picture(card_bar(report))),
         *([] if ended else ooms),
         *part("The tips", lambda: _tips(report)),
-        *part("The phases", lambda: tables.phases(report)),
-        *part("The largest tensors", lambda: tables.holdings(report)),
+        *(part("The table of the ledger", lambda: [_ledger(report)]) or [_bare_ledger(report)]),
+        *part("The phases", lambda: _table(phases_table(report))),
+        *part("The largest tensors", lambda: _table(holdings_table(report, _WIDTH))),
         *part("The notes", lambda: _notes(wording.notes(report))),
-        style=style.BOX,
-    )
+    ]
+    # A notebook is compared line by line.
+    return element("div", join([Markup(f"\n{one}") for one in parts]), style=style.BOX)
 
 
 def render_page(report: Report) -> str:
@@ -87,11 +79,19 @@ def render_page(report: Report) -> str:
     return page(one_line(report.title) or "untitled", render_html(report))
 
 
-def page(title: str, fragment: str) -> str:
-    """A fragment as a whole document."""
+def page(title: str, fragment: str, *, policy: str | None = None) -> str:
+    """A fragment as a whole document.
+
+    Args:
+        title: Its title.
+        fragment: Its body.
+        policy: What the browser lets it do, a Content-Security-Policy; None for anything.
+    """
+    bound = {"http-equiv": "Content-Security-Policy", "content": policy}
     head = element(
         "head",
         element("meta", charset="utf-8"),
+        *([element("meta", **bound)] if policy else []),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"nbmem: {title}"),
         element("style", Markup(_PAGE_STYLE)),
@@ -109,9 +109,21 @@ def _headline(report: Report) -> list[Markup]:
     ]
 
 
+def _ledger(report: Report) -> Markup:
+    """The text's table, with the colours that the pictures have."""
+    head, *lines = ledger_table(report, _WIDTH).splitlines()
+    rows = ledger_rows(report)
+    return block(
+        [head, *(marked(row.category, line) for row, line in zip(rows, lines, strict=True))]
+    )
+
+
 def _bare_ledger(report: Report) -> Markup:
-    lines = ledger_lines(report.ledger_at_peak, report.ledger_at_end).splitlines()
-    return element("pre", join([escape(line) for line in lines], "\n"))
+    return block(ledger_lines(report.ledger_at_peak, report.ledger_at_end).splitlines())
+
+
+def _table(text: str) -> list[Markup]:
+    return [block(text.splitlines())] if text else []
 
 
 def _picture(picture: Picture | None) -> list[Markup]:

@@ -27,7 +27,7 @@ _MOST_ELSEWHERE = 5
 
 def oom_ended(report: Report) -> bool:
     """Whether an out-of-memory error ended the recording: it then stands above all else."""
-    return bool(report.ooms) and not report.ooms[0].caught
+    return report.ended_by_oom
 
 
 def title(autopsy: Autopsy) -> str:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.categories import PROCESS, Category
 from nbmem.core.units import format_bytes
 from nbmem.views import oom, style
-from nbmem.views.markup import Markup, element
-from nbmem.views.palette import swatch_style
+from nbmem.views.block import block, marked
+from nbmem.views.markup import Markup, element, join
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nbmem.core.categories import Category
     from nbmem.report import Autopsy, Finding
 
-_BAR = 150
 _BOX = (
     "border:1px solid #C8553D;border-left:5px solid #C8553D;border-radius:4px;"
     "padding:8px 12px;margin:0 0 12px 0"
@@ -52,64 +51,28 @@ def render_oom_html(ooms: Sequence[Autopsy]) -> Markup:
                 element("ul", *lines, style=style.NOTES),
             )
         )
-    return element("div", *parts, style=_BOX)
+    return element("div", join(parts, "\n"), style=_BOX)
 
 
 def _tables(autopsy: Autopsy) -> list[Markup]:
     tables = []
     if rows := oom.figures(autopsy):
-        body = [
-            element(
-                "tr",
-                element("th", name, scope="row", style=style.NAME),
-                element("td", format_bytes(count), title=f"{count:,} B", style=style.FIGURE),
-                title=what,
-            )
-            for name, count, what in rows
-        ]
-        tables.append(_table("At that moment", body))
+        tables.append(_table("At that moment", [(None, name, count) for name, count, _ in rows]))
     if held := oom.ledger(autopsy):
-        scale = max((count for category, count in held if category in PROCESS), default=1)
-        tables.append(_table("The card", [_category(*row, scale) for row in held]))
+        tables.append(_table("The card", [(one, one.label, count) for one, count in held]))
     if autopsy.holders:
-        largest = max(group.requested for group in autopsy.holders)
-        body = [
-            _bar_row(group.category, oom.holder(group), group.requested, largest)
-            for group in autopsy.holders
-        ]
-        tables.append(_table(oom.HOLDERS, body))
+        groups = [(one.category, oom.holder(one), one.requested) for one in autopsy.holders]
+        tables.append(_table(oom.HOLDERS, groups))
     return tables
 
 
-def _category(category: Category, count: int, scale: int) -> Markup:
-    return _bar_row(category, category.label, count, scale if category in PROCESS else 0)
-
-
-def _bar_row(category: Category | None, name: str, count: int, scale: int) -> Markup:
-    width = max(1, round(_BAR * count / scale)) if scale else 0
-    colour = swatch_style(Category.UNKNOWN if category is None else category)
-    bar = f"{style.BAR}width:{width}px;{colour}"
-    return element(
-        "tr",
-        element("td", format_bytes(count), title=f"{count:,} B", style=style.FIGURE),
-        element(
-            "th",
-            *([] if category is None else [element("span", style=style.SWATCH + colour)]),
-            name,
-            scope="row",
-            style=style.TEXT,
-        ),
-        element("td", *([element("span", style=bar)] if width else []), style=style.BAR_CELL),
-    )
-
-
-def _table(caption: str, body: list[Markup]) -> Markup:
-    return element(
-        "table",
-        element("caption", caption, style=style.CAPTION),
-        element("tbody", *body),
-        style=style.TABLE,
-    )
+def _table(head: str, rows: Sequence[tuple[Category | None, str, int | None]]) -> Markup:
+    width = max(len(format_bytes(count)) for _, _, count in rows)
+    lines = [
+        marked(category, f"  {format_bytes(count):>{width}}  {name}")
+        for category, name, count in rows
+    ]
+    return element("div", element("div", head, style=style.CAPTION), block(lines))
 
 
 def _remedies(autopsy: Autopsy) -> list[Markup]:

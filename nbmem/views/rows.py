@@ -1,4 +1,4 @@
-"""The tables that text and HTML share: a ledger whose figures add up, and shortened phases."""
+"""The tables that text and HTML share: the ledger with its sums, and shortened phases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.categories import ACTIVE, CARD, PROCESS, RESERVED, Category
 from nbmem.core.names import without_numbers
-from nbmem.core.units import MIB, format_bytes
+from nbmem.core.units import format_bytes
 from nbmem.views import wording
 
 if TYPE_CHECKING:
@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """Bytes, and the text that adds up with those beside it.
+    """Bytes of a line.
 
     Attributes:
         count: Bytes; None where nobody knows.
-        text: In MiB. Each differs from the exact figure by less than its last digit.
     """
 
     count: int | None
-    text: str
+
+    @property
+    def text(self) -> str:
+        """As it is written everywhere."""
+        return format_bytes(self.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +64,11 @@ _SUMS = (
 def ledger_rows(report: Report) -> list[LedgerRow]:
     """The ledger at the peak beside the one at the end; categories that are empty in both drop out.
 
-    The figures add up as they are written: each sum is rounded by itself, and what rounding the
-    parts leaves over goes to the parts that were cut most.
+    The bytes add up exactly; each figure is written as the same bytes are everywhere else.
     """
     peak, end = report.ledger_at_peak, report.ledger_at_end
     known = peak.process_known and end.process_known
-    digits = wording.digits_for(max(peak.reserved, end.reserved))
-    at_peak, at_end = _amounts(peak, digits), _amounts(end, digits)
+    at_peak, at_end = _amounts(peak), _amounts(end)
     rows: list[LedgerRow] = []
     before = 0
     for name, parts, what in _SUMS:
@@ -89,36 +90,14 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
     return rows
 
 
-def _amounts(ledger: Ledger, digits: int) -> dict[Category | str, Amount]:
-    unit = 10**digits
-    amounts: dict[Category | str, Amount] = {}
-    before, shares_before = 0, 0
+def _amounts(ledger: Ledger) -> dict[Category | str, Amount]:
+    amounts: dict[Category | str, Amount] = {
+        category: Amount(count=ledger[category]) for category in Category
+    }
     for name, parts, _ in _SUMS:
-        group = parts[before:]
-        count = sum(ledger[c] for c in parts)
-        share = round(count * unit / MIB)
-        shares = apportion([ledger[c] for c in group], share - shares_before, unit)
-        for category, part in zip(group, shares, strict=True):
-            text = f"{part / unit:,.{digits}f} MiB" if ledger[category] else "0 MiB"
-            amounts[category] = Amount(count=ledger[category], text=text)
         hidden = name == "process" and not ledger.process_known
-        amounts[name] = (
-            Amount(count=None, text="unknown")
-            if hidden
-            else Amount(count=count, text=f"{share / unit:,.{digits}f} MiB" if count else "0 MiB")
-        )
-        before, shares_before = len(parts), share
+        amounts[name] = Amount(count=None if hidden else sum(ledger[c] for c in parts))
     return amounts
-
-
-def apportion(parts: Sequence[int], total: int, unit: int) -> list[int]:
-    """Bytes as whole `1/unit` MiB that add up to `total`: the largest remainders are rounded up."""
-    shares = [part * unit // MIB for part in parts]
-    remainders = [part * unit % MIB for part in parts]
-    order = sorted(range(len(parts)), key=lambda i: -remainders[i])
-    for i in order[: max(0, total - sum(shares))]:
-        shares[i] += 1
-    return shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +125,9 @@ class Gap:
             return f"{self.groups} more left out"
         return f"steps {self.first} to {self.last} left out ({self.groups} of them)"
 
-    def peaks(self, digits: int) -> str:
+    def peaks(self) -> str:
         """How high they went."""
-        low, high = wording.in_mib(self.low, digits), wording.in_mib(self.high, digits)
+        low, high = format_bytes(self.low), format_bytes(self.high)
         return f"peak {high}" if low == high else f"peaks {low} to {high}"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.categories import PROCESS
 from nbmem.core.faults import UNGUARDED
-from nbmem.core.units import format_ms
+from nbmem.core.units import format_bytes, format_ms
 from nbmem.ledger.plain import ledger_lines
 from nbmem.views import wording
 from nbmem.views.markup import clipped, one_line
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MOST_HOLDINGS = 8
 _NARROWEST = 72
 _LONGEST_PHASE = 24
+_TIME = 8
+"""Characters of a time, always: a faster run must not move the other columns."""
 
 
 def render_text(report: Report, *, width: int = 100, faults: Faults = UNGUARDED) -> str:
@@ -43,13 +45,11 @@ def render_text(report: Report, *, width: int = 100, faults: Faults = UNGUARDED)
     parts = [
         ooms if ended else "",
         part("The verdict", lambda: _head(report, width), ""),
-        part("The table of the ledger", lambda: _ledger(report, width), "")
+        part("The table of the ledger", lambda: ledger_table(report, width), "")
         or ledger_lines(report.ledger_at_peak, report.ledger_at_end),
         part("The tips", lambda: render_tips(report.findings, width=width), ""),
-        part("The phases", lambda: _phases(report) if report.phases else "", ""),
-        part(
-            "The largest tensors", lambda: _holdings(report, width) if report.holdings else "", ""
-        ),
+        part("The phases", lambda: phases_table(report), ""),
+        part("The largest tensors", lambda: holdings_table(report, width), ""),
         "" if ended else ooms,
         part("The notes", lambda: _notes(report, width), ""),
     ]
@@ -80,7 +80,8 @@ def _head(report: Report, width: int) -> str:
     return "\n".join(lines)
 
 
-def _ledger(report: Report, width: int) -> str:
+def ledger_table(report: Report, width: int) -> str:
+    """Every category at the peak beside the end: a line of heads, then `ledger_rows` in order."""
     rows = ledger_rows(report)
     labels = max(len(row.label) for row in rows) + 2
     figures = max(len(row.peak.text) for row in rows), max(len(row.end.text) for row in rows)
@@ -123,20 +124,22 @@ def _bar(count: int, scale: int, width: int) -> str:
     return "#" * round(width * count / scale) or "."
 
 
-def _phases(report: Report) -> str:
+def phases_table(report: Report) -> str:
+    """What each phase found, peaked at and left; empty if there are none."""
+    if not report.phases:
+        return ""
     wanted = peak_row(report)
-    digits = wording.digits_for(max(row.peak_allocated for row in report.phases))
     table: list[tuple[str, ...]] = [("Phase", "step", "time", "took", "peak", "left", "reserved")]
     # Lines that stand apart from the columns: by the row of the table that they follow.
     marks: dict[int, str] = {}
     gaps: dict[int, str] = {}
     for row in shorten(report):
         if isinstance(row, Gap):
-            gaps[len(table)] = f"  ... {row.text}, {row.peaks(digits)} ..."
+            gaps[len(table)] = f"  ... {row.text}, {row.peaks()} ..."
             continue
         if row is wanted:
             marks[len(table)] = "  <- peak"
-        table.append(_phase(row, digits))
+        table.append(_phase(row))
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     lines: list[str] = []
     for index, (name, *figures) in enumerate(table):
@@ -149,19 +152,22 @@ def _phases(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _phase(row: PhaseRow, digits: int) -> tuple[str, ...]:
+def _phase(row: PhaseRow) -> tuple[str, ...]:
     return (
         "  " * row.depth + clipped(one_line(row.name), _LONGEST_PHASE),
         "" if row.step is None else str(row.step),
-        format_ms(row.t1_ns - row.t0_ns),
-        wording.in_mib(row.allocated - row.allocated_before, digits, signed=True),
-        wording.in_mib(row.peak_allocated, digits),
-        wording.in_mib(row.allocated, digits),
-        wording.in_mib(row.reserved, digits),
+        f"{format_ms(row.t1_ns - row.t0_ns):>{_TIME}}",
+        format_bytes(row.allocated - row.allocated_before, signed=True),
+        format_bytes(row.peak_allocated),
+        format_bytes(row.allocated),
+        format_bytes(row.reserved),
     )
 
 
-def _holdings(report: Report, width: int) -> str:
+def holdings_table(report: Report, width: int) -> str:
+    """The largest live allocations at the peak, folded; empty if there are none."""
+    if not report.holdings:
+        return ""
     shown = alike(report.holdings)[:MOST_HOLDINGS]
     size = max(len(row.size()) for row in shown)
     kind = max(len(row.held.category.label) for row in shown)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import LABELS, MEANINGS, Category
-from nbmem.core.units import MIB, format_bytes, format_ms
+from nbmem.core.units import format_bytes, format_ms
 from nbmem.views.markup import one_line
 
 if TYPE_CHECKING:
@@ -38,23 +38,13 @@ def card(device: DeviceInfo) -> str:
     return one_line(device.name) + (f" ({', '.join(facts)})" if facts else "")
 
 
-def digits_for(largest: int) -> int:
-    """Decimals of a MiB that show something of every amount in a table up to `largest` bytes."""
-    return 1 if largest >= 100 * MIB else 3
-
-
-def in_mib(count: int, digits: int, *, signed: bool = False) -> str:
-    """An amount in MiB whatever its size, since a column compares only in one unit."""
-    if not count:
-        return "0 MiB"
-    return f"{count / MIB:{'+' if signed else ''},.{digits}f} MiB"
-
-
 def percent(part: int, whole: int) -> str:
     """A share: one decimal below ten percent."""
     if part <= 0 or whole <= 0:
         return "0%"
     share = 100 * part / whole
+    if share < 0.05:
+        return "<0.1%"
     return f"{share:.1f}%" if share < 10 else f"{share:.0f}%"
 
 
@@ -79,17 +69,33 @@ def source(moment: Moment) -> str:
 
 def verdict(report: Report) -> str:
     """The one sentence that a person needs; `source` adds the line."""
-    peak = report.peak
+    peak, ledger = report.peak, report.ledger_at_peak
     process = (
-        "process unknown," if peak.process is None else f"{format_bytes(peak.process)} process"
+        "process unknown," if ledger.process is None else f"{format_bytes(ledger.process)} process"
     )
     figures = (
-        f"{format_bytes(peak.allocated)} allocated, {format_bytes(peak.reserved)} reserved, "
+        f"{format_bytes(peak.allocated)} allocated, {format_bytes(ledger.reserved)} reserved, "
         f"{process} of {format_bytes(report.device.total_bytes)}"
     )
     if report.events == 0:
         return f"No allocation recorded: {figures}, throughout"
-    return f"Peak {figures}{where(peak.at)}"
+    beyond = higher(report)
+    return f"Peak {figures}{where(peak.at)}" + (f"; {beyond}" if beyond else "")
+
+
+def higher(report: Report) -> str:
+    """What was higher at another moment than at the peak of allocated, and where; else empty."""
+    peak, ledger = report.peak, report.ledger_at_peak
+    found: dict[str, list[str]] = {}
+    for name, count, then, at in (
+        ("reserved", peak.reserved, ledger.reserved, peak.reserved_at),
+        ("process", peak.process, ledger.process, peak.process_at),
+    ):
+        if count is not None and then is not None and format_bytes(count) != format_bytes(then):
+            place = where(at) if at is not None else ""
+            found.setdefault(place, []).append(f"{format_bytes(count)} {name}")
+    parts = [f"{' and '.join(figures)}{place}" for place, figures in found.items()]
+    return f"at most {', '.join(parts)}" if parts else ""
 
 
 def recording(report: Report) -> str:

@@ -21,7 +21,8 @@ import nbmem.api as nbmem
 from nbmem.analysis import build_report
 from nbmem.core.history import CellDelta
 from nbmem.ledger.plain import counter_lines, ledger_lines
-from nbmem.views import bundle, tables
+from nbmem.views import bundle
+from nbmem.views.html import _ledger
 from tests.faults.injector import Fault, Target, functions
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def healthy(name: str) -> Healthy:
     return Healthy(
         session=session,
         block=next(part for part in parts if part.startswith("Ledger ")),
-        table=str(tables.ledger(report)),
+        table=str(_ledger(report)),
         plain=ledger_lines(report.ledger_at_peak, report.ledger_at_end),
         counters=counter_lines(session.devices[0]),
         ooms=report.ooms,

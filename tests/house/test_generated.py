@@ -29,4 +29,4 @@ def test_the_explorers_pictures_are_what_bokeh_makes_of_them():
         pytest.skip("another Bokeh writes other defaults; the file is written with 3.9's")
     tool = tool_of("figures")
     fresh = tool.unversioned(tool.TARGET.read_text()) == tool.unversioned(tool.written())
-    assert fresh, "run `python3 tools/figures.py` to write nbmem/views/explorer/figures.json"
+    assert fresh, "run `python3 tools/figures.py` to write labextension/src/explorer/figures.json"

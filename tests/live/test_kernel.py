@@ -232,13 +232,13 @@ def test_a_traced_cell_that_used_no_card_leaves_no_line_that_says_it_runs(kernel
     kernel.run("kept = None")
     ran = kernel.run("%%memtrace nothing\n1 +")
     assert [report["text/plain"] for report in reports(ran)] == [
-        "nothing: no report; the cell did not run."
+        "nothing: no report: its code never ran."
     ]
     tracer = "from nbmem.ipython import tracer"
     kernel.run(f"{tracer}\nasked, tracer.why_nothing = tracer.why_nothing, lambda *_: 'No card.'")
     ran = kernel.run("%%memtrace nothing\nno_such_name")
     kernel.run("tracer.why_nothing = asked")
-    assert [report["text/plain"] for report in reports(ran)] == ["No card."]
+    assert [r["text/plain"] for r in reports(ran)] == ["nothing: no report: No card."]
     assert not ran.outputs("stream")
 
 

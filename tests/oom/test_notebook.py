@@ -64,6 +64,8 @@ def test_after_free_traceback_the_memory_is_what_it_was_before_the_cell(run):
         kept = allocated() - before
         assert kept > 10 << 30
         assert f"The failure keeps {kept / (1 << 30):.2f} GiB alive" in after
+        assert "Ended by" not in after, "the explanation stands beside the report"
+        assert "nothing in this recording" not in run("%nbmem tips")[0]
         del error
         run("%nbmem free traceback")
         assert allocated() == before

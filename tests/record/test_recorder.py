@@ -16,6 +16,7 @@ from nbmem.core.categories import Category  # noqa: E402
 from nbmem.probes.history import HistoryProbe  # noqa: E402
 from nbmem.probes.saved import why_unreadable  # noqa: E402
 from nbmem.probes.training import TrainingHooks  # noqa: E402
+from nbmem.record.recording import users_time  # noqa: E402
 
 C = Category
 
@@ -507,3 +508,29 @@ def test_what_nbmem_takes_is_not_in_the_users_time(monkeypatch):
     assert [span.t1_ns - span.t0_ns for span in (cell, load)] == [10**9, 10**9]
     assert t.report().duration_ns == 10**9
     assert t.report().timeline.t_ns.max() <= 10**9
+
+
+def test_what_a_notebook_does_at_both_ends_is_not_the_cells_time(monkeypatch):
+    now = [10**18]
+    monkeypatch.setattr("time.time_ns", lambda: now[0])
+    monkeypatch.setattr("nbmem.virtual.history._CLOCK", (lambda: now[0],))
+    t = nbmem.trace("t", namespace={}).start()
+    now[0] += 10**9  # the line under the cell, the sidebar
+    users_time(begins=True)
+    kept = torch.ones(1, device="cuda")
+    now[0] += 10**9
+    users_time(begins=False)
+    now[0] += 10**9  # the history's line
+    t.stop()
+    assert kept.is_cuda
+    assert t.report().duration_ns == 10**9
+    assert [span.t1_ns - span.t0_ns for span in t.session.spans] == [10**9, 10**9]
+
+
+def test_a_trace_inside_another_leaves_the_outer_ones_time_alone():
+    with nbmem.trace("outer", namespace={}) as outer, nbmem.trace("inner"):
+        began = outer._recording.recorder.began_ns
+        users_time(begins=True)
+        users_time(begins=False)
+        assert outer._recording.recorder.began_ns == began
+        assert outer._recording.recorder.ended_ns is None

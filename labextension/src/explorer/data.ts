@@ -1,9 +1,13 @@
 /** The explorer's data, as nbmem/views/explorer/data.py writes it, unpacked and checked. */
 
+import FIGURES from './figures.json' with { type: 'json' };
 import { mapOf, type IPoolMap, type IWrittenPool } from './poolmap.js';
+import { together } from './times.js';
 
 /** Raised on the Python side when an older front end could no longer draw it. */
-export const VERSION = 1;
+export const VERSION = 2;
+/** The oldest that is read: with its times among the data, and figures that are passed over. */
+const OLDEST = 1;
 /** Bytes of JSON that are unpacked at most: a saved notebook may hold anything. */
 const MOST_BYTES = 32 * 2 ** 20;
 
@@ -107,6 +111,7 @@ export interface IData {
   tips: ITip[];
   history: ICellRow[];
   texts: string[];
+  /** Name and document of each picture: nbmem's own, whatever a saved notebook holds. */
   figures: [string, string][];
 }
 
@@ -123,7 +128,9 @@ export interface ICloseup {
 
 /** Unpack what stands in a notebook's output. */
 export async function unpack(output: unknown): Promise<IData> {
-  return decoded((await unpacked(output)) as IData);
+  const { times } = (output ?? {}) as { times?: unknown };
+  const data = await unpacked(output);
+  return decoded((times === undefined ? data : await joined(data, times)) as IData);
 }
 
 /** Unpack what a kernel tells. */
@@ -133,14 +140,27 @@ export async function unpackCloseup(data: IData, told: unknown): Promise<ICloseu
 
 async function unpacked(output: unknown): Promise<unknown> {
   const { version, data } = (output ?? {}) as { version?: unknown; data?: unknown };
-  if (version !== VERSION) {
+  if (typeof version !== 'number' || version < OLDEST || version > VERSION) {
     throw new DataError(
       `This report is of version ${String(version).slice(0, 20)} and this nbmem reads ${VERSION}: ` +
         'bring the kernel and JupyterLab to the same nbmem.'
     );
   }
+  return parsed(data);
+}
+
+async function joined(data: unknown, times: unknown): Promise<unknown> {
+  const told = await parsed(times);
+  return readable(() => together(data, told));
+}
+
+async function parsed(packed: unknown): Promise<unknown> {
+  return readable(async () => JSON.parse(await inflated(String(packed))));
+}
+
+async function readable(read: () => unknown): Promise<unknown> {
   try {
-    return JSON.parse(await inflated(String(data)));
+    return await read();
   } catch (error) {
     throw new DataError(`This report cannot be read: ${String(error).slice(0, 200)}`);
   }
@@ -191,6 +211,7 @@ export function decoded(raw: IData): IData {
     cells: raw.cells ?? [],
     pools: pool === undefined ? [] : [mapOf(pool, [...moments.event])],
     lives: livesOf(raw.lives ?? EMPTY),
+    figures: FIGURES as [string, string][],
     moments
   };
 }

@@ -23,6 +23,7 @@ EXPLAINED = (
     "No tips beside the explanation of the out-of-memory error: it says what would have sufficed, "
     "and `%nbmem report` shows it again."
 )
+FREED = "No tips beside the explanation of the out-of-memory error."
 OPTIONS = (
     Option("--all", None, "also those for a card that is nearly full"),
     Option("--record", None, "what was predicted, beside what `%nbmem free` brought"),
@@ -83,8 +84,12 @@ def _advice(notebook: Notebook, *, everything: bool) -> dict[str, str]:
 
 def _nothing(report: Report, others: Sequence[Finding]) -> str:
     """Why there is no tip, so that nothing else that nbmem says contradicts it."""
+    from nbmem.views.oom import aftermath
+
     if report.ooms and report.ooms[0].remedies:
         return EXPLAINED
+    if report.ooms and (left := aftermath(report.ooms[0])) is not None:
+        return f"{FREED} {left}"
     if others:
         largest = max(finding.high for finding in others)
         many = f"{len(others)} tips" if len(others) > 1 else "a tip"

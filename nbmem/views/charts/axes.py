@@ -1,4 +1,4 @@
-"""Round ticks for axes of bytes, of time and of counts."""
+"""Round ticks for axes of bytes and of counts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,12 @@ class Tick:
 
 
 _BYTE_UNITS = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
-_TIME_UNITS = ((60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"))
 
 
 def byte_ticks(top: int, *, most: int = 5) -> list[Tick]:
     """Ticks from 0 that do not exceed `top` bytes."""
     size, unit = next((u for u in _BYTE_UNITS if top >= u[0]), _BYTE_UNITS[-1])
     return _ticks(top, size, unit, most)
-
-
-def time_ticks(top_ns: int, *, most: int = 7) -> list[Tick]:
-    """Ticks from 0 that do not exceed `top_ns` nanoseconds."""
-    size, unit = next((u for u in _TIME_UNITS if top_ns >= u[0]), _TIME_UNITS[-1])
-    return _ticks(top_ns, size, unit, most)
 
 
 def count_ticks(top: int, *, most: int = 6) -> list[Tick]:

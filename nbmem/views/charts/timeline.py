@@ -1,4 +1,8 @@
-"""The timeline: stacked categories over time, the reserved line above, the peak marked."""
+"""The timeline: stacked categories over the run, the reserved line above, the peak marked.
+
+It counts allocator events, not time: a slow stretch hides nothing, and two runs of one cell have
+the same picture. The explorer shows either.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.categories import ACTIVE, Category
-from nbmem.core.units import format_bytes, format_ms
+from nbmem.core.units import format_bytes
 from nbmem.views import wording
 from nbmem.views.charts import axes, bands
 from nbmem.views.charts.picture import Picture, box, fill, label, picture, rule, text_width
@@ -36,22 +40,22 @@ class _Scale:
     """Where a moment and an amount lie in the picture.
 
     Attributes:
-        by_event: Whether x counts allocator events and not time.
-        end: The last moment or event.
+        end: The last event.
         top: The bytes at the upper edge.
-        moments: The timeline, for events at times between its moments.
+        moments: The timeline, for the events at which a phase begins and ends.
     """
 
-    by_event: bool
     end: int
     top: int
     moments: Timeline
 
-    def x(self, t_ns: float) -> float:
-        at = t_ns
-        if self.by_event:
-            at = float(np.interp(t_ns, self.moments.t_ns, self.moments.event))
-        return LEFT + _COLUMNS * min(max(at / max(self.end, 1), 0), 1)
+    def x(self, event: float) -> float:
+        return LEFT + _COLUMNS * min(max(event / max(self.end, 1), 0), 1)
+
+    def x_of_time(self, t_ns: float) -> float:
+        """Where the first moment from then on lies: a whole event, whatever the clock said."""
+        row = int(np.searchsorted(self.moments.t_ns, t_ns))
+        return self.x(int(self.moments.event[min(row, len(self.moments.event) - 1)]))
 
     def y(self, count: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * count / self.top
@@ -65,27 +69,23 @@ def timeline(report: Report) -> Picture | None:
     limit = _limit(report)
     highest = int(max(moments.reserved.max(), moments.held[:, list(ACTIVE)].sum(axis=1).max(), 1))
     near = limit is not None and highest >= _NEAR * limit
-    by_event = bands.time_hides_steps(moments)
-    end = moments.event[-1] if by_event else max(moments.t_ns[-1], report.duration_ns)
     scale = _Scale(
-        by_event=by_event,
-        end=int(end * 1.012),  # room to see what held after the last event
+        end=int(moments.event[-1] * 1.012) + 1,  # room to see what held after the last event
         top=int(max(highest, limit or 0) * 1.1) if near else int(highest * 1.16),
         moments=moments,
     )
-    at = moments.event if by_event else moments.t_ns
-    rows = _rows_by_column(at * _COLUMNS // max(scale.end, 1), moments)
+    rows = _rows_by_column(moments.event * _COLUMNS // max(scale.end, 1), moments)
     held, reserved = moments.held[rows], moments.reserved[rows]
     shown = [c for c in ACTIVE if held[:, c].any()]
     cached = bool((reserved > held[:, list(ACTIVE)].sum(axis=1)).any())
-    top = BOTTOM + (58 if by_event else 44)
+    top = BOTTOM + 58
     pixel = scale.top / (BOTTOM - TOP)
     seen = [c for c in shown if held[:, c].max() >= pixel / 2]
     legend, height = _legend(seen, report, cached=cached, top=top)
     parts = [
         *_grid(scale),
         *_areas(held, reserved, shown, scale),
-        *bands.strips(moments.bands, scale.x, top=8, bottom=BOTTOM),
+        *bands.strips(moments.bands, scale.x_of_time, top=8, bottom=BOTTOM),
         *_lines(reserved, limit if near else None, scale),
         *_peak(report, scale),
         *legend,
@@ -155,15 +155,14 @@ def _grid(scale: _Scale) -> list[Markup]:
         y = scale.y(tick.at)
         parts.append(rule(LEFT, y, RIGHT, y, stroke=INK, stroke_opacity="0.3"))
         parts.append(label(LEFT - 8, y + 4, tick.text, anchor="end"))
-    ticks = axes.count_ticks(scale.end) if scale.by_event else axes.time_ticks(scale.end)
-    for tick in ticks:
+    for tick in axes.count_ticks(scale.end):
         x = LEFT + _COLUMNS * tick.at / max(scale.end, 1)
         anchor = "end" if x > RIGHT - 24 else "middle"
         parts.append(rule(x, BOTTOM, x, BOTTOM + 5, stroke=INK))
         parts.append(label(min(x, RIGHT), BOTTOM + 19, tick.text, anchor=anchor))
-    if scale.by_event:
-        why = "allocator events, not time: a slow stretch would hide the others"
-        parts.append(label((LEFT + RIGHT) / 2, BOTTOM + 36, why, anchor="middle", size=12))
+    parts.append(
+        label((LEFT + RIGHT) / 2, BOTTOM + 36, "allocator events", anchor="middle", size=12)
+    )
     return parts
 
 
@@ -187,7 +186,7 @@ def _lines(reserved: Ints, limit: int | None, scale: _Scale) -> list[Markup]:
 
 
 def _peak(report: Report, scale: _Scale) -> list[Markup]:
-    x, y = scale.x(report.peak.at.t_ns), scale.y(report.peak.allocated)
+    x, y = scale.x(report.peak.at.event), scale.y(report.peak.allocated)
     text = f"peak {format_bytes(report.peak.allocated)}"
     width = text_width(text) + 16
     left = x - width - 10 if x > (LEFT + RIGHT) / 2 else x + 10
@@ -227,7 +226,7 @@ def _alt(report: Report) -> str:
     largest = sorted(ACTIVE, key=lambda c: -ledger[c])[:3]
     held = ", ".join(f"{c.label} {format_bytes(ledger[c])}" for c in largest if ledger[c])
     return (
-        f"Memory over {format_ms(report.duration_ns)}: allocated rises from "
+        f"Memory over {moments.event[-1]:,} allocator events: allocated rises from "
         f"{format_bytes(report.ledger_at_start.allocated)} to a peak of "
         f"{format_bytes(peak.allocated)}{wording.where(peak.at)}, and ends at "
         f"{format_bytes(report.ledger_at_end.allocated)}; reserved reaches "

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nbmem.details import Closeup, Details, Life
     from nbmem.report import Finding, Report, Timeline
 
-VERSION = 1
+VERSION = 2
 """Raised when an older front end could no longer draw it."""
 MOST_CELLS = 200
 """Lines of the history that go with a report: the latest."""

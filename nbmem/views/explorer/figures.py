@@ -1,9 +1,9 @@
 """The explorer's pictures as Bokeh documents: glyphs and axes, without data.
 
 The front end fills the named sources and follows the page's colours, so a document is a few kB and
-the same for every report: tools/figures.py writes them once, into figures.json beside this. The
-front end refuses documents with anything else than the models used here
-(labextension/src/explorer/figures.ts), since a saved notebook is not to be trusted.
+the same for every report: tools/figures.py writes them once, into the front end
+(labextension/src/explorer/figures.json), and no report holds them. It draws nothing else than the
+models used here (labextension/src/explorer/figures.ts).
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The explorer in a notebook's output: data and figures, compressed, in a MIME type of nbmem's."""
+"""The explorer in a notebook's output: its data, compressed, in a MIME type of nbmem's."""
 
 from __future__ import annotations
 
 import base64
 import json
 import zlib
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from nbmem.views.explorer.data import VERSION, explorer_data
+from nbmem.views.explorer.times import apart
+from nbmem.views.mime import MIME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,28 +17,13 @@ if TYPE_CHECKING:
     from nbmem.core.history import CellDelta
     from nbmem.report import Report
 
-MIME = "application/vnd.nbmem.report+json"
+__all__ = ["MIME", "explorer_output", "packed", "unpacked"]
 
 
 def explorer_output(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any]:
-    """What goes into the output under `MIME`. The front end has the BokehJS that draws it."""
-    return {"version": VERSION, "data": packed(with_figures(explorer_data(report, cells)))}
-
-
-def with_figures(data: dict[str, Any]) -> dict[str, Any]:
-    """The data with the pictures that show it."""
-    return {**data, "figures": written_figures()}
-
-
-@cache
-def written_figures() -> tuple[tuple[str, str], ...]:
-    """Name and document of each picture, as tools/figures.py has written them.
-
-    They are the same for every report, and Bokeh, which makes them, takes most of a second to
-    import.
-    """
-    text = files("nbmem.views.explorer").joinpath("figures.json").read_text(encoding="utf-8")
-    return tuple((name, document) for name, document in json.loads(text))
+    """What goes into the output under `MIME`. The front end has the pictures and the BokehJS."""
+    still, times = apart(explorer_data(report, cells))
+    return {"version": VERSION, "data": packed(still), "times": packed(times)}
 
 
 def packed(data: dict[str, Any]) -> str:

@@ -1,18 +1,35 @@
-"""The report as an HTML page."""
+"""The report as an HTML page: the explorer in one file, without a network."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from nbmem.core.files.writing import write_text
-from nbmem.views.html import render_page
+from nbmem.views.explorer import explorer_output
+from nbmem.views.exports.living import living, player
+from nbmem.views.html import page, render_html
+from nbmem.views.markup import Markup, one_line
+from nbmem.views.oom_html import render_oom_html
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nbmem.report import Report
 
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+"""What the browser lets the page do: draw itself, and reach nobody."""
+
 
 def write(report: Report, path: Path) -> None:
     """Write it."""
-    write_text(path, render_page(report))
+    write_text(path, living_page(report))
+
+
+def living_page(report: Report) -> str:
+    """The page: why memory ran out, which is text, and the explorer."""
+    why = render_oom_html(report.ooms) if report.ooms else Markup("")
+    told = report.beside_its_ooms()
+    body = why + living(render_html(told), explorer_output(told)) + player()
+    return page(one_line(report.title) or "untitled", body, policy=_POLICY)

@@ -1,0 +1,46 @@
+/** The explorer in a page that stands alone: no kernel, no network; BokehJS is bundled with it. */
+
+// @ts-expect-error the minified module has no types
+import * as bundled from '@bokeh/bokehjs/build/js/bokeh.esm.min.js';
+
+import { Choice } from '../explorer/choice.js';
+import { unpack } from '../explorer/data.js';
+import { h } from '../explorer/dom.js';
+import { Explorer } from '../explorer/explorer.js';
+import type { IBokeh } from '../explorer/figures.js';
+
+/** Written by nbmem/views/exports/living.py: a picture with tables, then the data in a script. */
+const DATA = 'script[type="application/vnd.nbmem.report+json"]';
+
+function bokeh(): Promise<IBokeh> {
+  const { default: inner } = bundled as { default?: IBokeh };
+  return Promise.resolve(inner?.embed ? inner : (bundled as unknown as IBokeh));
+}
+
+/** Put the explorer where a still picture stands; what cannot be read leaves the picture there. */
+async function enliven(script: Element): Promise<void> {
+  const still = script.previousElementSibling as HTMLElement | null;
+  try {
+    const data = await unpack(JSON.parse(script.textContent ?? ''));
+    const choice = new Choice({ moment: data.peak.event, span: null, tensor: null });
+    const explorer = new Explorer(data, choice, { insert: null, run: null }, bokeh);
+    script.after(explorer.node, scope(data.events, data.moments.event.length - 1));
+    still?.remove();
+  } catch (error) {
+    const text = `This is a picture: ${(error as Error).message}`;
+    script.after(h('p', { class: 'nbx-mod-still' }, text));
+  }
+}
+
+/** How much of the recording the page has: without Python nobody can be asked for the rest. */
+function scope(events: number, known: number): HTMLElement {
+  const number = (count: number): string => count.toLocaleString('en-US');
+  const text =
+    known >= events
+      ? 'Every moment of the recording is in this page.'
+      : `${number(known)} of the recording's ${number(events)} moments are in this page, every peak ` +
+        'among them; for any other, open the recording itself (nbmem.open, then t.widget()).';
+  return h('p', { class: 'nbx-mod-still', style: 'font-size:12px;opacity:0.75' }, text);
+}
+
+document.querySelectorAll(DATA).forEach(script => void enliven(script));

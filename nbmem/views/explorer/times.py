@@ -1,0 +1,56 @@
+"""Times apart from what they are times of: two runs of a cell differ in them, and in little else.
+
+In a saved notebook each half is a text of its own, so a difference between two runs is as long as
+their times, and what a person or a tool compares is the other half.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+US = 1000
+"""Nanoseconds in a microsecond: what is written, and as fine as the explorer shows them."""
+
+
+def apart(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The explorer's data without its times, and the times, in whole microseconds.
+
+    `labextension/src/explorer/times.ts` puts them together again.
+    """
+    moments, phases, history = data["moments"], data["phases"], data["history"]
+    bands, steps, cells = data["bands"], data["steps"], data.get("cells", [])
+    times = {
+        "about": data["about"],
+        "by_event": data["by_event"],
+        "duration": data["duration"] // US,
+        "t": _steps(moments["t"]),
+        "bands": [[band[0] // US, band[1] // US] for band in bands],
+        "phases": [[row["t0"] // US, row["t1"] // US] for row in phases],
+        "steps": [row[1] // US for row in steps],
+        "cells": [[row[1] // US, row[2] // US] for row in cells],
+        "history": [row["duration"] // US for row in history],
+    }
+    still = {key: value for key, value in data.items() if key not in times}
+    still |= {
+        "moments": {key: value for key, value in moments.items() if key != "t"},
+        "bands": [band[2:] for band in bands],
+        "phases": [_without(row, "t0", "t1") for row in phases],
+        "steps": [[row[0], *row[2:]] for row in steps],
+        "cells": [[row[0], *row[3:]] for row in cells],
+        "history": [_without(row, "duration") for row in history],
+    }
+    return still, times
+
+
+def _without(row: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in keys}
+
+
+def _steps(steps_ns: list[int]) -> list[int]:
+    """Differences of nanoseconds as those of microseconds, without a sum of what was cut off."""
+    now, before, found = 0, 0, []
+    for step in steps_ns:
+        now += step
+        found.append(now // US - before)
+        before = now // US
+    return found

@@ -1,0 +1,69 @@
+"""What makes a page of reports alive: each report's data, and once a page what draws them.
+
+A page holds the still form of each report, its data behind it, and at its end BokehJS with the
+explorer, deflated. The script puts the explorer in the still form's place; where it cannot run (an
+old browser, a mail's preview) the picture with its tables stands. Nothing is fetched and nothing
+sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from nbmem.views.explorer import MIME
+from nbmem.views.markup import Markup, element
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NOT_BUILT = (
+    "This page is a picture: the nbmem that wrote it was installed without its compiled explorer "
+    "(npm ci && npm run build in labextension/)."
+)
+_NOTICE = (
+    "<!-- BokehJS: Copyright (c) Anaconda, Inc., and Bokeh Contributors. BSD 3-Clause License. -->"
+)
+_LOADER = """
+(async () => {
+  const packed = document.getElementById('nbmem-explorer').textContent;
+  const bytes = Uint8Array.from(atob(packed), c => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
+  const script = document.createElement('script');
+  script.textContent = await new Response(stream).text();
+  document.body.append(script);
+})();
+"""
+
+
+def living(still: str, output: Mapping[str, Any]) -> Markup:
+    """A report that comes alive in a page with `player`.
+
+    Args:
+        still: Its still form, HTML.
+        output: What stands under `MIME` in a notebook's output. It may be anybody's: as JSON
+            without a `<` it cannot end the script that it stands in.
+    """
+    data = json.dumps(output, separators=(",", ":")).replace("<", "\\u003c")
+    return Markup(
+        element("div", Markup(still)) + f'<script type="{MIME}">{data}</script>'  # in this order
+    )
+
+
+@cache
+def player() -> Markup:
+    """What a page of living reports ends with; a sentence where nbmem was not built whole."""
+    folder = files("nbmem.views.widget").joinpath("static")
+    script, style = folder.joinpath("page.js"), folder.joinpath("explorer.css")
+    if not (script.is_file() and style.is_file()):
+        return element("p", NOT_BUILT)
+    packed = base64.b64encode(zlib.compress(script.read_bytes(), 9)).decode()
+    return Markup(
+        f"<style>{style.read_text(encoding='utf-8')}</style>\n{_NOTICE}\n"
+        f'<script type="text/plain" id="nbmem-explorer">{packed}</script>\n'
+        f"<script>{_LOADER}</script>\n"
+    )

@@ -1,0 +1,73 @@
+"""nbconvert's page with the explorer alive in it: `jupyter nbconvert --to nbmem FILE.ipynb`."""
+
+from __future__ import annotations
+
+import copy
+import re
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from nbconvert.exporters import HTMLExporter
+
+from nbmem.views.explorer import MIME
+from nbmem.views.exports.living import living, player
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HTML = "text/html"
+
+
+class MemoryHTMLExporter(HTMLExporter):  # type: ignore[misc]  # whose types mypy is not told
+    """nbconvert's own page, and in it what a saved notebook must not carry: the explorer's code.
+
+    It stands once in the page, however many reports there are, and not at all where there is none.
+    What nbconvert has its pages fetch for widgets and formulas is fetched where there are any.
+    """
+
+    export_from_notebook = "HTML (live GPU memory)"
+    """What JupyterLab calls it under File, Save and Export Notebook As."""
+
+    def from_notebook_node(
+        self, nb: Any, resources: dict[str, Any] | None = None, **options: Any
+    ) -> tuple[str, dict[str, Any]]:
+        """Convert a notebook; it is left as it is."""
+        nb = copy.deepcopy(nb)
+        reports = [data for data in _outputs(nb) if MIME in data]
+        for data in reports:
+            data[HTML] = living(_text(data.get(HTML, "")), data.pop(MIME))
+        page, resources = super().from_notebook_node(nb, resources, **options)
+        if reports:
+            head, body, tail = page.rpartition("</body>")
+            page = f"{head}{player()}{body}{tail}" if body else f"{page}{player()}"
+        if "widgets" not in nb.metadata:
+            page = _unfetched(page, self.require_js_url)
+        if not any("$" in _text(c.source) or "\\" in _text(c.source) for c in _prose(nb)):
+            page = _unfetched(page, self.mathjax_url)
+        return page, resources
+
+
+def notebook_page(path: Path) -> str:
+    """The page of a notebook's file."""
+    page, _ = MemoryHTMLExporter().from_filename(str(path))
+    return str(page)
+
+
+def _outputs(nb: Any) -> list[Any]:
+    return [
+        output.data for cell in nb.cells for output in cell.get("outputs", ()) if "data" in output
+    ]
+
+
+def _prose(nb: Any) -> list[Any]:
+    return [cell for cell in nb.cells if cell.cell_type == "markdown"]
+
+
+def _unfetched(page: str, url: str) -> str:
+    """The page without the script that it would fetch from there."""
+    return re.sub(rf'<script src="{re.escape(escape(url))}">\s*</script>', "", page)
+
+
+def _text(lines: str | list[str]) -> str:
+    """A text as a notebook may hold it: whole, or in lines."""
+    return lines if isinstance(lines, str) else "".join(lines)
