@@ -254,8 +254,12 @@ def _torch_is_there() -> bool:
 
 
 def _is_ours(raw_cell: str) -> bool:
-    """Whether a cell only asks nbmem something: it would be noise in the history."""
-    return raw_cell.lstrip().startswith("%nbmem") and "\n" not in raw_cell.strip()
+    """Whether a cell only asks nbmem something: it would be noise in the history.
+
+    What stands below `%%nbmem` is estimated elsewhere and does not run here.
+    """
+    text = raw_cell.strip()
+    return text.startswith("%%nbmem") or (text.startswith("%nbmem") and "\n" not in text)
 
 
 def _first_line(raw_cell: str) -> str:
