@@ -148,18 +148,23 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One row of a plan: the program under a remedy, as it really ran on the virtual card.
+    """One row of a plan: the program under a remedy, as it ran on the virtual card or is foreseen.
 
     Attributes:
         key: The remedy's key, or two joined by `+`; `as it is` for the program itself.
         title: What is done.
         price: What it costs, in words.
         code: The lines to paste.
-        probe: Its run; None where the remedy could not be applied.
+        probe: Its run; None where it was not run.
         saved: Allocated bytes less than as it is.
         saved_reserved: Reserved bytes less than as it is.
         largest: Largest value of the variable with which it fits, or None.
         why_not: Why it could not be applied, or None.
+        foreseen: Bytes of the process, from the ledger of the program as it is; None where nothing
+            is known of it. With a run it is what was foreseen.
+        cheapest: Whether it is the cheapest that makes the program fit.
+        diff: What changes in the program's source, as a unified diff without a head; empty where it
+            is not known where the lines belong.
     """
 
     key: str
@@ -171,6 +176,9 @@ class Option:
     saved_reserved: int = 0
     largest: int | None = None
     why_not: str | None = None
+    foreseen: int | None = None
+    cheapest: bool = False
+    diff: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +191,8 @@ class Plan:
         target: Bytes of the process that are wanted; the card less its margin by default.
         variable: The batch variable that `largest` is about, or None.
         value: What it is in the program.
-        options: The program as it is, then the remedies by what they save, then those not applied.
+        options: The program as it is, then the remedies by what they save, then those foreseen and
+            not run, then those not applied.
         sentences: The verdict and what to know about it.
     """
 

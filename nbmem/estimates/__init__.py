@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates import by_layer, fitting, planning, programs
-from nbmem.estimates.answered import FitAnswer, LayersAnswer, PlanAnswer, shown
+from nbmem.estimates.answered import Answer, FitAnswer, LayersAnswer, PlanAnswer, shown
 from nbmem.estimates.apart import Apart
 from nbmem.estimates.cards import card_for
 from nbmem.estimates.probing import Request, record
@@ -55,6 +55,7 @@ def fit(  # noqa: PLR0913 - the question's parts
     margin: float = fitting.MARGIN,
     remedies: tuple[str, ...] = (),
     tell: Callable[[str], None] = silent,
+    show: Callable[[FitAnswer, str], None] | None = None,
 ) -> FitAnswer:
     """The largest value that fits: of a function's argument, or of a program's variable.
 
@@ -68,6 +69,7 @@ def fit(  # noqa: PLR0913 - the question's parts
         margin: Part of the card to keep free.
         remedies: Keys of remedies (`nbmem.estimates.remedies`) under which it runs.
         tell: Hears a line about every run.
+        show: Is given the answer as far as it is known after each run, and what is left to do.
 
     Raises:
         NbmemError: The program cannot be copied or does not run, or there is no such card.
@@ -89,8 +91,16 @@ def fit(  # noqa: PLR0913 - the question's parts
             variable=variable,
             remedies=remedies,
             tell=tell,
+            show=_partial(FitAnswer, show),
         )
     return shown(FitAnswer, answer)
+
+
+def _partial(
+    kind: type[Answer], show: Callable[[Answer, str], None] | None
+) -> Callable[[Any, str], None]:
+    """What hears an answer that is not yet whole, as one that shows itself."""
+    return lambda answer, left: None if show is None else show(shown(kind, answer), left)
 
 
 def _parameter(function: Callable[..., Any]) -> str:
@@ -110,9 +120,13 @@ def plan(  # noqa: PLR0913 - the question's parts
     batch: int | None = None,
     target: int | None = None,
     margin: float = fitting.MARGIN,
+    every: bool = False,
     tell: Callable[[str], None] = silent,
+    show: Callable[[PlanAnswer, str], None] | None = None,
 ) -> PlanAnswer:
-    """A program under every known remedy, each really run on the virtual card.
+    """A program under the remedies that may make it fit, each really run on the virtual card.
+
+    The cheapest that suffices is certain: what was not run is dearer, or cannot suffice.
 
     Args:
         program: A function (called with the batch size if one is given, else with nothing), or
@@ -121,7 +135,9 @@ def plan(  # noqa: PLR0913 - the question's parts
         batch: The batch size of a function; None if it takes none.
         target: Bytes of the process that are wanted; None for the card less the margin.
         margin: Part of the card to keep free.
+        every: Run it under every remedy, and under pairs of the best, whatever they can change.
         tell: Hears a line about every run.
+        show: Is given the answer as far as it is known after each run, and what is left to do.
 
     Raises:
         NbmemError: The program cannot be copied or does not run, or there is no such card.
@@ -139,7 +155,9 @@ def plan(  # noqa: PLR0913 - the question's parts
             margin=margin,
             target=target,
             variable=variable,
+            every=every,
             tell=tell,
+            show=_partial(PlanAnswer, show),
         )
     return shown(PlanAnswer, answer)
 

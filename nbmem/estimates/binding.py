@@ -111,6 +111,21 @@ def compiled(source: str, file: str, binding: Binding | None, value: int | None)
     return compile(ast.fix_missing_locations(tree), file, "exec")
 
 
+def written(source: str, binding: Binding, value: int) -> str | None:
+    """The source with another number where it writes the variable's; None where it writes none."""
+    target = places.target(binding.name)
+    tree = ast.parse(source)
+    found = _written(tree, target) or places.keywords(tree, target)
+    if len(found) != 1 or found[0].now is None:
+        return None
+    now, lines = found[0].now, source.splitlines()
+    line = lines[now.lineno - 1]
+    if now.end_lineno != now.lineno or not line.isascii():  # columns are counted in bytes
+        return None
+    lines[now.lineno - 1] = f"{line[: now.col_offset]}{value}{line[now.end_col_offset :]}"
+    return "\n".join(lines) + "\n"
+
+
 def put(namespace: MutableMapping[str, Any], name: str, value: int) -> None:
     """Give a variable of the notebook another value, in a copy."""
     target = places.target(name)

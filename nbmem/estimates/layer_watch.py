@@ -90,7 +90,10 @@ def train(watch: Watch, model: Any, given: Any) -> None:
             return
         torch.autograd.backward([t.float().sum() for t in losses])
     both = _flops(counter, model)
-    watch.backward_flops = {name: n - watch.forward_flops.get(name, 0) for name, n in both.items()}
+    # torch's counter takes a layer that gives its input out (a dropout of 0) for one that is still
+    # in its backward: what computes nothing forward computes nothing backward.
+    ahead = watch.forward_flops
+    watch.backward_flops = {name: n - ahead[name] for name, n in both.items() if ahead.get(name)}
 
 
 def _flops(counter: Any, model: Any) -> dict[str, int]:

@@ -59,6 +59,10 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         "--batch", metavar="NAME", help="the variable that is the batch; the default is one of "
         + ", ".join(BATCHES[:3])
     )  # fmt: skip
+    parser.add_argument(
+        "--all", action="store_true", dest="every", help="run every remedy, and pairs of the best, "
+        "also those that cannot change the answer"
+    )  # fmt: skip
 
 
 def add_layers(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +89,12 @@ def search(options: argparse.Namespace) -> dict[str, Any]:
 def planned(options: argparse.Namespace) -> dict[str, Any]:
     """The options of a plan as `nbmem.plan` takes them."""
     target = None if options.target is None else parse_bytes(options.target)
-    return {"gpu": options.gpu, "margin": margin(options), "target": target}
+    return {
+        "gpu": options.gpu,
+        "margin": margin(options),
+        "target": target,
+        "every": options.every,
+    }
 
 
 def margin(options: argparse.Namespace) -> float:

@@ -1,137 +1,35 @@
-"""What would make it fit: a program under every known remedy, each really run."""
+"""What would make it fit: a program under the remedies that may change the answer, each run.
+
+The first run is of the program as it is; its ledger foresees what each remedy would leave, and
+whether it can suffice at all. Runs then go to the likely ones, until the cheapest that suffices is
+known for certain. Whatever is foreseen and not run is shown as that.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
-from nbmem.answers import CardFigures, Option, Plan
-from nbmem.core.units import format_bytes
-from nbmem.estimates.fitting import MARGIN, Prober
-from nbmem.estimates.probing import Request, refuse
-from nbmem.estimates.remedies import BY_KEY, REMEDIES, exclude_each_other
-from nbmem.estimates.remedies.base import BATCH
-from nbmem.estimates.search import Search
+from nbmem.estimates import verdicts
+from nbmem.estimates.fitting import MARGIN
+from nbmem.estimates.planner import Planner
+from nbmem.estimates.remedies import exclude_each_other
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from nbmem.answers import Probe
+    from nbmem.answers import Option, Plan, Probe
     from nbmem.estimates.fitting import Ask
+    from nbmem.estimates.planner import Keys
     from nbmem.estimates.programs import Program
-    from nbmem.estimates.remedies.base import Remedy
     from nbmem.virtual.cards import Card
 
 PAIRED = 3
 """So many of the best remedies are tried in pairs."""
+BEST = 3
+"""So many of those foreseen as the best are run, even where a cheaper one suffices."""
 WORTH = 0.01
 """A remedy is worth a pair, and a search of its largest batch, from this part of the peak on."""
-
-
-LOOSE = 0.02
-"""The largest batch of a remedy may be too small by this part: a plan compares, fit is exact."""
-
-
-class Planner:
-    """Asks for one program under remedies."""
-
-    def __init__(  # noqa: PLR0913, PLR0917 - the question's parts
-        self,
-        program: Program,
-        variable: str | None,
-        ask: Ask,
-        card: Card,
-        margin: int,
-        tell: Callable[[str], None],
-    ) -> None:
-        self.variable = variable
-        self.card = card
-        self.margin = margin
-        self._ask = ask
-        self._tell = tell
-        bound = program.binding
-        self.value = None if bound is None else bound.value
-
-    def as_it_is(self) -> Option:
-        """The program itself.
-
-        Raises:
-            UsageError: It does not run, for another reason than memory.
-        """
-        found = self._ask(self._request(())).probe
-        refuse(found, "as it is")
-        self._tell(f"as it is: {format_bytes(found.allocated)}")
-        return Option(key="as it is", title="as it is", price="", code="", probe=found)
-
-    def option(self, keys: tuple[str, ...], base: Probe) -> Option:
-        """The program under one remedy or a pair."""
-        kinds = [BY_KEY[key] for key in keys]
-        title = " + ".join(kind.title for kind in kinds)
-        row = Option(
-            key="+".join(keys),
-            title=title,
-            price="; ".join(kind.price for kind in kinds),
-            code="",
-            probe=None,
-        )
-        why_not = self._impossible(kinds)
-        if why_not is None:
-            reply = self._ask(self._request(keys))
-            why_not = reply.refused
-            if reply.probe.failure is not None and reply.probe.failure.kind == "other":
-                why_not = why_not or f"The program fails under it: {reply.probe.failure}."
-        if why_not is not None:
-            return dataclasses.replace(row, why_not=why_not)
-        found = reply.probe
-        self._tell(f"{title}: {format_bytes(found.allocated)}")
-        return dataclasses.replace(
-            row,
-            probe=found,
-            price=reply.price,
-            code=reply.code.replace(BATCH, self._batch(keys)),
-            saved=base.allocated - found.allocated,
-            saved_reserved=base.reserved - found.reserved,
-        )
-
-    def largest(self, option: Option) -> int | None:
-        """The largest value of the variable with which the program fits under an option."""
-        if self.value is None or option.probe is None:
-            return None
-        keys = _keys(option)
-        parts = max((BY_KEY[key].parts for key in keys), default=1)
-        prober = Prober(self._ask, self.card, self.margin, lambda _text: None, keys)
-        if option.probe.ran:
-            prober.probes[self.value] = option.probe
-        search = Search(
-            test=lambda value: prober.verdict(value, parts),
-            room=self.card.total_bytes - self.margin,
-            low=parts,
-            step=parts,
-            loose=LOOSE,
-        )
-        search.run(self.value // parts * parts or parts)
-        self._tell(f"{option.title}: up to {search.best}")
-        return None if search.flat else search.best
-
-    def _request(self, keys: tuple[str, ...]) -> Request:
-        parts = max((BY_KEY[key].parts for key in keys), default=1)
-        value = None if self.value is None else self.value // parts
-        return Request(card=self.card, margin=self.margin, value=value, remedies=keys)
-
-    def _batch(self, keys: tuple[str, ...]) -> str:
-        """The assignment of the batch under remedies."""
-        return f"{self.variable} = {self._request(keys).value}"
-
-    def _impossible(self, kinds: Sequence[type[Remedy]]) -> str | None:
-        parts = max(kind.parts for kind in kinds)
-        if parts == 1:
-            return None
-        if self.value is None:
-            return "It is not known which variable is the batch; name it with --batch."
-        if self.value < parts:
-            return f"A batch of {self.value} cannot be cut into {parts}."
-        return None
 
 
 def plan(  # noqa: PLR0913 - the question's parts
@@ -142,9 +40,11 @@ def plan(  # noqa: PLR0913 - the question's parts
     margin: float = MARGIN,
     target: int | None = None,
     variable: str | None = None,
+    every: bool = False,
     tell: Callable[[str], None] = lambda _text: None,
+    show: Callable[[Plan, str], None] = lambda _plan, _left: None,
 ) -> Plan:
-    """Run a program under every remedy and under pairs of the best.
+    """Run a program as it is, and under the remedies that may change the answer.
 
     Args:
         program: With its batch variable bound if that is known.
@@ -153,7 +53,9 @@ def plan(  # noqa: PLR0913 - the question's parts
         margin: Part of the card to keep free.
         target: Bytes of the process that are wanted; None for the card less the margin.
         variable: What the batch is called in the answer; None for its own name.
+        every: Run under every remedy, and under pairs of the best, whatever they can change.
         tell: Hears about every run.
+        show: Is given the answer as far as it is known, and what is left to do in words.
 
     Raises:
         UsageError: The program does not run, for another reason than memory.
@@ -163,82 +65,58 @@ def plan(  # noqa: PLR0913 - the question's parts
         kept = max(card.total_bytes - target, 0)
     if variable is None and program.binding is not None:
         variable = program.binding.name
-    planner = Planner(program, variable, ask, card, kept, tell)
-    first = planner.as_it_is()
-    base = first.probe
-    assert base is not None  # noqa: S101 - it ran
-    singles = [planner.option((kind.key,), base) for kind in REMEDIES]
-    worth = sorted(_worth(singles, base), key=lambda option: -_gain(option))
-    couples = itertools.combinations([_keys(option)[0] for option in worth[:PAIRED]], 2)
-    pairs = [planner.option(c, base) for c in couples if not exclude_each_other(c)]
-    ran = [o for o in (*singles, *pairs) if o.probe is not None]
-    ran.sort(key=lambda option: -_gain(option))
-    if planner.value is not None:
-        searched = {o.key for o in _worth(ran, base)}
-        ran = [
-            dataclasses.replace(o, largest=planner.largest(o)) if o.key in searched else o
-            for o in ran
-        ]
-        first = dataclasses.replace(first, largest=planner.largest(first))
-    rest = [option for option in singles if option.probe is None]
-    wanted = card.total_bytes - kept
-    return Plan(
-        title=program.title,
-        card=CardFigures(name=card.name, total=card.total_bytes, margin=kept),
-        target=wanted,
-        variable=variable,
-        value=planner.value,
-        options=(first, *ran, *rest),
-        sentences=tuple(_sentences(first, ran, card, wanted)),
-    )
+    planner = Planner(program, variable, ask, card, kept, tell, show)
+    planner.as_it_is()
+    if planner.base.fits and not every:
+        return planner.plan()
+    planner.show(len(planner.open()))
+    _singles(planner, every=every)
+    _pairs(planner, every=every)
+    searched = list(_searched(planner, every=every))
+    for number, keys in enumerate(searched):
+        planner.find_largest(keys, 4 * (len(searched) - number - 1))
+    return planner.plan()
 
 
-def _keys(option: Option) -> tuple[str, ...]:
-    return () if option.key == "as it is" else tuple(option.key.split("+"))
+def _singles(planner: Planner, *, every: bool) -> None:
+    """Run single remedies until none of the others can change the verdict, and the best."""
+    while keys := planner.open():
+        if every or not planner.settled():
+            wanted = [k for k in keys if every or planner.may_suffice(k)]
+        else:
+            wanted = [k for k in planner.sort_of_best()[:BEST] if k in keys]
+        if not wanted:
+            return
+        planner.run(wanted[0], len(wanted) - 1)
+
+
+def _pairs(planner: Planner, *, every: bool) -> None:
+    """Run pairs of the best, where a single one does not suffice."""
+    base = planner.base
+    singles = [o for k, o in planner.options.items() if len(k) == 1 and o.probe is not None]
+    if not every and verdicts.cheapest(singles) is not None:
+        return
+    worth = sorted(_worth(singles, base), key=lambda option: -verdicts.gain(option))
+    couples = [
+        couple
+        for couple in itertools.combinations([verdicts.keys(o)[0] for o in worth[:PAIRED]], 2)
+        if not exclude_each_other(couple)
+    ]
+    for number, couple in enumerate(couples):
+        planner.run(couple, len(couples) - number - 1)
+
+
+def _searched(planner: Planner, *, every: bool) -> Iterator[Keys]:
+    """Whose largest value is worth finding: all that help, or the cheapest, else the best."""
+    if planner.value is None:
+        return
+    first, *others = planner.plan().options
+    ran = _worth(others, planner.base)
+    wanted = ran if every else ([o for o in ran if o.cheapest] or ran[:1])
+    yield from dict.fromkeys([verdicts.keys(o) for o in (first, *wanted)])
 
 
 def _worth(options: Sequence[Option], base: Probe) -> list[Option]:
     """Those that save enough to be looked at closer."""
     least = WORTH * base.allocated
-    return [o for o in options if o.probe is not None and _gain(o) >= least]
-
-
-def _gain(option: Option) -> int:
-    """Bytes that it saves: of the live ones, or of what the allocator keeps around them."""
-    return max(option.saved, option.saved_reserved)
-
-
-def _sentences(first: Option, ran: Sequence[Option], card: Card, wanted: int) -> list[str]:
-    base = first.probe
-    assert base is not None  # noqa: S101 - it ran
-    limit = f"{format_bytes(wanted)} on a {card.name}"
-    if base.fits:
-        found = [f"It fits as it is: {format_bytes(base.need)} of {limit}."]
-    else:
-        taken = format_bytes(base.wanted)
-        found = [f"It does not fit as it is: it would take {taken}, and there are {limit}."]
-        order = [kind.key for kind in REMEDIES]
-        fitting = [o for o in ran if o.probe is not None and o.probe.fits]
-        cheapest = min(
-            fitting,
-            key=lambda o: (o.key.count("+"), max(order.index(key) for key in _keys(o))),
-            default=None,
-        )
-        if cheapest is None:
-            best = max(ran, key=_gain, default=None)
-            found.append(
-                "None of the remedies and pairs makes it fit."
-                + (
-                    f" The furthest is {best.title}, which would take "
-                    f"{format_bytes(best.probe.wanted)}."
-                    if best is not None and best.probe is not None and _gain(best) > 0
-                    else ""
-                )
-            )
-        else:
-            assert cheapest.probe is not None  # noqa: S101 - it fits
-            found.append(
-                f"The cheapest that makes it fit: {cheapest.title} "
-                f"({format_bytes(cheapest.probe.need)})."
-            )
-    return found
+    return [o for o in options if o.probe is not None and verdicts.gain(o) >= least]

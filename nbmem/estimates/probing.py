@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING
 from nbmem.answers import Failure, Probe
 from nbmem.core.categories import ACTIVE
 from nbmem.core.errors import NbmemError, UsageError
+from nbmem.estimates import binding
+from nbmem.estimates.edits import Edit
 from nbmem.estimates.parcel import NotCopiedError
-from nbmem.estimates.programs import EndedError
+from nbmem.estimates.programs import CALL, EndedError
 from nbmem.views.markup import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from nbmem.api import Trace
     from nbmem.core.session import Session
     from nbmem.estimates.programs import Program
+    from nbmem.estimates.remedies.base import Remedy
     from nbmem.virtual.cards import Card
 
 ENDLESS = 1 << 50
@@ -58,12 +61,19 @@ class Reply:
         refused: Why a remedy did nothing, or None.
         price: What the remedies cost, with this run's figures.
         code: The lines that apply them to this program.
+        changed: The program's source with them in it; None where it is not known where they belong.
+        phases: Active bytes by category at the peak of each phase, and the phase's name: what a
+            remedy's saving is foreseen from.
+        idle: Remedies that would find nothing in what the program left, by key, with the reason.
     """
 
     probe: Probe
     refused: str | None = None
     price: str = ""
     code: str = ""
+    changed: str | None = None
+    phases: tuple[tuple[str, Mapping[str, int]], ...] = ()
+    idle: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True)
@@ -74,6 +84,8 @@ class _Ran:
     price: str
     code: str
     context: int
+    idle: dict[str, str]
+    changed: str | None
 
 
 def probe(program: Program, request: Request) -> Reply:
@@ -89,7 +101,7 @@ def probe(program: Program, request: Request) -> Reply:
     found = _read(ran, request)
     room = card.total_bytes - request.margin
     if found.failure is None and found.wanted > room:
-        pressed = _read(_run(program, request), request)
+        pressed = _read(_run(program, request, look=False), request)
         figures = pressed if pressed.fits else found
         found = dataclasses.replace(
             found,
@@ -100,7 +112,15 @@ def probe(program: Program, request: Request) -> Reply:
             process=figures.process,
         )
     found = dataclasses.replace(found, seconds=time.perf_counter() - begun)
-    return Reply(probe=found, refused=ran.refused, price=ran.price, code=ran.code)
+    return Reply(
+        probe=found,
+        refused=ran.refused,
+        price=ran.price,
+        code=ran.code,
+        changed=ran.changed,
+        phases=_phases(ran) if found.ran else (),
+        idle=ran.idle,
+    )
 
 
 def refuse(found: Probe, how: str) -> None:
@@ -131,10 +151,16 @@ def record(program: Program, request: Request) -> Session:
     return session
 
 
-def _run(program: Program, request: Request) -> _Ran:
-    """Run a program once, traced, on the card of the request."""
+def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
+    """Run a program once, traced, on the card of the request.
+
+    Args:
+        program: What to run.
+        request: On which card, under which remedies.
+        look: Whether who holds what is of interest, too.
+    """
     from nbmem import api, virtual
-    from nbmem.estimates.remedies import applied, conf_of
+    from nbmem.estimates.remedies import applied, conf_of, idle_in
 
     gc.collect()  # what the run before left in cycles is on a card that is no more
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
@@ -145,7 +171,8 @@ def _run(program: Program, request: Request) -> _Ran:
             virtual.activated(request.card, conf=conf, other_processes=others, defer=True)
         )
         module = program.prepare()
-        watch = stack.enter_context(applied(request.remedies))
+        edit = Edit.of(program.source)
+        watch = stack.enter_context(applied(request.remedies, edit.own))
         trace = api.trace(program.title, namespace=vars(module))
         failure, error = None, None
         threads = stack.enter_context(_threads(program))
@@ -158,13 +185,37 @@ def _run(program: Program, request: Request) -> _Ran:
         except BaseException as err:  # noqa: BLE001 - whatever the user's program raises
             failure, error = _failure(program, err), err.with_traceback(None)
         finally:
-            trace.stop(error)
+            if look:
+                trace.stop(error)
+            else:
+                trace.end(error, lambda _seconds: True)
         steps = max(watch.backwards, 1)
         refused = next((r.unapplied for r in watch.remedies if r.unapplied), None)
         price = "; ".join(r.price_of(request.card, steps) for r in watch.remedies)
         code = "\n".join(r.code_of(request.card) for r in watch.remedies)
+        changed = _changed(edit, program, watch.remedies, request)
         context = gpu.context_bytes
-    return _Ran(trace, failure or next(iter(threads), None), refused, price, code, context)
+        idle = {} if request.remedies else idle_in(vars(module))
+    failure = failure or next(iter(threads), None)
+    return _Ran(trace, failure, refused, price, code, context, idle, changed)
+
+
+def _changed(
+    edit: Edit, program: Program, remedies: Sequence[Remedy], request: Request
+) -> str | None:
+    """The program's source with one remedy in it; None where it is not known where it belongs."""
+    if len(remedies) != 1 or program.file == CALL:
+        return None
+    (remedy,) = remedies
+    bound = program.binding
+    if remedy.parts > 1 and (bound is None or bound.line is None or request.value is None):
+        return None
+    if not remedy.put(edit, request.card):
+        return None
+    result = edit.result()
+    if remedy.parts > 1 and bound is not None and request.value is not None:
+        return binding.written(result, bound, request.value)
+    return result
 
 
 @contextlib.contextmanager
@@ -200,6 +251,14 @@ def _failure(program: Program, error: BaseException) -> Failure:
     return Failure(
         kind="memory" if memory else "other", text=clipped(text.rstrip("."), LONGEST), line=line
     )
+
+
+def _phases(ran: _Ran) -> tuple[tuple[str, dict[str, int]], ...]:
+    """The categories at the peak of every phase, and at the highest of all."""
+    report = ran.trace.report()
+    rows = [(row.name, row.ledger_at_peak) for row in report.phases if not row.depth]
+    rows.append((report.peak.at.phase or "", report.ledger_at_peak))
+    return tuple((name, {c.label: ledger[c] for c in ACTIVE}) for name, ledger in rows)
 
 
 def _read(ran: _Ran, request: Request) -> Probe:

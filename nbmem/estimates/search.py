@@ -31,6 +31,8 @@ class Search:
         high: Largest value, or None.
         step: Distance of values that are told apart; grows where only multiples of it run.
         loose: Part of the answer by which it may be too small; 0 for none.
+        least: Bytes without which a value that ran cannot do, however torch tidies up; or None.
+        first_guess: What fits by a formula, for a search that begins with what does not; or None.
         best: The largest value that fits, or None.
         limit: The value one step above it that does not, or None.
         widened: Whether values between the steps failed for a reason that is not memory.
@@ -43,6 +45,8 @@ class Search:
     high: int | None = None
     step: int = 1
     loose: float = 0.0
+    least: Callable[[int], int] | None = None
+    first_guess: int | None = None
     best: int | None = None
     limit: int | None = None
     widened: bool = False
@@ -76,8 +80,10 @@ class Search:
         top = self.high if self.high is not None else CEILING
         stride = self.step
         while self.best is not None and self.best < top and not self.flat:
-            guess, stride = self._guess(), max(stride, self.step)
-            if guess < self.best + stride:  # the line was too steep: on in growing strides
+            guess, stride = self._guess(), max(stride, self.step, int(self.best * self.loose))
+            if guess < self.best + stride:  # torch made room: on to where it no longer can
+                guess = self._highest()
+            if guess < self.best + stride:  # or in growing strides
                 guess, stride = self.best + stride, stride * 2
             value, verdict = self._running(self.nearest(min(guess, top)))
             if value <= self.best:
@@ -92,8 +98,12 @@ class Search:
             self.flat = True
 
     def _downwards(self) -> None:
-        """Until something fits; halving is cheap, for smaller runs are."""
+        """Until something fits: where the formula says, else by halves; small runs are cheap."""
         value = self.limit or self.low
+        guess = self.nearest(self.first_guess or value)
+        if self.low < guess < value and self._try(guess) == "fits":
+            self.best = guess
+            return
         while value > self.low:
             value = self.nearest(max(self.low, value // 2))
             if self._try(value) == "fits":
@@ -122,11 +132,22 @@ class Search:
 
     def _guess(self) -> int:
         """Where the line through the two largest values that ran meets the room."""
-        best = self.best or self.low
         points = sorted((v, b) for v, (verdict, b) in self._seen.items() if verdict != "fails")
         if len(points) < 2:
+            best = self.best or self.low
             return best * 2
+        return self._meets(points)
+
+    def _highest(self) -> int:
+        """Where the line of the bytes without which it cannot do meets the room; 0 if unknown."""
+        if self.least is None:
+            return 0
+        ran = sorted(v for v, (verdict, _) in self._seen.items() if verdict != "fails")
+        return self._meets([(v, self.least(v)) for v in ran]) if len(ran) > 1 else 0
+
+    def _meets(self, points: list[tuple[int, int]]) -> int:
         (v0, b0), (v1, b1) = points[-2:]
+        best = self.best or self.low
         if b1 <= b0:
             return best * 2
         guess = v1 + (self.room - b1) * (v1 - v0) / (b1 - b0)

@@ -1,7 +1,11 @@
 """The process in which programs are estimated: `python -m nbmem.estimates.worker`.
 
-It reads pickles from its standard input and answers each with one. What the programs print goes
-nowhere; they see no real card, so that they cannot disturb one.
+It reads messages from its standard input and answers each question with one. What the programs
+print goes nowhere; they see no real card, so that they cannot disturb one.
+
+A question begins with how the asking process stands, and ends with None. Each has a fork of this
+process to itself: torch is imported there already, and what a program leaves behind (modules,
+patches, threads) goes with the fork. Where no fork is safe, the process answers one question.
 """
 
 from __future__ import annotations
@@ -10,18 +14,26 @@ import builtins
 import gc
 import os
 import pickle
+import select
+import signal
 import sys
+import threading
 import traceback
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.errors import NbmemError
-from nbmem.estimates import programs, surroundings
+from nbmem.estimates import programs, surroundings, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.estimates.programs import Program
     from nbmem.estimates.surroundings import Surroundings
+
+PATIENCE = 300.0
+"""Seconds without a question after which it ends: it holds a quarter of a GiB for torch."""
 
 
 class Job(NamedTuple):
@@ -34,22 +46,100 @@ class Job(NamedTuple):
 
 def main() -> None:
     """Answer until the input ends."""
-    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    requests, answers = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
     sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - it is the program's from here on
-    theirs: Surroundings = pickle.load(requests)  # noqa: S301 - from the process that asks
-    theirs.put()
+    with suppress(EOFError, BrokenPipeError):
+        _serve(requests, answers)
+
+
+def _serve(requests: int, answers: int) -> None:
+    """Fork for each question; what is cold after the first is warmed while nobody asks."""
+    from nbmem.estimates import warming
+
+    warming.load()  # numpy with it, in the environment that keeps it from threads
+    begin: Surroundings = pickle.loads(wire.read(requests))  # noqa: S301 - from who started it
+    gc.freeze()  # each run collects what the one before left: only that, not all of torch
+    warm = False
+    while _can_fork():
+        _apart(begin, requests, answers)
+        if not warm:
+            warm = True
+            with suppress(Exception):  # then the next question is as slow as the first
+                _warm_up()
+        if not select.select([requests], [], [], PATIENCE)[0]:
+            return
+        begin = pickle.loads(wire.read(requests))  # noqa: S301 - the same
+    _answer_all(begin, requests, answers, stays=False)
+
+
+def _can_fork() -> bool:
+    """A fork of a process with threads may hang, and only Linux tells how many there are."""
+    tasks = Path("/proc/self/task")
+    return sys.platform == "linux" and threading.active_count() == len(list(tasks.iterdir())) == 1
+
+
+def _apart(begin: Surroundings, requests: int, answers: int) -> None:
+    """Answer a question in a fork; if that ends in a way of its own, end in the same."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.setpgid(0, 0)  # so that what the program starts can be ended with it
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            _answer_all(begin, requests, answers, stays=True)
+            code = 0
+        except (EOFError, BrokenPipeError):
+            pass
+        finally:
+            os._exit(code)
+    with suppress(OSError):
+        os.setpgid(child, child)  # whoever comes first
+
+    def ended(*_: Any) -> None:
+        _end_group(child)
+        os._exit(1)
+
+    before = signal.signal(signal.SIGTERM, ended)
+    signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.signal(signal.SIGTERM, before)
+    _end_group(child)  # a thread or process that the program left running
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    if status:
+        os._exit(status)
+
+
+def _end_group(group: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _warm_up() -> None:
+    """Prepare what a run prepares, by one; a fork finds it done."""
+    from nbmem.estimates import warming
+
+    surroundings.stand(surroundings.taken())
+    warming.run()
+    gc.collect()
+    gc.freeze()
+
+
+def _answer_all(begin: Surroundings, requests: int, answers: int, *, stays: bool) -> None:
+    """Answer what is asked about one program, and whether the next one may be asked here, too."""
+    begin.put()
     builtins.input = programs.nobody_answers
     surroundings.stand(surroundings.taken())
-    gc.freeze()  # each run collects what the one before left: only that, not all of torch
     while True:
-        try:
-            job: Job = pickle.load(requests)  # noqa: S301 - the same
-        except EOFError:
+        job: Job | None = pickle.loads(wire.read(requests))  # noqa: S301 - as above
+        if job is None:
             return
-        pickle.dump(_answer(job), answers)
-        answers.flush()
+        wire.write(answers, pickle.dumps((stays, *_answer(job))))
 
 
 def _answer(job: Job) -> tuple[bool, Any]:

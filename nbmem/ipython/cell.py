@@ -266,10 +266,10 @@ def _torch_is_there() -> bool:
 def _is_ours(raw_cell: str) -> bool:
     """Whether a cell only asks nbmem something: it would be noise in the history.
 
-    What stands under `%%nbmem` is not run here, so nothing of this card is its own.
+    What stands below `%%nbmem` is estimated elsewhere and does not run here.
     """
-    asked = raw_cell.strip()
-    return asked.startswith("%%nbmem") or (asked.startswith("%nbmem") and "\n" not in asked)
+    text = raw_cell.strip()
+    return text.startswith("%%nbmem") or (text.startswith("%nbmem") and "\n" not in text)
 
 
 def _first_line(raw_cell: str) -> str:

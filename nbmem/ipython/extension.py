@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from nbmem.ipython.cell import CellHooks
@@ -58,6 +59,7 @@ class Extension:
             insist("leave the sidebar", self._sidebar.close)
         insist("take the completion out", self._completion.remove)
         insist("take the magics out", self._magics.remove)
+        insist("end the process of estimates", _end_estimates)
         events = self._shell.events
         for name in ("pre_run_cell", "post_run_cell"):
             callback = getattr(self.hooks, name)
@@ -82,6 +84,13 @@ class Extension:
     def _chains(self) -> list[list[Any]]:
         manager = self._shell.input_transformer_manager
         return [manager.cleanup_transforms, getattr(manager, "line_transforms", [])]
+
+
+def _end_estimates() -> None:
+    """The process that waits for the next question, if one was ever asked."""
+    processes = sys.modules.get("nbmem.estimates.processes")
+    if processes is not None:
+        processes.end_all()
 
 
 def _sidebar(notebook: Notebook, before: Memory | None) -> Sidebar | None:

@@ -74,9 +74,13 @@ def formula(fit: Fit) -> str:
     square = ""
     if total.square:
         square = f" + {fit.variable}^2 x {_bytes(total.square)}"
+    off = total.residual
+    fixed = f"{_bytes(total.fixed)} + "
+    if total.fixed < 0:  # nothing takes less than nothing: it is what the line is off by
+        fixed, off = "", off - total.fixed
     return (
-        f"peak allocated = {_bytes(total.fixed)} + {fit.variable} x {_bytes(total.each)}{square}"
-        f", to within {_bytes(total.residual)}"
+        f"peak allocated = {fixed}{fit.variable} x {_bytes(total.each)}{square}"
+        f", to within {_bytes(off)}"
     )
 
 
@@ -117,9 +121,16 @@ def _parts(fit: Fit) -> Grid:
 def _part(part: Part, held: int, whole: int) -> tuple[Cell, ...]:
     last = part.name == "allocated"
     each = _bytes(part.each) + (f" + {_bytes(part.square)} x it" if part.square else "")
+    if round(part.each) < 0:
+        each = ""
     return (
         Cell(text="= allocated" if last else part.name, strong=last),
-        Cell(text=_bytes(part.fixed), exact=f"{part.fixed:,.0f} B", strong=last),
+        # A line through what jumps, such as rounding, may begin below 0: that is no amount.
+        Cell(
+            text=_bytes(part.fixed) if round(part.fixed) >= 0 else "",
+            exact=f"{part.fixed:,.0f} B",
+            strong=last,
+        ),
         Cell(text=each, exact=f"{part.each:,.1f} B", strong=last),
         Cell(
             text=format_bytes(held),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
 from nbmem.views import style
+from nbmem.views.folding import AMOUNTS, folded
 from nbmem.views.grid import Cell, Grid
 from nbmem.views.html import page
 from nbmem.views.markup import element
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
 
     from nbmem.answers import LayerRow, Layers
 
-COLUMNS = (
-    "parameters", "weights", "buffers", "gradients", "optimizer", "saved", "output",
-    "forward_flops", "backward_flops",
-)  # fmt: skip
+COLUMNS = AMOUNTS
 """What can be sorted by, and what is added up."""
 _HEADS = {
     "optimizer": "optimizer\nstate",
@@ -34,6 +32,10 @@ _FIRST_OUT = (
 """What a narrow terminal does without: the least telling first."""
 _MOST = 60
 """Rows of the text; the HTML has all."""
+WIDTH = 80
+"""Characters of a line where nobody says how wide the terminal is."""
+_LONGEST = 36
+"""Characters of a name in a narrow text: its end tells more than its beginning."""
 
 
 def sort(layers: Layers, column: str) -> Layers:
@@ -51,12 +53,13 @@ def sort(layers: Layers, column: str) -> Layers:
 
 
 def render_text(layers: Layers, width: int | None = None) -> str:
-    """For a terminal.
+    """For a terminal; equal layers of blocks that follow each other are one row.
 
     Args:
         layers: The answer.
         width: Characters of a line; columns that exceed it are left out. None for no end.
     """
+    layers = _folded(layers)
     left_out: list[str] = []
     table = _grid(layers, _MOST).text()
     for name in _FIRST_OUT:
@@ -64,6 +67,8 @@ def render_text(layers: Layers, width: int | None = None) -> str:
             break
         left_out.append(name)
         table = _grid(layers, _MOST, left_out).text()
+    if width is not None and max(map(len, table.splitlines())) > width:
+        table = _grid(_narrow(layers), _MOST, left_out).text()
     shown = [name for name in left_out if _sum(layers, name)]
     totals = ", ".join(f"{_head(n)} {_amount(n, _sum(layers, n))}" for n in shown)
     notes = [f"Left out for want of width:\n  {totals}"] if totals else []
@@ -74,8 +79,26 @@ def render_text(layers: Layers, width: int | None = None) -> str:
     return "\n".join([head, "", table, "", *notes, *layers.sentences]).rstrip()
 
 
+def _folded(layers: Layers) -> Layers:
+    return dataclasses.replace(layers, rows=tuple(folded(layers.rows)))
+
+
+def _narrow(layers: Layers) -> Layers:
+    """Without formulas, and with the ends of long names."""
+    rows = [
+        dataclasses.replace(
+            row,
+            name=row.name if len(row.name) <= _LONGEST else f"...{row.name[3 - _LONGEST :]}",
+            formula="",
+        )
+        for row in layers.rows
+    ]
+    return dataclasses.replace(layers, rows=tuple(rows))
+
+
 def render_html(layers: Layers) -> str:
     """For a notebook's output."""
+    layers = _folded(layers)
     return element(
         "div",
         element("div", layers.title, style=style.VERDICT),
@@ -93,7 +116,7 @@ def render_page(layers: Layers) -> str:
 
 def mimebundle(layers: Layers) -> dict[str, str]:
     """What a notebook's output holds."""
-    return {"text/plain": render_text(layers), "text/html": render_html(layers)}
+    return {"text/plain": render_text(layers, WIDTH), "text/html": render_html(layers)}
 
 
 def layers_json(layers: Layers) -> dict[str, Any]:

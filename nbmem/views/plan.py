@@ -18,13 +18,19 @@ _CODE = (
     "margin:2px 0 8px 0;padding:4px 8px;white-space:pre;word-break:normal;overflow-x:auto;"
     "font-size:12px;line-height:1.4;border-left:3px solid rgba(128,128,128,0.35)"
 )
+_SIGNS = {
+    "+": "background:rgba(46,160,67,0.22)",
+    "-": "background:rgba(248,81,73,0.22)",
+    "@": "opacity:0.6",
+}
+"""How a line of a difference looks, by its first character; in light and dark alike."""
 _NOTHING = 0.002
-"""A remedy that saves less than this part of what is reserved is no row of the table."""
+"""A remedy that saves less than this part of the process is no row of the table."""
 
 
 def render_text(plan: Plan) -> str:
     """For a terminal."""
-    single = _single(plan)
+    single = [o for o in _helpful(plan)[1:] if "+" not in o.key]
     blocks = ["\n".join(plan.sentences), _table(plan).text()]
     if single:
         prices = (f"  {o.title}: {o.price}" for o in single)
@@ -33,10 +39,11 @@ def render_text(plan: Plan) -> str:
     if idle:
         blocks.append("\n".join(["No help here", *idle]))
     lines = [
-        f"  # {o.title}\n" + "\n".join(f"  {line}" for line in o.code.splitlines()) for o in single
+        f"  # {o.title}\n" + "\n".join(f"  {line}" for line in (o.diff or o.code).splitlines())
+        for o in _written(plan)
     ]
     if lines:
-        blocks.append("Lines to paste\n" + "\n".join(lines))
+        blocks.append("Applied to this program\n" + "\n".join(lines))
     return "\n\n".join(blocks)
 
 
@@ -44,10 +51,10 @@ def render_html(plan: Plan) -> str:
     """For a notebook's output."""
     verdict, *rest = plan.sentences
     parts: list[Markup] = [_table(plan).html()]
-    single = _single(plan)
-    if single:
-        summary = element("summary", "The lines to paste", style=style.SUMMARY)
-        codes = (element("div", o.title, _code(o)) for o in single)
+    written = _written(plan)
+    if written:
+        summary = element("summary", "Applied to this program", style=style.SUMMARY)
+        codes = (element("div", o.title, _code(o)) for o in written)
         parts.append(element("details", summary, *codes, style=style.DETAILS))
     idle = _idle(plan)
     if idle:
@@ -60,10 +67,11 @@ def render_html(plan: Plan) -> str:
         element("div", verdict, style=style.VERDICT),
         element(
             "div",
-            f"{plan.title}, each row run on a virtual {plan.card.name}",
+            f"{plan.title}, on a virtual {plan.card.name}; `~` is foreseen, not run",
             style=style.ABOUT,
         ),
-        *(element("div", text, style=style.VERDICT) for text in rest),
+        *(element("div", text, style=style.VERDICT) for text in rest[:1]),
+        *(element("div", text, style=style.ABOUT) for text in rest[1:]),
         *parts,
         style=style.BOX,
     )
@@ -84,7 +92,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
     `card` {name, total, margin}; `target`; `variable` and `value`, null where the batch is not
     known; `options`, the program as it is first, {key, title, price, code, probe (as in the JSON of
-    fit; null if not applied), saved, saved_reserved, largest, why_not}. Amounts are bytes.
+    fit; null if not run), saved, saved_reserved, largest, why_not, foreseen (of the process; null
+    if nothing is known), cheapest, diff (of the source; empty if not known)}. Amounts are bytes.
     """
     raw = dataclasses.asdict(plan)
     for option in raw["options"]:
@@ -93,24 +102,33 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     return raw
 
 
+def _process(option: Option) -> int:
+    """Bytes of the process, as run or as foreseen."""
+    return option.probe.need if option.probe is not None else option.foreseen or 0
+
+
+def _saved(option: Option, plan: Plan) -> int:
+    """Bytes by which the process is smaller than as it is: the one measure of every column."""
+    return _process(plan.options[0]) - _process(option)
+
+
 def _helpful(plan: Plan) -> list[Option]:
-    """The program as it is, and what changes the bytes of its peak."""
+    """The program as it is, and what makes its process smaller."""
     first, *others = plan.options
-    base = first.probe
-    whole = 1 if base is None else max(base.reserved, 1)
+    least = max(_NOTHING * _process(first), 1)
     return [
         first,
         *(
             o
             for o in others
-            if o.probe is not None and max(o.saved, o.saved_reserved) >= _NOTHING * whole
+            if (o.probe is not None or o.foreseen is not None) and _saved(o, plan) >= least
         ),
     ]
 
 
-def _single(plan: Plan) -> list[Option]:
-    """Those that help, without the pairs of them."""
-    return [o for o in _helpful(plan)[1:] if "+" not in o.key]
+def _written(plan: Plan) -> list[Option]:
+    """Those that help and were run, without the pairs: their lines are known."""
+    return [o for o in _helpful(plan)[1:] if "+" not in o.key and o.code]
 
 
 def _idle(plan: Plan) -> list[str]:
@@ -120,9 +138,12 @@ def _idle(plan: Plan) -> list[str]:
     for option in plan.options:
         if option.key in helpful or "+" in option.key:
             continue
-        change = f"saves {format_bytes(option.saved)}"
-        if option.saved < 0:
-            change = f"takes {format_bytes(-option.saved)} more"
+        saved = _saved(option, plan)
+        change = f"saves {format_bytes(saved)}" if saved else "saves nothing"
+        if saved < 0:
+            change = f"takes {format_bytes(-saved)} more"
+        if option.probe is None:
+            change = "nothing that it acts on is at the peak (foreseen, not run)"
         found.append(f"{option.title}: {option.why_not or change}")
     return found
 
@@ -140,34 +161,55 @@ def _table(plan: Plan) -> Grid:
 
 
 def _row(option: Option, plan: Plan) -> tuple[Cell, ...]:
-    probe = option.probe
-    assert probe is not None  # noqa: S101 - only those that ran
-    base = plan.options[0].probe
     first = option.key == plan.options[0].key
-    scale = max(base.allocated if base else 0, 1)
+    strong = first or option.cheapest
+    process, saved = _process(option), _saved(option, plan)
+    about = "" if option.probe is not None else "~"
     row = [
         Cell(
             text=option.title.replace(" + ", " +\n"),
-            strong=first,
+            strong=strong,
             note="" if "+" in option.key else option.price,
         ),
-        Cell(text=format_bytes(probe.need), exact=f"{probe.need:,} B", strong=first),
+        Cell(text=f"{about}{format_bytes(process)}", exact=f"{process:,} B", strong=strong),
         Cell(
-            text="" if first else format_bytes(option.saved),
-            exact=f"{option.saved:,} B of the peak allocated",
-            share=max(option.saved, 0) / scale,
+            text="" if first else f"{about}{format_bytes(saved)}",
+            exact=f"{saved:,} B of the process",
+            share=max(saved, 0) / max(_process(plan.options[0]), 1),
         ),
-        Cell(text=format_bytes(probe.allocated), exact=f"{probe.allocated:,} B", strong=first),
-        Cell(text=format_bytes(probe.reserved), exact=f"{probe.reserved:,} B", strong=first),
-        Cell(text="yes" if probe.fits else "no", strong=first),
+        *_ran(option, strong=strong),
+        Cell(text=_fits(option, plan), strong=strong),
     ]
     if plan.variable is not None:
         largest = "" if option.largest is None else f"{option.largest:,}"
-        row.insert(3, Cell(text=largest, exact="found to within 2%", strong=first))
+        row.insert(3, Cell(text=largest, exact="found to within 2%", strong=strong))
     return tuple(row)
 
 
+def _ran(option: Option, *, strong: bool) -> tuple[Cell, Cell]:
+    """What torch held in its run."""
+    probe = option.probe
+    if probe is None:
+        return Cell(text=""), Cell(text="")
+    return (
+        Cell(text=format_bytes(probe.allocated), exact=f"{probe.allocated:,} B", strong=strong),
+        Cell(text=format_bytes(probe.reserved), exact=f"{probe.reserved:,} B", strong=strong),
+    )
+
+
+def _fits(option: Option, plan: Plan) -> str:
+    if option.probe is None:
+        return "~yes" if _process(option) <= plan.target else "~no"
+    if option.cheapest:
+        return "yes, the cheapest"
+    return "yes" if option.probe.fits else "no"
+
+
 def _code(option: Option) -> Markup:
-    lines = option.code.splitlines()
-    shown = [line for text in lines for line in (element("span", text), element("br"))][:-1]
+    lines = (option.diff or option.code).splitlines()
+    shown = [
+        line
+        for text in lines
+        for line in (element("span", text, style=_SIGNS.get(text[:1])), element("br"))
+    ][:-1]
     return element("pre", *shown, style=_CODE)

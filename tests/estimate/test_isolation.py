@@ -256,7 +256,7 @@ def test_an_interrupt_ends_the_process(notebook):
     apart = Apart(programs.cell("batch = 1", notebook, vary="batch")).__enter__()
     process = apart._process
     apart.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    assert process.returncode == -9
+    assert process.returncode in {-9, -15, 1}  # 1: it ended its fork first
 
 
 def test_the_command_line_writes_both_files(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 
 import pytest
@@ -77,6 +78,11 @@ def test_the_kernel_stands_as_before(kernel):
     assert "It fits on a Tesla T4 for every value of rows up to 4" in shown(ran)
     assert ran.text() == ""
     assert answer(kernel, "state()") == before
+    me = psutil.Process(answer(kernel, "os.getpid()"))
+    assert len(me.children()) == (sys.platform == "linux")  # it waits for the next question
+    kernel.run("%unload_ext nbmem")
+    assert not me.children()
+    kernel.run("%load_ext nbmem")
 
 
 def test_an_interrupt_ends_the_cell_with_one_sentence(kernel, tmp_path):

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from nbmem.core.errors import UsageError  # noqa: E402
+from nbmem.views.folding import folded  # noqa: E402
 from nbmem.views.layers import render_html, render_text  # noqa: E402
 
 
@@ -74,6 +75,22 @@ def test_they_sort_and_show(here, model):
         found.sorted("size")
     pandas = pytest.importorskip("pandas")
     assert isinstance(found.to_frame(), pandas.DataFrame)
+
+
+def test_equal_blocks_are_one_row(here):
+    block = lambda: nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.0), nn.Linear(32, 8))  # noqa: E731
+    model = nn.Sequential(nn.Linear(4, 8), *(block() for _ in range(12)))
+    found = here.layers(model, (2, 4), title="net")
+    text = render_text(found, 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) < 20
+    (wide,) = [line for line in text.splitlines() if line.startswith("1-12.0 ")]
+    assert "12 x Linear" in wide
+    assert sum(row.weights for row in found.rows) == sum(row.weights for row in folded(found.rows))
+    assert "1-12.2" in render_html(found)
+    assert len(found.rows) == 37
+    # A dropout that gives out its input computes nothing, in neither direction.
+    assert all(row.backward_flops == 0 for row in found.rows if row.kind == "Dropout")
 
 
 def test_a_wrong_input_is_a_sentence(here, model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ pytest.importorskip("torch")
 from IPython.core.interactiveshell import InteractiveShell
 
 import nbmem
+from nbmem.ipython.commands import asking
 
 
 @pytest.fixture
@@ -74,6 +76,26 @@ def test_a_mistake_is_a_sentence(run, cell, sentence):
     said = run(cell)
     assert sentence in said.err
     assert "Traceback" not in said.err + said.out
+
+
+def test_after_an_interrupt_what_was_known_stays(monkeypatch, capsys):
+    put = []
+    handle = SimpleNamespace(update=lambda bundle, **_: put.append(bundle["text/plain"]))
+    monkeypatch.setattr("IPython.display.display", lambda *_, **__: handle)
+    answer = SimpleNamespace(_repr_mimebundle_=lambda: {"text/plain": "so far", "text/html": ""})
+    progress = asking.Progress(SimpleNamespace(kernel=object()), "plan")
+    with progress:
+        progress.tell("as it is")
+        progress.partial(answer, "1 run, at most 3 more, about 4 s")
+        progress.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert put[-2] == "plan: 1 run, at most 3 more, about 4 s\nso far"
+    assert put[-1] == "plan: interrupted after 1 run\nso far"
+    assert "What was known by then stands in the output." in capsys.readouterr().err
+
+
+def test_a_cell_that_is_estimated_is_no_row_of_the_history(run):
+    run(f"%%nbmem fit rows --gpu T4 --between 4 8\n{CELL}")
+    assert "rows = 4" not in run("%nbmem history").out
 
 
 def test_layers_shows_a_model_of_the_notebook(run):

@@ -9,8 +9,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from nbmem import virtual  # noqa: E402
-from nbmem.estimates import planning, programs  # noqa: E402
+from nbmem.estimates import planner, planning, programs  # noqa: E402
+from nbmem.estimates.edits import Edit, difference  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
+from nbmem.estimates.remedies import watching  # noqa: E402
 
 TOP = """
 import torch
@@ -56,10 +58,8 @@ SCALARS = 4 * 512
 def pasted(key, code):
     """The cell with an option's lines where they belong."""
     top, loop, forward, step = TOP, LOOP, FORWARD, STEP
-    if "loss = ..." in code:
-        forward, _, rest = code.replace("...", FORWARD.partition(" = ")[2]).partition(
-            "scaler.scale"
-        )
+    if FORWARD in code:
+        forward, _, rest = code.partition("scaler.scale")
         first, forward = forward.split("with", 1)
         top += first
         forward = f"with{forward}"
@@ -83,8 +83,10 @@ def options(here):
     cell = TOP + LOOP + textwrap.indent(f"{FORWARD}{STEP}", "    ")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning.Planner, "largest", lambda *_: None)
+        patch.setattr(planner, "difference", lambda _before, after: after)
+        patch.setattr(watching.gc, "get_objects", list)  # optimizers of other tests
         patch.setattr(planning, "PAIRED", 0)
-        found = here.plan(programs.cell(cell, {}, vary="batch"), "T4")
+        found = here.plan(programs.cell(cell, {}, vary="batch"), "T4", every=True)
     return {option.key: option for option in found.options}
 
 
@@ -92,6 +94,12 @@ def options(here):
 def _environment(monkeypatch):
     """The lines for expandable segments set a variable: it goes with the test."""
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")
+
+
+def held(source):
+    found = probe(programs.cell(source, {}), Request(card=virtual.find_card("T4"))).probe
+    assert found.failure is None
+    return found.allocated
 
 
 KEYS = (
@@ -104,8 +112,60 @@ KEYS = (
 def test_the_lines_hold_what_the_plan_says(options, key):
     option = options[key]
     assert option.probe is not None, option.why_not
-    program = programs.cell(pasted(key, option.code), {})
-    found = probe(program, Request(card=virtual.find_card("T4"))).probe
-    assert found.failure is None
-    assert abs(found.allocated - option.probe.allocated) <= SCALARS
+    assert abs(held(pasted(key, option.code)) - option.probe.allocated) <= SCALARS
     assert option.saved == options["as it is"].probe.allocated - option.probe.allocated
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key != "channels_last"])
+def test_the_changed_program_holds_it_too(options, key):
+    option = options[key]
+    assert option.diff.count("\n") >= TOP.count("\n")
+    assert abs(held(option.diff) - option.probe.allocated) <= SCALARS
+
+
+OTHERS = """
+net = Net()
+o = torch.optim.SGD(
+    net.parameters(),
+    lr=0.1,
+)
+for i, (x, y) in enumerate(batches):
+    o.zero_grad()
+    criterion(net(x), y).backward()
+    o.step()
+"""
+
+
+def test_the_difference_has_the_programs_own_names():
+    edit = Edit.of(OTHERS)
+    assert (edit.own.model, edit.own.optimizer) == ("net", "o")
+    assert edit.own.forward == ("loss = criterion(net(x), y)",)
+    assert edit.backward_as("(loss / 2).backward()")
+    assert edit.every(2)
+    assert edit.with_keyword("fused", "True")
+    assert (
+        difference(OTHERS, edit.result())
+        == """\
+@@ -3,7 +3,9 @@
+     net.parameters(),
+-    lr=0.1,
+-)
++    lr=0.1, fused=True)
+ for i, (x, y) in enumerate(batches):
+-    o.zero_grad()
+-    criterion(net(x), y).backward()
+-    o.step()
++    if i % 2 == 0:
++        o.zero_grad()
++    loss = criterion(net(x), y)
++    (loss / 2).backward()
++    if i % 2 == 1:
++        o.step()"""
+    )
+
+
+def test_what_is_not_certain_is_not_changed():
+    twice = Edit.of(OTHERS + OTHERS)
+    assert not twice.with_keyword("fused", "True")
+    assert not twice.around_the_forward("torch.no_grad()")
+    assert twice.own.model == "net"

@@ -9,8 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from nbmem import virtual  # noqa: E402
-from nbmem.core.units import MIB  # noqa: E402
-from nbmem.estimates import planning, programs  # noqa: E402
+from nbmem.core.units import MIB, format_bytes  # noqa: E402
+from nbmem.estimates import planner, programs  # noqa: E402
+from nbmem.estimates.foreseen import foresee  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
 from nbmem.estimates.remedies import BY_KEY, REMEDIES, exclude_each_other  # noqa: E402
 from nbmem.estimates.remedies.blocks import repeated_blocks  # noqa: E402
@@ -95,7 +96,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plan(here, path):
-    return here.plan(programs.script(path), "T4")
+    return here.plan(programs.script(path), "T4", every=True)
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +114,9 @@ def test_each_remedy_was_run_or_says_why_not(options):
 
 def test_the_largest_batch_grows_with_what_is_saved(here, path, monkeypatch):
     kinds = [BY_KEY[key] for key in ("micro2", "checkpoint")]
-    monkeypatch.setattr(planning, "REMEDIES", tuple(kinds))
-    found = here.plan(programs.script(path, vary="batch"), "T4", target=3000 * MIB, batch=None)
+    monkeypatch.setattr(planner, "REMEDIES", tuple(kinds))
+    program = programs.script(path, vary="batch")
+    found = here.plan(program, "T4", target=3000 * MIB, every=True)
     largest = {option.key: option.largest for option in found.options}
     assert found.target == 3000 * MIB
     assert largest["micro2"] > 1.5 * largest["as it is"]
@@ -125,6 +127,53 @@ def test_remedies_of_one_group_are_no_pair(plan):
     pairs = [option.key.split("+") for option in plan.options if "+" in option.key]
     assert pairs
     assert not any(exclude_each_other(pair) for pair in pairs)
+
+
+def test_no_run_goes_below_what_is_foreseen_as_the_least(path, options):
+    base = probe(programs.script(path), Request(card=virtual.find_card("T4")))
+    for key, option in options.items():
+        if option.probe is not None and option.probe is not options["as it is"].probe:
+            assert foresee(base, key.split("+")).least <= option.probe.need, key
+
+
+def test_what_fits_is_run_once(here, path):
+    told = []
+    found = here.plan(programs.script(path), "T4", tell=told.append)
+    assert len(told) == 1
+    assert found.sentences[0].startswith("It fits as it is")
+    assert all(o.probe is None for o in found.options[1:])
+    assert "~" in render_text(found)
+
+
+def test_the_cheapest_is_certain_with_fewer_runs(here, path, options):
+    target = options["checkpoint"].probe.need + MIB
+    told, shown = [], []
+    found = here.plan(
+        programs.script(path), "T4", target=target, tell=told.append,
+        show=lambda answer, left: shown.append((str(answer), left)),
+    )  # fmt: skip
+    (cheapest,) = [o for o in found.options if o.cheapest]
+    order = [kind.key for kind in REMEDIES]
+    for option in found.options[1:]:
+        if option.probe is not None or option.why_not or "+" in option.key:
+            continue
+        dearer = order.index(option.key) > order.index(cheapest.key)
+        base = probe(programs.script(path), Request(card=virtual.find_card("T4")))
+        assert dearer or foresee(base, [option.key]).least > target
+    assert cheapest.probe.fits
+    assert 1 < len(told) < len([o for o in options.values() if o.probe is not None])
+    assert "not run yet is foreseen" in shown[0][0]
+    assert shown[0][1].startswith("1 run, at most ")
+
+
+def test_what_brings_nothing_is_no_row(plan):
+    table = render_text(plan).partition("What it costs")[0]
+    base = plan.options[0].probe
+    for option in plan.options[1:]:
+        if option.probe is not None and option.probe.need >= base.need:
+            assert f"\n{option.title} " not in table
+        elif option.probe is not None and "+" not in option.key:
+            assert format_bytes(base.need - option.probe.need) in table
 
 
 def test_the_views_show_the_same_rows(plan):

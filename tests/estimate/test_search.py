@@ -48,6 +48,23 @@ def test_the_boundary_may_lie_beyond_where_the_line_meets_the_room(slack):
     assert len(runs) <= 22
 
 
+def test_where_torch_makes_room_it_goes_on_to_where_it_cannot():
+    edge = 1000
+    found, runs = search(
+        lambda v: "fits" if v <= edge else "full", lambda v: v, start=32, room=777,
+        least=lambda v: v * 7 // 10,
+    )  # fmt: skip
+    assert (found.best, found.limit) == (edge, edge + 1)
+    assert len(runs) <= 14
+
+
+def test_a_formula_leads_down_from_what_does_not_fit():
+    found, runs = search(
+        lambda v: "fits" if v <= 700 else "full", lambda v: v, start=6000, room=700, first_guess=690
+    )
+    assert (found.best, runs[1]) == (700, 690)
+
+
 def test_a_range_bounds_it_on_both_sides():
     found, runs = search(lambda _v: "fits", lambda v: v, start=32, low=8, high=64, room=1000)
     assert (found.best, found.limit) == (64, None)

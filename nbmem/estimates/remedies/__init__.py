@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates.remedies.activations import (
     Autocast,
@@ -17,9 +17,10 @@ from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, Plai
 from nbmem.estimates.remedies.watching import watched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from nbmem.estimates.own_names import OwnNames
     from nbmem.estimates.remedies.base import Remedy
     from nbmem.estimates.remedies.watching import Watch
 
@@ -42,9 +43,17 @@ REMEDIES: tuple[type[Remedy], ...] = (
 BY_KEY = {remedy.key: remedy for remedy in REMEDIES}
 
 
-def applied(keys: Iterable[str]) -> AbstractContextManager[Watch]:
-    """A context in which a program runs under remedies."""
-    return watched([BY_KEY[key]() for key in keys])
+def applied(keys: Iterable[str], own: OwnNames | None = None) -> AbstractContextManager[Watch]:
+    """A context in which a program runs under remedies.
+
+    Args:
+        keys: Which ones.
+        own: What the program calls its parts; None for the usual names.
+    """
+    remedies = [BY_KEY[key]() for key in keys]
+    for remedy in remedies:
+        remedy.own = own or remedy.own
+    return watched(remedies)
 
 
 def conf_of(keys: Sequence[str]) -> str | None:
@@ -60,3 +69,20 @@ def exclude_each_other(keys: Sequence[str]) -> bool:
     """Whether two of them are of one group."""
     groups = [BY_KEY[key].group for key in keys if BY_KEY[key].group]
     return len(groups) != len(set(groups))
+
+
+def idle_in(names: Mapping[str, Any]) -> dict[str, str]:
+    """Remedies that would find nothing in a program, by key, with the reason.
+
+    Args:
+        names: What the program has left. Where no model or no optimizer is among it (they may have
+            been made in a function), nothing is said.
+    """
+    import torch
+
+    values = list(names.values())
+    models = [v for v in values if issubclass(type(v), torch.nn.Module)]
+    steppers = [v for v in values if issubclass(type(v), torch.optim.Optimizer)]
+    if not (models and steppers):
+        return {}
+    return {kind.key: kind.idly or kind.nothing for kind in REMEDIES if kind.idle(models, steppers)}

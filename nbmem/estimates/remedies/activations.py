@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.units import format_bytes
-from nbmem.estimates.remedies.base import Remedy
+from nbmem.estimates.remedies.base import Acts, Remedy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbmem.estimates.edits import Edit
+    from nbmem.estimates.own_names import OwnNames
     from nbmem.virtual.cards import Card
 
 PCIE = 25e9
@@ -55,8 +59,8 @@ class Autocast(_Around):
     key = "autocast"
     title = "autocast"
     price = "bfloat16: 7 bits of mantissa instead of 23 in matrix products and convolutions; faster"
-    code = 'with torch.autocast("cuda", torch.bfloat16):\n    loss = ...  # forward and loss'
     nothing = "No module is called in it."
+    acts = Acts(passing=0.4, waiting=0.45, inputs=0.0)
 
     def context(self, module: Any) -> Any:
         """The autocast, unless there is one or nothing to cast."""
@@ -83,14 +87,36 @@ class Autocast(_Around):
 
     def code_of(self, card: Card) -> str:
         """With a GradScaler for float16."""
+        own = self.own
         if _has_bfloat16(card.capability):
-            return self.code
+            return _with(_BFLOAT16, own)
         return (
-            'scaler = torch.amp.GradScaler("cuda")  # once, before the loop\n'
-            'with torch.autocast("cuda", torch.float16):\n    loss = ...  # forward and loss\n'
-            "scaler.scale(loss).backward()\n"
-            "scaler.step(optimizer); scaler.update()"
+            f"{_SCALER}  # once, before the loop\n{_with(_FLOAT16, own)}\n"
+            f"scaler.scale({own.loss}).backward()\n"
+            f"scaler.step({own.optimizer}); scaler.update()"
         )
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """Around the forward; with the scaler beside the optimizer."""
+        own = self.own
+        if _has_bfloat16(card.capability):
+            return edit.around_the_forward(_BFLOAT16)
+        return (
+            edit.around_the_forward(_FLOAT16, f"scaler.scale({own.loss}).backward()")
+            and edit.step_as(f"scaler.step({own.optimizer})\nscaler.update()")
+            and edit.after_the_model(_SCALER)
+        )
+
+
+_BFLOAT16 = 'torch.autocast("cuda", torch.bfloat16)'
+_FLOAT16 = 'torch.autocast("cuda", torch.float16)'
+_SCALER = 'scaler = torch.amp.GradScaler("cuda")'
+_OFFLOADED = "torch.autograd.graph.save_on_cpu(pin_memory=True)"
+
+
+def _with(context: str, own: OwnNames) -> str:
+    """The program's own forward inside a context."""
+    return f"with {context}:\n" + "\n".join(f"    {line}" for line in own.forward)
 
 
 def _has_bfloat16(capability: tuple[int, int]) -> bool:
@@ -103,11 +129,8 @@ class Offload(_Around):
     key = "offload"
     title = "host offload"
     price = "copies every saved activation to the host and back in each step"
-    code = (
-        "with torch.autograd.graph.save_on_cpu(pin_memory=True):\n"
-        "    loss = ...  # forward and loss"
-    )
     nothing = "Nothing is saved for backward."
+    acts = Acts(passing=0.0, waiting=0.95, inputs=0.0)
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,9 +153,21 @@ class Offload(_Around):
         hooks.pack_hook = counted
         return hooks
 
+    def code_of(self, card: Card) -> str:
+        """Around the forward."""
+        del card
+        return _with(_OFFLOADED, self.own)
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """Around the forward."""
+        del card
+        return edit.around_the_forward(_OFFLOADED)
+
     def price_of(self, card: Card, steps: int) -> str:
         """The bytes that a step moves, and how long that takes at least."""
         del card
+        if not self._bytes:
+            return self.price
         each = self._bytes // max(steps, 1)
         ms = 2 * each / PCIE * 1e3
         return (
@@ -148,6 +183,7 @@ class InPlace(Remedy):
     title = "inplace=True"
     price = "none, where autograd allows it; it raises where it does not"
     nothing = "The model has no activation module with inplace=False."
+    acts = Acts(passing=0.0, waiting=0.2)
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,21 +193,38 @@ class InPlace(Remedy):
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Turn the switches of all of its activation modules."""
-        for layer in module.modules():
-            if getattr(layer, "inplace", None) is False and "Dropout" not in type(layer).__name__:
-                layer.inplace = True
-                self.applied += 1
-                self._kinds[type(layer).__name__] = None
+        for layer in _not_in_place(module):
+            layer.inplace = True
+            self.applied += 1
+            self._kinds[type(layer).__name__] = None
         return args, kwargs
+
+    @classmethod
+    def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
+        """Whether there is no such module."""
+        del optimizers
+        return not any(_not_in_place(model) for model in models)
 
     def code_of(self, card: Card) -> str:
         """The loop that does it."""
         del card
         kinds = ", ".join(f"torch.nn.{name}" for name in self._kinds)
         return (
-            "for layer in model.modules():\n"
+            f"for layer in {self.own.model}.modules():\n"
             f"    if isinstance(layer, ({kinds},)):\n        layer.inplace = True"
         )
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """Where the model has been made."""
+        return edit.after_the_model(self.code_of(card))
+
+
+def _not_in_place(model: Any) -> list[Any]:
+    return [
+        layer
+        for layer in model.modules()
+        if getattr(layer, "inplace", None) is False and "Dropout" not in type(layer).__name__
+    ]
 
 
 class ChannelsLast(Remedy):
@@ -180,11 +233,8 @@ class ChannelsLast(Remedy):
     key = "channels_last"
     title = "channels_last"
     price = "none; faster with tensor cores"
-    code = (
-        "model = model.to(memory_format=torch.channels_last)\n"
-        "x = x.to(memory_format=torch.channels_last)"
-    )
     nothing = "The model has no two-dimensional convolution."
+    acts = Acts(passing=0.0, waiting=0.0, inputs=0.0)
 
     def outermost(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -192,7 +242,7 @@ class ChannelsLast(Remedy):
         """Lay out the model, once, and its inputs."""
         import torch
 
-        if not any(p.dim() == 4 for p in module.parameters()):
+        if not _has_pictures(module):
             return args, kwargs
         if not self.applied:
             module.to(memory_format=torch.channels_last)
@@ -203,3 +253,22 @@ class ChannelsLast(Remedy):
             if isinstance(value, torch.Tensor) and value.dim() == 4 and value.grad_fn is None:
                 value.data = value.data.to(memory_format=torch.channels_last)
         return args, kwargs
+
+    def code_of(self, card: Card) -> str:
+        """The model, once, and each batch."""
+        del card
+        model = self.own.model
+        return (
+            f"{model} = {model}.to(memory_format=torch.channels_last)\n"
+            "x = x.to(memory_format=torch.channels_last)"
+        )
+
+    @classmethod
+    def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
+        """Whether nothing convolves."""
+        del optimizers
+        return not any(_has_pictures(model) for model in models)
+
+
+def _has_pictures(model: Any) -> bool:
+    return any(p.dim() == 4 for p in model.parameters())

@@ -2,16 +2,70 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from nbmem.core.categories import Category
 from nbmem.core.errors import NbmemError
+from nbmem.estimates.own_names import OwnNames
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbmem.estimates.edits import Edit
     from nbmem.virtual.cards import Card
 
 
 BATCH = "<batch>"
 """Stands in lines of code for the assignment of the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acts:
+    """The part of a run's ledger that a remedy changes.
+
+    Attributes:
+        passing: Share that usually goes of what forward and backward make for themselves.
+        waiting: Share that usually goes of what forward keeps for backward, on top of that.
+        inputs: Share of the inputs that goes.
+        state: Share of the optimizer's state that goes.
+        stepping: Share of the temporaries of the optimizer's step that goes.
+    """
+
+    passing: float | None = None
+    waiting: float | None = None
+    inputs: float | None = None
+    state: float | None = None
+    stepping: float | None = None
+
+    def share(self, category: str, phase: str) -> float | None:
+        """The share of a category that usually goes; None where all of it stays for certain."""
+        if category == Category.OPTIMIZER_STATE.label:
+            return self.state
+        if category == Category.INPUTS.label:
+            return self.inputs
+        if category == Category.ACTIVATIONS.label:
+            return self.waiting if self.waiting is not None else self.passing
+        if category == Category.TEMPORARIES.label and phase == "optimizer":
+            return self.stepping
+        if category in _PASSING:
+            return self.passing
+        return self._of_unknown() if category in _UNCERTAIN else None
+
+    def _of_unknown(self) -> float | None:
+        """Anything may be among these, so nothing is certain of them."""
+        shares = (self.passing, self.waiting, self.inputs, self.state, self.stepping)
+        return None if all(share is None for share in shares) else 0.0
+
+
+_PASSING = frozenset({Category.OUTPUT_GRADIENTS.label, Category.TEMPORARIES.label})
+_UNCERTAIN = frozenset(
+    category.label
+    for category in (
+        Category.UNKNOWN, Category.USER_TENSORS, Category.WORKSPACE, Category.ROUNDING,
+        Category.PENDING,
+    )
+)  # fmt: skip
 
 
 class NotApplicableError(NbmemError):
@@ -32,8 +86,12 @@ class Remedy:
         group: Remedies of one group exclude each other.
         conf: Allocator settings that it adds.
         parts: Into how many micro-batches it cuts a batch.
+        acts: On which part of the ledger it acts.
+        idly: What is said of a program in which it would find nothing; `nothing` where that is
+            empty.
         applied: How often it found something to do.
         why_not: Why it cannot help this program, if it cannot.
+        own: What the program calls its model, its optimizer and its loss.
     """
 
     key: ClassVar[str]
@@ -43,11 +101,14 @@ class Remedy:
     group: ClassVar[str] = ""
     conf: ClassVar[str] = ""
     parts: ClassVar[int] = 1
+    acts: ClassVar[Acts] = Acts()
+    idly: ClassVar[str] = ""
     nothing: ClassVar[str] = "The program has nothing that it could be applied to."
 
     def __init__(self) -> None:
         self.applied = 0
         self.why_not: str | None = None
+        self.own = OwnNames()
 
     def refuse(self, why: str) -> None:
         """It cannot help; said once, and the run goes on as it is."""
@@ -57,6 +118,17 @@ class Remedy:
     def unapplied(self) -> str | None:
         """Why it did nothing; None if it did something."""
         return None if self.applied else self.why_not or self.nothing
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Why it cannot be tried on this machine, or None."""
+        return None
+
+    @classmethod
+    def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
+        """Whether it would surely find nothing in a program that made these."""
+        del models, optimizers
+        return False
 
     def prepare(self) -> None:
         """Before the program starts; its names are in place."""
@@ -87,6 +159,11 @@ class Remedy:
         return self.price
 
     def code_of(self, card: Card) -> str:
-        """The lines to paste into this program."""
+        """The lines to paste into this program, with its own names."""
         del card
         return self.code
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """Put the lines where they belong; False where that is not known."""
+        del edit, card
+        return False

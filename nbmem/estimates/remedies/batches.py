@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from nbmem.estimates.remedies.base import BATCH, Remedy
+from nbmem.estimates.remedies.base import BATCH, Acts, Remedy
+
+if TYPE_CHECKING:
+    from nbmem.estimates.edits import Edit
+    from nbmem.virtual.cards import Card
 
 _ACCUMULATED = """\
 {batch}  # {parts} of them make one step
-(loss / {parts}).backward()
+({own.loss} / {parts}).backward()
 if step % {parts} == {last}:  # step counts from 0
-    optimizer.step()
-    optimizer.zero_grad()"""
+    {own.optimizer}.step()
+    {own.optimizer}.zero_grad()"""
 
 
 class MicroBatches(Remedy):
@@ -24,10 +28,10 @@ class MicroBatches(Remedy):
     key = "micro2"
     title = "2 micro-batches"
     price = "twice as many kernels, each with half the work; BatchNorm sees half the batch"
-    code = _ACCUMULATED.format(batch=BATCH, parts=2, last=1)
     group = "batch"
     parts = 2
     nothing = "Nothing is trained in it."
+    acts = Acts(passing=1 / 2, waiting=1 / 2, inputs=1 / 2)
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,6 +41,18 @@ class MicroBatches(Remedy):
         """Count the passes."""
         self._passes += 1
         self.applied += 1
+
+    def code_of(self, card: Card) -> str:
+        """A smaller batch, and a step in each so many passes."""
+        del card
+        return _ACCUMULATED.format(batch=BATCH, parts=self.parts, last=self.parts - 1, own=self.own)
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """Where the batch is written, is put by who knows its name."""
+        del card
+        return edit.backward_as(f"({self.own.loss} / {self.parts}).backward()") and edit.every(
+            self.parts
+        )
 
     def zeroing(self) -> bool:
         """Only after the last micro-batch of a step."""
@@ -49,8 +65,8 @@ class FourMicroBatches(MicroBatches):
     key = "micro4"
     title = "4 micro-batches"
     price = "four times as many kernels, each with a quarter of the work; BatchNorm sees a quarter"
-    code = _ACCUMULATED.format(batch=BATCH, parts=4, last=3)
     parts: ClassVar[int] = 4
+    acts: ClassVar[Acts] = Acts(passing=3 / 4, waiting=3 / 4, inputs=3 / 4)
 
 
 class Expandable(Remedy):
@@ -65,3 +81,7 @@ class Expandable(Remedy):
     def prepare(self) -> None:
         """It is a setting of the card, in force already."""
         self.applied += 1
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """Before torch is imported."""
+        return edit.at_the_top(self.code_of(card))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.estimates.remedies.base import Remedy
+from nbmem.estimates.remedies.base import Acts, Remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from nbmem.estimates.edits import Edit
     from nbmem.virtual.cards import Card
 
 
@@ -19,6 +20,8 @@ class Checkpoint(Remedy):
     title = "checkpointing"
     price = "runs the blocks' forward again in backward: about a third more arithmetic"
     nothing = "No module trains in it."
+    acts = Acts(passing=0.0, waiting=0.7, inputs=0.0)
+    idly = "The model has no repeated blocks in a ModuleList or Sequential."
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,39 +47,52 @@ class Checkpoint(Remedy):
         if own is not None and getattr(model, "supports_gradient_checkpointing", True):
             own(gradient_checkpointing_kwargs={"use_reentrant": False})
             self._code = (
-                "model.gradient_checkpointing_enable(\n"
+                f"{self.own.model}.gradient_checkpointing_enable(\n"
                 '    gradient_checkpointing_kwargs={"use_reentrant": False})'
             )
             self.applied += 1
             return
         blocks = repeated_blocks(model)
         if not blocks:
-            self.refuse("The model has no repeated blocks in a ModuleList or Sequential.")
+            self.refuse(self.idly)
             return
         self._code = (
             "from functools import partial\n"
             "from torch.utils.checkpoint import checkpoint\n"
-            f"for block in {_written(model, blocks)}:\n"
+            f"for block in {_written(self.own.model, model, blocks)}:\n"
             "    block.forward = partial(checkpoint, block.forward, use_reentrant=False)"
         )
         for block in blocks:
             block.forward = _checkpointed(block)
             self.applied += 1
 
+    @classmethod
+    def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
+        """Whether no model has blocks, nor a way of its own."""
+        del optimizers
+        return not any(
+            hasattr(model, "gradient_checkpointing_enable") or repeated_blocks(model)
+            for model in models
+        )
+
     def code_of(self, card: Card) -> str:
         """Lines that do to the model's blocks what was done here."""
         del card
         return self._code
 
+    def put(self, edit: Edit, card: Card) -> bool:
+        """Where the model has been made."""
+        return edit.after_the_model(self.code_of(card))
 
-def _written(model: Any, blocks: Sequence[Any]) -> str:
+
+def _written(called: str, model: Any, blocks: Sequence[Any]) -> str:
     """Blocks of a model as an expression: `model.blocks`, `(*model.layer1, *model.layer2)`."""
     wanted = {id(block) for block in blocks}
     found: list[str] = []
     for name, holder in model.named_modules():
         children = [(place, child) for place, child in holder.named_children()]
         inside = [place for place, child in children if id(child) in wanted]
-        path = "model" + "".join(_step(part) for part in name.split(".") if part)
+        path = called + "".join(_step(part) for part in name.split(".") if part)
         if inside and len(inside) == len(children):
             found.append(f"*{path}")
         else:

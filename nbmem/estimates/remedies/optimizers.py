@@ -6,9 +6,12 @@ import importlib.util
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from nbmem.estimates.remedies.base import Remedy
+from nbmem.estimates.remedies.base import Acts, Remedy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbmem.estimates.edits import Edit
     from nbmem.virtual.cards import Card
 
 ADAMS = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
@@ -29,11 +32,31 @@ class _Changed(Remedy):
     def __init__(self) -> None:
         super().__init__()
         self._lines: dict[str, None] = {}
+        self._switch: dict[str, Any] = {}
+
+    @classmethod
+    def takes(cls, optimizer: Any) -> bool:
+        """Whether it would change this one."""
+        raise NotImplementedError
+
+    @classmethod
+    def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
+        """Whether it would change none of them."""
+        del models
+        return not any(cls.takes(optimizer) for optimizer in optimizers)
 
     def code_of(self, card: Card) -> str:
         """A line for each different optimizer."""
         del card
         return "\n".join(self._lines)
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """Where the optimizer is made: with another switch, or another one in its place."""
+        if len(self._lines) != 1:
+            return False
+        for name, value in self._switch.items():
+            return edit.with_keyword(name, repr(value))
+        return edit.instead_of_the_optimizer(self.code_of(card))
 
     def changes(self, optimizer: Any, kind: str = "", **changed: Any) -> None:
         """It is about to be changed; its arguments are kept where its kind is."""
@@ -41,7 +64,10 @@ class _Changed(Remedy):
         made = kind or _name(type(optimizer))
         given = {"lr": optimizer.defaults["lr"]} if kind else _given(optimizer)
         words = "".join(f", {name}={value!r}" for name, value in {**given, **changed}.items())
-        self._lines[f"optimizer = {made}(model.parameters(){words})"] = None
+        own = self.own
+        self._lines[f"{own.optimizer} = {made}({own.model}.parameters(){words})"] = None
+        if not kind:
+            self._switch = changed
 
 
 def _name(kind: type) -> str:
@@ -66,12 +92,18 @@ class PlainSGD(_Changed):
     price = "another optimizer: its learning rate has to be found anew"
     group = "optimizer"
     nothing = "No optimizer of the Adam family is made in it."
+    acts = Acts(state=1.0, stepping=1.0)
+
+    @classmethod
+    def takes(cls, optimizer: Any) -> bool:
+        """An Adam."""
+        return _one_of(optimizer, ADAMS)
 
     def made_optimizer(self, optimizer: Any) -> None:
         """Turn an Adam into an SGD without momentum, and drop its state."""
         import torch
 
-        if _one_of(optimizer, ADAMS):
+        if self.takes(optimizer):
             self.changes(optimizer, "torch.optim.SGD")
             _become(optimizer, torch.optim.SGD(_dummy(), lr=1e-3))
 
@@ -84,11 +116,25 @@ class EightBit(_Changed):
     price = "needs bitsandbytes; state rounded to 8 bits in blocks of 256"
     group = "optimizer"
     nothing = "No optimizer of the Adam family is made in it."
+    acts = Acts(state=0.74, stepping=1.0)
 
-    def prepare(self) -> None:
+    @classmethod
+    def takes(cls, optimizer: Any) -> bool:
+        """An Adam."""
+        return _one_of(optimizer, ADAMS)
+
+    @classmethod
+    def missing(cls) -> str | None:
         """It is a real choice only where its package is."""
         if importlib.util.find_spec("bitsandbytes") is None:
-            self.refuse("bitsandbytes is not installed in this environment.")
+            return "bitsandbytes is not installed in this environment."
+        return None
+
+    def prepare(self) -> None:
+        """Without its package it does nothing."""
+        why = self.missing()
+        if why is not None:
+            self.refuse(why)
 
     def made_optimizer(self, optimizer: Any) -> None:
         """The package's own class makes its state; its kernel is an operator without a result.
@@ -96,7 +142,7 @@ class EightBit(_Changed):
         So the virtual card takes for it what it asks torch for (seen with 0.50.2). A release that
         hands addresses to a C library instead fails, and the plan says with what.
         """
-        if self.why_not is None and _one_of(optimizer, ADAMS):
+        if self.why_not is None and self.takes(optimizer):
             package = importlib.import_module("bitsandbytes")
             self.changes(optimizer, "bitsandbytes.optim.AdamW8bit")
             _become(optimizer, package.optim.AdamW8bit(_dummy()))
@@ -131,12 +177,17 @@ class Fused(_Changed):
     price = "none; faster"
     group = "optimizer"
     nothing = "Its optimizers have no fused form, or are fused already."
+    acts = Acts(state=0.0, stepping=1.0)
+
+    @classmethod
+    def takes(cls, optimizer: Any) -> bool:
+        """One that has a fused form and is in another."""
+        switched = optimizer.defaults.get("fused") or optimizer.defaults.get("differentiable")
+        return _one_of(optimizer, FUSED) and not switched
 
     def made_optimizer(self, optimizer: Any) -> None:
         """Turn the switch of each group."""
-        if not _one_of(optimizer, FUSED):
-            return
-        if optimizer.defaults.get("fused") or optimizer.defaults.get("differentiable"):
+        if not self.takes(optimizer):
             return
         self.changes(optimizer, fused=True)
         for group in (optimizer.defaults, *optimizer.param_groups):
@@ -152,11 +203,17 @@ class NoForeach(_Changed):
     price = "many small kernels instead of a few: a slower step"
     group = "optimizer"
     nothing = "Its optimizers do not use foreach."
+    acts = Acts(stepping=0.5)
+
+    @classmethod
+    def takes(cls, optimizer: Any) -> bool:
+        """One whose switch is left to torch, or on."""
+        switch = optimizer.defaults.get("foreach", False)
+        return switch is not False and not optimizer.defaults.get("fused")
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """Turn the switch where it is left to torch, or on."""
-        switch = optimizer.defaults.get("foreach", False)
-        if switch is False or optimizer.defaults.get("fused"):
+        """Turn the switch."""
+        if not self.takes(optimizer):
             return
         self.changes(optimizer, foreach=False)
         for group in (optimizer.defaults, *optimizer.param_groups):

@@ -62,9 +62,10 @@ def _value(metavar: str | tuple[str, ...] | None) -> str | None:
 
 
 class Progress:
-    """The cell's output while runs go on; the answer takes its place, and so does a failure.
+    """The cell's output while runs go on: what is known by now, until the answer takes its place.
 
-    A terminal cannot take output back: there each run is a line on stderr.
+    After Ctrl-C what was known stays. A terminal cannot take output back: there each run is a line
+    on stderr.
     """
 
     def __init__(self, shell: Any, title: str) -> None:
@@ -72,6 +73,7 @@ class Progress:
         self._title = title
         self._live = getattr(shell, "kernel", None) is not None
         self._handle: Any = None
+        self._known: Any = None
 
     def __enter__(self) -> Self:
         if self._live:
@@ -86,14 +88,19 @@ class Progress:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        if kind is not None and self._live:
+        kept = kind is KeyboardInterrupt and self._known is not None
+        if kept:
+            left = f"interrupted after {self._runs()}"
+            self._put(_with_head(f"{self._title}: {left}", self._known._repr_mimebundle_()))
+        elif kind is not None and self._live:
             from IPython.display import clear_output
 
             clear_output(wait=True)
         if kind is KeyboardInterrupt:
+            what = " What was known by then stands in the output." if kept else ""
             say(
                 f"{self._title} was interrupted after {self._runs()}: its process is ended, and "
-                "the notebook is as it was."
+                f"the notebook is as it was.{what}"
             )
 
     def tell(self, text: str) -> None:
@@ -101,12 +108,20 @@ class Progress:
         self._lines.append(text)
         if self._handle is None:
             say(f"{self._title}: {text}")
-        else:
+        elif self._known is None:
             self._handle.update(self._bundle(), raw=True)
+
+    def partial(self, answer: Any, left: str) -> None:
+        """The answer as far as it is known, and what is left to do."""
+        self._known = answer
+        if self._handle is not None:
+            self._put(_with_head(f"{self._title}: {left}", answer._repr_mimebundle_()))
 
     def show(self, answer: Any) -> None:
         """The answer instead."""
-        bundle = answer._repr_mimebundle_()
+        self._put(answer._repr_mimebundle_())
+
+    def _put(self, bundle: dict[str, str]) -> None:
         if self._handle is None:
             show_bundle(bundle)
         else:
@@ -120,6 +135,12 @@ class Progress:
         if not self._lines:
             head = f"{self._title}: starting a virtual card in a process of its own"
         return text_bundle("\n".join([head, *(f"  {text}" for text in self._lines[-LINES:])]))
+
+
+def _with_head(head: str, bundle: dict[str, str]) -> dict[str, str]:
+    """An answer below a line that says how far it is."""
+    line = text_bundle(head)
+    return {kind: "\n".join([line[kind], text]) for kind, text in bundle.items()}
 
 
 def source_of(shell: Any, cell: str) -> str:

@@ -46,7 +46,9 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
         vary=options.variable,
     )
     with asking.Progress(shell, f"fit {options.variable}") as progress:
-        answer = estimates.fit(program, **search(options), tell=progress.tell)
+        answer = estimates.fit(
+            program, **search(options), tell=progress.tell, show=progress.partial
+        )
         progress.show(answer)
     asking.write(answer, json=options.json, html=options.html)
 

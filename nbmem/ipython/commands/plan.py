@@ -1,4 +1,4 @@
-"""`%%nbmem plan`: the cell below it under every known remedy."""
+"""`%%nbmem plan`: what would make the cell below it fit."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 def _run(_notebook: Notebook, _argument: str) -> None:
     raise UsageError(
-        "`%%nbmem plan` stands on the first line of a cell, with two percent signs: it runs the "
-        "cell below it under every known remedy for memory."
+        "`%%nbmem plan` stands on the first line of a cell, with two percent signs: it says what "
+        "would make the cell below it fit, each remedy run."
     )
 
 
@@ -43,15 +43,15 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
     plain = programs.cell(asking.source_of(shell, cell), names, title=notebook.hooks.title())
     program = with_batch(plain, options.batch, names)
     with asking.Progress(shell, "plan") as progress:
-        answer = estimates.plan(program, **asked, tell=progress.tell)
+        answer = estimates.plan(program, **asked, tell=progress.tell, show=progress.partial)
         progress.show(answer)
     asking.write(answer, json=options.json, html=options.html)
 
 
 COMMAND = Command(
     "plan",
-    "[--gpu NAME] [--target BYTES] [--batch NAME]",
-    "with %%: the cell under every known remedy for memory; run on a copy, files are yours",
+    "[--gpu NAME] [--target BYTES] [--batch NAME] [--all]",
+    "with %%: what would make the cell fit, the cheapest first; run on a copy, files are yours",
     _run,
     _run_cell,
     options=lambda: asking.options_of(_add),

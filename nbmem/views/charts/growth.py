@@ -1,4 +1,8 @@
-"""The curve of a search: what each value takes, the line through it, and where the card ends."""
+"""The curve of a search: what each value takes, the line through it, and where the card ends.
+
+The line goes through the dots: both are allocated bytes. What has to stay below the card's end is
+the process, a ring above each dot.
+"""
 
 from __future__ import annotations
 
@@ -64,26 +68,33 @@ def growth(fit: Fit) -> Picture | None:
         points = [(x(right * i / 60), y(fit.total.at(right * i / 60))) for i in range(61)]
         path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
         parts.append(element("path", d=path, fill="none", stroke=LINE, stroke_width="2"))
-    parts += [_point(p, x, y) for p in shown]
+    parts += [mark for p in shown for mark in _marks(p, x, y)]
     parts += _legend(fit)
     return picture(parts, bottom=BOTTOM + 74, alt=_alt(fit), width=WIDTH)
 
 
-def _point(probe: Probe, x: Callable[[float], float], y: Callable[[float], float]) -> Markup:
-    return element(
-        "circle",
-        cx=f"{x(probe.value or 0):.1f}",
-        cy=f"{y(probe.need):.1f}",
-        r=5,
-        fill=FITS if probe.fits else FULL,
+def _marks(
+    probe: Probe, x: Callable[[float], float], y: Callable[[float], float]
+) -> tuple[Markup, Markup]:
+    """A run: what its tensors took, which the line fits, and what its process took."""
+    across = f"{x(probe.value or 0):.1f}"
+    colour = FITS if probe.fits else FULL
+    return (
+        element("circle", cx=across, cy=f"{y(probe.allocated):.1f}", r=4, fill=LINE),
+        _ring(across, f"{y(probe.need):.1f}", colour),
     )
+
+
+def _ring(across: str | int, down: str | int, colour: str) -> Markup:
+    return element("circle", cx=across, cy=down, r=4, fill="none", stroke=colour, stroke_width="2")
 
 
 def _legend(fit: Fit) -> list[Markup]:
     at, base = LEFT, BOTTOM + 62
     marks = [
-        (element("circle", cx=at + 5, cy=base - 5, r=5, fill=FITS), "process: fits", 122),
-        (element("circle", cx=at + 127, cy=base - 5, r=5, fill=FULL), "does not fit", 118),
+        (element("circle", cx=at + 5, cy=base - 5, r=4, fill=LINE), "allocated", 100),
+        (_ring(at + 105, base - 5, FITS), "process: fits", 122),
+        (_ring(at + 227, base - 5, FULL), "does not fit", 118),
     ]
     parts: list[Markup] = []
     for mark, text, width in marks:
@@ -91,7 +102,7 @@ def _legend(fit: Fit) -> list[Markup]:
         at += width
     if fit.total is not None:
         parts.append(rule(at, base - 5, at + 18, base - 5, stroke=LINE, stroke_width="2"))
-        parts.append(label(at + 26, base, "allocated (the line)"))
+        parts.append(label(at + 26, base, "the formula"))
     return parts
 
 

@@ -1,0 +1,187 @@
+"""What a program calls its model, its optimizer and its loss, read from its source."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Statement: TypeAlias = ast.stmt
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNames:
+    """Names for lines of code; the usual ones where the source does not say.
+
+    Attributes:
+        model: Whose parameters are trained.
+        optimizer: What steps.
+        loss: What backward is called on; `loss` where that is an expression without a name.
+        forward: The lines that compute the loss; where nobody knows, what stands for them.
+    """
+
+    model: str = "model"
+    optimizer: str = "optimizer"
+    loss: str = "loss"
+    forward: tuple[str, ...] = ("loss = ...  # forward and loss",)
+
+
+@dataclass(slots=True)
+class Sites:
+    """Where in a source the parts of a training step stand; None where there is none or several.
+
+    Attributes:
+        model: The statement that makes the model.
+        optimizer: The statement that makes the optimizer.
+        forward: The statements from the model's call to the loss, in one block.
+        backward: The statement that is `loss.backward()`.
+        step: The statement that is `optimizer.step()`.
+        zero_grad: The statement that clears the gradients.
+        unnamed: Whether backward is called on an expression, which `forward` gives a name.
+        loop: The variable of the loop around them that counts, if one does.
+    """
+
+    model: ast.Assign | None = None
+    optimizer: ast.Assign | None = None
+    forward: list[Statement] = field(default_factory=list)
+    backward: ast.Expr | None = None
+    step: ast.Expr | None = None
+    zero_grad: ast.Expr | None = None
+    unnamed: bool = False
+    loop: str | None = None
+
+
+def names_in(source: str) -> OwnNames:
+    """What a program calls them."""
+    return read(source)[0]
+
+
+def read(source: str) -> tuple[OwnNames, Sites]:
+    """What a program calls them, and where they stand."""
+    usual = OwnNames()
+    tree = ast.parse(source)
+    steppers = [name for name in _receivers(tree, "step") if name in _receivers(tree, "zero_grad")]
+    optimizer = _only(steppers) or _only(_receivers(tree, "step")) or usual.optimizer
+    model = _only(_receivers(tree, "parameters")) or usual.model
+    sites = Sites(
+        model=_assigned(tree, model),
+        optimizer=_assigned(tree, optimizer),
+        step=_called(tree, "step", optimizer),
+        zero_grad=_called(tree, "zero_grad", optimizer) or _called(tree, "zero_grad", model),
+        backward=_called(tree, "backward"),
+    )
+    if sites.backward is None:
+        return OwnNames(model, optimizer), sites
+    value = sites.backward.value.func.value  # type: ignore[attr-defined] # `_called` looked
+    if isinstance(value, ast.Call):  # criterion(net(x), y).backward()
+        sites.unnamed = True
+        forward = (f"{usual.loss} = {ast.unparse(value)}",)
+        return OwnNames(model, optimizer, usual.loss, forward), _looped(tree, sites)
+    loss = ast.unparse(value)
+    made = loss.partition(".")[0]  # output.loss: the output is what is made
+    sites.forward = _until(tree, sites.backward, model, made)
+    lines = tuple(
+        line
+        for statement in sites.forward
+        for line in (ast.get_source_segment(source, statement) or "").splitlines()
+    )
+    return OwnNames(model, optimizer, loss, lines or usual.forward), _looped(tree, sites)
+
+
+def _receivers(tree: ast.Module, method: str) -> list[str]:
+    """What a method is called on, each once."""
+    found = [
+        ast.unparse(node.func.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == method
+        and isinstance(node.func.value, (ast.Name, ast.Attribute))
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _only(found: list[str]) -> str | None:
+    return found[0] if len(found) == 1 else None
+
+
+def _assigned(tree: ast.Module, name: str) -> ast.Assign | None:
+    """The one statement that assigns a name."""
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and len(node.targets) == 1
+        and ast.unparse(node.targets[0]) == name
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _called(tree: ast.Module, method: str, on: str | None = None) -> ast.Expr | None:
+    """The one statement that only calls a method."""
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+        and node.value.func.attr == method
+        and (on is None or ast.unparse(node.value.func.value) == on)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _blocks(tree: ast.Module) -> list[list[Statement]]:
+    return [
+        block
+        for node in ast.walk(tree)
+        for name in ("body", "orelse", "finalbody")
+        if isinstance(block := getattr(node, name, None), list)
+    ]
+
+
+def _until(tree: ast.Module, backward: ast.Expr, model: str, loss: str) -> list[Statement]:
+    """The statements of backward's block from the model's call to what makes the loss."""
+    block = next(block for block in _blocks(tree) if backward in block)
+    before = block[: block.index(backward)]
+    ends = [i for i, s in enumerate(before) if isinstance(s, ast.Assign) and _makes(s, loss)]
+    if not ends:
+        return []
+    calls = [i for i, s in enumerate(before) if _calls(s, model)]
+    if not calls or calls[0] > ends[-1]:
+        return [before[ends[-1]]] if not calls else []
+    return before[calls[0] : ends[-1] + 1]
+
+
+def _makes(statement: ast.Assign, name: str) -> bool:
+    """Whether it assigns the name, alone or among others (`logits, loss = ...`)."""
+    return any(
+        ast.unparse(part) == name
+        for target in statement.targets
+        for part in (target.elts if isinstance(target, ast.Tuple) else [target])
+    )
+
+
+def _calls(statement: Statement, model: str) -> bool:
+    return any(
+        isinstance(node, ast.Call) and ast.unparse(node.func) == model
+        for node in ast.walk(statement)
+    )
+
+
+def _looped(tree: ast.Module, sites: Sites) -> Sites:
+    """Note the variable of the innermost loop around backward that counts from 0."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.For) or not any(n is sites.backward for n in ast.walk(node)):
+            continue
+        target = node.target
+        if isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name):
+            kind = node.iter.func.id
+            if kind == "enumerate" and isinstance(target, ast.Tuple):
+                target = target.elts[0]
+            if kind in {"range", "enumerate"} and isinstance(target, ast.Name):
+                plain = len(node.iter.args) == 1
+                sites.loop = target.id if plain else None
+                continue
+        sites.loop = None
+    return sites

@@ -1,0 +1,262 @@
+"""Asks for one program under remedies, and keeps what is known of each: run, or foreseen."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+from nbmem.answers import CardFigures, Option, Plan
+from nbmem.core.units import format_bytes
+from nbmem.estimates import verdicts
+from nbmem.estimates.edits import difference
+from nbmem.estimates.fitting import Prober
+from nbmem.estimates.foreseen import Foreseen, foresee, largest
+from nbmem.estimates.probing import Reply, Request, refuse
+from nbmem.estimates.remedies import BY_KEY, REMEDIES
+from nbmem.estimates.remedies.base import BATCH
+from nbmem.estimates.search import Search
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from nbmem.answers import Probe
+    from nbmem.estimates.fitting import Ask
+    from nbmem.estimates.programs import Program
+    from nbmem.estimates.remedies.base import Remedy
+    from nbmem.virtual.cards import Card
+
+    Keys = tuple[str, ...]
+
+LOOSE = 0.02
+"""The largest batch of a remedy may be too small by this part: a plan compares, fit is exact."""
+
+
+class Planner:
+    """Asks for one program under remedies.
+
+    Attributes:
+        options: What is known of each, by its keys; the program itself under ().
+        runs: How often a program was run.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the question's parts
+        self,
+        program: Program,
+        variable: str | None,
+        ask: Ask,
+        card: Card,
+        margin: int,
+        tell: Callable[[str], None],
+        show: Callable[[Plan, str], None] = lambda _plan, _left: None,
+    ) -> None:
+        self.variable = variable
+        self.card = card
+        self.margin = margin
+        self.room = card.total_bytes - margin
+        self.options: dict[Keys, Option] = {}
+        self.runs = 0
+        self._foreseen: dict[Keys, Foreseen] = {}
+        self._tell, self._show = tell, show
+        self._title, self._source = program.title, program.source
+        bound = program.binding
+        self.value = None if bound is None else bound.value
+        self._base: Reply | None = None
+        self._seconds = 0.0
+        self._true_ask = ask
+
+    def _ask(self, request: Request) -> Reply:
+        begun = time.perf_counter()
+        reply = self._true_ask(request)
+        if self.runs:  # the first one's imports are no measure
+            self._seconds += time.perf_counter() - begun
+        self.runs += 1
+        return reply
+
+    @property
+    def base(self) -> Probe:
+        """The run of the program as it is."""
+        assert self._base is not None  # noqa: S101 - it is the first
+        return self._base.probe
+
+    def as_it_is(self) -> None:
+        """The program itself, and what is foreseen of each remedy.
+
+        Raises:
+            UsageError: It does not run, for another reason than memory.
+        """
+        self._base = self._ask(self._request(()))
+        found = self._base.probe
+        refuse(found, "as it is")
+        self._tell(f"as it is: {format_bytes(found.allocated)}")
+        self.options[()] = Option(
+            key=verdicts.AS_IT_IS, title=verdicts.AS_IT_IS, price="", code="", probe=found
+        )
+        for kind in REMEDIES:
+            keys = (kind.key,)
+            why_not = self._impossible([kind]) or kind.missing() or self._base.idle.get(kind.key)
+            self.options[keys] = self._foresee(keys, why_not)
+
+    def _foresee(self, keys: Keys, why_not: str | None = None) -> Option:
+        assert self._base is not None  # noqa: S101 - it is the first
+        found = self._foreseen[keys] = foresee(self._base, keys)
+        kinds = [BY_KEY[key] for key in keys]
+        return Option(
+            key="+".join(keys),
+            title=" + ".join(kind.title for kind in kinds),
+            price="; ".join(kind().price_of(self.card, 0) for kind in kinds),
+            code="",
+            probe=None,
+            why_not=why_not,
+            foreseen=None if why_not else found.process,
+        )
+
+    def run(self, keys: Keys, more: int = 0) -> None:
+        """Run the program under one remedy or a pair.
+
+        Args:
+            keys: The remedies.
+            more: Runs that may follow.
+        """
+        row = self.options.get(keys) or self._foresee(keys, self._impossible(_kinds(keys)))
+        self.options[keys] = row
+        if row.why_not is not None:
+            return
+        reply = self._ask(self._request(keys))
+        why_not = reply.refused
+        if reply.probe.failure is not None and reply.probe.failure.kind == "other":
+            why_not = why_not or f"The program fails under it: {reply.probe.failure}."
+        if why_not is not None:
+            self.options[keys] = dataclasses.replace(row, why_not=why_not, foreseen=None)
+            return
+        found = reply.probe
+        self._tell(f"{row.title}: {format_bytes(found.allocated)}")
+        self.options[keys] = dataclasses.replace(
+            row,
+            probe=found,
+            price=reply.price,
+            code=reply.code.replace(BATCH, self._batch(keys)),
+            diff="" if reply.changed is None else difference(self._source, reply.changed),
+            saved=self.base.allocated - found.allocated,
+            saved_reserved=self.base.reserved - found.reserved,
+        )
+        self.show(more)
+
+    def may_suffice(self, keys: Keys) -> bool:
+        """Whether the ledger of the program as it is leaves it open that it fits under remedies."""
+        return self._foreseen[keys].least <= self.room
+
+    def open(self) -> list[Keys]:
+        """Single remedies of which only what is foreseen is known, the likely best first."""
+        price: dict[Keys, int] = {(kind.key,): place for place, kind in enumerate(REMEDIES)}
+        keys = [k for k in price if self.options[k].probe is None and not self.options[k].why_not]
+
+        def likely(key: Keys) -> tuple[bool, int]:
+            process = self._foreseen[key].process
+            enough = process <= self.room
+            return not enough, price[key] if enough else process
+
+        return sorted(keys, key=likely)
+
+    def sort_of_best(self) -> list[Keys]:
+        """Single remedies by the bytes that they leave, as run or as foreseen."""
+        keys = [k for k, o in self.options.items() if len(k) == 1 and not o.why_not]
+        return sorted(keys, key=lambda k: verdicts.process(self.options[k]))
+
+    def find_largest(self, keys: Keys, more: int = 0) -> None:
+        """Find the largest value of the variable with which the program fits under remedies."""
+        option = self.options[keys]
+        if self.value is None or option.probe is None:
+            return
+        found = self.largest(option)
+        self.options[keys] = dataclasses.replace(option, largest=found)
+        self.show(more)
+
+    def largest(self, option: Option) -> int | None:
+        """The largest value of the variable under an option, to within LOOSE."""
+        assert option.probe is not None  # noqa: S101 - the caller looked
+        assert self.value is not None  # noqa: S101 - the caller looked
+        keys = verdicts.keys(option)
+        parts = max((BY_KEY[key].parts for key in keys), default=1)
+        prober = Prober(self._ask, self.card, self.margin, lambda _text: None, keys)
+        if option.probe.ran:
+            prober.probes[self.value] = option.probe
+        guess = largest(option.probe, self.room)
+        search = Search(
+            test=lambda value: prober.verdict(value, parts),
+            room=self.room,
+            low=parts,
+            step=parts,
+            loose=LOOSE,
+            least=prober.least,
+            first_guess=None if guess is None else guess * parts,
+        )
+        search.run(self.value // parts * parts or parts)
+        self._tell(f"{option.title}: up to {search.best}")
+        return None if search.flat else search.best
+
+    def show(self, more: int) -> None:
+        """Show what is known by now."""
+        left = f"at most {more} more" if more else "one more to come"
+        if self.runs > 1:
+            left += f", about {self._seconds / (self.runs - 1) * more:.0f} s"
+        self._show(self.plan(done=False), f"{self.runs} run{'s' * (self.runs > 1)}, {left}")
+
+    def plan(self, *, done: bool = True) -> Plan:
+        """The answer, or as far as it is known by now."""
+        first = self.options[()]
+        ran = [o for k, o in self.options.items() if k and o.probe is not None]
+        ran.sort(key=verdicts.process)
+        cheapest = verdicts.cheapest(ran)
+        certain = cheapest is not None and self._certain(cheapest)
+        ran = [dataclasses.replace(o, cheapest=certain and o is cheapest) for o in ran]
+        rest = [o for k, o in self.options.items() if k and o.probe is None]
+        rest.sort(key=lambda o: (o.why_not is not None, verdicts.process(o)))
+        return Plan(
+            title=self._title,
+            card=CardFigures(name=self.card.name, total=self.card.total_bytes, margin=self.margin),
+            target=self.room,
+            variable=self.variable,
+            value=self.value,
+            options=(first, *ran, *rest),
+            sentences=tuple(verdicts.sentences(first, ran, rest, self.card, self.room, done=done)),
+        )
+
+    def _certain(self, cheapest: Option) -> bool:
+        """Whether every cheaper remedy was run or cannot suffice."""
+        last = verdicts.price(cheapest)
+        return not any(
+            verdicts.price(self.options[keys]) < last and self.may_suffice(keys)
+            for keys in self.open()
+        )
+
+    def settled(self) -> bool:
+        """Whether no single remedy that was not run can change the verdict."""
+        ran = [o for k, o in self.options.items() if k and o.probe is not None]
+        found = verdicts.cheapest(ran)
+        if found is not None:
+            return self._certain(found)
+        return not any(self.may_suffice(keys) for keys in self.open())
+
+    def _request(self, keys: Keys) -> Request:
+        parts = max((BY_KEY[key].parts for key in keys), default=1)
+        value = None if self.value is None else self.value // parts
+        return Request(card=self.card, margin=self.margin, value=value, remedies=keys)
+
+    def _batch(self, keys: Keys) -> str:
+        """The assignment of the batch under remedies."""
+        return f"{self.variable} = {self._request(keys).value}"
+
+    def _impossible(self, kinds: Sequence[type[Remedy]]) -> str | None:
+        parts = max(kind.parts for kind in kinds)
+        if parts == 1:
+            return None
+        if self.value is None:
+            return "It is not known which variable is the batch; name it with --batch."
+        if self.value < parts:
+            return f"A batch of {self.value} cannot be cut into {parts}."
+        return None
+
+
+def _kinds(keys: Iterable[str]) -> list[type[Remedy]]:
+    return [BY_KEY[key] for key in keys]

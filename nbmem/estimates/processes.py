@@ -1,0 +1,99 @@
+"""The processes of estimates: one waits between questions, with torch imported and nothing else.
+
+It knows nothing of any program: a question's names live in its fork and end with it. It ends by
+itself when nobody asks for a while, with the process that asked, and with `%unload_ext nbmem`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+
+from nbmem.estimates import wire
+
+PARTING = 2.0
+"""Seconds in which a process may end by itself."""
+
+_waiting: list[tuple[int, subprocess.Popen[bytes]]] = []
+"""The one that waits, with the process that started it: a fork of that must leave it alone."""
+
+
+def environment() -> dict[str, str]:
+    """No card is visible: what the virtual one does not catch must fail, not take memory."""
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+
+
+def take() -> subprocess.Popen[bytes]:
+    """The process that waits, or a new one."""
+    while _waiting:
+        owner, process = _waiting.pop()
+        if owner == os.getpid() and process.poll() is None:
+            return process
+    own = {
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        # Else numpy starts threads when it is imported, and a process with threads cannot fork.
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "nbmem.estimates.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**environment(), **own},
+        start_new_session=True,  # so that what the program starts can be ended with it
+    )
+
+
+def give_back(process: subprocess.Popen[bytes]) -> None:
+    """Its question is answered, and it can wait for the next one."""
+    assert process.stdin is not None  # noqa: S101 - a pipe
+    try:
+        wire.write(process.stdin.fileno(), pickle.dumps(None))
+    except OSError:
+        end(process)
+        return
+    if _waiting:  # two threads asked at the same time
+        end(process, PARTING)
+        return
+    atexit.register(end_all)
+    _waiting.append((os.getpid(), process))
+
+
+def end_all() -> None:
+    """No process waits any more."""
+    atexit.unregister(end_all)
+    while _waiting:
+        owner, process = _waiting.pop()
+        if owner == os.getpid():
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:
+    """End a process with all that its program started.
+
+    Args:
+        process: Which one.
+        patience: Seconds in which it may finish what it does.
+    """
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            if pipe is not None:
+                pipe.close()
+    if patience:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+    if process.poll() is None:
+        process.terminate()  # it ends its fork and what that started
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(PARTING)
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait()

@@ -1,0 +1,84 @@
+"""The process that waits between questions: nothing of a program stays in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+psutil = pytest.importorskip("psutil")
+
+from nbmem import virtual  # noqa: E402
+from nbmem.core.units import MIB  # noqa: E402
+from nbmem.estimates import processes, programs  # noqa: E402
+from nbmem.estimates.apart import Apart, EstimateError  # noqa: E402
+from nbmem.estimates.probing import Request, probe  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere each question has a process of its own"
+)
+PROGRAM = """
+import json, subprocess, sys, torch
+import mine
+assert not hasattr(torch, "left_by_a_program")
+torch.left_by_a_program = True
+child = subprocess.Popen(["sleep", "600"])
+open("child", "w").write(str(child.pid))
+x = torch.zeros(mine.ROWS, 1 << 18, device="cuda")
+"""
+DYING = """
+import os
+import torch
+os._exit(7)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _none_waits():
+    processes.end_all()
+    yield
+    processes.end_all()
+
+
+def asked(path):
+    """A run's peak, and the process that answered."""
+    with Apart(programs.script(str(path))) as apart:
+        found = apart.ask(probe, Request(card=virtual.find_card("T4"))).probe
+        assert found.failure is None
+        return found.allocated, apart._process.pid
+
+
+def test_two_questions_share_a_process_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "mine.py").write_text("ROWS = 2")
+    first, pid = asked(tmp_path / "train.py")
+    started = int((tmp_path / "child").read_text())
+    (tmp_path / "mine.py").write_text("ROWS = 30")  # of another length: no cached bytecode
+    second, again = asked(tmp_path / "train.py")
+    assert (first, second) == (2 * MIB, 30 * MIB)
+    assert again == pid
+    # What the first program started was ended before the second one was answered.
+    assert not psutil.pid_exists(started) or (
+        psutil.Process(started).status() == psutil.STATUS_ZOMBIE
+    )
+    processes.end_all()
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_program_that_ends_its_process_is_told_and_the_next_has_another(tmp_path):
+    (tmp_path / "dying.py").write_text(DYING)
+    with (
+        pytest.raises(EstimateError, match=r"ended by itself \(exit code 7\)"),
+        Apart(programs.script(str(tmp_path / "dying.py"))) as apart,
+    ):
+        apart.ask(probe, Request(card=virtual.find_card("T4")))
+    assert processes._waiting == []
+
+
+def test_a_fork_of_the_one_who_asks_leaves_it_alone():
+    processes._waiting.append((os.getpid() + 1, None))
+    processes.end_all()
+    assert processes._waiting == []
