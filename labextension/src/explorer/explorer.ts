@@ -4,7 +4,7 @@ import { formatBytes } from '../format.js';
 import type { Choice, IKernel } from './choice.js';
 import { learn, type ICloseup, type IData } from './data.js';
 import { button, choice as pick, h, swatch } from './dom.js';
-import type { IBokeh } from './figures.js';
+import { GoneError, Pictures, type IBokeh } from './figures.js';
 import { Holders } from './holders.js';
 import { Largest } from './largest.js';
 import { LedgerView } from './ledger.js';
@@ -42,9 +42,10 @@ export class Explorer {
     private readonly _data: IData,
     private readonly _choice: Choice,
     private readonly _actions: IActions,
-    private readonly _bokeh: () => Promise<IBokeh>,
+    bokeh: () => Promise<IBokeh>,
     private readonly _kernel: IKernel | null = null
   ) {
+    this._pictures = new Pictures(_data.figures, bokeh);
     this._ledger = new LedgerView(_data, _choice);
     this._largest = new Largest(_data, _choice);
     this._id = `nbx-${++count}`;
@@ -71,10 +72,9 @@ export class Explorer {
   }
 
   dispose(): void {
-    this._isDisposed = true;
     clearTimeout(this._late);
     this._ends.splice(0).forEach(end => end());
-    this._timeline?.dispose();
+    this._pictures.dispose();
     this.node.remove();
   }
 
@@ -243,7 +243,7 @@ export class Explorer {
       )
     );
     const draw = async (): Promise<IPart[]> => {
-      const holders = await Holders.draw(await this._bokeh(), this._data, this._choice, canvas);
+      const holders = await Holders.draw(this._pictures, this._data, this._choice, canvas);
       path.append(holders.path);
       return [holders];
     };
@@ -278,7 +278,7 @@ export class Explorer {
     pictures.hidden = !compared; // outside of steps there is nothing to stand side by side
     const panel = h('div', {}, pictures, table);
     const draw = async (): Promise<IPart[]> => {
-      const phases = await Phases.draw(await this._bokeh(), this._data, this._choice, bars, growth);
+      const phases = await Phases.draw(this._pictures, this._data, this._choice, bars, growth);
       table.append(phases.table);
       return [phases];
     };
@@ -290,7 +290,7 @@ export class Explorer {
     const figures = h('div', { class: 'nbx-Scroll' });
     const panel = h('div', {}, canvas, figures);
     const draw = async (): Promise<IPart[]> => {
-      const view = await PoolView.draw(await this._bokeh(), this._data, this._choice, canvas);
+      const view = await PoolView.draw(this._pictures, this._data, this._choice, canvas);
       canvas.before(view.words);
       figures.append(view.table);
       return [view];
@@ -326,13 +326,9 @@ export class Explorer {
   private async _draw(): Promise<void> {
     const began = performance.now();
     try {
-      const bokeh = await this._bokeh();
-      if (this._isDisposed) {
-        return;
-      }
       if (stillness(this._data) === '') {
         this._timeline = await Timeline.draw(
-          bokeh,
+          this._pictures,
           this._data,
           this._choice,
           this._canvas,
@@ -344,10 +340,17 @@ export class Explorer {
       this.node.dataset.drawnMs = (performance.now() - began).toFixed(0);
       this.node.dataset.drawn = 'true';
     } catch (error) {
-      const text = `The pictures cannot be drawn (${String(error).slice(0, 200)}); the tables below are whole.`;
-      this._canvas.replaceChildren(h('p', { class: 'nbx-Words' }, text));
-      this.node.dataset.drawn = 'failed';
+      this._fail(error, this._canvas);
     }
+  }
+
+  private _fail(error: unknown, where: HTMLElement): void {
+    if (error instanceof GoneError) {
+      return;
+    }
+    const text = `The pictures cannot be drawn (${String(error).slice(0, 200)}); the tables are whole.`;
+    where.replaceChildren(h('p', { class: 'nbx-Words' }, text));
+    this.node.dataset.drawn = 'failed';
   }
 
   private async _drawTab(): Promise<void> {
@@ -423,6 +426,7 @@ export class Explorer {
 
   private readonly _id: string;
   private readonly _ends: (() => void)[] = [];
+  private readonly _pictures: Pictures;
   private readonly _ledger: LedgerView;
   private readonly _largest: Largest;
   private readonly _canvas = h('div', {
@@ -439,7 +443,6 @@ export class Explorer {
   private _tab = 'moment';
   private _late: ReturnType<typeof setTimeout> | undefined;
   private _timeline: Timeline | null = null;
-  private _isDisposed = false;
 }
 
 /** Why there is no curve, in a sentence; empty where there is one. */

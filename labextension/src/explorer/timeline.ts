@@ -5,7 +5,7 @@ import { OTHER_TINT, PHASE_TINTS } from '../palette.js';
 import type { Choice, IKernel } from './choice.js';
 import { textOf, type IData } from './data.js';
 import { h, swatch } from './dom.js';
-import { phaseIn, Picture, type IBokeh } from './figures.js';
+import { phaseIn, type Picture, type Pictures } from './figures.js';
 import {
   ACTIVE,
   allocatedAt,
@@ -60,14 +60,13 @@ export class Timeline {
   }
 
   static async draw(
-    bokeh: IBokeh,
+    pictures: Pictures,
     data: IData,
     choice: Choice,
     host: HTMLElement,
     kernel: IKernel | null
   ): Promise<Timeline> {
-    const text = data.figures.find(([name]) => name === 'timeline')?.[1] ?? '';
-    return new Timeline(data, choice, await Picture.draw(bokeh, text, host), host, kernel);
+    return new Timeline(data, choice, await pictures.draw('timeline', host), host, kernel);
   }
 
   /** Count events or time from left to right. */
@@ -135,10 +134,6 @@ export class Timeline {
     picture.glyph('brush', { fill_color: theme.ink, line_color: theme.ink });
     picture.set('moment', { line_color: theme.ink });
     picture.set('left grid', { grid_line_color: theme.line });
-  }
-
-  dispose(): void {
-    this._picture.dispose();
   }
 
   private _all(view: [number, number] | null = null): void {
