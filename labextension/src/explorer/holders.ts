@@ -5,6 +5,7 @@ import type { IData } from './data.js';
 import { Boxes, type IBox } from './boxes.js';
 import { button, h } from './dom.js';
 import type { Picture, Pictures } from './figures.js';
+import { rove } from './keys.js';
 import { holderInWords, holdersAt, rowOf, type IHolder } from './moments.js';
 import type { ITheme } from './theme.js';
 
@@ -127,6 +128,7 @@ export class Holders {
       );
     });
     this.path.replaceChildren(...crumbs);
+    rove(this.path);
   }
 
   private readonly _boxes: Boxes<IPlace>;

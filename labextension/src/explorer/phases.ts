@@ -5,6 +5,7 @@ import type { Choice } from './choice.js';
 import { textOf, type IData, type IPhase } from './data.js';
 import { button, h } from './dom.js';
 import { phaseIn, type Picture, type Pictures } from './figures.js';
+import { rove } from './keys.js';
 import { ACTIVE, formatTime, peakBetween } from './moments.js';
 import { colourOf, type ITheme } from './theme.js';
 import { byteTicks, countTicks } from './ticks.js';
@@ -78,6 +79,7 @@ export class Phases {
       ),
       body
     );
+    rove(this.table);
   }
 
   wear(theme: ITheme): void {
