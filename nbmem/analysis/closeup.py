@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.analysis.build import recorded_times
-from nbmem.analysis.details import LIVES, life_of, lines_at, live_counts
+from nbmem.analysis.details import LIVES, lines_at, live_counts, lives_of
 from nbmem.analysis.pool import pool_history
 from nbmem.details import Closeup
 
@@ -36,7 +36,7 @@ def closeup(books: Books, moment: int, *others: int, tensors: Sequence[int] = ()
         held=books.held(positions),
         live=live_counts(books, positions),
         lines=lines_at(books, positions),
-        lives=tuple(life_of(books, row) for row in sorted({*largest.tolist(), *tensors})),
+        lives=lives_of(books, sorted({*largest.tolist(), *tensors})),
         pool=pool_history(books, np.array([moment], np.int64)),
     )
 

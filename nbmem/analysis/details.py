@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.analysis.lines import users_line
+from nbmem.analysis.lines import users_line, users_stack
 from nbmem.analysis.pool import pool_history
 from nbmem.analysis.shown import shown_spans
 from nbmem.core.categories import LIVE, Category
+from nbmem.core.holders import held_storages
 from nbmem.details import Details, Life, Stretch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
 
     from nbmem.ledger.books import Books
@@ -25,6 +28,9 @@ AT_PEAK, AT_END, AT_MOMENT = 160, 80, 8
 """Of those, how many are the largest at the peak, at the end, and at moments spread between."""
 SPREAD = 48
 """How many such moments."""
+
+HOLDERS, FRAMES = 12, 24
+"""Ways to an allocation, and lines of its stack, that are told at most."""
 
 MOST_PIECES = 60_000
 """Pieces in the map of the pool at all moments together: some 30 kB in a notebook."""
@@ -77,7 +83,7 @@ def lives(books: Books, peak: int) -> tuple[Life, ...]:
 
     The rest is chosen by bytes times life, the area that it takes in the picture.
     """
-    return tuple(life_of(books, row) for row in chosen_rows(books, peak).tolist())
+    return lives_of(books, chosen_rows(books, peak).tolist())
 
 
 def chosen_rows(books: Books, peak: int, most: int = LIVES) -> Ints:
@@ -126,17 +132,36 @@ def stack_line(books: Books, stack: int) -> str | None:
 
 def life_of(books: Books, row: int) -> Life:
     """What is known of one allocation."""
+    (found,) = lives_of(books, [row])
+    return found
+
+
+def lives_of(books: Books, rows: Sequence[int]) -> tuple[Life, ...]:
+    """What is known of some allocations."""
+    held = held_storages(books.session, books.trace) or ()
+    holders = {
+        storage.addr: tuple(holder.path for holder in storage.holders[:HOLDERS]) for storage in held
+    }
+    return tuple(_life(books, row, holders) for row in rows)
+
+
+def _life(books: Books, row: int, holders: Mapping[int, tuple[str, ...]]) -> Life:
     a = books.followed.allocations
+    stack, freed = int(a.stack[row]), int(a.freed[row])
+    was_freed = freed < books.events
     return Life(
         number=row,
         born=int(a.born[row]),
-        freed=int(a.freed[row]),
+        freed=freed,
         name=books.name(row),
         category=Category(int(books.category[row])),
         requested=int(a.requested[row]),
         block=int(a.block[row]),
         born_in=born_in(books, row),
-        line=stack_line(books, int(a.stack[row])),
+        line=stack_line(books, stack),
+        freed_line=stack_line(books, int(books.trace.events.stack[freed])) if was_freed else None,
+        stack=users_stack(books.session.stacks[stack])[:FRAMES] if stack >= 0 else (),
+        holders=() if was_freed else holders.get(int(a.addr[row]), ()),
     )
 
 

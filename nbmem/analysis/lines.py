@@ -36,6 +36,13 @@ def users_line(stack: Stack) -> str | None:
     return _text(others[0]) if others else None
 
 
+def users_stack(stack: Stack) -> tuple[str, ...]:
+    """The user's own lines of a stack, the innermost first; of a library's none."""
+    return tuple(
+        _text(frame) for frame in stack if not OWN.search(frame.file) and not is_library(frame.file)
+    )
+
+
 def _text(frame: Frame) -> str:
     where = f"{PurePath(frame.file).name}:{frame.line}"
     if KERNEL_CELL.search(frame.file):  # a file that exists only in the kernel's head

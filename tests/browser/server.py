@@ -48,9 +48,7 @@ class Server:
         self._env = env | {
             "JUPYTER_CONFIG_DIR": str(root / "config"),
             "JUPYTER_DATA_DIR": str(root / "data"),
-            "JUPYTER_PATH": str(
-                root / "data"
-            ),  # before an extension that this Python has installed
+            "JUPYTER_PREFER_ENV_PATH": "0",  # this checkout's extension, not an installed one
             "JUPYTER_RUNTIME_DIR": str(root / "run"),
             "IPYTHONDIR": str(root / "ipython"),
             "XDG_CONFIG_HOME": str(root / "settings"),

@@ -44,6 +44,12 @@ export interface ILives {
   dtype: number[];
   born_in: number[];
   line: number[];
+  /** The line that freed each. */
+  freed_line: number[];
+  /** The user's lines that led to each, the innermost first. */
+  stack: number[][];
+  /** What kept each alive at the end. */
+  holders: number[][];
 }
 
 export interface IPhase {
@@ -246,7 +252,15 @@ function momentsOf({ categories, total }: IData, written: IWritten): IMoments {
 
 function livesOf(lives: ILives): ILives {
   const number = lives.number === undefined ? lives.born.map((_, i) => i) : summed(lives.number);
-  return { ...lives, number, born: summed(lives.born) };
+  const none = lives.born.map(() => [] as number[]);
+  return {
+    ...lives,
+    number,
+    born: summed(lives.born),
+    freed_line: lives.freed_line ?? lives.born.map(() => -1),
+    stack: lives.stack ?? none,
+    holders: lives.holders ?? none
+  };
 }
 
 const EMPTY: ILives = {
@@ -261,7 +275,10 @@ const EMPTY: ILives = {
   shape: [],
   dtype: [],
   born_in: [],
-  line: []
+  line: [],
+  freed_line: [],
+  stack: [],
+  holders: []
 };
 
 /** Add what a kernel has told to what is known: the data get finer where a person looks. */
@@ -292,16 +309,24 @@ export function learn(data: IData, told: ICloseup): void {
   const met = new Set(lives.number);
   told.lives.number.forEach((number, row) => {
     if (!met.has(number)) {
-      for (const column of Object.keys(lives) as (keyof ILives)[]) {
-        const value = told.lives[column][row];
-        lives[column].push(TEXTS.has(column) ? textOf(value) : value);
+      for (const column of NUMBERS) {
+        lives[column].push(told.lives[column][row]);
+      }
+      for (const column of TEXTS) {
+        lives[column].push(textOf(told.lives[column][row]));
+      }
+      for (const column of LISTS) {
+        lives[column].push(told.lives[column][row].map(textOf));
       }
     }
   });
   data.pools.push(told.pool);
 }
 
-const TEXTS = new Set<keyof ILives>(['name', 'group', 'shape', 'dtype', 'born_in', 'line']);
+/** The columns of the lives by what stands in them. */
+const NUMBERS = ['number', 'born', 'freed', 'category', 'requested', 'block'] as const;
+const TEXTS = ['name', 'group', 'shape', 'dtype', 'born_in', 'line', 'freed_line'] as const;
+const LISTS = ['stack', 'holders'] as const;
 
 function summed(column: number[]): number[] {
   let sum = 0;

@@ -4,13 +4,16 @@ import { formatBytes } from '../format.js';
 import type { Choice, IKernel } from './choice.js';
 import { learn, type ICloseup, type IData } from './data.js';
 import { button, choice as pick, h, swatch } from './dom.js';
-import type { IBokeh } from './figures.js';
+import { GoneError, Pictures, type IBokeh } from './figures.js';
 import { Holders } from './holders.js';
+import { rove } from './keys.js';
 import { Largest } from './largest.js';
 import { LedgerView } from './ledger.js';
 import { allocatedAt, inWords, peakBetween, RESERVED, rowOf } from './moments.js';
+import { Overview } from './overview.js';
 import { growthInWords, Phases } from './phases.js';
 import { PoolView } from './pool.js';
+import { TensorCard } from './tensor.js';
 import { paintOf, themeOf, watchTheme, type ITheme } from './theme.js';
 import { Timeline, type Scale } from './timeline.js';
 import { historyOf, tipsOf, type IActions } from './tips.js';
@@ -42,11 +45,14 @@ export class Explorer {
     private readonly _data: IData,
     private readonly _choice: Choice,
     private readonly _actions: IActions,
-    private readonly _bokeh: () => Promise<IBokeh>,
+    bokeh: () => Promise<IBokeh>,
     private readonly _kernel: IKernel | null = null
   ) {
+    this._pictures = new Pictures(_data.figures, bokeh);
     this._ledger = new LedgerView(_data, _choice);
     this._largest = new Largest(_data, _choice);
+    this._overview = new Overview(_data, part => this._timeline?.centre(part));
+    this._tensor = new TensorCard(_data, _choice, _actions);
     this._id = `nbx-${++count}`;
     this._build();
     this._ends.push(_choice.listen(() => this._follow()));
@@ -71,27 +77,20 @@ export class Explorer {
   }
 
   dispose(): void {
-    this._isDisposed = true;
     clearTimeout(this._late);
     this._ends.splice(0).forEach(end => end());
-    this._timeline?.dispose();
+    this._pictures.dispose();
     this.node.remove();
   }
 
   private _build(): void {
     const data = this._data;
-    const source = data.source === '' ? '' : `, ${data.source}`;
-    this.node.append(
-      h('div', { class: 'nbx-Verdict' }, data.verdict + source),
-      h('div', { class: 'nbx-mod-quiet' }, data.about)
-    );
-    if (data.error !== null) {
-      this.node.append(endedBy(data.error));
-    }
     const still = stillness(data);
+    const toolbar = this._toolbar();
+    rove(toolbar);
     this.node.append(
       ...(still === ''
-        ? [this._toolbar(), this._canvas, this._legend()]
+        ? [toolbar, this._canvas, this._overview.node, this._legend()]
         : [h('p', { class: 'nbx-Words' }, still)])
     );
     this._tabs = this._makeTabs();
@@ -109,11 +108,7 @@ export class Explorer {
       tab.panel.setAttribute('role', 'tabpanel');
       tab.panel.setAttribute('aria-labelledby', made.id);
     }
-    this.node.append(this._where, list, ...this._tabs.map(tab => tab.panel));
-    if (data.notes.length > 0) {
-      const notes = data.notes.map(note => h('li', {}, note));
-      this.node.append(h('ul', { class: 'nbx-Notes nbx-mod-quiet' }, ...notes));
-    }
+    this.node.append(this._where, this._tensor.node, list, ...this._tabs.map(tab => tab.panel));
     this._select('moment');
   }
 
@@ -122,7 +117,7 @@ export class Explorer {
       button(text, action, { 'aria-label': label, title: label });
     return h(
       'div',
-      { class: 'nbx-Toolbar' },
+      { class: 'nbx-Toolbar', role: 'toolbar', 'aria-label': 'The timeline' },
       pick(
         'Count from left to right',
         [
@@ -133,6 +128,7 @@ export class Explorer {
         value => {
           if (this._timeline !== null) {
             this._timeline.byEvent = value === 'events';
+            this._overview.byEvent = value === 'events';
           }
         }
       ),
@@ -194,7 +190,9 @@ export class Explorer {
     );
     if (this._data.peak.process !== null) {
       const text = `process, up to ${formatBytes(this._data.peak.process)}`;
-      legend.append(h('span', {}, h('span', { class: 'nbx-Dash nbx-mod-fine' }), text));
+      legend.append(
+        h('span', { class: 'nbx-mod-process' }, h('span', { class: 'nbx-Dash nbx-mod-fine' }), text)
+      );
     }
     return legend;
   }
@@ -213,7 +211,11 @@ export class Explorer {
       tabs.push({ key: 'tips', label: `Tips (${data.tips.length})`, panel, draw: null, parts: [] });
     }
     if (data.history.length > 0) {
-      const panel = h('div', { class: 'nbx-Scroll' }, historyOf(data.history));
+      const panel = h(
+        'div',
+        { class: 'nbx-Scroll', tabindex: '0', role: 'region', 'aria-label': 'Cells' },
+        historyOf(data.history)
+      );
       tabs.push({ key: 'cells', label: 'Cells', panel, draw: null, parts: [] });
     }
     return tabs;
@@ -225,7 +227,7 @@ export class Explorer {
     const told = this._data.lives.born.length > 0;
     const right = told
       ? [
-          h('h4', {}, 'Who held it: category, module or variable, tensor'),
+          h('div', { class: 'nbx-Title' }, 'Who held it: category, module or variable, tensor'),
           path,
           canvas,
           this._largest.node
@@ -243,7 +245,7 @@ export class Explorer {
       )
     );
     const draw = async (): Promise<IPart[]> => {
-      const holders = await Holders.draw(await this._bokeh(), this._data, this._choice, canvas);
+      const holders = await Holders.draw(this._pictures, this._data, this._choice, canvas);
       path.append(holders.path);
       return [holders];
     };
@@ -255,30 +257,30 @@ export class Explorer {
     const compared = this._data.phases.some(phase => phase.held !== undefined);
     const bars = h('div', { class: 'nbx-Picture nbx-mod-phases' });
     const growth = many ? h('div', { class: 'nbx-Picture nbx-mod-growth' }) : null;
-    const table = h('div', {
-      class: 'nbx-Scroll',
-      tabindex: '0',
-      role: 'region',
-      'aria-label': 'Phases'
-    });
+    const table = h('div', { class: 'nbx-Scroll' }); // its buttons take the focus there
+
     const side = h(
       'div',
       { class: 'nbx-Main' },
-      h('h4', {}, 'Peak of each step, and what it left (dashed)'),
+      h('div', { class: 'nbx-Title' }, 'Peak of each step, and what it left (dashed)'),
       growth,
       h('p', { class: 'nbx-Words' }, growthInWords(this._data))
     );
     const wide = h(
       'div',
       { class: 'nbx-Main nbx-mod-wide' },
-      h('h4', {}, 'Peak of each phase by category, step beside step; the line is what it left'),
+      h(
+        'div',
+        { class: 'nbx-Title' },
+        'Peak of each phase by category, step beside step; the line is what it left'
+      ),
       bars
     );
     const pictures = h('div', { class: 'nbx-Columns' }, wide, many ? side : null);
     pictures.hidden = !compared; // outside of steps there is nothing to stand side by side
     const panel = h('div', {}, pictures, table);
     const draw = async (): Promise<IPart[]> => {
-      const phases = await Phases.draw(await this._bokeh(), this._data, this._choice, bars, growth);
+      const phases = await Phases.draw(this._pictures, this._data, this._choice, bars, growth);
       table.append(phases.table);
       return [phases];
     };
@@ -290,7 +292,7 @@ export class Explorer {
     const figures = h('div', { class: 'nbx-Scroll' });
     const panel = h('div', {}, canvas, figures);
     const draw = async (): Promise<IPart[]> => {
-      const view = await PoolView.draw(await this._bokeh(), this._data, this._choice, canvas);
+      const view = await PoolView.draw(this._pictures, this._data, this._choice, canvas);
       canvas.before(view.words);
       figures.append(view.table);
       return [view];
@@ -326,28 +328,32 @@ export class Explorer {
   private async _draw(): Promise<void> {
     const began = performance.now();
     try {
-      const bokeh = await this._bokeh();
-      if (this._isDisposed) {
-        return;
-      }
       if (stillness(this._data) === '') {
         this._timeline = await Timeline.draw(
-          bokeh,
+          this._pictures,
           this._data,
           this._choice,
           this._canvas,
           this._kernel
         );
+        this._timeline.zoomed = (low, high) => this._overview.show(low, high);
       }
       this._wear();
       await this._drawTab();
       this.node.dataset.drawnMs = (performance.now() - began).toFixed(0);
       this.node.dataset.drawn = 'true';
     } catch (error) {
-      const text = `The pictures cannot be drawn (${String(error).slice(0, 200)}); the tables below are whole.`;
-      this._canvas.replaceChildren(h('p', { class: 'nbx-Words' }, text));
-      this.node.dataset.drawn = 'failed';
+      this._fail(error, this._canvas);
     }
+  }
+
+  private _fail(error: unknown, where: HTMLElement): void {
+    if (error instanceof GoneError) {
+      return;
+    }
+    const text = `The pictures cannot be drawn (${String(error).slice(0, 200)}); the tables are whole.`;
+    where.replaceChildren(h('p', { class: 'nbx-Words' }, text));
+    this.node.dataset.drawn = 'failed';
   }
 
   private async _drawTab(): Promise<void> {
@@ -355,7 +361,12 @@ export class Explorer {
     const draw = tab?.draw;
     if (tab !== undefined && draw !== null && draw !== undefined) {
       tab.draw = null;
-      tab.parts.push(...(await draw()));
+      try {
+        tab.parts.push(...(await draw()));
+      } catch (error) {
+        this._fail(error, tab.panel);
+        return;
+      }
       this._wear();
     }
     if (tab !== undefined) {
@@ -397,6 +408,7 @@ export class Explorer {
         )
       );
     }
+    this._tensor.follow();
     this._timeline?.follow();
     clearTimeout(this._late);
     if (this._kernel !== null && data.moments.event[row] !== moment) {
@@ -423,8 +435,11 @@ export class Explorer {
 
   private readonly _id: string;
   private readonly _ends: (() => void)[] = [];
+  private readonly _pictures: Pictures;
   private readonly _ledger: LedgerView;
   private readonly _largest: Largest;
+  private readonly _tensor: TensorCard;
+  private readonly _overview: Overview;
   private readonly _canvas = h('div', {
     class: 'nbx-Picture nbx-mod-timeline',
     'data-testid': 'nbx-timeline'
@@ -439,7 +454,6 @@ export class Explorer {
   private _tab = 'moment';
   private _late: ReturnType<typeof setTimeout> | undefined;
   private _timeline: Timeline | null = null;
-  private _isDisposed = false;
 }
 
 /** Why there is no curve, in a sentence; empty where there is one. */
@@ -450,18 +464,4 @@ function stillness({ events, peak }: IData): string {
   return events > 0
     ? ''
     : 'Nothing was allocated or freed while this was recorded: all of it was there before.';
-}
-
-/** What ended the cell: torch's advice behind the first two sentences is a click away. */
-function endedBy(error: string): HTMLElement {
-  const [, first, rest] = /^(.{60,}?\. )(.{80,})$/.exec(error) ?? [null, error, null];
-  const said = `Ended by ${first.trim()}`;
-  return rest === null
-    ? h('div', { class: 'nbx-Ended' }, said)
-    : h(
-        'details',
-        { class: 'nbx-Ended' },
-        h('summary', {}, said),
-        h('div', { class: 'nbx-mod-quiet' }, rest)
-      );
 }

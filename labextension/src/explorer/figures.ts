@@ -3,6 +3,7 @@
 import { h } from './dom.js';
 import type { ITick } from './ticks.js';
 import type { ITheme } from './theme.js';
+import { letGo, watchViewport, type IViewClass } from './viewport.js';
 
 /** What is used of a BokehJS model. */
 interface IModel {
@@ -14,11 +15,16 @@ interface IRenderer extends IModel {
   glyph: IModel;
 }
 
+interface IDocument {
+  get_model_by_name(name: string): IModel | null;
+  clear(): void;
+}
+
 interface IPlot extends IModel {
   x_range: IModel;
   y_range: IModel;
   renderers: IRenderer[];
-  document: { get_model_by_name(name: string): IModel | null };
+  document: IDocument;
   properties: { inner_width: { change: { connect(slot: () => void): boolean } } };
 }
 
@@ -26,13 +32,21 @@ interface IView {
   el: HTMLElement;
   model: IPlot;
   frame: { bbox: { left: number; top: number; width: number; height: number } };
-  remove(): void;
+}
+
+/** The views of one document: its plot, and what BokehJS puts beside it. */
+interface IViews {
+  roots: Iterable<IView>;
+  clear(): void;
 }
 
 /** What is used of BokehJS. */
 export interface IBokeh {
   version: string;
-  embed: { embed_item(item: unknown, element: HTMLElement): Promise<{ roots: Iterable<IView> }> };
+  /** Every document that was ever made; one that is left in it lives as long as the page. */
+  documents: IDocument[];
+  embed: { embed_item(item: unknown, element: HTMLElement): Promise<IViews> };
+  Models: { get(name: string): { prototype: { default_view: IViewClass } } };
 }
 
 /** The models of nbmem/views/explorer/figures.py: no callbacks, no markup, no addresses. */
@@ -80,23 +94,57 @@ export function checkFigure(node: unknown): void {
 
 export type Columns = Record<string, ArrayLike<number | string | null>>;
 
-/** A drawn document. */
-export class Picture {
-  private constructor(
-    readonly host: HTMLElement,
-    private readonly _view: IView
+/** The pictures of one explorer: drawn by their names, and taken out together. */
+export class Pictures {
+  constructor(
+    private readonly _figures: [string, string][],
+    private readonly _bokeh: () => Promise<IBokeh>
   ) {}
 
-  /** Draw into `host`, which must be attached: BokehJS measures it. */
-  static async draw(bokeh: IBokeh, text: string, host: HTMLElement): Promise<Picture> {
-    const item: unknown = JSON.parse(text);
+  /**
+   * Draw into `host`, which must be attached: BokehJS measures it. Throws a GoneError if the
+   * explorer went away in the meantime.
+   */
+  async draw(name: string, host: HTMLElement): Promise<Picture> {
+    const bokeh = await this._bokeh();
+    const item: unknown = JSON.parse(this._figures.find(([one]) => one === name)?.[1] ?? '');
     checkFigure(item);
-    const target = h('div', { class: 'nbx-Canvas', 'aria-hidden': 'true' });
+    if (this._isDisposed) {
+      throw new GoneError();
+    }
+    watchViewport(bokeh.Models.get('Plot').prototype.default_view);
+    const target = h('div', { class: 'nbx-Canvas', inert: true });
     host.append(target);
-    const manager = await bokeh.embed.embed_item(item, target);
-    const [view] = manager.roots;
-    host.dataset.bokeh = bokeh.version;
-    return new Picture(host, view);
+    const drawn = new Picture(host, bokeh, await bokeh.embed.embed_item(item, target));
+    if (this._isDisposed) {
+      drawn.dispose();
+      throw new GoneError();
+    }
+    this._drawn.push(drawn);
+    return drawn;
+  }
+
+  dispose(): void {
+    this._isDisposed = true;
+    this._drawn.splice(0).forEach(picture => picture.dispose());
+  }
+
+  private readonly _drawn: Picture[] = [];
+  private _isDisposed = false;
+}
+
+/** What was to be drawn is not wanted any more. */
+export class GoneError extends Error {}
+
+/** A drawn document. */
+export class Picture {
+  constructor(
+    readonly host: HTMLElement,
+    private readonly _bokeh: IBokeh,
+    private readonly _views: IViews
+  ) {
+    [this._view] = _views.roots;
+    host.dataset.bokeh = _bokeh.version;
   }
 
   /** Call back when the picture has another width. */
@@ -154,8 +202,14 @@ export class Picture {
     return new DOMRect(box.left + left, box.top + top, width, height);
   }
 
+  /** Leave nothing of it: BokehJS keeps a document, its views and canvases until it is told. */
   dispose(): void {
-    this._view.remove();
+    const { document } = this._view.model;
+    const { documents } = this._bokeh;
+    letGo(this._view);
+    this._views.clear();
+    document.clear();
+    documents.splice(documents.indexOf(document), 1);
     this.host.replaceChildren();
   }
 
@@ -166,6 +220,8 @@ export class Picture {
     }
     return model;
   }
+
+  private readonly _view: IView;
 }
 
 /** A text cut to a width in pixels, a path from its front; empty where not even three letters fit. */

@@ -4,7 +4,8 @@ import type { Choice } from './choice.js';
 import type { IData } from './data.js';
 import { Boxes, type IBox } from './boxes.js';
 import { button, h } from './dom.js';
-import { Picture, type IBokeh } from './figures.js';
+import type { Picture, Pictures } from './figures.js';
+import { rove } from './keys.js';
 import { holderInWords, holdersAt, rowOf, type IHolder } from './moments.js';
 import type { ITheme } from './theme.js';
 
@@ -32,13 +33,12 @@ export class Holders {
   }
 
   static async draw(
-    bokeh: IBokeh,
+    pictures: Pictures,
     data: IData,
     choice: Choice,
     host: HTMLElement
   ): Promise<Holders> {
-    const text = data.figures.find(([name]) => name === 'holders')?.[1] ?? '';
-    return new Holders(data, choice, await Picture.draw(bokeh, text, host));
+    return new Holders(data, choice, await pictures.draw('holders', host));
   }
 
   follow(): void {
@@ -128,6 +128,7 @@ export class Holders {
       );
     });
     this.path.replaceChildren(...crumbs);
+    rove(this.path);
   }
 
   private readonly _boxes: Boxes<IPlace>;

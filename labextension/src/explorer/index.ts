@@ -5,7 +5,7 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 
 import { CommandIDs } from '../sidebar/commands.js';
-import { insert } from '../sidebar/document.js';
+import { goToLine, insert } from '../sidebar/document.js';
 import { MIME, ReportRenderer } from './renderer.js';
 import type { IActions } from './tips.js';
 
@@ -32,7 +32,7 @@ export const explorer: JupyterFrontEndPlugin<void> = {
 /** What a tip's buttons do here: code is shown in a cell, and the user runs it. */
 function actionsOf(app: JupyterFrontEnd, tracker: INotebookTracker | null): IActions {
   if (tracker === null) {
-    return { insert: null, run: null };
+    return { insert: null, run: null, goTo: null };
   }
   const put = (code: string): void => {
     if (tracker.currentWidget !== null) {
@@ -41,6 +41,7 @@ function actionsOf(app: JupyterFrontEnd, tracker: INotebookTracker | null): IAct
   };
   return {
     insert: put,
+    goTo: line => void goToLine(tracker.currentWidget, line),
     run: (name, words) => {
       const line = [name, ...words].join(' ');
       if (line === 'free cache' && app.commands.hasCommand(CommandIDs.freeCache)) {

@@ -2,12 +2,14 @@
 
 import { exactBytes, formatBytes } from '../format.js';
 import type { Choice } from './choice.js';
-import { textOf, type IData, type ILives } from './data.js';
+import { textOf, type IData } from './data.js';
 import { button, h, swatch } from './dom.js';
+import { rove } from './keys.js';
 import { livesAt, nameOf, restAt, rowOf } from './moments.js';
 import { paintOf } from './theme.js';
 
-const MOST = 100;
+/** Rows that are shown at first, and that each click adds. */
+const PAGE = 60;
 
 type Column = 'requested' | 'category' | 'name' | 'shape' | 'dtype' | 'born_in' | 'line';
 
@@ -35,17 +37,23 @@ export class Largest {
       'aria-label': 'Filter the largest tensors'
     });
     this._filter.addEventListener('input', () => this.follow());
-    for (const name of ['keydown', 'keyup', 'keypress']) {
-      this._filter.addEventListener(name, event => event.stopPropagation());
-    }
+    this._more = button('', () => {
+      this._most += PAGE;
+      this.follow();
+    });
     this.node.append(
-      h('div', { class: 'nbx-Largest-head' }, h('h4', {}, 'Largest tensors'), this._filter),
+      h(
+        'div',
+        { class: 'nbx-Largest-head' },
+        h('div', { class: 'nbx-Title' }, 'Largest tensors'),
+        this._filter
+      ),
       h(
         'div',
         { class: 'nbx-Scroll', tabindex: '0', role: 'region', 'aria-label': 'Largest tensors' },
         this._table
       ),
-      this._rest
+      h('div', { class: 'nbx-Largest-foot' }, this._more, this._rest)
     );
   }
 
@@ -58,7 +66,7 @@ export class Largest {
       word === '' ? all : all.filter(life => this._says(life).toLowerCase().includes(word));
     const sorted = this._sorted(found);
     const body = h('tbody');
-    for (const life of sorted.slice(0, MOST)) {
+    for (const life of sorted.slice(0, this._most)) {
       body.append(this._line(life, this._data.lives.number[life] === tensor));
     }
     // A column in which nothing stands only takes room.
@@ -72,12 +80,33 @@ export class Largest {
     body.querySelectorAll<HTMLElement>('td[data-column]').forEach(cell => {
       cell.hidden = !this._told.has(cell.dataset.column as Column);
     });
-    this._table.replaceChildren(h('thead', {}, this._head(told)), body);
+    const head = h('thead', {}, this._head(told));
+    const focused = this._focused();
+    this._table.replaceChildren(head, body);
+    rove(head);
+    rove(body);
+    if (focused !== null) {
+      this._table.querySelector<HTMLElement>(focused)?.focus({ preventScroll: true });
+    }
     this._table.setAttribute('aria-rowcount', String(found.length));
-    const more =
-      found.length > MOST ? `${found.length - MOST} more rows; filter to see them. ` : '';
-    this._rest.textContent = more + (word === '' ? this._others(row, all) : '');
+    const left = found.length - this._most;
+    this._more.hidden = left <= 0;
+    this._more.textContent =
+      left > PAGE ? `show ${PAGE} of ${left.toLocaleString('en-US')} more` : `show ${left} more`;
+    this._rest.textContent = word === '' ? this._others(row, all) : '';
     body.querySelector('[aria-selected=true]')?.scrollIntoView?.({ block: 'nearest' });
+  }
+
+  /** Where the focus is in the table, which is about to be made anew. */
+  private _focused(): string | null {
+    const focused = document.activeElement;
+    if (focused === null || !this._table.contains(focused)) {
+      return null;
+    }
+    const tensor = focused.closest<HTMLElement>('tr')?.dataset.tensor;
+    return tensor === undefined
+      ? `thead [data-sort=${focused.getAttribute('data-sort')}]`
+      : `tr[data-tensor="${tensor}"] button`;
   }
 
   private _others(row: number, all: number[]): string {
@@ -102,14 +131,12 @@ export class Largest {
     for (const [column, label] of columns) {
       const order = column === this._by ? (this._down ? 'descending' : 'ascending') : 'none';
       const arrow = order === 'none' ? '' : this._down ? ' ↓' : ' ↑';
-      const sort = button(label + arrow, () => {
+      const turn = (): void => {
         this._down = this._by === column ? !this._down : column === 'requested';
         this._by = column;
         this.follow();
-        this._table
-          .querySelector<HTMLElement>('[aria-sort=ascending] button, [aria-sort=descending] button')
-          ?.focus();
-      });
+      };
+      const sort = button(label + arrow, turn, { 'data-sort': column });
       row.append(h('th', { scope: 'col', 'aria-sort': order }, sort));
     }
     return row;
@@ -145,7 +172,7 @@ export class Largest {
     if (column === 'category') {
       return this._data.categories[this._data.lives.category[life]].label;
     }
-    const text = textOf(this._data, this._data.lives[column as keyof ILives][life]);
+    const text = textOf(this._data, column === 'requested' ? -1 : this._data.lives[column][life]);
     return column === 'born_in' && text === '' ? 'before the recording' : text;
   }
 
@@ -162,15 +189,24 @@ export class Largest {
       const { requested } = this._data.lives;
       return [...lives].sort((a, b) => sign * (requested[a] - requested[b]));
     }
-    return [...lives].sort(
-      (a, b) => sign * this._text(a, column).localeCompare(this._text(b, column))
-    );
+    const text = new Map(lives.map(life => [life, this._text(life, column)]));
+    return [...lives].sort((a, b) => sorted(text.get(a) ?? '', text.get(b) ?? '', sign));
   }
 
   private readonly _filter: HTMLInputElement;
   private readonly _table = h('table', { class: 'nbx-Table', 'data-testid': 'nbx-largest' });
   private readonly _rest = h('div', { class: 'nbx-mod-quiet' });
+  private readonly _more: HTMLButtonElement;
+  private _most = PAGE;
   private _by: Column = 'requested';
   private _down = true;
   private _told = new Set<Column>();
+}
+
+/** The order of two texts; one that says nothing comes last whichever way. */
+export function sorted(a: string, b: string, sign: 1 | -1): number {
+  if (a === '' || b === '') {
+    return Number(a === '') - Number(b === '');
+  }
+  return sign * a.localeCompare(b, undefined, { numeric: true });
 }

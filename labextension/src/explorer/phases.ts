@@ -4,7 +4,8 @@ import { formatBytes } from '../format.js';
 import type { Choice } from './choice.js';
 import { textOf, type IData, type IPhase } from './data.js';
 import { button, h } from './dom.js';
-import { phaseIn, Picture, type IBokeh } from './figures.js';
+import { phaseIn, type Picture, type Pictures } from './figures.js';
+import { rove } from './keys.js';
 import { ACTIVE, formatTime, peakBetween } from './moments.js';
 import { colourOf, type ITheme } from './theme.js';
 import { byteTicks, countTicks } from './ticks.js';
@@ -25,19 +26,17 @@ export class Phases {
   }
 
   static async draw(
-    bokeh: IBokeh,
+    pictures: Pictures,
     data: IData,
     choice: Choice,
     bars: HTMLElement,
     growth: HTMLElement | null
   ): Promise<Phases> {
-    const text = (wanted: string): string =>
-      data.figures.find(([name]) => name === wanted)?.[1] ?? '';
     return new Phases(
       data,
       choice,
-      await Picture.draw(bokeh, text('phases'), bars),
-      growth === null ? null : await Picture.draw(bokeh, text('growth'), growth)
+      await pictures.draw('phases', bars),
+      growth === null ? null : await pictures.draw('growth', growth)
     );
   }
 
@@ -80,6 +79,7 @@ export class Phases {
       ),
       body
     );
+    rove(this.table);
   }
 
   wear(theme: ITheme): void {

@@ -5,7 +5,7 @@ import { Boxes, type IBox } from './boxes.js';
 import type { Choice } from './choice.js';
 import type { IData } from './data.js';
 import { h } from './dom.js';
-import { Picture, type IBokeh } from './figures.js';
+import type { Picture, Pictures } from './figures.js';
 import { ACTIVE, RESERVED, rowOf, sumAt } from './moments.js';
 import { tiledAt, type IPiece, type ISegment } from './poolmap.js';
 import type { ITheme } from './theme.js';
@@ -37,13 +37,12 @@ export class PoolView {
   }
 
   static async draw(
-    bokeh: IBokeh,
+    pictures: Pictures,
     data: IData,
     choice: Choice,
     host: HTMLElement
   ): Promise<PoolView> {
-    const text = data.figures.find(([name]) => name === 'pool')?.[1] ?? '';
-    return new PoolView(data, choice, await Picture.draw(bokeh, text, host));
+    return new PoolView(data, choice, await pictures.draw('pool', host));
   }
 
   follow(): void {

@@ -1,16 +1,20 @@
 /** Draws nbmem's MIME type in a notebook: without a model, with or without a kernel. */
 
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
 import { Choice } from './choice.js';
-import { unpack } from './data.js';
+import { unpack, type IData } from './data.js';
 import { h } from './dom.js';
-import { Explorer } from './explorer.js';
 import type { IBokeh } from './figures.js';
+import { Report } from './report.js';
 import type { IActions } from './tips.js';
 
 export const MIME = 'application/vnd.nbmem.report+json';
+
+/** Cells whose explorer a person has opened: it is open again when they run anew. */
+const open = new WeakSet<Element>();
 
 let loaded: Promise<IBokeh> | null = null;
 
@@ -34,25 +38,53 @@ export class ReportRenderer extends Widget implements IRenderMime.IRenderer {
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    this._explorer?.dispose();
-    this._explorer = null;
     try {
       const data = await unpack(model.data[this._mimeType]);
-      if (this.isDisposed) {
-        return;
-      }
-      const choice = new Choice({ moment: data.peak.event, span: null, tensor: null });
-      this._explorer = new Explorer(data, choice, this._actions, bokeh);
-      this.node.replaceChildren(this._explorer.node);
+      this._data = this.isDisposed ? null : data;
+      this._show();
     } catch (error) {
+      this._end();
       this.node.replaceChildren(h('p', { class: 'nbx-Words' }, (error as Error).message));
     }
   }
 
   dispose(): void {
-    this._explorer?.dispose();
+    this._end();
     super.dispose();
   }
 
-  private _explorer: Explorer | null = null;
+  /** An output is rendered before it is attached, and only then has a cell. */
+  protected onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this._show();
+  }
+
+  private _show(): void {
+    const data = this._data;
+    if (data === null || !this.isAttached) {
+      return;
+    }
+    this._data = null;
+    this._end();
+    const cell = this.node.closest('.jp-Cell');
+    this._report = new Report({
+      data,
+      choice: new Choice({ moment: data.peak.event, span: null, tensor: null }),
+      actions: this._actions,
+      bokeh,
+      kernel: null,
+      open: cell !== null && open.has(cell),
+      opened: isOpen => cell !== null && (isOpen ? open.add(cell) : open.delete(cell))
+    });
+    this.node.replaceChildren(this._report.node);
+  }
+
+  private _end(): void {
+    this._report?.dispose();
+    this._report = null;
+  }
+
+  /** What has come and is not shown yet. */
+  private _data: IData | null = null;
+  private _report: Report | null = null;
 }

@@ -32,6 +32,11 @@ export function countTicks(low: number, high: number, most = 8): ITick[] {
   return ticks(low, high, most, [1, '']);
 }
 
+/** So many ticks with a text have room in a width in pixels. */
+export function roomFor(width: number, each = 76): number {
+  return Math.min(Math.max(Math.floor(width / each), 1), 8);
+}
+
 function unitOf(units: readonly Unit[], high: number): Unit {
   return units.find(([size]) => high >= size) ?? units[units.length - 1];
 }

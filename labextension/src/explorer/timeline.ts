@@ -5,7 +5,7 @@ import { OTHER_TINT, PHASE_TINTS } from '../palette.js';
 import type { Choice, IKernel } from './choice.js';
 import { textOf, type IData } from './data.js';
 import { h, swatch } from './dom.js';
-import { phaseIn, Picture, type IBokeh } from './figures.js';
+import { phaseIn, type Picture, type Pictures } from './figures.js';
 import {
   ACTIVE,
   allocatedAt,
@@ -17,7 +17,7 @@ import {
   sumAt
 } from './moments.js';
 import { colourOf, paintOf, type ITheme } from './theme.js';
-import { byteTicks, countTicks, timeTicks } from './ticks.js';
+import { byteTicks, countTicks, roomFor, timeTicks } from './ticks.js';
 
 const STRIP = 0.075;
 /** The card's limit is part of the picture once the reserved bytes reach this part of it. */
@@ -47,8 +47,9 @@ export class Timeline {
     this._byEvent = _data.by_event;
     this._tooltip = h('div', { class: 'nbx-Tooltip', 'aria-hidden': 'true' });
     this._hair = h('div', { class: 'nbx-Hair', 'aria-hidden': 'true' });
-    this._tooltip.hidden = this._hair.hidden = true;
-    _host.append(this._hair, this._tooltip);
+    this._tooltip.hidden = this._hair.hidden = this._life.hidden = true;
+    this._limitName.textContent = `most that torch can reserve here`;
+    _host.append(this._life, this._limitName, this._hair, this._tooltip);
     const { held } = _data.moments;
     const unused = _data.categories
       .filter((_, category) => !held[category].some(bytes => bytes > 0))
@@ -60,14 +61,13 @@ export class Timeline {
   }
 
   static async draw(
-    bokeh: IBokeh,
+    pictures: Pictures,
     data: IData,
     choice: Choice,
     host: HTMLElement,
     kernel: IKernel | null
   ): Promise<Timeline> {
-    const text = data.figures.find(([name]) => name === 'timeline')?.[1] ?? '';
-    return new Timeline(data, choice, await Picture.draw(bokeh, text, host), host, kernel);
+    return new Timeline(data, choice, await pictures.draw('timeline', host), host, kernel);
   }
 
   /** Count events or time from left to right. */
@@ -79,6 +79,18 @@ export class Timeline {
   set scale(value: Scale) {
     this._scale = value;
     this._zoom();
+  }
+
+  /** Is told which part of it is in view, from 0 to 1. */
+  set zoomed(value: (low: number, high: number) => void) {
+    this._zoomed = value;
+    this._zoom();
+  }
+
+  /** Bring a part of it into the middle of the view. */
+  centre(part: number): void {
+    const half = (this._view[1] - this._view[0]) / 2;
+    this._show(part * this._end - half, part * this._end + half);
   }
 
   /** Dragging moves the picture and does not brush. */
@@ -106,6 +118,7 @@ export class Timeline {
     this._row = rowOf(this._data, moment);
     const x = this._at[this._row];
     this._picture.set('moment', { location: x, visible: true });
+    this._drawLife();
     const edges = span === null ? null : span.map(event => this._at[rowOf(this._data, event)]);
     this._picture.fill('brush', {
       left: edges === null ? [] : [edges[0]],
@@ -137,10 +150,6 @@ export class Timeline {
     picture.set('left grid', { grid_line_color: theme.line });
   }
 
-  dispose(): void {
-    this._picture.dispose();
-  }
-
   private _all(view: [number, number] | null = null): void {
     const { moments, events, duration, total } = this._data;
     this._at = this._byEvent ? moments.event : moments.t;
@@ -159,8 +168,6 @@ export class Timeline {
     const context = moments.held[PROCESS - 1];
     const others = moments.held[PROCESS];
     const peak = this._peakRow;
-    this._reserved = Math.max(...this._tops[RESERVED], 1);
-    this._process = Math.max(...this._tops[RESERVED].map((bytes, row) => bytes + context[row]));
     this._limit = total - context[peak] - others[peak];
     this._picture.fill('peak', { x: [this._at[peak]], y: [allocatedAt(this._data, peak)] });
     this._strips = this._makeStrips();
@@ -221,18 +228,71 @@ export class Timeline {
   private _zoom(): void {
     const [low, high] = this._view;
     this._picture.x(low, high);
-    this._picture.axis('below', this._byEvent ? countTicks(low, high) : timeTicks(low, high));
+    const most = roomFor(this._picture.frame.width);
+    const ticks = this._byEvent ? countTicks(low, high, most) : timeTicks(low, high, most);
+    this._picture.axis('below', ticks);
+    this._refit();
     const near = this._reserved >= NEAR * this._limit;
     this._picture.y(0, this._top);
     this._picture.axis('left', byteTicks(0, this._highest));
     const limit = near || this._scale === 'card';
     const fits = this._data.process_known && this._process <= 1.02 * this._highest;
     this._picture.set('process', { visible: fits }); // else it would run through the strips
+    this._host.dataset.process = String(fits);
     this._picture.set('limit', { location: this._limit, visible: limit });
+    this._nameLimit(limit);
+    this._drawLife();
+    this._zoomed(low / this._end, high / this._end);
     if (!this._byEvent) {
       this._fill(...this._columns());
     }
     this._label();
+  }
+
+  /** The highest of what is in view decides how high the picture is. */
+  private _refit(): void {
+    const context = this._data.moments.held[PROCESS - 1];
+    const first = rowOfX(this._at, this._view[0]);
+    const last = Math.max(rowOfX(this._at, this._view[1]), first);
+    const rows = this._at.map((_, row) => row).slice(first, last + 1);
+    const reserved = rows.map(row => this._tops[RESERVED][row]);
+    this._reserved = Math.max(...reserved, 1);
+    this._process = Math.max(...rows.map((row, i) => reserved[i] + context[row]));
+  }
+
+  /** The red line says what it is. */
+  private _nameLimit(visible: boolean): void {
+    const { left, top } = this._inner;
+    const { height, width } = this._picture.frame;
+    this._limitName.hidden = !visible;
+    this._limitName.style.left = `${left}px`;
+    this._limitName.style.width = `${width}px`;
+    this._limitName.style.top = `${top + height * (1 - this._limit / this._top)}px`;
+  }
+
+  /** The chosen tensor's life, from its birth to its free. */
+  private _drawLife(): void {
+    const { lives, events } = this._data;
+    const life = lives.number.indexOf(this._choice.now.tensor ?? -1);
+    const at = (event: number): number =>
+      event >= events ? this._end : this._byEvent ? event : this._at[rowOf(this._data, event)];
+    const [low, high] = this._view;
+    const part = (x: number): number =>
+      Math.min(Math.max((x - low) / (high - low), 0), 1) * this._picture.frame.width;
+    const [from, to] = life < 0 ? [0, 0] : [at(lives.born[life] + 1), at(lives.freed[life] + 1)];
+    this._life.hidden = life < 0 || to < low || from > high;
+    const { left, top } = this._inner;
+    this._life.style.left = `${left + part(from)}px`;
+    this._life.style.width = `${Math.max(part(to) - part(from), 2)}px`;
+    this._life.style.top = `${top}px`;
+    this._life.style.height = `${this._picture.frame.height}px`;
+  }
+
+  /** The corner of the inner frame inside the host. */
+  private get _inner(): { left: number; top: number } {
+    const { left, top } = this._picture.frame;
+    const box = this._host.getBoundingClientRect();
+    return { left: left - box.left, top: top - box.top };
   }
 
   /**
@@ -344,7 +404,7 @@ export class Timeline {
     Object.entries(role).forEach(([name, value]) => host.setAttribute(name, value));
     host.setAttribute(
       'aria-label',
-      'Memory over time. Left and right choose a moment, Home and End the first and last, P the peak, + and - zoom.' +
+      'Memory over time. Left and right choose a moment, Page Up and Page Down go a tenth, Home and End the first and last, P the peak, + and - zoom.' +
         (this._kernel === null ? '' : ' Comma and full stop go to the event before and after.')
     );
     host.addEventListener('pointermove', event => this._move(event));
@@ -476,23 +536,27 @@ export class Timeline {
         this._choice.set({ moment: Math.min(Math.max(to, 0), this._data.events) });
       }
     };
+    const page = Math.max(Math.round(events.length / 10), 1);
     const keys: Record<string, () => void> = {
       ',': () => single(moment - 1),
       '.': () => single(moment + 1),
       ArrowLeft: () => go(this._row - (event.shiftKey ? 10 : 1)),
       ArrowRight: () => go(this._row + (event.shiftKey ? 10 : 1)),
+      PageUp: () => go(this._row + page),
+      PageDown: () => go(this._row - page),
       Home: () => go(0),
       End: () => go(events.length - 1),
       p: () => go(this._peakRow),
       '+': () => this.zoomBy(1.6),
       '-': () => this.zoomBy(1 / 1.6),
-      '0': () => this.showAll(),
-      Escape: () => this._choice.set({ span: null })
+      '0': () => this.showAll()
     };
+    if (this._choice.now.span !== null) {
+      keys.Escape = () => this._choice.set({ span: null }); // else it is the notebook's
+    }
     const action = keys[event.key];
     if (action !== undefined && !event.ctrlKey && !event.metaKey && !event.altKey) {
       event.preventDefault();
-      event.stopPropagation(); // JupyterLab has commands on single keys
       action();
     }
   }
@@ -554,8 +618,11 @@ export class Timeline {
     ];
   }
 
+  private readonly _life = h('div', { class: 'nbx-Life', 'aria-hidden': 'true' });
+  private readonly _limitName = h('div', { class: 'nbx-Limit' });
   private readonly _tooltip: HTMLElement;
   private readonly _hair: HTMLElement;
+  private _zoomed: (low: number, high: number) => void = () => undefined;
   private _byEvent: boolean;
   private _scale: Scale = 'fit';
   private _at: number[] = [];

@@ -4,6 +4,7 @@ import { isAllowed } from '../actions.js';
 import { formatBytes, formatMs } from '../format.js';
 import type { ICellRow, IData, ITip } from './data.js';
 import { button, h } from './dom.js';
+import { rove } from './keys.js';
 
 /** What a front end can do for a tip; null where it cannot. */
 export interface IActions {
@@ -11,6 +12,8 @@ export interface IActions {
   insert: ((code: string) => void) | null;
   /** Run a subcommand of `%nbmem` that is on the list. */
   run: ((name: string, words: string[]) => void) | null;
+  /** Go to a line of a cell, `In [3], line 12`. */
+  goTo: ((line: string) => void) | null;
 }
 
 const GROUNDS = new Map([
@@ -25,7 +28,8 @@ export function tipsOf(data: IData, actions: IActions): HTMLElement {
   return list;
 }
 
-function tipOf(tip: ITip, actions: IActions): HTMLElement {
+/** What can be done with a tip here. */
+export function buttonsOf(tip: ITip, actions: IActions): HTMLElement {
   const buttons = h('div', { class: 'nbx-Tip-buttons' });
   const { code } = tip;
   const said = h('span', { class: 'nbx-mod-quiet', role: 'status' });
@@ -56,6 +60,13 @@ function tipOf(tip: ITip, actions: IActions): HTMLElement {
     }
   }
   buttons.append(said);
+  return buttons;
+}
+
+function tipOf(tip: ITip, actions: IActions): HTMLElement {
+  const { code } = tip;
+  const buttons = buttonsOf(tip, actions);
+  rove(buttons);
   const brought =
     tip.measured === null
       ? null

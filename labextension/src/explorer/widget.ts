@@ -3,8 +3,8 @@
 import { Choice, type IChoice, type IKernel } from './choice.js';
 import { unpack, unpackCloseup, type IData } from './data.js';
 import { h } from './dom.js';
-import { Explorer } from './explorer.js';
 import type { IBokeh } from './figures.js';
+import { Report } from './report.js';
 
 interface IModel {
   get(name: string): unknown;
@@ -70,22 +70,29 @@ async function render({ model, el }: { model: IModel; el: HTMLElement }): Promis
   el.classList.add('nbx-Widget');
   const choice = new Choice(chosen(model));
   const kernel: IKernel = { chooseTimes: times => model.send({ kind: 'times', times }) };
-  let explorer: Explorer | null = null;
+  let report: Report | null = null;
   let data: IData | null = null;
   const learn = async (): Promise<void> => {
     const told = model.get('closeup');
     if (data !== null && 'data' in (told as object)) {
       const closeup = await unpackCloseup(data, told);
-      explorer?.learn(closeup);
+      report?.learn(closeup);
     }
   };
   const draw = async (): Promise<void> => {
-    explorer?.dispose();
+    report?.dispose();
     try {
       data = await unpack(model.get('report'));
-      const actions = { insert: null, run: null };
-      explorer = new Explorer(data, choice, actions, () => bokehOf(model), kernel);
-      el.replaceChildren(explorer.node);
+      report = new Report({
+        data,
+        choice,
+        actions: { insert: null, run: null, goTo: null },
+        bokeh: () => bokehOf(model),
+        kernel,
+        open: null,
+        opened: () => undefined
+      });
+      el.replaceChildren(report.node);
       await learn();
     } catch (error) {
       el.replaceChildren(h('p', {}, (error as Error).message));
@@ -109,7 +116,7 @@ async function render({ model, el }: { model: IModel; el: HTMLElement }): Promis
     TRAITS.forEach(name => model.off(`change:${name}`, follow));
     model.off('change:report', redraw);
     model.off('change:closeup', listen);
-    explorer?.dispose();
+    report?.dispose();
   };
 }
 

@@ -37,6 +37,21 @@ export async function goTo(host: Host, cell: Cell): Promise<void> {
   }
 }
 
+/** Go to a line of a cell by its number, `In [3], line 12`; nowhere if it has run anew since. */
+export async function goToLine(panel: NotebookPanel | null, text: string): Promise<void> {
+  const [, number, line] = /^In \[(\d+)\], line (\d+)/.exec(text) ?? [];
+  const cell = panel?.content.widgets.find(
+    ({ model }) => isCodeCellModel(model) && model.executionCount === Number(number)
+  );
+  if (panel && cell) {
+    await goTo(panel, cell);
+    panel.content.mode = 'edit';
+    await cell.ready;
+    cell.editor?.setCursorPosition({ line: Number(line) - 1, column: 0 });
+    cell.editor?.focus();
+  }
+}
+
 /** Put code below the active cell (or into the console's prompt), where the user sees and runs it. */
 export function insert(host: Host, code: string): void {
   if (host instanceof ConsolePanel) {

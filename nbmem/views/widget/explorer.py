@@ -10,7 +10,7 @@ import bokeh
 import traitlets
 
 from nbmem.analysis.closeup import closeup, position_at
-from nbmem.analysis.details import life_of
+from nbmem.analysis.details import life_of, lives_of
 from nbmem.core.errors import UsageError
 from nbmem.views.explorer.data import VERSION, closeup_data
 from nbmem.views.explorer.output import explorer_output, packed
@@ -87,7 +87,7 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
 
     def to_frame(self) -> pd.DataFrame:
         """Every allocation that lives at the chosen moment, the largest first (needs pandas)."""
-        return frame_of(life_of(self._books, row) for row in self._books.live(self.moment).tolist())
+        return frame_of(lives_of(self._books, self._books.live(self.moment).tolist()))
 
     @traitlets.validate("moment")  # type: ignore[untyped-decorator]
     def _recorded_moment(self, proposal: Any) -> int:
