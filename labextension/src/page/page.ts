@@ -23,7 +23,7 @@ async function enliven(script: Element): Promise<void> {
   try {
     const data = await unpack(JSON.parse(script.textContent ?? ''));
     const choice = new Choice({ moment: data.peak.event, span: null, tensor: null });
-    const explorer = new Explorer(data, choice, { insert: null, run: null }, bokeh);
+    const explorer = new Explorer(data, choice, { insert: null, run: null, goTo: null }, bokeh);
     script.after(explorer.node, scope(data.events, data.moments.event.length - 1));
     still?.remove();
   } catch (error) {
