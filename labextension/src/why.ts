@@ -68,7 +68,7 @@ export function whyNothing(state: IKernelState | null, trans: ITranslator): IRea
         )
       );
     case 'live':
-      return newest(state) === null ? whyNoReading(state, trans) : null;
+      return (newest(state)?.cards.length ?? 0) === 0 ? whyNoReading(state, trans) : null;
   }
 }
 
@@ -85,7 +85,7 @@ function whyNoReading(state: IKernelState, trans: ITranslator): IReason {
   if (state.cell !== null) {
     return said(trans.__('A cell runs and holds nothing on the GPU yet.'));
   }
-  return said(trans.__('Nothing is on the GPU yet. Run a cell that uses it.'));
+  return said(trans.__('Nothing is on the GPU now. Run a cell that uses it.'));
 }
 
 function said(sentence: string): IReason {

@@ -15,7 +15,7 @@ from nbmem.ipython.transformer import calls_of, insert_before_cell_magic, strip_
 
 if TYPE_CHECKING:
     from nbmem.ipython.live.sidebar import Sidebar
-    from nbmem.live.hub import Memory
+    from nbmem.live.memory import Memory
 
 _LOADED: dict[Any, Extension] = {}
 _RELOADING: dict[Any, Extension] = {}

@@ -170,6 +170,9 @@ class Answers:
         def do() -> str:
             if self._hub.memory().cell is not None:
                 raise UsageError("A cell is running. Ask again when it has ended.")
-            return action()
+            try:
+                return action()
+            finally:
+                self._hub.look()
 
         return do() if self._hub.memory().cell is not None else self._between_cells(do)

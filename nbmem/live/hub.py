@@ -13,11 +13,12 @@ import threading
 import time
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import nbmem
 from nbmem.core.entry import entry
 from nbmem.core.faults import error_of
+from nbmem.live.memory import Memory
 from nbmem.live.messages import (
     USUAL_HZ,
     CellBegun,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.history import CellDelta
     from nbmem.live.cards import CardReader
-    from nbmem.live.messages import CardSample, Cell, LastReport, Process, Push
+    from nbmem.live.messages import CardSample, Cell, LastReport, Push
     from nbmem.record.recorder import Recorder
     from nbmem.report import Command
 
@@ -46,26 +47,6 @@ KEPT_MS = 60_000
 """Samples that a page is given when it comes: a minute of them."""
 PROCESSES_S = 5
 """How often the other processes are asked for: that costs ten times a reading."""
-
-
-class Memory(NamedTuple):
-    """What the hub remembers, for a page that comes later and for a reload of the extension.
-
-    Attributes:
-        cell: The cell that runs; the first one where a subshell runs another beside it.
-        samples: Those that were pushed in the last minute.
-        cells: The last cells.
-        report: Of the last trace.
-        processes: The other processes on the cards, as last seen.
-        notes: Faults, one sentence each.
-    """
-
-    cell: Cell | None = None
-    samples: tuple[Sample, ...] = ()
-    cells: tuple[CellEnded, ...] = ()
-    report: LastReport | None = None
-    processes: tuple[Process, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 class Hub:
@@ -127,6 +108,13 @@ class Hub:
         found: list[CardSample] = []
         self._talk(lambda: found.extend(self._cards(self._recorder())))
         return max((card.peak for card in found), default=None) if cell in self._running else None
+
+    def look(self) -> None:
+        """Read the cards between two cells, where something that a page asked for changed them.
+
+        Nothing is pushed: the page asks for the state once it is told that it was done.
+        """
+        self._talk(self._look)
 
     def show(self, report: LastReport) -> None:
         """A trace has a report."""
@@ -206,6 +194,10 @@ class Hub:
         if delta is not None:
             self._cells.append(ended)
         self._push(ended)
+
+    def _look(self) -> None:
+        if self._samples and not self._running:
+            self._samples.append(self._read(self._samples[-1].cell))
 
     def _show(self, report: LastReport) -> None:
         self._report = report

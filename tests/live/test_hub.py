@@ -291,6 +291,16 @@ def test_only_what_a_finding_offers_is_run(hub, ask, command, offered):
     assert brought == (7 if arguments == ("out",) else None)
 
 
+def test_what_a_command_has_changed_is_in_the_state_and_nothing_is_pushed(hub, reader, sent, ask):
+    hub.cell_begun(CELL)
+    hub.cell_ended(CELL, DELTA)
+    before = len(sent)
+    reader.allocated = 7
+    assert isinstance(ask.ask(RunCommand(id="1", name="free", arguments=("cache",))), Done)
+    (card,) = ask.ask(GetState(id="2")).samples[-1].cards
+    assert (card.allocated, len(sent)) == (7, before)
+
+
 def test_nothing_is_run_beside_a_cell(hub, ask):
     hub.cell_begun(CELL)
     answer = ask.ask(RunCommand(id="1", name="free", arguments=("cache",)))

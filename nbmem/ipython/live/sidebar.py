@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbmem.ipython.commands.base import Notebook
     from nbmem.ipython.live.output import Output
     from nbmem.ipython.options import CellOptions
-    from nbmem.live.hub import Memory
+    from nbmem.live.memory import Memory
     from nbmem.record.recorder import Recorder
     from nbmem.report import Command
 
