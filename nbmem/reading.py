@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.errors import UsageError
@@ -92,9 +93,10 @@ def shown(
         raise
     except Exception as err:  # noqa: BLE001 - the counters' figures stand instead
         return {TEXT: _counted(session, device, err)}
-    if not ooms:
-        report = report.beside_its_ooms()
     faults = Faults()
+    if not ooms:
+        plain = replace(report, ooms=())
+        report = faults.part("The place of the error", partial(_beside_its_ooms, report), plain)
     cells = faults.part("The history of the cells", lambda: cells_of(report), ())
     bundle = faults.part("The views", lambda: _views(report, cells, faults), {})
     return bundle if TEXT in bundle else {**bundle, TEXT: _plain(report, faults)}
@@ -117,6 +119,12 @@ def _views(report: Report, cells: Sequence[CellDelta], faults: Faults) -> dict[s
     from nbmem.views.bundle import mimebundle
 
     return mimebundle(report, cells, faults)
+
+
+def _beside_its_ooms(report: Report) -> Report:
+    from nbmem.views.oom import beside_its_ooms
+
+    return beside_its_ooms(report)
 
 
 def _text(report: Report, faults: Faults) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from nbmem.core.units import format_bytes
@@ -294,15 +294,6 @@ class Report:
     findings: tuple[Finding, ...] = ()
     ooms: tuple[Autopsy, ...] = ()
     details: Details | None = None
-
-    @property
-    def ended_by_oom(self) -> bool:
-        """Whether an out-of-memory error ended it that is explained here."""
-        return bool(self.ooms) and not self.ooms[0].caught
-
-    def beside_its_ooms(self) -> Report:
-        """The report where the explanation of its errors stands beside it: it is said once."""
-        return replace(self, ooms=(), error=None if self.ended_by_oom else self.error)
 
     def __repr__(self) -> str:
         peak = format_bytes(self.peak.allocated)

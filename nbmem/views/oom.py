@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import ACTIVE, CARD, RESERVED, Category
@@ -27,7 +28,12 @@ _MOST_ELSEWHERE = 5
 
 def oom_ended(report: Report) -> bool:
     """Whether an out-of-memory error ended the recording: it then stands above all else."""
-    return report.ended_by_oom
+    return bool(report.ooms) and not report.ooms[0].caught
+
+
+def beside_its_ooms(report: Report) -> Report:
+    """The report where the explanation of its errors stands beside it: each is said once."""
+    return replace(report, ooms=(), error=None if oom_ended(report) else report.error)
 
 
 def title(autopsy: Autopsy) -> str:

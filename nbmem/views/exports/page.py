@@ -9,6 +9,7 @@ from nbmem.views.explorer import explorer_output
 from nbmem.views.exports.living import living, player
 from nbmem.views.html import page, render_html
 from nbmem.views.markup import Markup, one_line
+from nbmem.views.oom import beside_its_ooms
 from nbmem.views.oom_html import render_oom_html
 
 if TYPE_CHECKING:
@@ -30,6 +31,6 @@ def write(report: Report, path: Path) -> None:
 def living_page(report: Report) -> str:
     """The page: why memory ran out, which is text, and the explorer."""
     why = render_oom_html(report.ooms) if report.ooms else Markup("")
-    told = report.beside_its_ooms()
+    told = beside_its_ooms(report)
     body = why + living(render_html(told), explorer_output(told)) + player()
     return page(one_line(report.title) or "untitled", body, policy=_POLICY)
