@@ -1,4 +1,4 @@
-"""`nbmem plan SCRIPT`: the script under every known remedy."""
+"""`nbmem plan SCRIPT`: what would make a script fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run it under each remedy, and print the table."""
+    """Run it under the remedies that may help, and print the table."""
     from nbmem import estimates
     from nbmem.estimates import programs
     from nbmem.estimates.options import planned, with_batch
@@ -37,4 +37,4 @@ def run(options: argparse.Namespace) -> int:
     return finish(answer, targets)
 
 
-COMMAND = Command("plan", "run a script under every known remedy for memory", configure, run)
+COMMAND = Command("plan", "what would make a script fit, the cheapest first", configure, run)

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 
+from nbmem.core.entry import entry
 from nbmem.estimates import wire
 
 PARTING = 2.0
@@ -64,6 +65,7 @@ def give_back(process: subprocess.Popen[bytes]) -> None:
     _waiting.append((os.getpid(), process))
 
 
+@entry("end the process of estimates")
 def end_all() -> None:
     """No process waits any more."""
     atexit.unregister(end_all)
