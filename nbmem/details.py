@@ -27,7 +27,6 @@ class Life:
         block: Bytes taken for it.
         born_in: Phase and step of its birth (`forward, step 0`), or None before the recording.
         line: `file.py:12 in function` that made it, if a stack was taken.
-        freed_line: The user's line that freed it, if a stack was taken; None if it was not freed.
         stack: The user's lines that led to its birth, the innermost first; empty without a stack.
         holders: What kept it alive at the end, the best first: `checkpoint['model']['weight']`;
             empty where nobody looked or it was gone.
@@ -42,7 +41,6 @@ class Life:
     block: int
     born_in: str | None
     line: str | None
-    freed_line: str | None = None
     stack: tuple[str, ...] = ()
     holders: tuple[str, ...] = ()
 

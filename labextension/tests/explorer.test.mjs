@@ -4,6 +4,10 @@ import { test } from 'node:test';
 
 import { decoded, decodedCloseup, learn } from '../lib/explorer/data.js';
 import { checkFigure, ForeignFigureError } from '../lib/explorer/figures.js';
+import { phaseSums } from '../lib/explorer/compact.js';
+import { sorted } from '../lib/explorer/largest.js';
+import { columnsOf } from '../lib/explorer/spark.js';
+import { roomFor } from '../lib/explorer/ticks.js';
 import { holdersAt, restAt, rowOf } from '../lib/explorer/moments.js';
 import { tiledAt } from '../lib/explorer/poolmap.js';
 import { byteTicks, countTicks } from '../lib/explorer/ticks.js';
@@ -74,6 +78,44 @@ test('the categories of every moment add up to the card', () => {
     const sum = DATA.moments.held.reduce((all, column) => all + column[row], 0);
     assert.equal(sum, 1000);
   }
+});
+
+test('the small curve keeps the peak, and a column without a moment goes on', () => {
+  const data = decoded({
+    ...FRESH(),
+    duration: 20,
+    events: 8,
+    peak: { event: 4, allocated: 151, reserved: 151, process: null }
+  });
+  assert.deepEqual(
+    columnsOf(data, true, 8),
+    [100 / 151, 100 / 151, 100 / 151, 100 / 151, 1, 1, 1, 1].map((part, i) =>
+      i < 4 ? 101 / 151 : part
+    )
+  );
+});
+
+test('a phase is told by the highest of its turns and the time of all of them', () => {
+  const turn = (name, t0, t1, peak, depth = 0) => ({ name, t0, t1, peak, depth });
+  const phases = [turn(0, 0, 5, 7), turn(1, 5, 6, 9), turn(0, 6, 10, 8), turn(0, 7, 8, 99, 1)];
+  assert.deepEqual(phaseSums({ ...DATA, phases, texts: ['forward', 'backward'] }), [
+    { name: 'forward', peak: 8, took: 9, turns: 2 },
+    { name: 'backward', peak: 9, took: 1, turns: 1 }
+  ]);
+});
+
+test('what a column does not say is last, whichever way it is sorted', () => {
+  const names = ['', 'b.10', 'a', 'b.9'];
+  const by = sign => [...names].sort((a, b) => sorted(a, b, sign));
+  assert.deepEqual(by(1), ['a', 'b.9', 'b.10', '']);
+  assert.deepEqual(by(-1), ['b.10', 'b.9', 'a', '']);
+});
+
+test('a narrow axis has fewer texts', () => {
+  assert.deepEqual(
+    [40, 200, 1200].map(width => roomFor(width)),
+    [1, 2, 8]
+  );
 });
 
 test('an event is at the nearest moment', () => {

@@ -148,7 +148,6 @@ def lives_of(books: Books, rows: Sequence[int]) -> tuple[Life, ...]:
 def _life(books: Books, row: int, holders: Mapping[int, tuple[str, ...]]) -> Life:
     a = books.followed.allocations
     stack, freed = int(a.stack[row]), int(a.freed[row])
-    was_freed = freed < books.events
     return Life(
         number=row,
         born=int(a.born[row]),
@@ -159,9 +158,8 @@ def _life(books: Books, row: int, holders: Mapping[int, tuple[str, ...]]) -> Lif
         block=int(a.block[row]),
         born_in=born_in(books, row),
         line=stack_line(books, stack),
-        freed_line=stack_line(books, int(books.trace.events.stack[freed])) if was_freed else None,
         stack=users_stack(books.session.stacks[stack])[:FRAMES] if stack >= 0 else (),
-        holders=() if was_freed else holders.get(int(a.addr[row]), ()),
+        holders=holders.get(int(a.addr[row]), ()) if freed >= books.events else (),
     )
 
 

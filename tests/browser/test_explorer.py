@@ -7,6 +7,7 @@ import json
 import pytest
 
 import nbmem
+from nbmem.analysis.details import life_of
 from tests.browser.pages import LOAD, picture
 
 TRAIN = """\
@@ -46,8 +47,16 @@ ipywidgets.HBox([ipywidgets.VBox([slider, choice, said]), w])"""
 EXPLORER = "[data-testid=nbx-explorer]"
 DRAWN = f"{EXPLORER}[data-drawn=true]"
 LARGEST = "[data-testid=nbx-largest] tbody tr"
+REPORT = "[data-testid=nbx-report]"
+TENSOR = "[data-testid=nbx-tensor]"
 MOST = 160 * 1024
 """Characters of JSON that a report may add to a notebook."""
+
+
+def explore(page):
+    """Open the explorer of the first report, and wait until it is drawn."""
+    page.get_by_role("button", name="Explore", exact=True).first.click()
+    page.locator(DRAWN).first.wait_for()
 
 
 def books_of(server):
@@ -106,7 +115,7 @@ def traced(notebook, page):
     notebook.command("application:toggle-left-area")
     notebook.run(0)
     notebook.run(1)
-    page.locator(DRAWN).wait_for()
+    explore(page)
     return notebook
 
 
@@ -153,8 +162,57 @@ def test_every_part_follows_and_says_what_python_says(traced, page, lab, picture
     assert event_of(page) == peak
     spoken = page.get_by_test_id("nbx-timeline").get_attribute("aria-valuetext")
     assert "allocated" in spoken
+    press_keys_of_the_notebook(traced, page)
     find_a_tensor(page, report)
+    follow_a_tensor(traced, page, books)
     insert_a_tip(traced, page)
+
+
+def press_keys_of_the_notebook(traced, page):
+    """They stay in the explorer, which has few tab stops."""
+    before = traced.sources()
+    for place in (page.get_by_test_id("nbx-timeline"), page.locator(".nbx-Verdict")):
+        place.click(position={"x": 100, "y": 10})
+        for key in "xddabymz":
+            page.keyboard.press(key)
+    assert traced.sources() == before
+    stops = page.locator(REPORT).evaluate(
+        """report => [...report.querySelectorAll('button, input, summary, [tabindex]')]
+            .filter(one => one.tabIndex >= 0 && one.checkVisibility()).length"""
+    )
+    assert stops <= 12
+    page.get_by_test_id("nbx-timeline").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("PageUp")
+    assert event_of(page) > 0
+    page.keyboard.press("PageDown")
+    assert event_of(page) == 0
+    page.keyboard.press("p")
+    page.get_by_role("button", name="time", exact=True).focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Home")
+    assert page.evaluate("() => document.activeElement.textContent") == "time"
+
+
+def follow_a_tensor(traced, page, books):
+    """From the table to its birth, its stack and the line that made it."""
+    number = int(page.locator(LARGEST).first.get_attribute("data-tensor"))
+    page.locator(LARGEST).first.locator("button").click()
+    told = life_of(books, number)
+    said = page.locator(TENSOR).inner_text()
+    assert f"event {told.born:,}" in said
+    assert told.born_in in said
+    assert all(line in said for line in told.stack)
+    assert page.locator(".nbx-Life").is_visible()
+    page.locator(TENSOR).get_by_role("button", name=f"Go to {told.line}").first.click()
+    line = int(told.line.split("line ")[1].split()[0])
+    page.wait_for_function(
+        """line => {
+            const cell = window.jupyterapp.shell.currentWidget.content.activeCell;
+            return cell?.editor?.getCursorPosition().line === line - 1;
+        }""",
+        arg=line,
+    )
 
 
 def find_a_tensor(page, report):
@@ -218,6 +276,10 @@ def test_it_is_small_and_opens_again_without_a_kernel(traced, page, lab, context
     fresh.route("**/api/sessions**", lambda route: route.abort())
     traced.page = fresh
     traced.open(wait=False)
+    fresh.locator("[data-testid=nbx-compact]").wait_for()
+    assert fresh.locator(EXPLORER).count() == 0  # a report is short until somebody asks for more
+    # JupyterLab's own dialog says that there is no server, and would take a click.
+    fresh.locator(".nbx-Expand").dispatch_event("click")
     fresh.locator(DRAWN).wait_for()
     assert event_of(fresh) == report.peak.at.event
     assert ledger_of(fresh) == held_at(books, report.peak.at.event)
@@ -244,6 +306,7 @@ def live(traced, page):
     """The widget of the saved run, beside controls of the user's own."""
     pytest.importorskip("anywidget")
     traced.run(2)
+    page.locator("[data-testid=nbx-report]").nth(1).scroll_into_view_if_needed()
     page.locator(DRAWN).nth(1).wait_for()
     return page.locator(EXPLORER).nth(1)
 
@@ -354,7 +417,7 @@ def test_markup_in_a_name_is_text(traced, page):
 def test_a_cell_that_allocates_nothing_gets_a_sentence_and_no_curve(notebook, page):
     for cell in range(3):
         notebook.run(cell)
-    page.wait_for_selector(DRAWN)
+    explore(page)
     explorer = page.locator(EXPLORER)
     assert "Nothing was allocated or freed while this was recorded" in explorer.inner_text()
     assert explorer.locator(".nbx-Toolbar").count() == 0
@@ -365,5 +428,47 @@ def test_a_cell_that_allocates_nothing_gets_a_sentence_and_no_curve(notebook, pa
 def test_why_memory_ran_out_stands_beside_the_explorer(notebook, page):
     notebook.run(0)
     notebook.run(1)
-    page.wait_for_selector(DRAWN)
+    page.wait_for_selector("[data-testid=nbx-compact]")
     page.get_by_text("Out of memory at In [2], line 2").wait_for()
+
+
+SMALL = """\
+%%memtrace
+for step in range(3):
+    x = torch.ones(1 << 20, device='cuda') * step"""
+COUNT = """function() {
+    return this.filter(one => (one.host ?? one).className.includes('bk-')).length;
+}"""
+
+
+def alive(cdp):
+    """How many of Bokeh's shadow roots and canvases there are, those in no document included."""
+    cdp.send("HeapProfiler.collectGarbage")
+    counts = []
+    for name in ("ShadowRoot", "HTMLCanvasElement"):
+        prototype = cdp.send("Runtime.evaluate", {"expression": f"{name}.prototype"})["result"]
+        asked = {"prototypeObjectId": prototype["objectId"], "objectGroup": "counted"}
+        objects = cdp.send("Runtime.queryObjects", asked)["objects"]
+        call = {"functionDeclaration": COUNT, "objectId": objects["objectId"]}
+        counts.append(cdp.send("Runtime.callFunctionOn", call)["result"]["value"])
+        cdp.send("Runtime.releaseObjectGroup", {"objectGroup": "counted"})
+    return counts
+
+
+@pytest.mark.cells(LOAD, SMALL)
+def test_a_cell_that_runs_again_leaves_nothing_of_its_explorer(notebook, page, context):
+    notebook.command("application:toggle-right-area")
+    notebook.run(0)
+    notebook.run(1)
+    explore(page)
+    cdp = context.new_cdp_session(page)
+    counts = []
+    for _ in range(4):
+        page.evaluate("one => document.querySelector(one).classList.add('old')", EXPLORER)
+        notebook.run(1)
+        page.locator(f"{DRAWN}:not(.old)").wait_for()  # open again, as it was left
+        counts.append(alive(cdp))
+    fewest = [min(kind) for kind in zip(*counts, strict=True)]
+    assert min(fewest) > 0
+    # One that has just gone may still wait for a frame; four of them would be seen.
+    assert all(kind < 2 * least for kind, least in zip(counts[-1], fewest, strict=True))

@@ -28,6 +28,7 @@ def test_the_explorer_is_drawn_and_asks_nobody(page, notebook7, request):
     notebook = opened(page, notebook7, request)
     notebook.run(0)
     notebook.run(1)
+    page.get_by_role("button", name="Explore", exact=True).click()
     page.locator("[data-testid=nbx-explorer][data-drawn=true]").wait_for()
     page.get_by_role("button", name="events", exact=True).click()
     timeline = page.get_by_test_id("nbx-timeline")
@@ -37,4 +38,8 @@ def test_the_explorer_is_drawn_and_asks_nobody(page, notebook7, request):
     page.locator(f"[data-testid=nbx-timeline]:not([data-event='{peak}'])").wait_for()
     bytes_of = "[data-testid=nbx-ledger] [data-category=user_tensors]"
     assert int(page.locator(bytes_of).get_attribute("data-bytes")) in {2**24, 2**25, 3 * 2**24}
+    before = notebook.sources()
+    for key in "xddab":
+        page.keyboard.press(key)
+    assert notebook.sources() == before
     assert all(url.startswith((notebook7.url, "data:", "blob:")) for url in asked)

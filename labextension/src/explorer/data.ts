@@ -44,8 +44,6 @@ export interface ILives {
   dtype: number[];
   born_in: number[];
   line: number[];
-  /** The line that freed each. */
-  freed_line: number[];
   /** The user's lines that led to each, the innermost first. */
   stack: number[][];
   /** What kept each alive at the end. */
@@ -257,7 +255,6 @@ function livesOf(lives: ILives): ILives {
     ...lives,
     number,
     born: summed(lives.born),
-    freed_line: lives.freed_line ?? lives.born.map(() => -1),
     stack: lives.stack ?? none,
     holders: lives.holders ?? none
   };
@@ -276,7 +273,6 @@ const EMPTY: ILives = {
   dtype: [],
   born_in: [],
   line: [],
-  freed_line: [],
   stack: [],
   holders: []
 };
@@ -325,7 +321,7 @@ export function learn(data: IData, told: ICloseup): void {
 
 /** The columns of the lives by what stands in them. */
 const NUMBERS = ['number', 'born', 'freed', 'category', 'requested', 'block'] as const;
-const TEXTS = ['name', 'group', 'shape', 'dtype', 'born_in', 'line', 'freed_line'] as const;
+const TEXTS = ['name', 'group', 'shape', 'dtype', 'born_in', 'line'] as const;
 const LISTS = ['stack', 'holders'] as const;
 
 function summed(column: number[]): number[] {

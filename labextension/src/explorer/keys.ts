@@ -10,9 +10,11 @@ export function keepKeys(host: HTMLElement): () => void {
   const goesOn = (event: KeyboardEvent): boolean =>
     event.ctrlKey || event.metaKey || event.altKey || event.key === 'Escape';
   // Notebook 7 listens before the key comes here and JupyterLab after: each is told in its way.
+  // What has the focus must say it itself: Lumino looks above it only if no command fits it.
   const before = (event: KeyboardEvent): void => {
-    if (host.contains(event.target as Node)) {
-      host.toggleAttribute(SUPPRESS, !goesOn(event));
+    const { target } = event;
+    if (target instanceof Element && host.contains(target)) {
+      target.toggleAttribute(SUPPRESS, !goesOn(event));
     }
   };
   const after = (event: KeyboardEvent): void => {

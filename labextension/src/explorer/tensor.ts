@@ -76,11 +76,7 @@ export class TensorCard {
         'freed',
         freed >= events
           ? h('dd', {}, 'not in this recording: it lives at its end')
-          : this._event(
-              freed,
-              phaseAt(this._data, freed + 1),
-              textOf(this._data, lives.freed_line[life])
-            )
+          : this._event(freed, phaseAt(this._data, freed + 1), '')
       ]
     ];
     const holders = lives.holders[life].map(path => h('li', {}, textOf(this._data, path)));

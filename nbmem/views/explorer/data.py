@@ -148,7 +148,6 @@ def _lives(lives: Sequence[Life], texts: Texts) -> dict[str, Any]:
         "dtype": [texts.index(part.dtype) for part in parts],
         "born_in": [texts.index(life.born_in) for life in lives],
         "line": [texts.index(life.line) for life in lives],
-        "freed_line": [texts.index(life.freed_line) for life in lives],
         "stack": [[texts.index(line) for line in life.stack] for life in lives],
         "holders": [[texts.index(path) for path in life.holders] for life in lives],
     }
