@@ -124,7 +124,6 @@ def fit(  # noqa: PLR0913 - the question's parts
         low=low,
         high=high,
         step=step,
-        least=prober.least,
     )
     name = variable or bound.name
     figures = CardFigures(name=card.name, total=card.total_bytes, margin=kept)

@@ -31,7 +31,8 @@ class Search:
         high: Largest value, or None.
         step: Distance of values that are told apart; grows where only multiples of it run.
         loose: Part of the answer by which it may be too small; 0 for none.
-        least: Bytes without which a value that ran cannot do, however torch tidies up; or None.
+        least: Bytes without which a value that ran cannot do, however torch tidies up. The search
+            goes there at once, and may pass by values that fit where the curve is not monotone.
         first_guess: What fits by a formula, for a search that begins with what does not; or None.
         best: The largest value that fits, or None.
         limit: The value one step above it that does not, or None.
