@@ -38,8 +38,14 @@ export class ReportRenderer extends Widget implements IRenderMime.IRenderer {
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    const output = model.data[this._mimeType];
+    const text = (output as { data?: unknown } | undefined)?.data;
+    if (typeof text === 'string' && text === this._text) {
+      return; // JupyterLab renders an output again when nothing but its place has changed
+    }
+    this._text = text;
     try {
-      const data = await unpack(model.data[this._mimeType]);
+      const data = await unpack(output);
       this._data = this.isDisposed ? null : data;
       this._show();
     } catch (error) {
@@ -84,6 +90,8 @@ export class ReportRenderer extends Widget implements IRenderMime.IRenderer {
     this._report = null;
   }
 
+  /** The data as they are written, of what was rendered last. */
+  private _text: unknown = null;
   /** What has come and is not shown yet. */
   private _data: IData | null = null;
   private _report: Report | null = null;
