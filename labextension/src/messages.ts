@@ -159,6 +159,10 @@ export interface IPeak {
   requested: number;
   /** Highest process figure: reserved peak plus context; null without NVML. */
   process: number | null;
+  /** Where `reserved` was reached first; null where that is not known. */
+  reserved_at: IMoment | null;
+  /** The same of `process`. */
+  process_at: IMoment | null;
 }
 
 /** One phase of the last trace. */
@@ -519,7 +523,9 @@ const isPeak = record([
   ['reserved', integer],
   ['active', integer],
   ['requested', integer],
-  ['process', nullable(integer)]
+  ['process', nullable(integer)],
+  ['reserved_at', nullable(isMoment)],
+  ['process_at', nullable(isMoment)]
 ]);
 
 const isPhase = record([
