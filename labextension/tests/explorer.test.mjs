@@ -10,6 +10,7 @@ import { columnsOf } from '../lib/explorer/spark.js';
 import { roomFor } from '../lib/explorer/ticks.js';
 import { holdersAt, restAt, rowOf } from '../lib/explorer/moments.js';
 import { tiledAt } from '../lib/explorer/poolmap.js';
+import { inkOn } from '../lib/explorer/theme.js';
 import { byteTicks, countTicks } from '../lib/explorer/ticks.js';
 import { together } from '../lib/explorer/times.js';
 
@@ -288,4 +289,13 @@ test('times are put back where they were taken from', () => {
     cells: [[3, 0, 5000, 0, 2]],
     history: [{ label: 'a', duration: 6000 }]
   });
+});
+
+test('a text in a box has the contrast that can be read', () => {
+  const teal = '#44AA99';
+  assert.equal(inkOn('#0072B2'), '#FFFFFF');
+  assert.equal(inkOn(teal), '#1B1F24');
+  assert.equal(inkOn('#882255'), '#FFFFFF');
+  assert.equal(inkOn('#882255', 0.4, false), '#1B1F24'); // the paper shines through
+  assert.equal(inkOn(teal, 0.4, true), '#FFFFFF');
 });

@@ -75,6 +75,7 @@ export class Boxes<T> {
 
   wear(theme: ITheme): void {
     this._ink = theme.ink;
+    this._dark = theme.dark;
     for (const name of ['boxes', ...HATCHED.map(paint => `boxes ${paint}`)]) {
       this._picture.glyph(name, { line_color: theme.ground });
     }
@@ -93,7 +94,7 @@ export class Boxes<T> {
     this._labels = named.length + blank.length;
     const zeros = blank.map(() => 0);
     const ink = ({ box }: { box: IBox<T> }): string =>
-      box.paint === '' || box.alpha < 0.5 ? this._ink : inkOn(colourOf(box.paint));
+      box.paint === '' ? this._ink : inkOn(colourOf(box.paint), box.alpha, this._dark);
     this._picture.fill('labels', {
       x: [...named.map(({ box }) => box.left + 5 * pixel), ...zeros],
       y: [...named.map(({ box }) => (box.top + box.bottom) / 2), ...zeros],
@@ -129,5 +130,6 @@ export class Boxes<T> {
   private _boxes: IBox<T>[] = [];
   private _size: [number, number] = [1, 1];
   private _ink = '#000000';
+  private _dark = false;
   private _labels = 0;
 }

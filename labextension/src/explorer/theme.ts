@@ -59,8 +59,13 @@ export function paintOf(key: string): string {
     : `background: repeating-linear-gradient(135deg, ${line} 0 1.5px, ${ground} 1.5px 4.5px)`;
 }
 
-/** Black or white, whichever reads on a colour. */
-export function inkOn(colour: string): string {
-  const [red, green, blue] = [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16));
-  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? '#1B1F24' : '#FFFFFF';
+/** Black or white, whichever has more contrast on a colour that the paper may shine through. */
+export function inkOn(colour: string, alpha = 1, dark = false): string {
+  const paper = (1 - alpha) * (dark ? 17 : 255);
+  const [red, green, blue] = [1, 3, 5].map(at => {
+    const part = (paper + alpha * parseInt(colour.slice(at, at + 2), 16)) / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  // Relative luminance; at 0.179 both have 4.6:1 (https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio).
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? '#1B1F24' : '#FFFFFF';
 }
