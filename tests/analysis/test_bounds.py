@@ -10,8 +10,7 @@ from nbmem.analysis import build_report, shown
 from nbmem.core.spans import Span
 from nbmem.core.steps import number_steps
 from nbmem.record import freeze
-from nbmem.record.phases import PhaseBuilder
-from nbmem.record.stretches import Stretch
+from nbmem.record.stretches import Stretch, with_nested
 from nbmem.views.explorer.data import explorer_data
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
@@ -111,13 +110,12 @@ def test_numbering_steps_reads_each_phase_a_few_times():
 
 
 def test_recomputes_find_their_backward():
-    builder = PhaseBuilder(None, None, None)
-    builder._done = [
+    phases = [
         Stretch(("forward", "backward")[i % 2], 10 * i, i, 10 * i + 10, i + 1, step=i // 2)
         for i in range(40)
     ]
-    builder._nested = [Stretch("recompute", at, 0, at + 1, 1) for at in (5, 10, 15, 395, 401)]
-    nested = builder._with_nested()[40:]
+    inner = [Stretch("recompute", at, 0, at + 1, 1) for at in (5, 10, 15, 395, 401)]
+    nested = with_nested(phases, inner)[40:]
     assert [(one.first, one.parent) for one in nested] == [(10, 1), (15, 1), (395, 39)]
 
 

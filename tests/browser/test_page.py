@@ -6,7 +6,6 @@ import nbformat
 import pytest
 
 from nbmem.views.bundle import mimebundle
-from nbmem.views.exports.notebook import notebook_page
 from nbmem.views.exports.page import living_page
 from tests.views import sample
 
@@ -53,6 +52,9 @@ def test_an_exported_page_is_alive_and_reaches_nobody(offline, tmp_path):
 
 
 def test_a_notebooks_page_has_one_copy_of_what_draws_its_reports(offline, tmp_path):
+    pytest.importorskip("nbconvert")
+    from nbmem.views.exports.notebook import notebook_page
+
     reports = [sample.cnn(), sample.small(), sample.nothing_happened()]
     outputs = [nbformat.v4.new_output("display_data", mimebundle(report)) for report in reports]
     cell = nbformat.v4.new_code_cell("%%memtrace", outputs=outputs)

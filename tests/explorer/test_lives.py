@@ -46,4 +46,5 @@ def test_a_tensor_tells_the_users_lines_that_led_to_its_birth(lives):
     lines = [int(one["stack"][0].split(":")[1].split()[0]) for one in lives]
     assert lines[1] - lines[0] == 2
     assert kept["stack"][0] == kept["line"] == f"test_lives.py:{lines[0]} in make"
-    assert all(line.startswith("test_lives.py:") for line in kept["stack"])
+    assert len(kept["stack"]) >= 2  # behind them stand those of whoever runs the test
+    assert all(line.startswith("test_lives.py:") for line in kept["stack"][:2])

@@ -169,7 +169,7 @@ def test_who_calls_a_view_from_python_meets_its_fault():
     from nbmem.views.text import render_text
 
     with (
-        Fault(target("nbmem.views.text._phases"), ZeroDivisionError),
+        Fault(target("nbmem.views.text.phases_table"), ZeroDivisionError),
         pytest.raises(ZeroDivisionError),
     ):
         render_text(report)

@@ -488,7 +488,8 @@ def test_what_nbmem_takes_is_not_in_the_users_time(monkeypatch):
     """The clock stands still but for nbmem's own work, and a second of the user's."""
     now = [10**18]
     monkeypatch.setattr("time.time_ns", lambda: now[0])
-    monkeypatch.setattr("nbmem.virtual.history._CLOCK", (lambda: now[0],))
+    for module in ("history", "dying"):
+        monkeypatch.setattr(f"nbmem.virtual.{module}.CLOCK", (lambda: now[0],))
 
     def slow(run):
         def slower(*args, **kwargs):
@@ -513,7 +514,8 @@ def test_what_nbmem_takes_is_not_in_the_users_time(monkeypatch):
 def test_what_a_notebook_does_at_both_ends_is_not_the_cells_time(monkeypatch):
     now = [10**18]
     monkeypatch.setattr("time.time_ns", lambda: now[0])
-    monkeypatch.setattr("nbmem.virtual.history._CLOCK", (lambda: now[0],))
+    for module in ("history", "dying"):
+        monkeypatch.setattr(f"nbmem.virtual.{module}.CLOCK", (lambda: now[0],))
     t = nbmem.trace("t", namespace={}).start()
     now[0] += 10**9  # the line under the cell, the sidebar
     users_time(begins=True)
