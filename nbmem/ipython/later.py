@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 0.01
 """For so long a look keeps a person waiting, where it can go on later."""
-TERMINAL_S = 0.03
+TERMINAL_S = 0.015
 """And where it cannot."""
 REST_S = 0.05
 """So long the kernel is left alone after a cell: its reply is sent from the same loop, after a
