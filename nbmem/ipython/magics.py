@@ -73,7 +73,7 @@ def _memtrace(notebook: Notebook) -> Callable[..., Any]:
         line: str, cell: str | None = None, local_ns: Mapping[str, object] | None = None
     ) -> Any:
         __tracebackhide__ = True
-        if statement_asks_for_help(line) if cell is None else asks_for_help(line):
+        if _asks_for_help(line, cell):
             return _help()
         try:
             if cell is None:
@@ -90,6 +90,11 @@ def _memtrace(notebook: Notebook) -> Callable[..., Any]:
     memtrace.__doc__ = memtrace_help()
     memtrace.needs_local_scope = True  # type: ignore[attr-defined]
     return memtrace
+
+
+@shell_entry("see whether help is asked for", otherwise=lambda *_: False)
+def _asks_for_help(line: str, cell: str | None) -> bool:
+    return statement_asks_for_help(line) if cell is None else asks_for_help(line)
 
 
 @shell_entry("show its help")

@@ -115,11 +115,13 @@ class TrainingHooks:
     def remove(self) -> None:
         """Put everything back as it was."""
         self._listening = False
-        self._compilations.watch_no_more()
-        with self._moving:
-            while self._lent:
-                self._lent[-1].give_back()
-                self._lent.pop()
+        try:
+            self._compilations.watch_no_more()
+        finally:
+            with self._moving:
+                while self._lent:
+                    self._lent[-1].give_back()
+                    self._lent.pop()
 
     def _step_aside(self) -> None:
         """Give everything back while something is compiled."""

@@ -56,3 +56,12 @@ def test_the_stages_of_a_recording_may_fail(targets, name, error):
     why, hits = capture.attempt(target, error)
     assert why is None
     assert hits
+
+
+def test_what_stays_with_the_compiler_keeps_nothing_in_torch(targets):
+    name = "nbmem.probes.compiler.Compilations.watch_no_more"
+    target = next(one for one in targets if one.name == name)
+    fault = capture.Fault(target, ZeroDivisionError)  # each time: nothing can take it out
+    why = capture.trouble(capture.notebook(fault), capture.usual(), "Exception")
+    assert fault.hits
+    assert "torch" not in (why or "")
