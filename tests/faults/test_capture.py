@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 pytest.importorskip("torch", reason="capture watches torch")
 
+from nbmem.probes import compiler
 from tests.faults import capture
 
 PARTS = 2
@@ -58,6 +61,21 @@ def test_the_stages_of_a_recording_may_fail(targets, name, error):
     assert hits
 
 
+@pytest.fixture
+def none_stays_with_the_compiler():
+    yield
+    handler = compiler._handler()
+    for told in (handler.start_callbacks, handler.end_callbacks) if handler else ():
+        told[:] = [one for one in told if not _is_ours(getattr(one, "__self__", None))]
+        vars(handler).pop("clear", None)
+    sys.meta_path[:] = [one for one in sys.meta_path if not _is_ours(one)]
+
+
+def _is_ours(one):
+    return isinstance(one, compiler.Compilations)
+
+
+@pytest.mark.usefixtures("none_stays_with_the_compiler")
 def test_what_stays_with_the_compiler_keeps_nothing_in_torch(targets):
     name = "nbmem.probes.compiler.Compilations.watch_no_more"
     target = next(one for one in targets if one.name == name)
