@@ -187,7 +187,7 @@ class Tracer:
         """Where `end` has failed: nothing of the trace stays in."""
         self._running = None
         with held_back():
-            if trace.runs or trace.session is None:  # not a look that is left for later
+            if trace.session is None or trace.runs:  # not a look that is left for later
                 trace.stop()
             if trace is self._begun and trace.session is not None:
                 self._keep(trace)

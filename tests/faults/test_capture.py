@@ -49,6 +49,7 @@ def test_any_function_may_fail(targets, part):
         "nbmem.record.recorder.Recorder.close",
         "nbmem.record.recorder.Recorder.look",
         "nbmem.record.recorder.Recorder.freeze",
+        "nbmem.record.recording.Recording.runs",
         "nbmem.record.turns.TurnLog.forward_ends",
         "nbmem.probes.training.TrainingHooks.install",
         "nbmem.probes.history.HistoryProbe.take",
