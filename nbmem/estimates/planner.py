@@ -13,17 +13,16 @@ from nbmem.estimates.edits import difference
 from nbmem.estimates.fitting import Prober
 from nbmem.estimates.foreseen import Foreseen, foresee, largest
 from nbmem.estimates.probing import Reply, Request, refuse
-from nbmem.estimates.remedies import BY_KEY, REMEDIES
+from nbmem.estimates.remedies import BY_KEY, REMEDIES, parts_of
 from nbmem.estimates.remedies.base import BATCH
 from nbmem.estimates.search import Search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
     from nbmem.answers import Probe
     from nbmem.estimates.fitting import Ask
     from nbmem.estimates.programs import Program
-    from nbmem.estimates.remedies.base import Remedy
     from nbmem.virtual.cards import Card
 
     Keys = tuple[str, ...]
@@ -94,7 +93,7 @@ class Planner:
         )
         for kind in REMEDIES:
             keys = (kind.key,)
-            why_not = self._impossible([kind]) or kind.missing() or self._base.idle.get(kind.key)
+            why_not = self._impossible(keys) or kind.missing() or self._base.idle.get(kind.key)
             self.options[keys] = self._foresee(keys, why_not)
 
     def _foresee(self, keys: Keys, why_not: str | None = None) -> Option:
@@ -118,7 +117,7 @@ class Planner:
             keys: The remedies.
             more: Runs that may follow.
         """
-        row = self.options.get(keys) or self._foresee(keys, self._impossible(_kinds(keys)))
+        row = self.options.get(keys) or self._foresee(keys, self._impossible(keys))
         self.options[keys] = row
         if row.why_not is not None:
             return
@@ -177,7 +176,7 @@ class Planner:
         assert option.probe is not None  # noqa: S101 - the caller looked
         assert self.value is not None  # noqa: S101 - the caller looked
         keys = verdicts.keys(option)
-        parts = max((BY_KEY[key].parts for key in keys), default=1)
+        parts = parts_of(keys)
         prober = Prober(self._ask, self.card, self.margin, lambda _text: None, keys)
         if option.probe.ran:
             prober.probes[self.value] = option.probe
@@ -239,7 +238,7 @@ class Planner:
         return not any(self.may_suffice(keys) for keys in self.open())
 
     def _request(self, keys: Keys) -> Request:
-        parts = max((BY_KEY[key].parts for key in keys), default=1)
+        parts = parts_of(keys)
         value = None if self.value is None else self.value // parts
         return Request(card=self.card, margin=self.margin, value=value, remedies=keys)
 
@@ -247,8 +246,8 @@ class Planner:
         """The assignment of the batch under remedies."""
         return f"{self.variable} = {self._request(keys).value}"
 
-    def _impossible(self, kinds: Sequence[type[Remedy]]) -> str | None:
-        parts = max(kind.parts for kind in kinds)
+    def _impossible(self, keys: Keys) -> str | None:
+        parts = parts_of(keys)
         if parts == 1:
             return None
         if self.value is None:
@@ -256,7 +255,3 @@ class Planner:
         if self.value < parts:
             return f"A batch of {self.value} cannot be cut into {parts}."
         return None
-
-
-def _kinds(keys: Iterable[str]) -> list[type[Remedy]]:
-    return [BY_KEY[key] for key in keys]

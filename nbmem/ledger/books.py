@@ -121,22 +121,25 @@ class Books:
         if not self.process_known:
             return None
         positions = np.arange(first, (self.events if last is None else last) + 1)
-        times, reserved = self.times(positions), self.followed.reserved[positions]
-        context, *_ = self._outside.at(times, reserved)
-        begin = int(times[0]) if first else 0
-        end = int(times[-1]) if last is not None else np.iinfo(np.int64).max
-        return max(self._outside.highest_read(begin, end), int((reserved + context).max()))
+        begin = int(self.times(positions[:1])[0]) if first else 0
+        end = int(self.times(positions[-1:])[0]) if last is not None else np.iinfo(np.int64).max
+        return max(self._outside.highest_read(begin, end), int(self._processes(positions).max()))
 
     def largest_process(self) -> int | None:
         """The first position with the highest process figure; None if it was read elsewhere."""
         if not self.process_known:
             return None
-        positions = np.arange(self.events + 1)
+        held = self._processes(np.arange(self.events + 1))
+        position = int(held.argmax())
+        read = self._outside.highest_read(0, np.iinfo(np.int64).max)
+        return position if held[position] >= read else None
+
+    def _processes(self, positions: Ints) -> Ints:
+        """The process figure at positions."""
         reserved = self.followed.reserved[positions]
         context, *_ = self._outside.at(self.times(positions), reserved)
-        position = int((reserved + context).argmax())
-        held = int(reserved[position] + context[position])
-        return position if held == self.peak_process() else None
+        held: Ints = reserved + context
+        return held
 
     def times(self, positions: Ints) -> Ints:
         """When each position begins, nanoseconds since the epoch."""

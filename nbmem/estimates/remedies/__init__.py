@@ -65,6 +65,11 @@ def conf_of(keys: Sequence[str]) -> str | None:
     return ",".join([*([given] if given else []), *added])
 
 
+def parts_of(keys: Sequence[str]) -> int:
+    """Into how many parts remedies cut the batch; 1 if none does."""
+    return max((BY_KEY[key].parts for key in keys), default=1)
+
+
 def exclude_each_other(keys: Sequence[str]) -> bool:
     """Whether two of them are of one group."""
     groups = [BY_KEY[key].group for key in keys if BY_KEY[key].group]
