@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbmem.record.recording import Recording
     from nbmem.report import Finding, Report
     from nbmem.views.widget.explorer import ExplorerWidget
-    from nbmem.virtual.device import VirtualGPU
+    from nbmem.virtual.hardware.gpu import VirtualGPU
 
 
 class Trace:

@@ -15,7 +15,7 @@ _MODULES = (
     "nbmem.api",
     "nbmem.reading",
     "nbmem.record.recorder",
-    "nbmem.virtual.install.switch",
+    "nbmem.virtual.patches.switch",
 )
 _SOURCE = """
 import torch

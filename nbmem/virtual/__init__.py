@@ -22,7 +22,7 @@ from nbmem.virtual.notes import NbmemWarning
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nbmem.virtual.device import VirtualGPU
+    from nbmem.virtual.hardware.gpu import VirtualGPU
 
 __all__ = [
     "Card",
@@ -59,7 +59,7 @@ def activate(
         conf: Allocator settings; None: PYTORCH_CUDA_ALLOC_CONF of the environment,
             as it is when the program first touches the card.
         other_processes: Bytes that others hold on each card, by PID or in one number.
-        defer: Write large tensors on the CPU only when they are read (`virtual/host`).
+        defer: Write large tensors on the CPU only when they are read (`virtual/tensors/host`).
 
     Returns:
         The first card, cuda:0; `gpus()` has all of them.
@@ -67,7 +67,7 @@ def activate(
     Raises:
         UsageError: No such card, or a real CUDA context exists already.
     """
-    from nbmem.virtual.install.switch import switch_on
+    from nbmem.virtual.patches.switch import switch_on
 
     cards = find_cards(name)
     machine = switch_on(
@@ -79,7 +79,7 @@ def activate(
 def deactivate() -> None:
     """Put back everything that activate() replaced; virtual tensors are unusable from then on."""
     if current.machine() is not None:
-        from nbmem.virtual.install.switch import switch_off
+        from nbmem.virtual.patches.switch import switch_off
 
         switch_off()
 
@@ -102,7 +102,7 @@ def live_bytes() -> int:
     """
     if current.machine() is None:
         return 0
-    from nbmem.virtual.install.switch import activation
+    from nbmem.virtual.patches.switch import activation
 
     live: int = activation().mode.storages.live_bytes()
     return live

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nbmem.virtual.machine import Machine
+    from nbmem.virtual.hardware.machine import Machine
 
 
 class _Current:

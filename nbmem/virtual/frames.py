@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from nbmem.virtual.install.patches import Patch
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType, TracebackType
@@ -40,17 +38,6 @@ def without_own(traceback: TracebackType | None) -> TracebackType | None:
         kept.tb_next = follows
         kept = follows
     return traceback
-
-
-def excepthook_patch() -> Patch:
-    """What Python prints for an uncaught exception; IPython honours `__tracebackhide__` instead."""
-    true_hook = sys.excepthook
-
-    def excepthook(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
-        shown = without_own(traceback)
-        true_hook(kind, error.with_traceback(shown), shown)
-
-    return Patch(sys, "excepthook", excepthook)
 
 
 def level_of_user() -> int:

@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 
 from nbmem import virtual
 from nbmem.virtual import notes
-from nbmem.virtual.cudnn import client
+from nbmem.virtual.hardware.cudnn import client
 from tests.virtual import zoo
 
 if TYPE_CHECKING:

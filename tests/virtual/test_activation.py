@@ -14,7 +14,7 @@ from nbmem import virtual
 from nbmem.core.errors import UsageError
 from nbmem.core.units import MIB
 from nbmem.virtual.cards import CONTEXT_BAND, PUBLISHED, STACK, _context
-from nbmem.virtual.install import switch
+from nbmem.virtual.patches import switch
 
 
 def run(code):

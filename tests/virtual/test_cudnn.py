@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem.virtual.cards import CARDS
-from nbmem.virtual.cudnn import client
-from nbmem.virtual.cudnn.problem import Answer, Problem, Tiling
-from nbmem.virtual.kernels import convolution_workspace
-from nbmem.virtual.kernels.convolution_sums import Product, partial_sums
+from nbmem.virtual.hardware.cudnn import client
+from nbmem.virtual.hardware.cudnn.problem import Answer, Problem, Tiling
 from nbmem.virtual.naming import find_card
+from nbmem.virtual.operators.convolution import workspace as convolution_workspace
+from nbmem.virtual.operators.convolution.sums import Product, partial_sums
 
 H100 = find_card("H100")
 

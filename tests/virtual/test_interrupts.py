@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
-from nbmem.virtual import dying
-from nbmem.virtual.install import switch
-from nbmem.virtual.tensors import DIES_FOR_GOOD
+from nbmem.virtual.hardware import dying
+from nbmem.virtual.patches import switch
+from nbmem.virtual.tensors.storages import DIES_FOR_GOOD
 
 FILES = ("nbmem/virtual/", "nbmem/allocator/")
 

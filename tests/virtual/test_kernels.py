@@ -6,12 +6,13 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 
 from nbmem import virtual
-from nbmem.virtual import shape_rules
-from nbmem.virtual.calls import Call
-from nbmem.virtual.kernels import KERNELS, convolution, loss, reduce
-from nbmem.virtual.kernels.plan import Launch
 from nbmem.virtual.naming import find_card
-from nbmem.virtual.shapes import spec_of
+from nbmem.virtual.operators import loss, reduce, shape_rules
+from nbmem.virtual.operators.convolution import kernels as convolution
+from nbmem.virtual.operators.operator import Launch
+from nbmem.virtual.operators.table import KERNELS
+from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.tensors.shapes import spec_of
 
 H100 = find_card("H100")
 

@@ -4,11 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
-from nbmem.virtual.calls import Call
-from nbmem.virtual.kernels import normalization
-from nbmem.virtual.kernels.plan import Launch
 from nbmem.virtual.naming import find_card
-from nbmem.virtual.shapes import spec_of
+from nbmem.virtual.operators import norm as normalization
+from nbmem.virtual.operators.operator import Launch
+from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.tensors.shapes import spec_of
 
 H100 = find_card("H100")
 

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
-from nbmem.virtual.rnn import GRU, LSTM, Shape
+from nbmem.virtual.operators.recurrent.kernels import GRU, LSTM, Shape
 
 TANH = 1
 

@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from torch.nn import functional
 
-from nbmem.virtual.kernels import cub
 from nbmem.virtual.naming import find_card
+from nbmem.virtual.operators import cub
 
 MiB = 1 << 20
 

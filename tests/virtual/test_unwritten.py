@@ -23,7 +23,7 @@ LARGE = (512, 1024)
 @pytest.fixture
 def host():
     """What is unwritten while a card defers everything."""
-    from nbmem.virtual.install import switch
+    from nbmem.virtual.patches import switch
 
     with virtual.activated("H100", defer=True):
         yield switch.activation().mode.host
@@ -134,7 +134,7 @@ def test_what_lives_on_the_card_is_not_copied_to_real_pages(host):
 
 def test_without_deferring_the_tensors_of_a_notebook_stay_real():
     with virtual.activated("H100"):
-        from nbmem.virtual.install import switch
+        from nbmem.virtual.patches import switch
 
         mine = torch.ones(LARGE)
         assert not switch.activation().mode.host._kept

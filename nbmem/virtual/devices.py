@@ -1,0 +1,27 @@
+"""The devices of the cards: as Python sees them, and as C++ does.
+
+To C++ a virtual tensor lives on `lazy:0`, one of the second card on `lazy:1`; in Python its device
+says `cuda:0` (patches/disguise.py). Why: tensors/storages.py.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import _C
+
+from nbmem.virtual.naming import MOST
+
+CUDA = tuple(torch.device("cuda", index) for index in range(MOST))
+"""The devices of the cards by ordinal, as Python sees them."""
+LAZY = tuple(torch.device("lazy", index) for index in range(MOST))
+"""The same as C++ sees them."""
+META = torch.device("meta")
+CPU = torch.device("cpu")
+
+true_device = _C.TensorBase.device.__get__
+"""The device that C++ sees; `tensor.device` is disguised."""
+
+
+def is_virtual(value: object) -> bool:
+    """Whether it is a tensor on the virtual card."""
+    return isinstance(value, torch.Tensor) and true_device(value).type == "lazy"

@@ -1,0 +1,1 @@
+"""The card itself: its memory, streams and counters, and what the driver says of them."""

@@ -1,0 +1,127 @@
+"""What makes the card's books safe from Ctrl-C: storages die without Python code, work is whole.
+
+A finalizer in Python may be interrupted before its first line: the interpreter drops the interrupt
+and the block would stay allocated for good. So a dying storage is noted in C alone, and its block
+is freed before the allocator is next used or looked at.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import functools
+import threading
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+
+from torch._C._profiler import CapturedTraceback, gather_traceback
+
+from nbmem.core.interrupts import Delivery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nbmem.virtual.tensors.storages import Block
+
+CLOCK = (time.time_ns,)
+"""As it was at the import: a program may freeze the time in every module, for itself."""
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class Death(NamedTuple):
+    """When a storage died, time.time_ns(), and the stack there; None where none is kept."""
+
+    t_ns: int
+    where: CapturedTraceback | None
+
+
+class Dying:
+    """Blocks whose storages have died and that are not freed yet, in order.
+
+    Attributes:
+        died: Notes a block, the time and perhaps the place, without any Python code:
+            `dict.__getitem__` of a key that is not there, in a dictionary that makes its values
+            with the clock.
+    """
+
+    def __init__(self) -> None:
+        self._when: defaultdict[Block | _Address, int | tuple[Any, ...]] = defaultdict(CLOCK[0])
+        self.died: Callable[[Block], Any] = self._when.__getitem__
+
+    def keep_places(self, *, wanted: bool) -> None:
+        """Keep the stack of each death from now on, or do not."""
+        self._when.default_factory = _when_and_where() if wanted else CLOCK[0]
+
+    def add(self, addr: int) -> None:
+        """Note a block that no storage has."""
+        self._when[_Address(addr)]
+
+    def __bool__(self) -> bool:
+        return bool(self._when)
+
+    def __iter__(self) -> Iterator[tuple[int, Death]]:
+        """Addresses with their deaths, each once; more may die meanwhile."""
+        while self._when:
+            block = next(iter(self._when))
+            told = self._when.pop(block)
+            block.leave()
+            if block.addr:
+                yield block.addr, Death(told, None) if isinstance(told, int) else Death(*told)
+
+
+def _when_and_where() -> Callable[[], Any]:
+    """The clock and the stack at once, again without Python code; it holds no frame."""
+    where = functools.partial(gather_traceback, True, False, False)
+    return functools.partial(next, zip(iter(CLOCK[0], None), iter(where, None), strict=False))
+
+
+class _Address:
+    """A block without a storage; each is its own key."""
+
+    __slots__ = ("addr",)
+
+    def __init__(self, addr: int) -> None:
+        self.addr = addr
+
+    def leave(self) -> None:
+        """It is on no list."""
+
+
+class _Held:
+    """Whether an interrupt came while work was whole."""
+
+    came = False
+
+
+def _hold(*_signal_and_frame: object) -> None:
+    _Held.came = True
+
+
+_MAIN = threading.main_thread().ident
+
+
+def whole(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let Ctrl-C wait until a function is done; it comes in the caller's frame.
+
+    `core.interrupts.held_back` does the same for 28 us, where a tensor is made in 100: the C
+    functions below it take one.
+    """
+
+    @functools.wraps(function)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if threading.get_ident() != _MAIN:
+            return function(*args, **kwargs)
+        before = _signal.getsignal(_signal.SIGINT)
+        if before is _hold or not callable(before):
+            return function(*args, **kwargs)
+        try:
+            _signal.signal(_signal.SIGINT, _hold)
+            return function(*args, **kwargs)
+        finally:
+            _signal.signal(_signal.SIGINT, before)
+            if _Held.came:
+                _Held.came = False
+                again = Delivery()  # noqa: F841 - this frame's end is what it waits for
+
+    return guarded

@@ -1,0 +1,282 @@
+"""The card that is not there: its allocator, its context and what a process holds of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.allocator.caching import CachingAllocator
+from nbmem.allocator.driver import DownwardDriver
+from nbmem.allocator.heap import AllocatorOOM
+from nbmem.core.events import Action
+from nbmem.virtual.frames import level_of_user
+from nbmem.virtual.hardware.busy import Busy
+from nbmem.virtual.hardware.cudnn.client import Client
+from nbmem.virtual.hardware.current_stream import CurrentStream
+from nbmem.virtual.hardware.dying import Dying, whole
+from nbmem.virtual.hardware.graphs import Pools
+from nbmem.virtual.hardware.history import History
+from nbmem.virtual.hardware.oom import EXBIBYTE, TOO_MUCH, oom_message
+from nbmem.virtual.hardware.workspaces import Workspaces
+from nbmem.virtual.notes import NbmemWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nbmem.virtual.cards import Card
+
+LAUNCH_QUEUE = 1024
+"""Kernels that may wait on a stream before a launch blocks: what is older has finished. Counted in
+allocations here, of which there are about as many."""
+
+logger = logging.getLogger(__name__)
+
+
+class CardDriver(DownwardDriver):
+    """cudaMalloc of a card whose context and other processes take their part, too."""
+
+    __slots__ = ("_gpu",)
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        super().__init__(gpu.card.total_bytes, number=gpu.index)
+        self._gpu = gpu
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the card that nobody holds."""
+        return self._gpu.card.total_bytes - self._gpu.taken_outside - self.used
+
+    def malloc(self, size: int) -> int | None:
+        """Hand out `size` bytes; None if they cannot be had."""
+        return super().malloc(size) if size <= self.free_bytes else None
+
+    def map(self, addr: int, size: int) -> bool:
+        """Put memory behind a part of a virtual range; False if it cannot be had."""
+        return size <= self.free_bytes and super().map(addr, size)
+
+
+class VirtualGPU:
+    """One imitated card; what is allocated on it and what it would report.
+
+    Attributes:
+        card: Which card.
+        index: Its CUDA ordinal.
+        release: The release of torch whose allocator rules hold.
+        history: What `_record_memory_history` keeps.
+        dnn: Whom to ask which kernels cuDNN would take.
+        notes: What this card cannot answer as the real one would, each once.
+        other_processes: Bytes that other processes hold, by PID.
+        died: What a storage's weak reference calls with itself when the storage dies.
+        oom_observers: Called before an out-of-memory error is raised, as torch calls them.
+        launched: Calls so far.
+        initialized: Whether the program has touched the card, so that a context exists.
+    """
+
+    def __init__(  # noqa: PLR0913 - what cards of one machine share comes from outside
+        self,
+        card: Card,
+        *,
+        release: str,
+        index: int = 0,
+        conf: str | None = None,
+        other_processes: Mapping[int, int] | None = None,
+        notes: list[str] | None = None,
+        dnn: Client | None = None,
+    ) -> None:
+        self.card = card
+        self.index = index
+        self.release = release
+        self.notes: list[str] = [] if notes is None else notes
+        self.other_processes = dict(other_processes or {})
+        self.oom_observers: list[Callable[[int, int, int, int], None]] = []
+        self.initialized = False
+        self._settings_are_set = conf is not None
+        self.history = History(index)
+        self._allocator = CachingAllocator(
+            total_bytes=card.total_bytes,
+            release=release,
+            settings=conf or "",
+            driver=CardDriver(self),
+            on_event=self.history.on_event,
+        )
+        self.workspaces = Workspaces(self)
+        self.dnn = Client(card) if dnn is None else dnn
+        self.pools = Pools(self)
+        self.stream = CurrentStream()
+        self.busy = Busy()
+        self.capturing = False
+        self.launched = 0
+        self.dropout_state: torch.Tensor | None = None
+        self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"nbmem {card.key} {index or ''}".rstrip())
+        self.pci_bus = 0x17 + 0x11 * index
+        self._unfinished = 0
+        self._lock = threading.Lock()
+        self._dying = Dying()
+        self.history.settle = self._settle
+        self.history.keep_places = self._dying.keep_places
+        self.died = self._dying.died
+
+    @property
+    def allocator(self) -> CachingAllocator:
+        """The simulated caching allocator; what has died is freed before anybody looks."""
+        self._settle()
+        return self._allocator
+
+    @property
+    def name(self) -> str:
+        """The card's name as the driver reports it."""
+        return self.card.name
+
+    @whole
+    def take(self, size: int, stream: int | None = None) -> int:
+        """Allocate on this thread's stream; the address, or 0 for 0 bytes.
+
+        Raises:
+            torch.OutOfMemoryError: As torch raises it, after torch's own retries.
+        """
+        self.initialize()
+        if size >= EXBIBYTE:
+            raise torch.OutOfMemoryError(TOO_MUCH)
+        handle = self.stream.handle if stream is None else stream
+        self._settle()
+        if self._unfinished:
+            self._unfinished -= 1
+            if not self._unfinished:
+                self._allocator.complete_streams()
+        # A signal between acquire and release would lock the card up: `with` is safe against it.
+        with self._lock:
+            try:
+                return self._allocator.malloc(size, handle)
+            except AllocatorOOM as err:
+                message = oom_message(self, err)
+                capacity = self.card.total_bytes if err.limit is None else err.limit
+                seen = (self.index, err.segment, capacity, err.free_bytes)
+                # Its frames lead back to the caller's: in a cycle they would keep tensors alive.
+                err.__traceback__ = None
+        for observer in tuple(self.oom_observers):
+            observer(*seen)
+        raise torch.OutOfMemoryError(message)
+
+    def give(self, addr: int) -> None:
+        """Free a block; safe from a finalizer that runs while the allocator is at work."""
+        if addr:
+            self._dying.add(addr)
+            self._settle()
+
+    def _settle(self) -> None:
+        """Free what has died, unless the allocator is at work: it will once it is done."""
+        while self._dying and self._lock.acquire(blocking=False):
+            try:
+                self._bury()
+            finally:
+                self._lock.release()
+
+    @whole
+    def _bury(self) -> None:
+        for addr, death in self._dying:
+            self.history.happened = death
+            self._allocator.free(addr)
+        self.history.happened = None
+
+    @whole
+    def record_stream(self, addr: int, stream: int) -> None:
+        """Another stream uses a block until that stream has caught up.
+
+        A program that never synchronises is at most a full launch queue ahead of the card.
+        """
+        self.allocator.record_stream(addr, stream)
+        self._unfinished = self._unfinished or LAUNCH_QUEUE
+
+    def initialize(self) -> None:
+        """The program touches the card: from here on a context exists."""
+        if not self.initialized:
+            self.initialized = True
+            self.read_environment()
+
+    def read_environment(self) -> None:
+        """Take the allocator's settings from the environment, once: as it is at the first use.
+
+        Raises:
+            UsageError: The text is one that torch refuses.
+        """
+        if not self._settings_are_set:
+            self._settings_are_set = True
+            if conf := _conf_from_environment():
+                self.allocator.set_settings(conf)
+
+    @whole
+    def synchronize(self) -> None:
+        """All queued work is done, so memory that other streams used can go back."""
+        self.initialize()
+        self.busy.clear()
+        self._settle()
+        with self._lock:
+            self._allocator.complete_streams()
+
+    @whole
+    def empty_cache(self) -> None:
+        """Give cached segments back to the driver."""
+        if self.initialized:
+            self._settle()
+            with self._lock:
+                self._allocator.complete_streams()
+                self._allocator.empty_cache()
+
+    @property
+    def fraction(self) -> float:
+        """The part of the card that this process may hold."""
+        return float(getattr(self.allocator, "fraction", 1.0) or 1.0)
+
+    @property
+    def nvml_used(self) -> int:
+        """What NVML reports as used on the card."""
+        return self.card.driver_bytes + self.taken_outside + self.allocator.reserved
+
+    @property
+    def taken_outside(self) -> int:
+        """Bytes of the card that torch's allocator here does not hold: contexts and others."""
+        return self.context_bytes + sum(self.other_processes.values())
+
+    @property
+    def context_bytes(self) -> int:
+        """Bytes of the context and of the libraries' handles; 0 before CUDA is touched."""
+        if not self.initialized:
+            return 0
+        return self.card.context_bytes + self.workspaces.handle_bytes
+
+    @property
+    def process_bytes(self) -> int:
+        """What NVML reports for this process."""
+        return self.context_bytes + self.allocator.reserved
+
+    @property
+    def free_bytes(self) -> int:
+        """What cudaMemGetInfo reports as free."""
+        return self.card.total_bytes - self.taken_outside - self.allocator.reserved
+
+    def note(self, text: str) -> None:
+        """Say once per activation what is not as on a real card."""
+        if text not in self.notes:
+            self.notes.append(text)
+            logger.info("%s", text)
+            warnings.warn(text, NbmemWarning, stacklevel=level_of_user())
+
+    def mark_snapshot(self) -> None:
+        """Leave the entry that torch leaves after it copied a snapshot."""
+        self.history.on_event(Action.SNAPSHOT, 0, self.allocator.active, 0)
+
+    def __repr__(self) -> str:
+        return (
+            f"<VirtualGPU cuda:{self.index} {self.card.key}: {self.allocator.reserved} B reserved>"
+        )
+
+
+def _conf_from_environment() -> str:
+    """The allocator settings of the environment; CUDA's own name wins, as in torch."""
+    return os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF", "")

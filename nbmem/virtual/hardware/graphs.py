@@ -1,0 +1,181 @@
+"""CUDA graphs and memory pools: what is captured runs once, from a private pool."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from nbmem.core.events import BlockState
+from nbmem.virtual.frames import level_of_user
+from nbmem.virtual.notes import VALUES
+
+if TYPE_CHECKING:
+    from nbmem.virtual.hardware.gpu import VirtualGPU
+    from nbmem.virtual.hardware.machine import Machine
+
+_NUMBERS = itertools.count(1)
+PoolId = tuple[int, int]
+_ON_DEFAULT_STREAM = (
+    "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to "
+    "replay them on the default stream.)"
+)
+_EMPTY = (
+    "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on "
+    "wrong device or stream."
+)
+
+
+def _give(gpu: VirtualGPU, addresses: tuple[int, ...]) -> None:
+    for addr in addresses:
+        gpu.give(addr)
+
+
+def pool_handle() -> PoolId:
+    """An id that several captures may share."""
+    return (0, next(_NUMBERS))
+
+
+class Pools:
+    """Private pools by torch's pair of numbers; the allocator knows them by one."""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self._gpu = gpu
+        self._numbers: dict[PoolId, int] = {}
+
+    def number(self, pool: Any) -> int:
+        """The allocator's number of a pool."""
+        key = (int(pool[0]), int(pool[1]))
+        return self._numbers.setdefault(key, len(self._numbers) + 1)
+
+    def pair(self, number: int) -> PoolId:
+        """Torch's id of a pool; (0, 0) is the default one."""
+        return next((pair for pair, n in self._numbers.items() if n == number), (0, 0))
+
+    def begin(self, pool: Any, *, stream: int | None = None, capture: bool = False) -> None:
+        """Send allocations to a pool."""
+        self._gpu.allocator.begin_pool(self.number(pool), stream=stream, capture=capture)
+
+    def end(self, pool: Any) -> None:
+        """Stop doing so."""
+        self._gpu.allocator.end_pool(self.number(pool))
+
+    def release(self, pool: Any) -> None:
+        """One user of the pool is gone."""
+        self._gpu.allocator.release_pool(self.number(pool))
+
+    def live(self, pool: Any) -> set[int]:
+        """The addresses of its blocks that are in use."""
+        layout = self._gpu.allocator.layout()
+        mine = layout.segments.pool == self.number(pool)
+        at = np.searchsorted(layout.segments.addr, layout.blocks.addr, side="right") - 1
+        used = mine[at] & (layout.blocks.state != BlockState.INACTIVE)
+        return set(layout.blocks.addr[used].tolist())
+
+
+class VirtualGraph:
+    """What torch.cuda.CUDAGraph is while a virtual card is active."""
+
+    machine: Machine
+
+    def __init__(self, keep_graph: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's signature
+        del keep_graph
+        self._gpu: VirtualGPU = self.machine.current
+        self._pool: PoolId | None = None
+        self._release: Any = None
+        self._launched = 0
+        self._generators: dict[Any, Any] = {}
+
+    def capture_begin(
+        self, pool: Any = None, capture_error_mode: str = "global", **_rest: Any
+    ) -> None:
+        """What is allocated on this stream from here comes from the graph's pool.
+
+        Raises:
+            RuntimeError: This is the default stream.
+        """
+        del capture_error_mode
+        gpu = self._gpu = self.machine.current
+        if not gpu.stream.handle:
+            raise RuntimeError(_ON_DEFAULT_STREAM)
+        self._pool = (next(_NUMBERS), 0) if pool is None else (int(pool[0]), int(pool[1]))
+        self.register_generator_state(torch.cuda.default_generators[gpu.index])
+        gpu.pools.begin(self._pool, stream=gpu.stream.handle, capture=True)
+        gpu.capturing = True
+        self._launched = gpu.launched
+
+    def capture_end(self) -> None:
+        """The graph is complete; its pool lives as long as it does."""
+        gpu, pool = self._gpu, self._pool
+        gpu.capturing = False
+        gpu.pools.end(pool)
+        self._release = weakref.finalize(self, gpu.pools.release, pool)
+        if gpu.launched == self._launched:
+            warnings.warn(_EMPTY, UserWarning, stacklevel=level_of_user())
+
+    def register_generator_state(self, generator: Any) -> None:
+        """Its seed and its offset stand on the card, for replays to go on from, while it lives."""
+        state = generator.graphsafe_get_state()
+        if state in self._generators:
+            return
+        gpu = self._gpu
+        held = gpu.take(8, stream=0), gpu.take(8, stream=0)
+        self._generators[state] = weakref.finalize(self, _give, gpu, held)
+
+    def instantiate(self) -> None:
+        """Nothing to do: a virtual graph has no nodes."""
+
+    def replay(self) -> None:
+        """Nothing is allocated and nothing is computed."""
+        self._gpu.note(VALUES)
+
+    def reset(self) -> None:
+        """Give the pool up."""
+        if self._release is not None:
+            self._release()
+        while self._generators:
+            self._generators.popitem()[1]()
+
+    def pool(self) -> PoolId:
+        """The pool, for other captures to share."""
+        return self._pool or (0, 0)
+
+    def enable_debug_mode(self) -> None:
+        """Nothing to show."""
+
+    def debug_dump(self, debug_path: str) -> None:
+        """Nothing to show."""
+
+
+class VirtualMemPool:
+    """What torch.cuda.MemPool is while a virtual card is active: a pool of the current card."""
+
+    machine: Machine
+
+    def __init__(
+        self,
+        allocator: Any = None,
+        use_on_oom: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+        no_split: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        self.allocator = allocator
+        self.use_on_oom = use_on_oom
+        self.no_split = no_split
+        self.id = pool_handle()
+        gpu = self.machine.current
+        number = gpu.pools.number(self.id)
+        gpu.allocator.begin_pool(number, no_split=no_split, shared_on_oom=use_on_oom)
+        gpu.allocator.end_pool(number)
+        weakref.finalize(self, gpu.pools.release, self.id)
+
+    def use_count(self) -> int:
+        """Users of the pool, as far as this process knows."""
+        return 1
+
+    def snapshot(self, include_traces: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
+        """The pool's segments."""
+        return torch.cuda.memory_snapshot(self.id, include_traces=include_traces)

@@ -1,0 +1,223 @@
+"""The allocator's memory history: what `_record_memory_history` keeps and `_snapshot` shows."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C._profiler import CapturedTraceback, symbolize_tracebacks
+
+from nbmem.core.events import Action
+from nbmem.virtual.hardware.dying import CLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+
+    from nbmem.virtual.hardware.dying import Death
+
+_NAMES: dict[Action, str] = {
+    Action.ALLOC: "alloc",
+    Action.FREE_REQUESTED: "free_requested",
+    Action.FREE_COMPLETED: "free_completed",
+    Action.SEGMENT_ALLOC: "segment_alloc",
+    Action.SEGMENT_FREE: "segment_free",
+    Action.SEGMENT_MAP: "segment_map",
+    Action.SEGMENT_UNMAP: "segment_unmap",
+    Action.OOM: "oom",
+    Action.SNAPSHOT: "snapshot",
+}
+_TAKES = frozenset({Action.ALLOC, Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM})
+"""What has a stack below "all" (maybeGatherContext in torch's allocator)."""
+_CONTEXTS = (None, "state", "alloc", "all")
+_OURS = (
+    str(Path(__file__).parents[1]),
+    str(Path(__file__).parents[2] / "allocator"),
+)
+_BETWEEN = (
+    "torch/_ops.py",
+    "torch/library.py",
+    "torch/_library/",
+    "torch/utils/_python_dispatch.py",
+    "torch/utils/_contextlib.py",
+)
+"""Files of torch that stand between a program and the virtual card, but not before a real one."""
+
+_ENGINE = "_engine_run_backward"
+
+RawFrames = tuple[tuple["CodeType", int], ...] | CapturedTraceback
+
+
+def _nothing(**_wanted: bool) -> None:
+    """There is nothing to tell."""
+
+
+class _Label(threading.local):
+    text = ""
+
+
+_label = _Label()
+"""The text that a thread set for its allocations, on whichever card (a static of torch's, too)."""
+
+
+class History:
+    """The ring of events and the stacks of live blocks.
+
+    Attributes:
+        enabled: None, "state" or "all", as torch names it.
+        settle: Tells of what has died and was not told yet, before anything changes here.
+        keep_places: Told whether the stacks at deaths are wanted.
+        happened: When what is told next happened, time.time_ns(), and where, if that was kept; None
+            for here and now.
+        entries: The ring: (action, addr, size, stream, time in us, label, frames or None).
+    """
+
+    def __init__(self, device: int = 0) -> None:
+        self.enabled: str | None = None
+        self.entries: deque[tuple[Action, int, int, int, int, str, RawFrames | None]] = deque()
+        self.annotations: list[dict[str, Any]] = []
+        self.live: dict[int, RawFrames] = {}
+        self.happened: Death | None = None
+        self.settle: Callable[[], None] = _nothing
+        self.keep_places: Callable[..., None] = _nothing
+        self._device = device
+        self._context = 0
+        self._skip: frozenset[str] = frozenset()
+
+    def configure(
+        self,
+        enabled: str | None,
+        context: str | None,
+        max_entries: int,
+        *,
+        clear: bool,
+        skip: list[str],
+    ) -> None:
+        """Turn recording on or off, as torch._C._cuda_record_memory_history does."""
+        self.settle()
+        self._context = _CONTEXTS.index(context) if enabled is not None else 0
+        self._skip = frozenset(skip)
+        limit = 1 if enabled == "state" else min(max_entries, sys.maxsize)
+        kept = () if enabled is None or clear or self.enabled is None else self.entries
+        if enabled is not None:
+            self.entries = deque(kept, maxlen=limit)
+        if clear or enabled is None:
+            self.live.clear()
+        if clear:
+            self.annotations.clear()
+        self.enabled = enabled
+        self.keep_places(wanted=_CONTEXTS[self._context] == "all")
+
+    @property
+    def label(self) -> str:
+        """The label that this thread set for its allocations."""
+        return _label.text
+
+    @label.setter
+    def label(self, text: str) -> None:
+        self.settle()
+        _label.text = text
+
+    def on_event(self, action: Action, addr: int, size: int, stream: int) -> None:
+        """Note one action of the allocator."""
+        if self.enabled is None or _NAMES[action] in self._skip:
+            return
+        level = self._context
+        frames: RawFrames | None = None
+        if level and (level == 3 or action in _TAKES) and action is not Action.SNAPSHOT:
+            frames = raw_frames() if self.happened is None else self.happened.where
+        if action is Action.ALLOC and frames is not None:
+            self.live[addr] = frames
+        elif action is Action.FREE_COMPLETED:
+            self.live.pop(addr, None)
+        shown = frames if level >= 2 else None
+        in_engine = torch._C._current_autograd_node() is not None
+        label = "" if in_engine else _label.text
+        now = (CLOCK[0]() if self.happened is None else self.happened.t_ns) // 1000
+        self.entries.append((action, addr, size, stream, now, label, shown))
+
+    def annotate(self, name: str, stage: str) -> None:
+        """Note the start or the end of a `record_function` scope."""
+        if self.enabled is not None:
+            self.annotations.append(
+                {
+                    "stage": stage,
+                    "name": name,
+                    "device": self._device,
+                    "time_us": CLOCK[0]() // 1000,
+                }
+            )
+
+    def trace(self) -> list[dict[str, Any]]:
+        """The ring as torch's snapshot lists it."""
+        return [_trace_entry(*entry) for entry in tuple(self.entries)]
+
+    def frames_at(self, addr: int) -> list[dict[str, Any]]:
+        """Where a live block was allocated; empty where no stack was taken."""
+        return named_frames(self.live.get(addr, ()))
+
+
+def _trace_entry(  # noqa: PLR0913 - one field each
+    action: Action,
+    addr: int,
+    size: int,
+    stream: int,
+    time_us: int,
+    label: str,
+    frames: RawFrames | None,
+) -> dict[str, Any]:
+    where = "device_free" if action is Action.OOM else "addr"
+    entry: dict[str, Any] = {
+        "action": _NAMES[action],
+        where: addr,
+        "size": size,
+        "stream": stream,
+        "time_us": time_us,
+        "compile_context": "N/A",
+        "user_metadata": label,
+    }
+    if frames is not None:
+        entry["frames"] = named_frames(frames)
+    return entry
+
+
+def named_frames(frames: RawFrames) -> list[dict[str, Any]]:
+    """Frames as torch writes them, innermost first."""
+    if isinstance(frames, tuple):
+        return [
+            {"name": code.co_name, "filename": code.co_filename, "line": line}
+            for code, line in frames
+        ]
+    every = symbolize_tracebacks([frames])[0]
+    inner = takewhile(lambda frame: frame["name"] != _ENGINE, every)
+    return [frame for frame in inner if _is_programs(frame["filename"])]
+
+
+def raw_frames() -> RawFrames:
+    """The Python stack without the virtual card's own frames.
+
+    A real card runs backward in a thread of the engine, whose stack begins at the engine's call.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    found: list[tuple[CodeType, int]] = []
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == _ENGINE and _in_engine():
+            break
+        if _is_programs(code.co_filename):
+            found.append((code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _is_programs(file: str) -> bool:
+    return not file.startswith(_OURS) and not any(part in file for part in _BETWEEN)
+
+
+def _in_engine() -> bool:
+    return torch._C._current_autograd_node() is not None

@@ -1,0 +1,137 @@
+"""The machine that is not there: its cards, and which of them each thread uses.
+
+Most programs have one card, and most of this package is about one: VirtualGPU. Where torch names a
+card by its ordinal, by a device or not at all, the machine says which one that is.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.allocator.driver import CARD_STEP
+from nbmem.virtual.devices import CUDA, LAZY, true_device
+from nbmem.virtual.hardware.cudnn.client import Client
+from nbmem.virtual.hardware.gpu import VirtualGPU
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nbmem.virtual.cards import Card
+
+_INVALID_ORDINAL = (
+    "CUDA error: invalid device ordinal\n"
+    "GPU device may be out of range, do you have enough GPUs?\n"
+    "The virtual machine has {count}: cuda:0{last}. Ask for more as in 2xT4."
+)
+
+
+class Machine:
+    """The cards of one activation.
+
+    Attributes:
+        gpus: The cards by CUDA ordinal, one at least.
+        by_device: The same by the device of a tensor, as C++ and as Python sees it.
+    """
+
+    def __init__(
+        self,
+        cards: Sequence[Card],
+        *,
+        release: str,
+        conf: str | None,
+        other_processes: Mapping[int, int] | None = None,
+    ) -> None:
+        notes: list[str] = []
+        workers = {card: Client(card) for card in cards}
+        self.gpus = tuple(
+            VirtualGPU(
+                card,
+                index=index,
+                release=release,
+                conf=conf,
+                other_processes=other_processes,
+                notes=notes,
+                dnn=workers[card],
+            )
+            for index, card in enumerate(cards)
+        )
+        self.by_device: dict[object, VirtualGPU] = {
+            device: gpu for gpu in self.gpus for device in (LAZY[gpu.index], CUDA[gpu.index])
+        }
+        self._thread = _CurrentDevice()
+        self._asked = False
+
+    @property
+    def current(self) -> VirtualGPU:
+        """The card that this thread has chosen; the first one until it has."""
+        return self.gpus[self._thread.index]
+
+    def gpu(self, device: Any = None) -> VirtualGPU:
+        """The card that torch means; None, "cuda" and negative ordinals mean the current one.
+
+        Raises:
+            RuntimeError: There are not so many cards.
+        """
+        known = self.by_device.get(device)
+        if known is not None:
+            return known
+        if isinstance(device, str):
+            device = torch.device(device)
+        index = device.index if isinstance(device, torch.device) else device
+        if index is None or index < 0:
+            return self.current
+        if index >= len(self.gpus):
+            raise _cuda_error(len(self.gpus))
+        return self.gpus[index]
+
+    def of(self, tensor: torch.Tensor) -> VirtualGPU:
+        """The card of a virtual tensor."""
+        return self.by_device[true_device(tensor)]
+
+    def select(self, device: Any, *, touch: bool = True) -> int:
+        """Make a card this thread's current one; returns the ordinal of the one before.
+
+        Args:
+            device: Which one.
+            touch: Make its context, as cudaSetDevice does since CUDA 12.
+        """
+        before, gpu = self._thread.index, self.gpu(device)
+        if touch:
+            gpu.initialize()
+        self._thread.index = gpu.index
+        return before
+
+    @property
+    def initialized(self) -> bool:
+        """Whether torch has initialized CUDA, which alone makes no context on any card."""
+        return self._asked or any(gpu.initialized for gpu in self.gpus)
+
+    def initialize(self) -> None:
+        """What torch.cuda.init() does."""
+        self._asked = True
+
+    def give(self, addr: int) -> None:
+        """Free a block of whichever card holds that address."""
+        self.gpus[addr // CARD_STEP].give(addr)
+
+    def peers(self, device: int, other: int) -> bool:
+        """Whether two cards reach each other's memory: data-centre cards do, GeForce does not."""
+        pair = self.gpu(device), self.gpu(other)
+        return pair[0] is not pair[1] and not any("GeForce" in gpu.card.name for gpu in pair)
+
+
+class _CurrentDevice(threading.local):
+    """The ordinal of a thread's current card; threads begin with the first."""
+
+    index = 0
+
+
+def _cuda_error(count: int) -> RuntimeError:
+    """What torch raises for a card that does not exist."""
+    last = f" to cuda:{count - 1}" if count > 1 else ""
+    cards = "one card" if count == 1 else f"{count} cards"
+    kind: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
+    return kind(_INVALID_ORDINAL.format(count=cards, last=last))

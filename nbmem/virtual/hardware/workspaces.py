@@ -1,0 +1,107 @@
+"""Scratch memory that cuBLAS keeps for each handle, and what the libraries' handles cost."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from nbmem.virtual.hardware.gpu import VirtualGPU
+
+# parseChosenWorkspaceSize and getChosenWorkspaceSize: 4096 KiB x 2 + 16 KiB x 8, but 32 MiB on
+# Hopper and its successors.
+# https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/cuda/CublasHandlePool.cpp
+CUBLAS = 2 * (4096 << 10) + 8 * (16 << 10)
+CUBLAS_HOPPER = 32 << 20
+_LARGE_SINCE = frozenset({9, 10, 12})
+# _getWorkspaceSize of cublasLt: 1 MiB unless CUBLASLT_WORKSPACE_SIZE says otherwise.
+# https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/cuda/CUDABlas.cpp
+CUBLASLT = 1 << 20
+
+
+class Workspaces:
+    """Which handle of which thread already has its workspace.
+
+    Autograd runs backward in a thread of its own on a real card, so its handles are others than
+    those of forward.
+
+    Attributes:
+        handle_bytes: Process memory that handles cost outside of torch's allocator.
+    """
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self._gpu = gpu
+        self._held: dict[tuple[str, str, int, int], int] = {}
+        self._handles: set[tuple[str, str, int]] = set()
+        self._callers: dict[threading.Thread, int] = {}
+        self.handle_bytes = 0
+
+    def blas(self, *, lt: bool = False) -> None:
+        """A matrix product is launched: make its handle and workspace if it is the first."""
+        role, thread = self._role()
+        card = self._gpu.card
+        self._handle("cublas", card.cublas_bytes)
+        stream = self._gpu.stream.handle
+        kinds = [("cublas", self.cublas_size)]
+        if lt and not self._unified:
+            kinds.append(("cublaslt", CUBLASLT))
+        for kind, size in kinds:
+            key = (kind, role, thread, stream)
+            if key not in self._held:
+                self._held[key] = self._gpu.take(size)
+
+    def dnn(self) -> None:
+        """A cuDNN kernel is launched: make its handle if it is the first."""
+        self._handle("cudnn", self._gpu.card.cudnn_bytes)
+
+    def nccl(self) -> None:
+        """A communicator is made: its channels are the driver's memory, one for the process."""
+        if "nccl" not in {library for library, *_ in self._handles}:
+            self._handles.add(("nccl", "process", 0))
+            self.handle_bytes += self._gpu.card.nccl_bytes
+
+    def clear(self) -> None:
+        """Free every workspace, as torch._C._cuda_clearCublasWorkspaces does."""
+        held, self._held = self._held, {}
+        for addr in held.values():
+            self._gpu.give(addr)
+
+    @property
+    def cublas_size(self) -> int:
+        """Bytes of one cuBLAS workspace."""
+        asked = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+        parts = [int(part) for part in asked.split(":") if part.isdigit()]
+        if parts and len(parts) % 2 == 0:
+            return sum(k * n << 10 for k, n in zip(parts[::2], parts[1::2], strict=True))
+        hopper = self._gpu.card.capability[0] in _LARGE_SINCE
+        return CUBLAS_HOPPER if hopper else CUBLAS
+
+    @property
+    def _unified(self) -> bool:
+        """Whether cuBLASLt works in cuBLAS's workspace, which newer releases let it."""
+        shared = self._gpu.allocator.rules.shares_blas_workspace
+        return shared and os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") != "0"
+
+    def _handle(self, library: str, size: int) -> None:
+        key = (library, *self._role())
+        if key not in self._handles:
+            self._handles.add(key)
+            self.handle_bytes += size
+
+    def _role(self) -> tuple[str, int]:
+        """Which thread of a real card's process would do this, and the number of its handle.
+
+        A thread that ends leaves its handle to the next one (PoolWindow of DeviceThreadHandles.h).
+        """
+        if torch._C._current_autograd_node() is not None:
+            return "engine", 0
+        thread = threading.current_thread()
+        if thread not in self._callers:
+            self._callers = {t: n for t, n in self._callers.items() if t.is_alive()}
+            taken = set(self._callers.values())
+            self._callers[thread] = next(n for n in itertools.count() if n not in taken)
+        return "caller", self._callers[thread]

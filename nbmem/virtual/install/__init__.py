@@ -1,1 +1,0 @@
-"""Everything that is changed in torch and in NVML while a virtual card is active."""

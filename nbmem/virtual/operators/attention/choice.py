@@ -1,0 +1,229 @@
+"""Which attention kernel CUDA takes, and the call to it.
+
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from nbmem.virtual import current
+from nbmem.virtual.operators import refusals
+
+aten = torch.ops.aten
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """The kernel that CUDA chooses; a mask of bools is made one that is added first."""
+    refusals.attention(query, key, value)
+    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    kernel = choose(
+        query, key, value, attn_mask, dropout=dropout_p, is_causal=is_causal, gqa=enable_gqa
+    )
+    mask = _added(attn_mask, query.dtype)
+    if kernel == "flash":
+        return _flash(query, key, value, dropout_p, is_causal, scale)
+    if kernel == "cudnn":
+        return _first(
+            aten._scaled_dot_product_cudnn_attention(
+                query, key, value, mask, needs_grad, dropout_p, is_causal, False, scale=scale
+            )
+        )
+    if kernel == "efficient":
+        return _first(
+            aten._scaled_dot_product_efficient_attention(
+                query, key, value, _aligned(mask, query, key), needs_grad, dropout_p, is_causal,
+                scale=scale,
+            )
+        )  # fmt: skip
+    return _math(
+        query, key, value, mask, dropout_p, is_causal=is_causal, scale=scale, gqa=enable_gqa
+    )
+
+
+def choose(  # noqa: PLR0913 - what the choice depends on
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    *,
+    dropout: float,
+    is_causal: bool,
+    gqa: bool,
+) -> str:
+    """The first kernel in torch's order whose conditions hold."""
+    tensors = (query, key, value)
+    if any(t.dim() != 4 or not t.numel() for t in tensors):
+        return "math"
+    if not query.size(0) == key.size(0) == value.size(0):
+        return "math"
+    if mask is not None and mask.stride(-1) != 1:
+        return "math"
+    capability = _capability(query)
+    enabled = torch.backends.cuda
+    wide, wide_value = query.size(-1), value.size(-1)
+    rows, columns = query.size(2), key.size(2)
+    same_heads = query.size(1) == key.size(1) == value.size(1)
+    groups = same_heads or (
+        gqa and query.size(1) % key.size(1) == 0 and query.size(1) % value.size(1) == 0
+    )
+    half = query.dtype in _HALVES and capability >= (8, 0)
+    whole_rows = all(t.stride(-1) == 1 for t in tensors)
+    if (
+        # check_prefer_cudnn_attention: first on Hopper and on data-centre Blackwell.
+        capability in ((9, 0), (10, 0))
+        and enabled.cudnn_sdp_enabled()
+        and half
+        and groups
+        and (whole_rows or wide == 1)
+        and not torch.are_deterministic_algorithms_enabled()
+        and (mask is None or _fits(mask, query, key))
+        and max(wide, wide_value) <= (256 if capability == (9, 0) else 128)
+        and wide % 8 == wide_value % 8 == 0
+        and columns > 1
+        and (rows > 1 or not dropout)
+    ):
+        return "cudnn"
+    if (
+        enabled.flash_sdp_enabled()
+        and half
+        and mask is None
+        and groups
+        and key.size(1) == value.size(1)
+        and (whole_rows or wide == 1)
+        and wide == key.size(-1) == wide_value <= 256
+        and not (is_causal and rows != columns)
+    ):
+        return "flash"
+    unit = (8 if query.dtype in _HALVES else 4) if capability >= (8, 0) else 1
+    if (
+        enabled.mem_efficient_sdp_enabled()
+        and (half or query.dtype in (torch.float32, torch.float16))
+        and same_heads
+        and whole_rows
+        and wide == key.size(-1)
+        and wide % unit == wide_value % unit == 0
+        # t5_small_b8s256_adafactor: relative positions that learn take plain products.
+        and not (mask is not None and mask.requires_grad)
+    ):
+        return "efficient"
+    return "math"
+
+
+def _fits(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> bool:
+    """check_attn_mask_shape: whether it is for every query and key, without a gradient."""
+    whole = (query.size(0), query.size(1), query.size(2), key.size(2))
+    return (
+        not mask.requires_grad
+        and mask.dim() in (2, 4)
+        and all(s in (1, w) for s, w in zip(mask.size(), whole[-mask.dim() :], strict=True))
+    )
+
+
+def _math(  # noqa: PLR0913 - as above
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    *,
+    is_causal: bool,
+    scale: float | None,
+    gqa: bool,
+) -> torch.Tensor:
+    """Plain products. C++ would not add the mask in place while a dispatch mode is active.
+
+    aten/src/ATen/native/transformers/attention.cpp: _scaled_dot_product_attention_math
+    """
+    dtype = query.dtype
+    if dtype in _HALVES and not torch._C._get_math_sdp_allow_fp16_bf16_reduction():
+        query, key, value = query.float(), key.float(), value.float()
+    factor = math.sqrt(abs(scale) if scale is not None else 1 / math.sqrt(query.size(-1)))
+    scaled = query * (-factor if scale is not None and scale < 0 else factor)
+    if is_causal:
+        shape = (query.size(-2), key.size(-2))
+        mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
+        mask = _added(mask, query.dtype)
+    if gqa and not query.size(-3) == key.size(-3) == value.size(-3):
+        heads = query.size(-3)
+        key = key.repeat_interleave(heads // key.size(-3), -3)
+        value = value.repeat_interleave(heads // value.size(-3), -3)
+    scores = torch.matmul(scaled, key.transpose(-2, -1) * factor)
+    if mask is not None:
+        scores.add_(mask)
+    scores = aten._safe_softmax(scores, -1)
+    if dropout_p:
+        scores = torch.dropout(scores, dropout_p, True)
+    weights = scores.to(dtype)  # Returned beside the result, which is made last.
+    result = torch.matmul(scores, value).to(dtype)
+    del weights
+    return result
+
+
+def _flash(  # noqa: PLR0913 - the kernel's
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float,
+    is_causal: bool,  # noqa: FBT001
+    scale: float | None,
+) -> torch.Tensor:
+    """Head sizes that 8 does not divide are padded with zeros first and cut off afterwards."""
+    size = query.size(-1)
+    scale = 1 / math.sqrt(size) if scale is None else scale
+    pad = -size % 8
+    if pad:
+        query, key, value = (torch.nn.functional.pad(t, (0, pad)) for t in (query, key, value))
+    result = _first(
+        aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )
+    )
+    return result[..., :size] if pad else result
+
+
+def _first(results: Any) -> torch.Tensor:
+    """The first of a kernel's results; the others go in their order, as those of a C++ tuple."""
+    result, *others = results
+    del results
+    others.reverse()
+    while others:
+        others.pop()
+    return result
+
+
+def _added(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """Zeros where a bool says that it is attended, -inf elsewhere: convert_boolean_attn_mask."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    nothing = aten.scalar_tensor(float("-inf"), dtype=dtype, device=mask.device)
+    return torch.where(mask, 0.0, nothing)
+
+
+def _aligned(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> Any:
+    """Rows that begin at multiples of 8 elements, for every head: preprocess_mask."""
+    if mask is None:
+        return None
+    columns = mask.size(-1)
+    if mask.stride(-1) != 1 or any(step % 8 for step in mask.stride()[:-1]):
+        mask = torch.nn.functional.pad(mask, (0, 8 - columns % 8))[..., :columns]
+    return mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
+
+
+def _capability(query: torch.Tensor) -> tuple[int, int]:
+    machine = current.machine()
+    return machine.of(query).card.capability if machine is not None else (9, 0)

@@ -1,0 +1,136 @@
+"""The fast path of MultiheadAttention and TransformerEncoderLayer: which operators it consists of.
+
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/transformers/transformer.cpp
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/transformers/cuda/attention.cu
+(native_multi_head_attention_cuda)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+
+from nbmem.virtual.operators.attention.choice import choose
+
+if TYPE_CHECKING:
+    from nbmem.virtual.operators.dispatch import CardMode
+    from nbmem.virtual.tensors.calls import Call
+
+aten = torch.ops.aten
+
+
+def layer(mode: CardMode, call: Call) -> Any:
+    """Attention and two products with an activation between them, both added in place."""
+    source, width = call.args[0], call.argument("embed_dim")
+    first, eps = call.argument("norm_first"), call.argument("eps")
+    norms = [
+        (call.argument(f"norm_weight_{n}"), call.argument(f"norm_bias_{n}"), eps) for n in (1, 2)
+    ]
+    names = ("num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "mask", "mask_type")
+    heads, *weights, mask, kind = map(call.argument, names)
+    with mode:
+        x = F.layer_norm(source, (width,), *norms[0]) if first else source
+        x = _attention((x, x, x), heads, weights, mask, kind, need_weights=False)[0]
+        x.add_(source)
+        if not first:
+            x = F.layer_norm(x, (width,), *norms[0])
+        before = x
+        if first:
+            x = F.layer_norm(x, (width,), *norms[1])
+        flat = x.view(-1, x.size(-1))
+        x = aten._addmm_activation(
+            call.argument("ffn_bias_1"), flat, call.argument("ffn_weight_1").t(),
+            use_gelu=call.argument("use_gelu"),
+        )  # fmt: skip
+        del flat
+        x = torch.addmm(call.argument("ffn_bias_2"), x, call.argument("ffn_weight_2").t())
+        x = x.view(source.size())
+        x.add_(before)
+        return x if first else F.layer_norm(x, (width,), *norms[1])
+
+
+def attention(mode: CardMode, call: Call) -> Any:
+    """The layer's attention alone, and what its rows weigh if that is wanted."""
+    names = ("num_head", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "mask", "mask_type")
+    heads, *weights, mask, kind = map(call.argument, names)
+    wanted = bool(call.argument("need_weights"))
+    with mode:
+        result, rows = _attention(call.args[:3], heads, weights, mask, kind, need_weights=wanted)
+        if rows is not None and call.argument("average_attn_weights"):
+            rows = rows.sum(1)
+            rows /= heads
+        return result, rows
+
+
+def _attention(  # noqa: PLR0913 - the operator's
+    sources: Any,
+    heads: int,
+    weights: Any,
+    mask: torch.Tensor | None,
+    kind: int | None,
+    *,
+    need_weights: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """By one of the fused kernels where one fits, else in the space of queries and keys."""
+    query, key, value = sources
+    into, into_bias, back, back_bias = weights
+    alike = query is key and key is value
+    if alike and not need_weights and mask is None:
+        part = _by_head(query, heads)
+        if choose(part, part, part, None, dropout=0.0, is_causal=False, gqa=False) != "math":
+            projected = F.linear(query, into, into_bias)
+            parts = [_by_head(part, heads) for part in projected.chunk(3, -1)]
+            joined = F.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(query.size())
+            result = F.linear(joined, back, back_bias)
+            del joined, parts, projected
+            return result, None
+    parts = list(aten._transform_bias_rescale_qkv(_projected(sources, into), into_bias, heads))
+    flat = [part.flatten(0, 1) for part in parts]
+    scores = torch.bmm(flat[0], flat[1].transpose(1, 2)).view(*parts[0].shape[:3], key.size(1))
+    if mask is None:
+        aten._softmax.out(scores, -1, False, out=scores)
+    else:
+        scores = aten._masked_softmax(scores, mask.to(torch.bool), scores.dim() - 1, kind)
+    # The queries' space takes the result.
+    aten.bmm.out(scores.flatten(0, 1), flat[2], out=flat[0])
+    kept = scores if need_weights else None
+    del scores
+    joined = parts[0].transpose(1, 2).reshape(query.size())
+    result = F.linear(joined.flatten(0, 1), back, back_bias).view(query.size())
+    del joined, flat, parts
+    return result, kept
+
+
+def _projected(sources: Any, weight: torch.Tensor) -> torch.Tensor:
+    """One product for whatever is the same tensor: qkv_projection."""
+    query, key, value = sources
+    width = weight.size(1)
+    if query is key and key is value:
+        return torch.matmul(query, weight.t())
+    cuts = [width, 2 * width] if key is value else [width] * 3
+    parts = zip((query, key, value), weight.split(cuts), strict=False)
+    return torch.cat([torch.matmul(source, part.t()) for source, part in parts], 2)
+
+
+def _by_head(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    rows, width = tensor.size(0), tensor.size(-1)
+    return tensor.view(rows, -1, heads, width // heads).transpose(1, 2)
+
+
+def queries_keys_values(mode: CardMode, call: Call) -> Any:
+    """They are three parts of one buffer."""
+    source = call.args[0]
+    rows, steps, width = source.size()
+    heads = int(call.args[2])
+    size = (3 * rows, heads, steps, width // 3 // heads)
+    with mode:
+        return torch.empty(size, dtype=source.dtype, device=source.device).split(rows)
+
+
+SPECIAL: dict[Any, Any] = {
+    aten._transformer_encoder_layer_fwd.default: layer,
+    aten._native_multi_head_attention.default: attention,
+    aten._transform_bias_rescale_qkv.default: queries_keys_values,
+}

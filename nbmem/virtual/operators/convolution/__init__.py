@@ -1,0 +1,1 @@
+"""Convolutions through cuDNN: formats, copies, and the kernels' workspaces."""

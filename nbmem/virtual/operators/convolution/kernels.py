@@ -1,0 +1,152 @@
+"""Convolutions through cuDNN: copies in the other format, results, and the kernels' workspaces.
+
+How large a workspace is says kernels/convolution_workspace.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.hardware.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Problem
+from nbmem.virtual.operators import reduce
+from nbmem.virtual.operators.convolution import workspace
+from nbmem.virtual.operators.convolution.layout import of_call, planar, strides
+from nbmem.virtual.operators.operator import DNN, Kernel, drop, out, temporary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.tensors.shapes import TensorSpec
+
+
+def forward(launch: Launch) -> Iterator[Step]:
+    """The input's copy if its format is the wrong one, the result, the weight's, the workspace."""
+    source, weight = launch["input"], launch["weight"]
+    layout, native = of_call(launch.call)
+    yield from _copy("input", source, layout)
+    yield out()
+    yield from _copy("weight", weight, layout)
+    if native:
+        return
+    yield DNN
+    result = _as_tensor(launch.outs[0])
+    kind = FOR_INPUT if launch["transposed"] else FORWARD
+    yield from _scratch(kind, launch, source, weight, result, "workspace")
+
+
+def backward(launch: Launch) -> Iterator[Step]:
+    """Gradients of input, weight and bias, one kernel after the other."""
+    gradient, source, weight = launch["grad_output"], launch["input"], launch["weight"]
+    layout, native = of_call(launch.call)
+    mask = launch["output_mask"]
+    transposed = launch["transposed"]
+    number = 0
+    if mask[1]:
+        yield from _copy("input", source, layout)
+    yield from _copy("gradient", gradient, layout)
+    if mask[0]:
+        yield out(number)
+        number += 1
+        yield from _copy("weight", weight, layout)
+        if not native:
+            yield DNN
+            kind = FORWARD if transposed else FOR_INPUT
+            yield from _scratch(kind, launch, source, weight, gradient, "for input")
+        yield drop("weight")
+    if mask[1]:
+        yield out(number)
+        number += 1
+        if not native:
+            yield DNN
+            yield from _scratch(FOR_WEIGHT, launch, source, weight, gradient, "for weight")
+    yield drop("gradient")
+    yield drop("input")
+    if mask[2]:
+        yield out(number)
+        yield from _bias(gradient, launch)
+
+
+def _bias(gradient: torch.Tensor, launch: Launch) -> Iterator[Step]:
+    dims = [d for d in range(gradient.dim()) if d != 1]
+    shape = reduce.geometry(gradient, dims)
+    size, semaphores = reduce.staging(shape, reduce.accumulator(gradient.dtype), launch.card)
+    if size:
+        yield temporary("staging", size)
+        yield temporary("semaphores", semaphores)
+
+
+def _scratch(  # noqa: PLR0913 - a convolution has three tensors
+    kind: str,
+    launch: Launch,
+    source: torch.Tensor,
+    weight: torch.Tensor,
+    result: torch.Tensor,
+    name: str,
+) -> Iterator[Step]:
+    """The workspace of one kernel, which lives as long as its launch."""
+    # The input of a transposed convolution is what an ordinary one has as its result.
+    x, y = (result, source) if launch["transposed"] else (source, result)
+    if not x.numel() or not y.numel():
+        return
+    layout, _ = of_call(launch.call)
+    problem = Problem(
+        kind=kind,
+        dtype=str(source.dtype).removeprefix("torch."),
+        source=_geometry(x, layout),
+        weight=_geometry(weight, layout),
+        result=_geometry(y, layout),
+        padding=_spatial(launch["padding"], x, 0),
+        stride=_spatial(launch["stride"], x, 1),
+        dilation=_spatial(launch["dilation"], x, 1),
+        tf32=torch.backends.cudnn.allow_tf32,
+        deterministic=torch.backends.cudnn.deterministic
+        or torch.are_deterministic_algorithms_enabled(),
+    )
+    answer = launch.dnn.ask(problem) if launch.dnn is not None else None
+    last = layout is not torch.contiguous_format
+    size = workspace.nbytes(problem, answer, launch.card, last=last)
+    if size:
+        yield temporary(name, size)
+        yield drop(name)
+
+
+def _copy(name: str, tensor: torch.Tensor, layout: torch.memory_format) -> Iterator[Step]:
+    """A copy where the tensor does not have the format that the kernel wants."""
+    if not planar(tensor).is_contiguous(memory_format=layout):
+        yield temporary(name, tensor.numel() * tensor.element_size())
+
+
+def _geometry(
+    tensor: torch.Tensor, layout: torch.memory_format
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Size and strides in that format."""
+    size = tuple(planar(tensor).size())
+    return size, strides(size, layout)
+
+
+def _spatial(values: Any, source: torch.Tensor, unit: int) -> tuple[int, ...]:
+    """One number for each spatial dimension; `unit` for the one that _geometry adds."""
+    rank = source.dim() - 2
+    every = tuple(int(v) for v in values) * (rank if len(values) == 1 else 1)
+    return (unit, *every) if rank == 1 else every
+
+
+def _as_tensor(spec: TensorSpec) -> torch.Tensor:
+    return torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device="meta")
+
+
+SOURCE = "aten/src/ATen/native/cudnn/ConvShared.cpp and Conv_v8.cpp; Convolution.cpp"
+KERNELS = (
+    Kernel(
+        ops=("convolution",), rule=forward, source=SOURCE, shown_by="resnet50_b32_sgdm, forward"
+    ),
+    Kernel(
+        ops=("convolution_backward",),
+        rule=backward,
+        source=SOURCE,
+        shown_by="resnet50_b32_sgdm, backward",
+    ),
+)

@@ -1,0 +1,94 @@
+"""In which memory format a convolution runs, and whether cuDNN runs it.
+
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Convolution.cpp and ConvUtils.h
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from nbmem.virtual.tensors.storages import DataKernels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.virtual.tensors.calls import Call
+
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+MIN_CHANNELS, MIN_WIDTH = 32, 7
+
+
+def planar(tensor: torch.Tensor) -> torch.Tensor:
+    """One-dimensional convolutions run as two-dimensional ones of height 1 (view4d)."""
+    if tensor.dim() != 3:
+        return tensor
+    with DataKernels():
+        return tensor.unsqueeze(2)
+
+
+def layout(first: torch.Tensor, second: torch.Tensor) -> torch.memory_format:
+    """Channels-last where one of the two suggests it (cudnn_conv_suggest_memory_format)."""
+    first, second = planar(first), planar(second)
+    last = _LAST.get(second.dim())
+    if last is None or torch.float64 in (first.dtype, second.dtype):
+        return torch.contiguous_format
+    either = last in (suggest_memory_format(first), suggest_memory_format(second))
+    return last if either else torch.contiguous_format
+
+
+def strides(size: Sequence[int], memory_format: torch.memory_format) -> tuple[int, ...]:
+    """Strides of a dense tensor in that format; those of a batch of rows, too."""
+    if len(size) == 3 and memory_format is torch.channels_last:
+        return (size[1] * size[2], 1, size[1])
+    known = memory_format if len(size) > 3 else torch.contiguous_format
+    return torch.empty(tuple(size), device="meta", memory_format=known).stride()
+
+
+def of_call(call: Call) -> tuple[torch.memory_format, bool]:
+    """The format of a (backward) convolution, and whether torch's own depthwise kernel takes it."""
+    source, weight = call.argument("input"), call.argument("weight")
+    native = _native_depthwise(call, planar(source), planar(weight))
+    return (torch.contiguous_format if native else layout(source, weight)), native
+
+
+def _native_depthwise(call: Call, source: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Depthwise in the contiguous format, but for the float16 that cuDNN does faster."""
+    groups = int(call.argument("groups"))
+    if (
+        groups == 1
+        or call.argument("transposed")
+        or source.size(1) != groups
+        or weight.size(0) % groups
+        or layout(source, weight) is not torch.contiguous_format
+    ):
+        return False
+    faster = (
+        source.dtype is torch.float16
+        and source.dim() == 4
+        and max(call.argument("dilation")) == 1
+        and groups >= MIN_CHANNELS
+        and _pays(source, weight, call.argument("stride"))
+    )
+    return not faster
+
+
+def _pays(source: torch.Tensor, weight: torch.Tensor, stride: Sequence[int]) -> bool:
+    """check_cudnn_depthwise_workload_with_filter."""
+    rows, channels, height, width = source.size()
+    step, window = stride[-1], weight.size(3)
+    if height == 1 and step == 1:
+        return True
+    if min(stride) != max(stride) or weight.size(2) != window or window not in (1, 3, 5):
+        return False
+    if width < MIN_WIDTH or step not in (1, 2):
+        return False
+    if step == 1:
+        return True
+    if rows == 1:
+        return window > 1 or width <= 28
+    if window == 1:
+        return rows <= 16 and channels >= 128 and width <= MIN_WIDTH
+    return channels >= 512 or (channels >= 256 and width >= 28)

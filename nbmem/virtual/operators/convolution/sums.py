@@ -1,0 +1,78 @@
+"""Partial sums of Hopper's own convolution kernels: what they keep to fill the whole card.
+
+cuDNN says how such a kernel divides its result into tiles and clusters (hardware/cudnn); how
+many run at once it asks the real card, so that is a rule, read from recordings of an H100.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nbmem.virtual.cards import Card
+    from nbmem.virtual.hardware.cudnn.problem import Tiling
+
+# Larger clusters lie within a part of the card and leave some of it idle: of 132 multiprocessors
+# 120 were at work in clusters of 3 and 8 (resnet50_b64_sgdm_ampfp16) and of 4 (unet_b8_adam).
+IN_LARGE_CLUSTERS = 10 / 11
+LARGE_CLUSTER = 3
+# Short sums are divided evenly, and not into too short ones: of 784 terms 2 (resnet152_b16, 512 to
+# 512) and of 1,568 7 (resnet50_b32), where 11 would fill the card; of 1,152 4 and of 576 2 (vgg16,
+# squeezenet1_1); of 2,048 2 and not 3 (inception_v3, 1280 to 448). But 2,304 make 15 (unet_b8).
+SHORT_SUM, LEAST_SUM = 2048 * 4, 224 * 4
+"""Bytes of the factors from one of the two tensors; those figures are of float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The matrix product that a convolution is, for one of its three kernels.
+
+    Attributes:
+        rows: Of the result.
+        columns: The same, of one element of the window where each has its own.
+        windows: How many of those there are.
+        terms: Products added up for one element of the result.
+        item: Bytes of one factor.
+    """
+
+    rows: int
+    columns: int
+    windows: int
+    terms: int
+    item: int
+
+    def tiles(self, tiling: Tiling) -> int:
+        """Tiles of the result, in whole clusters."""
+        down, across = tiling.cluster
+        rows = ceil(self.rows / tiling.rows)
+        columns = self.windows * ceil(self.columns / tiling.columns)
+        return ceil(rows / down) * down * ceil(columns / across) * across
+
+    def parts(self, tiling: Tiling, card: Card) -> tuple[int, int]:
+        """How many tiles are divided, and into how many partial sums each.
+
+        As many as fill the card; of more clusters than run at once, those of the last round are.
+        """
+        size = prod(tiling.cluster)
+        at_work = card.processors * (IN_LARGE_CLUSTERS if size >= LARGE_CLUSTER else 1)
+        at_once = max(1, int(at_work / size))
+        clusters = self.tiles(tiling) // size
+        left = clusters if clusters <= at_once else clusters % at_once
+        fill = at_once // max(1, left)
+        if self.terms * self.item <= SHORT_SUM:
+            most = min(fill, self.terms * self.item // LEAST_SUM)
+            fill = max((n for n in range(1, most + 1) if self.terms % n == 0), default=1)
+        return left * size, fill
+
+
+def partial_sums(product: Product, tiling: Tiling, card: Card) -> int:
+    """Bytes of the float32 tiles that are added up at the end."""
+    tiles, parts = product.parts(tiling, card)
+    return tiles * parts * tile_bytes(tiling) if tiling.splits and parts > 1 else 0
+
+
+def tile_bytes(tiling: Tiling) -> int:
+    """Bytes of one tile in float32."""
+    return tiling.rows * tiling.columns * 4

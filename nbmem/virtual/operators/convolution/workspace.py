@@ -1,0 +1,224 @@
+"""How large the workspace of a cuDNN convolution is.
+
+cuDNN itself says which kernel it takes (hardware/cudnn), where it is installed. What it cannot
+say without a card was read from the recordings of an H100 (torch 2.11, cuDNN 9.19): products of
+1x1 windows that read the contiguous format as it is, and the partial sums that fill the card's
+multiprocessors (convolution_sums.py). Where cuDNN is not installed, these rules stand alone: then a
+workspace can be off by one of the copies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import TYPE_CHECKING
+
+from nbmem.virtual.hardware.cudnn.problem import FOR_WEIGHT, FORWARD, Tiling
+from nbmem.virtual.operators.convolution.sums import Product, partial_sums, tile_bytes
+
+if TYPE_CHECKING:
+    from nbmem.virtual.cards import Card
+    from nbmem.virtual.hardware.cudnn.problem import Answer, Problem
+
+ITEMS = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+ALIGNMENT = 147
+"""Bytes beyond the copies: 16 to align them, 131 for the descriptor that a Hopper kernel reads."""
+DIRECT = 400
+"""Bytes of a kernel that reads the contiguous format itself: its three descriptors, or none."""
+VECTOR = 16
+"""Bytes that the rows of a tensor must be a multiple of for such a kernel to load them."""
+# Multiply-adds for each element moved, from which copying into the faster format pays: direct at
+# 341 (forward 409) and copied at 409 (forward 682) in resnet50, deeplabv3 and densenet121; for half
+# types direct at 204 and copied at 341 (resnet50_b64_sgdm_ampbf16).
+COPYING_PAYS = 375
+COPYING_PAYS_FORWARD = 550
+COPYING_PAYS_HALF = 270
+COPYING_PAYS_UNALIGNED = 105
+IMAGE = 256
+"""Positions up to which forward copies as gradients do where rows are not aligned (7x7 and 13x13:
+mobilenet_v3_large, shufflenet, squeezenet1_1); larger ones sooner (inception_v3, 17x17)."""
+# Times that the results of single images may be as large as the copies. Up to once they are taken
+# (deeplabv3), from four times on they are not (inception_v3); in between they are unless the
+# product of the copies fills the card (resnet50_b32 against resnet152_b16: 1024 to 512, 14x14).
+SINGLE_IMAGES = 1.0
+SINGLE_IMAGES_MOST = 3.3
+FILLED = 0.6
+# The results of single images need blocks enough, of 64 rows and columns each: 8 are not taken
+# (unet_b8, 64 to 2; deeplabv3_b8, 64 to 64), 16 are (resnet152_b16, 64 to 64).
+LEAST_FILLED = 0.1
+TILE = 128
+"""Rows and columns of the usual tile of a weight gradient."""
+WHOLE_TERMS = 1000
+"""Terms of a partial sum, below which tiles are halved instead (resnet152_b16, 128 to 128)."""
+FEW_CHANNELS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A convolution in bytes and elements.
+
+    Attributes:
+        source: Bytes of the input.
+        weight: Bytes of the weights.
+        result: Bytes of the output.
+        item: Bytes of one element.
+        images: Rows of the batch.
+        positions: Of one output image.
+        inputs: Channels of the input.
+        outputs: Channels of the output.
+        window: Elements of the window.
+        strided: Whether it skips positions.
+        groups: Of channels.
+    """
+
+    source: int
+    weight: int
+    result: int
+    item: int
+    images: int
+    positions: int
+    inputs: int
+    outputs: int
+    window: int
+    strided: bool
+    groups: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> Shape:
+        """Read a problem."""
+        item = ITEMS[problem.dtype]
+        x, w, y = problem.source[0], problem.weight[0], problem.result[0]
+        return cls(
+            source=prod(x) * item,
+            weight=prod(w) * item,
+            result=prod(y) * item,
+            item=item,
+            images=x[0],
+            positions=prod(y[2:]),
+            inputs=x[1],
+            outputs=y[1],
+            window=prod(w[2:]),
+            strided=max(problem.stride) > 1,
+            groups=x[1] // w[1],
+        )
+
+    @property
+    def plain(self) -> bool:
+        """A matrix product on the contiguous format."""
+        return self.window == 1 and not self.strided and self.groups == 1
+
+    @property
+    def terms(self) -> int:
+        """Products that are added up for one element of the weight's gradient."""
+        return self.images * self.positions
+
+    def product(self, kind: str) -> Product:
+        """The matrix product that one of the three kernels does."""
+        if kind == FOR_WEIGHT:
+            return Product(self.outputs, self.inputs, self.window, self.terms, self.item)
+        if kind == FORWARD:
+            return Product(self.terms, self.outputs, 1, self.inputs * self.window, self.item)
+        rows = self.source // (self.inputs * self.item)
+        return Product(rows, self.inputs, 1, self.outputs * self.window, self.item)
+
+    @property
+    def aligned(self) -> bool:
+        """Whether the rows of the contiguous format can be loaded in vectors."""
+        return self.positions * self.item % VECTOR == 0
+
+    @property
+    def copies(self) -> int:
+        """Channels-last copies of all three; a 1x1 weight has the same layout either way."""
+        weight = self.weight if self.window > 1 else 0
+        return self.source + self.result + weight + ALIGNMENT
+
+
+def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -> int:
+    """Bytes of the workspace; `last`: the tensors are channels-last already."""
+    shape = Shape.of(problem)
+    if shape.groups > 1 or shape.positions == 1:
+        return 0 if answer is None else answer.nbytes
+    if last:
+        return 0 if answer is None else _asked(shape, problem.kind, answer, ALIGNMENT, card)
+    if problem.kind == FOR_WEIGHT:
+        return _for_weight(shape, answer, card)
+    if shape.plain:
+        return shape.copies if _copied(shape, problem.kind) else DIRECT
+    if answer is None:
+        return 0 if _few_channels(shape) else shape.copies
+    return _asked(shape, problem.kind, answer, shape.copies, card)
+
+
+def _asked(shape: Shape, kind: str, answer: Answer, copies: int, card: Card) -> int:
+    """What cuDNN says; of Hopper's own kernels it knows no more than the copies."""
+    if answer.tiling is None:
+        return answer.nbytes
+    return min(answer.nbytes, copies) + _sums(shape, kind, answer.tiling, card)
+
+
+def _sums(shape: Shape, kind: str, tiling: Tiling, card: Card) -> int:
+    return partial_sums(shape.product(kind), tiling, card)
+
+
+def _few_channels(shape: Shape) -> bool:
+    """The first layer of a network: 3x3 and patches are read as they are, 7x7 is copied."""
+    return shape.inputs <= FEW_CHANNELS and shape.window != 49
+
+
+def _copied(shape: Shape, kind: str) -> bool:
+    """Whether a 1x1 product is done on copies."""
+    reuse = shape.inputs * shape.outputs / (shape.inputs + shape.outputs)
+    if shape.item == 2:
+        return reuse > COPYING_PAYS_HALF
+    if kind == FORWARD and shape.aligned:
+        return reuse > COPYING_PAYS_FORWARD
+    large = kind == FORWARD and shape.positions > IMAGE
+    return reuse > (COPYING_PAYS_UNALIGNED if large else COPYING_PAYS)
+
+
+def _for_weight(shape: Shape, answer: Answer | None, card: Card) -> int:
+    tiling = _usual(shape, card) if answer is None else answer.tiling
+    if answer is not None and (answer.nbytes == 0 or not (shape.plain or tiling)):
+        return answer.nbytes
+    if shape.plain:
+        if answer is not None and not (tiling or _fills(shape, card)):
+            return answer.nbytes
+        # A product for each image, and then their sum. Two in three of those recorded have no
+        # descriptors beside; with them, the size would miss free blocks that it just fits.
+        single = shape.images * shape.inputs * shape.outputs * 4
+        if single <= _most_single(shape, card) * shape.copies:
+            return single
+    elif answer is None and _few_channels(shape):
+        return 0
+    return shape.copies + _sums(shape, FOR_WEIGHT, tiling or _usual(shape, card), card)
+
+
+def _fills(shape: Shape, card: Card) -> bool:
+    """Whether a product for each image keeps enough multiprocessors busy."""
+    blocks = shape.images * ceil(shape.inputs / 64) * ceil(shape.outputs / 64)
+    return blocks >= LEAST_FILLED * card.processors
+
+
+def _most_single(shape: Shape, card: Card) -> float:
+    """How many times the copies' bytes the results of single images may take."""
+    if shape.item == 2:
+        return SINGLE_IMAGES
+    product, tiling = shape.product(FOR_WEIGHT), _usual(shape, card)
+    tiles, parts = product.parts(tiling, card)
+    busy = max(product.tiles(tiling), tiles * parts) * tile_bytes(tiling)
+    filled = busy >= FILLED * card.processors * tile_bytes(Tiling(TILE, TILE))
+    return SINGLE_IMAGES if filled and shape.aligned else SINGLE_IMAGES_MOST
+
+
+def _usual(shape: Shape, card: Card) -> Tiling:
+    """How most weight gradients of this kind are divided, where cuDNN does not say."""
+    if min(shape.outputs, shape.inputs * shape.window) <= TILE // 2:
+        return Tiling(TILE // 2, TILE // 2)
+    if shape.item == 2:
+        return Tiling(TILE, TILE // 2, cluster=(2, 4))
+    whole = Tiling(TILE, TILE)
+    tiles = shape.product(FOR_WEIGHT).tiles(whole)
+    parts = card.processors // tiles
+    if parts and (parts == 1 or shape.terms < WHOLE_TERMS * parts):
+        return Tiling(TILE, TILE // 2)
+    return whole if tiles < 2 * card.processors else Tiling(TILE, TILE, splits=False)

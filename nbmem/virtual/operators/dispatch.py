@@ -1,0 +1,303 @@
+"""The mode below autograd through which every operator passes while a virtual card is active."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.graph import increment_version
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nbmem.virtual.devices import is_virtual, true_device
+from nbmem.virtual.hardware.dying import whole
+from nbmem.virtual.operators import copies, dynamic, redirected
+from nbmem.virtual.operators import gradients as engine
+from nbmem.virtual.operators import storage as memory_ops
+from nbmem.virtual.operators.attention import encoder
+from nbmem.virtual.operators.recurrent import kernels as rnn
+from nbmem.virtual.operators.refusals import REFUSALS, said_by_cpu
+from nbmem.virtual.operators.shape_rules import SHAPES
+from nbmem.virtual.operators.table import plan_of
+from nbmem.virtual.patches.composites import CHOICES
+from nbmem.virtual.patches.tracing import passed_on, untraced_call
+from nbmem.virtual.tensors.calls import Call, facts_of
+from nbmem.virtual.tensors.host.pinned import Pinned
+from nbmem.virtual.tensors.host.unwritten import Unwritten
+from nbmem.virtual.tensors.shapes import (
+    Again,
+    Results,
+    Shares,
+    TensorSpec,
+    check_devices,
+    infer,
+    key_of,
+    no_shape_rule,
+)
+from nbmem.virtual.tensors.storages import DataKernels, Storages, bare
+from nbmem.virtual.tensors.values import Values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.virtual.hardware.gpu import VirtualGPU
+    from nbmem.virtual.hardware.machine import Machine
+    from nbmem.virtual.operators.operator import Plan
+
+    Special = Callable[["CardMode", Call], Any]
+
+
+class _Handlers(dict):  # type: ignore[type-arg]
+    """By operator; those of libraries that may be imported later are found by name."""
+
+    def __missing__(self, func: Any) -> Special | None:
+        handler = dynamic.FOREIGN.get(func._schema.name)
+        self[func] = handler
+        return handler
+
+
+SPECIAL = _Handlers(
+    {
+        **copies.SPECIAL,
+        **dynamic.SPECIAL,
+        **encoder.SPECIAL,
+        **memory_ops.SPECIAL,
+        **redirected.SPECIAL,
+        **rnn.SPECIAL,
+        torch.ops.aten.add.Tensor: engine.add,
+        **dict.fromkeys(engine.OVERWRITES, engine.overwrite),
+    }
+)
+"""Operators that are not answered by a shape rule; a handler may return NotImplemented."""
+MIXES_DEVICES = frozenset(
+    {
+        torch.ops.aten.index.Tensor,
+        torch.ops.aten.index_put.default,
+        torch.ops.aten.index_put_.default,
+        torch.ops.aten._index_put_impl_.default,
+        torch.ops.aten._foreach_copy_.default,
+    }
+)
+"""Operators that take CPU tensors of any shape beside those on the card."""
+_TO_DEVICE = torch.ops.aten.to.device
+"""Its device is no keyword; it comes in whole where autograd is out of the way (inference_mode)."""
+_CARD_DEVICES = frozenset({"cuda", "lazy"})
+_CACHE_LIMIT = 20_000
+_NO_SUBCLASS = torch.Tensor.__torch_dispatch__
+
+
+class CardMode(TorchDispatchMode):
+    """Runs operators on a virtual card: shapes and memory, no arithmetic.
+
+    It holds no tensor past a call, so that every storage dies when it would on a real card.
+
+    Attributes:
+        machine: The cards; None after deactivation, when threads may still have the mode.
+        storages: The blocks behind virtual storages.
+        values: What is known of the values.
+        host: The large tensors on the CPU that nobody has read.
+        pinned: Those that were asked for as pinned.
+    """
+
+    def __init__(self, machine: Machine, *, defer: bool = False) -> None:
+        super().__init__()
+        self.machine: Machine | None = machine
+        self._cards = machine.by_device
+        self.storages = Storages()
+        self.host = Unwritten(everything=defer)
+        self.pinned = Pinned()
+        self.values = Values(machine.gpus[0].note, self.storages, self.host)
+        self._known: dict[tuple[Any, ...], tuple[Results, Plan | None]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator; an error leaves without pinning the arguments in its traceback."""
+        __tracebackhide__ = True
+        kwargs = kwargs or {}
+        if self.machine is None:
+            return func(*args, **kwargs)
+        if (
+            torch._C._len_torch_dispatch_stack()
+            and (  # torch's own tracing modes alone are left
+                traced := passed_on(self, func, types, args, kwargs)
+            )
+            is not NotImplemented
+        ):
+            return traced
+        if types and any(kind.__torch_dispatch__ is not _NO_SUBCLASS for kind in types):
+            return NotImplemented  # It says itself which tensors it consists of.
+        try:
+            return self._run(func, args, kwargs)
+        except BaseException as err:  # noqa: BLE001 - whatever it is, it must not hold tensors
+            failure = err.with_traceback(None)
+        del args, kwargs
+        try:
+            raise failure
+        finally:
+            del failure
+
+    @untraced_call
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = Call(func, args, kwargs)
+        gpu = self._card_of(call)
+        if gpu is None:
+            pinned = bool(kwargs.get("pin_memory"))
+            if pinned:
+                call = Call(func, args, {**kwargs, "pin_memory": False})
+            device = kwargs.get("device")
+            if device is None or device.type == "cpu":
+                made = self.host.run(call, pinned=pinned)
+                return self.pinned.pin(made) if pinned else made
+            return func(*args, **kwargs)
+        call.gpu = gpu
+        gpu.launched += 1
+        answer = self._on_card(call)
+        if facts_of(func).counts:
+            increment_version([tensor for tensor in args[0] if not tensor.is_inference()])
+        return answer
+
+    @whole  # else a block could be taken that no storage has yet
+    def _on_card(self, call: Call) -> Any:
+        func, args, kwargs = call.func, call.args, call.kwargs
+        self.host.write_small(call)
+        if func in CHOICES:
+            with self:
+                return CHOICES[func](*args, **kwargs)
+        if func in engine.FILLS:
+            answer = engine.fill(self, call)
+            if answer is not NotImplemented:
+                return answer
+        special = SPECIAL[func]
+        if special is not None:
+            answer = special(self, call)
+            if answer is not NotImplemented:
+                return answer
+        return self.execute(call)
+
+    def _card_of(self, call: Call) -> VirtualGPU | None:
+        """The card that the call names, else that of its tensors; None: it is not about one."""
+        device = call.argument("device") if call.func is _TO_DEVICE else call.kwargs.get("device")
+        if device is not None and device.type in _CARD_DEVICES and self.machine is not None:
+            return self.machine.gpu(device)
+        cards = self._cards
+        for tensor in call.tensors:
+            gpu = cards.get(true_device(tensor))
+            if gpu is not None:
+                return gpu
+        return None
+
+    def execute(self, call: Call) -> Any:
+        """Answer a call by its shape rule and take the memory that its kernel takes."""
+        facts = facts_of(call.func)
+        if facts.composite:
+            return self._decompose(call)
+        if facts.view or facts.reshapes:
+            with DataKernels():
+                return call.func(*call.args, **call.kwargs)
+        try:
+            results, plan = self._results(call)
+        except NotImplementedError:
+            return self._decompose(call)
+        return self.deliver(call, results, plan)
+
+    def _results(self, call: Call) -> tuple[Results, Plan | None]:
+        key = key_of(call)
+        if key is not None:
+            known = self._known.get(key)
+            if known is not None:
+                return known
+        check_devices(call, with_cpu=call.func in MIXES_DEVICES)
+        if (refuse := REFUSALS.get(call.func)) is not None:
+            refuse(call)
+        rule = SHAPES.get(call.func)
+        try:
+            results = infer(call) if rule is None else rule(call)
+        except NotImplementedError:
+            if not facts_of(call.func).mutates or call.func._schema.returns:
+                raise
+            results = Results(None, ())  # It only writes to its arguments.
+        except RuntimeError:
+            if (said := said_by_cpu(call)) is None:
+                raise
+            raise said from None
+        answer = (results, plan_of(call, results))
+        if key is not None:
+            if len(self._known) >= _CACHE_LIMIT:
+                self._known.clear()
+            self._known[key] = answer
+        return answer
+
+    def deliver(self, call: Call, results: Results, plan: Plan | None = None) -> Any:
+        """Take the memory in the kernel's order and build what the call returns."""
+        made = self.allocate(call.gpu, results.fresh, plan)
+        self.values.follow(call, made)
+        return _build(results.shape, made, call.tensors)
+
+    def allocate(
+        self, gpu: VirtualGPU, fresh: tuple[TensorSpec, ...], plan: Plan | None = None
+    ) -> list[torch.Tensor]:
+        """Make the fresh results on a card; temporaries live until all is made.
+
+        Raises:
+            torch.OutOfMemoryError: The card is full; what was taken has been given back.
+        """
+        if plan is None:
+            return [self._make(gpu, spec) for spec in fresh]
+        made: dict[int, torch.Tensor] = {}
+        temporaries: dict[object, int] = {}
+        try:
+            for step in plan.steps:
+                if step.kind == "out":
+                    made[step.number] = self._make(gpu, fresh[step.number])
+                elif step.kind == "host":
+                    spec = fresh[step.number]
+                    made[step.number] = torch.zeros(spec.size, dtype=spec.dtype, device="cpu")
+                elif step.kind == "temporary":
+                    temporaries[step.name] = gpu.take(step.nbytes)
+                elif step.kind == "drop":
+                    gpu.give(temporaries.pop(step.name, 0))
+                elif step.kind == "dnn":
+                    gpu.workspaces.dnn()
+                else:
+                    gpu.workspaces.blas(lt=step.kind == "blaslt")
+            return [made[n] if n in made else self._make(gpu, fresh[n]) for n in range(len(fresh))]
+        finally:
+            for addr in reversed(temporaries.values()):
+                gpu.give(addr)
+
+    def _make(self, gpu: VirtualGPU, spec: TensorSpec) -> torch.Tensor:
+        tensor = bare(spec.size, spec.stride, spec.offset, spec.dtype, spec.nbytes, gpu.index)
+        self.storages.adopt(tensor, gpu)
+        return tensor
+
+    def _decompose(self, call: Call) -> Any:
+        """Run an operator without a shape rule as the smaller ones it consists of."""
+        rule = torch._decomp.decomposition_table.get(call.func)
+        with self:
+            # First what autograd would have seen: a composite's own C++.
+            if call.func._can_decompose():
+                return call.func.decompose(*call.args, **call.kwargs)
+            if rule is not None:
+                return rule(*call.args, **call.kwargs)
+        raise no_shape_rule(call.func)
+
+
+def _build(shape: Any, made: list[torch.Tensor], tensors: list[torch.Tensor]) -> Any:
+    if isinstance(shape, TensorSpec):
+        return made[shape.number]
+    if isinstance(shape, Again):
+        return tensors[shape.tensor]
+    if isinstance(shape, Shares):
+        base = made[shape.result] if shape.result is not None else tensors[shape.tensor or 0]
+        spec = shape.spec
+        if not is_virtual(base):
+            return base
+        with DataKernels():
+            return base.as_strided(spec.size, spec.stride, spec.offset)
+    if isinstance(shape, list):
+        return [_build(item, made, tensors) for item in shape]
+    if isinstance(shape, tuple):
+        return tuple([_build(item, made, tensors) for item in shape])
+    return shape

@@ -1,0 +1,178 @@
+"""Reading and writing by index: copies of indices, and the sort that adds up equal ones.
+
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/TensorAdvancedIndexing.cpp and
+cuda/Indexing.cu, cuda/Nonzero.cu.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.virtual.operators import cub, reduce
+from nbmem.virtual.operators.operator import Kernel, drop, out, temporary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from nbmem.virtual.operators.operator import Launch, Step
+
+LONG = 8
+"""Bytes of an index."""
+_MASKS = (torch.bool, torch.uint8)
+
+
+def nbytes(tensor: torch.Tensor) -> int:
+    """Bytes of its elements."""
+    return tensor.numel() * tensor.element_size()
+
+
+def _expanded(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    return list(torch.broadcast_tensors(*(i for i in indices if i is not None)))
+
+
+def _alike(indices: Sequence[torch.Tensor | None]) -> Iterator[Step]:
+    """Several indices are copied where they do not lie alike once expanded (AdvancedIndex)."""
+    given = _expanded(indices)
+    if len({i.stride() for i in given}) > 1:
+        for number, tensor in enumerate(given):
+            if not tensor.is_contiguous():
+                yield temporary(f"index {number}", tensor.numel() * LONG)
+
+
+def nonzero(launch: Launch) -> Iterator[Step]:
+    """How many there are, read by the CPU; then their indices."""
+    tensor = launch["self"]
+    if not tensor.is_contiguous():
+        yield temporary("contiguous", nbytes(tensor))
+    yield temporary("found", 4)
+    yield temporary("sum", cub.count_nonzero(tensor.numel(), launch.card))
+    yield drop("sum")
+    if launch.outs:
+        yield out()
+    if tensor.dim():
+        yield temporary("flags", cub.flagged(tensor.numel()))
+
+
+def get(launch: Launch) -> Iterator[Step]:
+    """The result after the copies of its indices."""
+    yield from _alike(launch["indices"])
+    yield out()
+
+
+def put(launch: Launch) -> Iterator[Step]:
+    """Values are written where they belong, or sorted by their place and added up."""
+    if launch.outs:
+        yield out()
+    given = [i for i in launch["indices"] if i is not None]
+    if not given or any(i.dtype in _MASKS for i in given):
+        return
+    if launch["accumulate"]:
+        yield from _sorted_sums(launch, _places(launch))
+    else:
+        yield from _alike(given)
+
+
+def put_by_mask(launch: Launch, mask: torch.Tensor, found: int) -> Iterator[Step]:
+    """The same for `x[mask] += y`: what the mask finds is dropped before the sort."""
+    if launch.outs:
+        yield out()
+    yield temporary("found", 4)
+    yield temporary("sum", cub.count_nonzero(mask.numel(), launch.card))
+    yield drop("sum")
+    yield temporary("mask", found * mask.dim() * LONG)
+    yield temporary("flags", cub.flagged(mask.numel()))
+    yield drop("flags")
+    yield drop("found")
+    yield from _sorted_sums(launch, [*_places(launch), drop("mask")])
+
+
+def masked_scatter(launch: Launch) -> Iterator[Step]:
+    """Where each masked element's value is: how many come before it."""
+    if launch.outs:
+        yield out()
+    mask = launch["mask"]
+    if not mask.is_contiguous():
+        yield temporary("mask", nbytes(mask))
+    yield temporary("before", mask.numel() * LONG)
+    yield temporary("sum", cub.exclusive_sum(mask.numel(), LONG))
+
+
+def _places(launch: Launch) -> Iterator[Step]:
+    """One number for each element that is indexed, of its indices and strides.
+
+    computeLinearIndex; indices from the program are checked, those of a backward pass are not.
+    """
+    given = _expanded(launch["indices"])
+    size = given[0].numel() * LONG
+    for number in range(len(given)):
+        if not launch["unsafe"]:
+            yield from _range_check(launch, given[number])
+        product = f"place {number}" if number else "places"
+        yield temporary("remainder", size)
+        yield temporary(product, size)
+        yield drop("remainder")
+        if number:
+            yield drop(product)
+
+
+def _range_check(launch: Launch, index: torch.Tensor) -> Iterator[Step]:
+    """Largest and smallest index, each read by the CPU."""
+    for _ in range(2):
+        yield temporary("extreme", LONG)
+        yield from reduce.shared(index, range(index.dim()), LONG, launch.card)
+        yield drop("extreme")
+
+
+def _sorted_sums(launch: Launch, places: Iterable[Step]) -> Iterator[Step]:
+    """Index_put_with_sort_kernel: values in the order of their places, sorted by few bits."""
+    target, values = launch["self"], launch["values"]
+    indexed = [n for n, i in enumerate(launch["indices"]) if i is not None]
+    count = _expanded(launch["indices"])[0].numel()
+    rest = prod(s for n, s in enumerate(target.size()) if n not in indexed)
+    if not target.is_contiguous():
+        yield temporary("target", nbytes(target))
+    yield from places
+    if not values.is_contiguous() or values.numel() < count * rest:
+        yield temporary("values", count * rest * values.element_size())
+    if not count or not rest:
+        return
+    apart = indexed[-1] - indexed[0] >= len(indexed)
+    if apart:
+        yield temporary("indexed dimensions first", nbytes(target))
+    for name in ("sorted", "original", "range"):
+        yield temporary(name, count * LONG)
+    largest = (target.numel() - 1) // (rest if apart else prod(target.size()[indexed[-1] + 1 :]))
+    yield temporary("sort", cub.radix_sort(count, LONG, LONG, max(1, largest.bit_length())))
+    yield drop("sort")
+    yield drop("range")
+
+
+KERNELS = (
+    Kernel(
+        ops=("nonzero",),
+        rule=nonzero,
+        source="aten/src/ATen/native/cuda/Nonzero.cu: nonzero_cuda_out_impl",
+        shown_by="none of the H100's runs has one; the kernel in torch's library has 32 registers",
+    ),
+    Kernel(
+        ops=("index.Tensor",),
+        rule=get,
+        source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: make_info, AdvancedIndex",
+        shown_by="swin_t_b32_adamw, forward",
+    ),
+    Kernel(
+        ops=("index_put", "index_put_", "_index_put_impl_"),
+        rule=put,
+        source="aten/src/ATen/native/cuda/Indexing.cu: index_put_with_sort_kernel",
+        shown_by="swin_t_b32_adamw, backward: relative positions",
+    ),
+    Kernel(
+        ops=("masked_scatter", "masked_scatter_"),
+        rule=masked_scatter,
+        source="aten/src/ATen/native/cuda/IndexKernel.cpp: masked_scatter_cuda__template",
+        shown_by="none of the H100's runs has one",
+    ),
+)

@@ -1,0 +1,87 @@
+"""Random permutations and draws: keys to sort by, and the checks of probabilities."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from nbmem.virtual.operators import cub, reduce
+from nbmem.virtual.operators.operator import Kernel, drop, out, temporary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operators.operator import Launch, Step
+
+
+def permutation(launch: Launch) -> Iterator[Step]:
+    """Numbers are sorted by random keys, wide enough that hardly two are equal."""
+    yield out()
+    count, item = launch.outs[0].size[0], launch.outs[0].dtype.itemsize
+    if not count:
+        return
+    bits = min(64, math.ceil(math.log2(count - (6 * count * count + 1) / (math.log(0.9) * 12))))
+    key = 4 if bits <= 32 else 8
+    yield temporary("range", count * item)
+    yield temporary("keys", count * key)
+    yield temporary("sorted keys", count * key)
+    yield temporary("sort", cub.radix_sort(count, key, item, bits))
+    yield drop("sort")
+
+
+def draws(launch: Launch) -> Iterator[Step]:
+    """Without replacement: checks, then the largest of probabilities over random numbers."""
+    tensor, count = launch["self"], launch["num_samples"]
+    item = tensor.element_size()
+    yield out()
+    if launch["replacement"] and count > 1:
+        return
+    yield from _is_valid(launch)
+    yield from _is_any_zero(launch)
+    yield temporary("ratios", tensor.numel() * item)
+    if count > 1:
+        yield temporary("values", launch.outs[0].nbytes // 8 * item)
+
+
+def _is_valid(launch: Launch) -> Iterator[Step]:
+    tensor = launch["self"]
+    item = tensor.element_size()
+    names = []
+    for end in ("min", "max"):
+        names += [end, f"{end} in range"]
+        yield temporary(end, item)
+        yield from reduce.shared(tensor, range(tensor.dim()), item, launch.card)
+        yield temporary(names[-1], 1)
+    yield temporary("both", 1)
+    for name in ("both", *reversed(names)):
+        yield drop(name)
+
+
+def _is_any_zero(launch: Launch) -> Iterator[Step]:
+    """Rows of probabilities that add up to nothing."""
+    tensor = launch["self"]
+    rows = tensor.numel() // max(1, tensor.size(-1))
+    yield temporary("sums", rows * tensor.element_size())
+    yield from reduce.shared(tensor, [-1], reduce.accumulator(tensor.dtype), launch.card)
+    yield temporary("are zero", rows)
+    if tensor.dim() > 1:
+        yield temporary("zeros", 8)
+        yield drop("zeros")
+    yield drop("are zero")
+    yield drop("sums")
+
+
+KERNELS = (
+    Kernel(
+        ops=("randperm", "randperm.generator"),
+        rule=permutation,
+        source="aten/src/ATen/native/cuda/Randperm.cu: randperm_out_cuda",
+        shown_by="none of the H100's runs has one",
+    ),
+    Kernel(
+        ops=("multinomial",),
+        rule=draws,
+        source="aten/src/ATen/native/Distributions.cpp: multinomial_out",
+        shown_by="none of the H100's runs has one",
+    ),
+)

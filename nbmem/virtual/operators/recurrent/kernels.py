@@ -1,0 +1,233 @@
+"""cuDNN's recurrent layers: their weight buffer, their reserve space and their workspace.
+
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cudnn/RNN.cpp
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.operators.operator import DNN, Plan, Step, drop, out, temporary
+from nbmem.virtual.tensors.shapes import Again, Results, Shares, TensorSpec, as_meta, spec_of
+from nbmem.virtual.tensors.storages import DataKernels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.virtual.operators.dispatch import CardMode
+    from nbmem.virtual.tensors.calls import Call
+
+aten = torch.ops.aten
+GATES = {0: 1, 1: 1, 2: 4, 3: 3}
+"""Gates by cuDNN's mode: RNN with ReLU or tanh, LSTM, GRU."""
+LSTM, GRU = 2, 3
+_ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of one recurrent call; `steps` of all sequences together when packed."""
+
+    rows: int
+    steps: int
+    hidden: int
+    width: int
+    layers: int
+    directions: int
+    mode: int
+    dropout: float
+    item: int
+
+    @classmethod
+    def of(cls, call: Call) -> Shape:
+        """Read the arguments of _cudnn_rnn or of its backward."""
+        source = call.args[0]
+        sizes = call.argument("batch_sizes")
+        first = call.argument("batch_first")
+        if sizes:
+            rows, steps = int(sizes[0]), source.size(0)
+        else:
+            rows = source.size(0 if first else 1)
+            steps = source.size(1 if first else 0) * rows
+        hidden = int(call.argument("hidden_size"))
+        return cls(
+            rows=rows,
+            steps=steps,
+            hidden=hidden,
+            width=int(call.argument("proj_size")) or hidden,
+            layers=int(call.argument("num_layers")),
+            directions=2 if call.argument("bidirectional") else 1,
+            mode=int(call.argument("mode")),
+            dropout=float(call.argument("dropout")),
+            item=source.element_size(),
+        )
+
+    @property
+    def slice(self) -> int:
+        """Bytes of one value for each row and hidden element of one direction."""
+        return self.rows * self.hidden * self.item
+
+    @property
+    def unit(self) -> int:
+        """Bytes of one value for each step, row and hidden element, both directions."""
+        return self.steps * self.hidden * self.directions * self.item
+
+    @property
+    def reserve(self) -> int:
+        """What backward needs: each layer's gates and cells, its result, and first states.
+
+        cuDNN does not document it. An LSTM keeps four gates and its cells, a GRU its three gates
+        before and after the recurrent product, and all but the last layer their results, with
+        dropout between them or without. Exact in lstm_lm_b32s128_sgd and gru_cls_b64s200_adam, and
+        for both cells with four layers in pytorch/pytorch#2895 (cuDNN 7, without the rest). For
+        plain cells (one gate) and for projections (a layer's result before it, too) it is inferred.
+        """
+        gates = GATES[self.mode]
+        kept = {LSTM: gates + 1, GRU: 2 * gates}.get(self.mode, gates)
+        projected = self.width != self.hidden
+        units = self.layers * (kept + projected)
+        results = (self.layers - 1) * self.unit * self.width // self.hidden
+        states = 2 * self.layers * self.directions * self.slice if self.mode == LSTM else 0
+        return units * self.unit + results + states + _ALIGNMENT
+
+    @property
+    def workspace(self) -> int:
+        """Scratch of one call: twice one layer's gates and result, and the recurrent weights again.
+
+        Within 13 kB of lstm_lm_b32s128_sgd's 114 MiB, exact in gru_cls_b64s200_adam; what a GRU
+        takes for its states beside is from the latter alone, and inference is taken to need as
+        much as training.
+        """
+        gates = GATES[self.mode]
+        recurrent = self.layers * self.directions * gates * self.hidden * self.width
+        states = (2 * gates + 1) * self.layers * self.directions * self.slice
+        extra = states + 3 * _ALIGNMENT if self.mode == GRU else 0
+        return 2 * (gates + 1) * self.unit + recurrent * self.item + extra
+
+
+def flatten_weight(mode: CardMode, call: Call) -> Any:
+    """Move the weights of all layers into one buffer."""
+    weights: Sequence[torch.Tensor] = call.args[0]
+    total = sum(weight.numel() for weight in weights)
+    dtype = weights[0].dtype
+    buffer = mode.allocate(call.gpu, (spec_of((total,), dtype, 0),))[0]
+    at = 0
+    with DataKernels():
+        for weight in weights:
+            stride = torch.empty(weight.size(), device="meta").stride()
+            weight.set_(buffer.untyped_storage(), at, weight.size(), stride)
+            at += weight.numel()
+    return buffer
+
+
+def forward(mode: CardMode, call: Call) -> Any:
+    """Result, states, and in training the reserve, which backward reads."""
+    shape = Shape.of(call)
+    source, hx, cx = call.args[0], call.argument("hx"), call.argument("cx")
+    first = call.argument("batch_first") and not call.argument("batch_sizes")
+    dtype = source.dtype
+    wide = shape.width * shape.directions
+    states = shape.layers * shape.directions
+    buffer = call.argument("weight_buf")
+    fresh = [
+        _sequence(source, wide, dtype, 0, first=bool(first)),
+        spec_of((states, shape.rows, shape.width), hx.dtype, 1),
+        spec_of((states, shape.rows, shape.hidden) if cx is not None else (0,), hx.dtype, 2),
+        spec_of((shape.reserve if call.argument("train") else 0,), torch.uint8, 3),
+    ]
+    steps: list[Step] = [*_input_copy(source, first=bool(first)), out(0), out(1), out(2), DNN]
+    if buffer is None:
+        total = sum(weight.numel() for weight in call.args[1])
+        fresh.append(spec_of((total,), dtype, 4))
+        steps.append(out(4))
+    steps += [temporary("workspace", shape.workspace), out(3)]
+    last: Any = fresh[4] if buffer is None else Again(_place(call, buffer))
+    results = Results((*fresh[:4], last), tuple(fresh))
+    return mode.deliver(call, results, Plan(tuple(steps)))
+
+
+def backward(mode: CardMode, call: Call) -> Any:
+    """Gradients of input and states, then those of the weights in one buffer."""
+    shape = Shape.of(call)
+    source, hx, cx = call.args[0], call.argument("hx"), call.argument("cx")
+    weights: Sequence[torch.Tensor] = call.args[1]
+    first = bool(call.argument("batch_first") and not call.argument("batch_sizes"))
+    mask = call.argument("output_mask")
+    fresh = [
+        _sequence(source, source.size(-1), source.dtype, 0, first=first),
+        spec_of(tuple(hx.size()), hx.dtype, 1),
+        spec_of(tuple(cx.size()) if cx is not None else (0,), hx.dtype, 2),
+        spec_of((sum(weight.numel() for weight in weights),), source.dtype, 3),
+    ]
+    steps: list[Step] = []
+    for name, state in (("grad_hy", hx), ("grad_cy", cx)):
+        if state is not None and call.argument(name) is None:
+            steps.append(temporary(name, state.numel() * state.element_size()))
+    steps += _input_copy(source, first=first)
+    gradient = call.argument("grad_output")
+    if gradient is not None and first and not as_meta(gradient).transpose(0, 1).is_contiguous():
+        steps.append(temporary("gradient", gradient.numel() * gradient.element_size()))
+    steps += [out(0), out(1), out(2), DNN, temporary("workspace", shape.workspace)]
+    steps += [drop("workspace"), drop("gradient"), drop("input")]
+    shape_of: list[Any] = [fresh[0], fresh[1], fresh[2], []]
+    if mask[3]:
+        steps += [*_input_copy(source, first=first), out(3)]
+        steps.append(temporary("workspace", shape.workspace))
+        shape_of[3] = list(_pieces(weights, fresh[3]))
+    else:
+        fresh.pop()
+    return mode.deliver(call, Results(tuple(shape_of), tuple(fresh)), Plan(tuple(steps)))
+
+
+def _pieces(weights: Sequence[torch.Tensor], buffer: TensorSpec) -> list[Shares]:
+    found: list[Shares] = []
+    at = 0
+    for weight in weights:
+        stride = torch.empty(weight.size(), device="meta").stride()
+        spec = TensorSpec(tuple(weight.size()), stride, at, buffer.dtype, buffer.nbytes, -1)
+        found.append(Shares(spec, buffer.number, None))
+        at += weight.numel()
+    return found
+
+
+def _place(call: Call, wanted: torch.Tensor) -> int:
+    return next(at for at, tensor in enumerate(call.tensors) if tensor is wanted)
+
+
+def _input_copy(source: torch.Tensor, *, first: bool) -> list[Step]:
+    if first and not as_meta(source).transpose(0, 1).is_contiguous():
+        return [temporary("input", source.numel() * source.element_size())]
+    return []
+
+
+def _sequence(
+    source: torch.Tensor, width: int, dtype: torch.dtype, number: int, *, first: bool
+) -> TensorSpec:
+    """A result over the sequence; with the batch first it is a transposed view."""
+    size = (*source.size()[:-1], width)
+    if not first:
+        return spec_of(size, dtype, number)
+    rows, steps = size[0], size[1]
+    return (
+        spec_of(size, dtype, number, (width, rows * width, 1))
+        if steps and rows
+        else spec_of(size, dtype, number)
+    )
+
+
+def dropout_state(mode: CardMode, call: Call) -> Any:
+    """One generator for each thread that the card can hold: 24 bytes (lstm_lm_b32s128_sgd)."""
+    card = call.gpu.card
+    size = card.processors * card.multiprocessor.threads * 24
+    return mode.allocate(call.gpu, (spec_of((size,), torch.uint8, 0),))[0]
+
+
+SPECIAL: dict[Any, Any] = {
+    aten._cudnn_rnn_flatten_weight.default: flatten_weight,
+    aten._cudnn_rnn.default: forward,
+    aten._cudnn_rnn_backward.default: backward,
+    aten._cudnn_init_dropout_state.default: dropout_state,
+}

@@ -1,0 +1,116 @@
+"""LSTM, GRU and RNN as CUDA runs them: through cuDNN."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual import current
+from nbmem.virtual.devices import CUDA
+from nbmem.virtual.operators import refusals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+aten = torch.ops.aten
+MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+
+
+def layer(mode: str, *, packed: bool) -> Callable[..., Any]:
+    """The kernel of one overload: `packed` takes data and batch sizes instead of a padded batch."""
+
+    def padded_call(  # noqa: PLR0913 - the schema's
+        source: torch.Tensor,
+        hx: Any,
+        params: Sequence[torch.Tensor],
+        has_biases: bool,  # noqa: FBT001
+        num_layers: int,
+        dropout: float,
+        train: bool,  # noqa: FBT001
+        bidirectional: bool,  # noqa: FBT001
+        batch_first: bool = False,  # noqa: FBT001, FBT002
+    ) -> Any:
+        return _run(
+            mode, source, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+            batch_first, (),
+        )  # fmt: skip
+
+    def packed_call(  # noqa: PLR0913 - the schema's
+        source: torch.Tensor,
+        batch_sizes: torch.Tensor,
+        hx: Any,
+        params: Sequence[torch.Tensor],
+        has_biases: bool,  # noqa: FBT001
+        num_layers: int,
+        dropout: float,
+        train: bool,  # noqa: FBT001
+        bidirectional: bool,  # noqa: FBT001
+    ) -> Any:
+        sizes = batch_sizes.tolist()
+        return _run(
+            mode, source, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+            False, sizes,
+        )  # fmt: skip
+
+    return packed_call if packed else padded_call
+
+
+def _run(  # noqa: PLR0913 - the schema's
+    mode: str,
+    source: torch.Tensor,
+    hx: Any,
+    params: Sequence[torch.Tensor],
+    has_biases: bool,  # noqa: FBT001
+    num_layers: int,
+    dropout: float,
+    train: bool,  # noqa: FBT001
+    bidirectional: bool,  # noqa: FBT001
+    batch_first: bool,  # noqa: FBT001
+    batch_sizes: Sequence[int],
+) -> Any:
+    first, cell = (hx[0], hx[1]) if mode == "lstm" else (hx, None)
+    refusals.recurrent(source, first, params)
+    hidden = (cell if cell is not None else first).size(2)
+    projected = first.size(2) if cell is not None and first.size(2) != hidden else 0
+    stride = (4 if has_biases else 2) + (1 if projected else 0)
+    buffer = _flat_buffer(params)
+    state = _dropout_state(source) if dropout and train else None
+    result = aten._cudnn_rnn.default(
+        source, list(params), stride, buffer, first, cell, MODES[mode], hidden, projected,
+        num_layers, batch_first, dropout, train, bidirectional, list(batch_sizes), state,
+    )  # fmt: skip
+    return result[:3] if mode == "lstm" else result[:2]
+
+
+def _flat_buffer(params: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The buffer that flatten_parameters() made; None if the weights lie apart."""
+    storage = params[0].untyped_storage()
+    if any(p.untyped_storage()._cdata != storage._cdata for p in params[1:]):
+        return None
+    total = sum(p.numel() for p in params)
+    if total * params[0].element_size() != storage.nbytes():
+        return None
+    with torch.no_grad():
+        return params[0].detach().as_strided((total,), (1,), 0)
+
+
+def _dropout_state(source: torch.Tensor) -> torch.Tensor | None:
+    """Kept for the life of the process once a layer on this card has needed it."""
+    machine = current.machine()
+    if machine is None:
+        return None
+    gpu = machine.of(source)
+    if gpu.dropout_state is None:
+        gpu.dropout_state = aten._cudnn_init_dropout_state.default(
+            0.5, True, 0, dtype=torch.uint8, device=CUDA[gpu.index]
+        )
+    return gpu.dropout_state
+
+
+def autocast_cells(operator: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
+    """Under autocast the weights are cast into a flat buffer of the lower type."""
+    source, weights, stride, _, hx, cx, *rest = args
+    lower = [weight.to(dtype) for weight in weights]
+    states = [state.to(dtype) if state is not None else None for state in (hx, cx)]
+    return operator(source.to(dtype), lower, stride, None, *states, *rest, **kwargs)

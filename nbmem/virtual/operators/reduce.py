@@ -1,0 +1,252 @@
+"""Reductions: the staging buffer and the semaphores of those that several blocks share.
+
+The launch geometry is that of setReduceConfig and its ReduceConfig:
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/Reduce.cuh
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.operators.operator import Kernel, drop, out, temporary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nbmem.virtual.cards import Card
+    from nbmem.virtual.operators.operator import Launch, Step
+
+MAX_THREADS = 512
+WARP = 32
+VECTOR = 4
+MIN_PER_THREAD = 16
+MAX_PER_THREAD = 256
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A reduction as the kernel sees it: merged dimensions, the reduced ones first.
+
+    Attributes:
+        sizes: Elements of each dimension.
+        strides: Strides of the input, in elements.
+        reduced: How many of the dimensions are reduced.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    reduced: int
+
+    @property
+    def inputs(self) -> int:
+        """Elements that go into one output."""
+        return _product(self.sizes[: self.reduced])
+
+    @property
+    def outputs(self) -> int:
+        """Elements of the result."""
+        return _product(self.sizes[self.reduced :])
+
+
+def _product(values: Sequence[int]) -> int:
+    count = 1
+    for value in values:
+        count *= value
+    return count
+
+
+def geometry(tensor: torch.Tensor, dims: Sequence[int]) -> Geometry:
+    """Order and merge the dimensions as TensorIterator does for a reduction."""
+    wanted = {d % tensor.dim() for d in dims} if tensor.dim() else set()
+    rows = [
+        (d in wanted, tensor.stride(d), size) for d, size in enumerate(tensor.size()) if size != 1
+    ]
+    merged: list[list[Any]] = []
+    for is_reduced, stride, size in sorted(rows, key=lambda row: (not row[0], row[1])):
+        last = merged[-1] if merged else None
+        if last and last[0] == is_reduced and stride == last[1] * last[2]:
+            last[2] *= size
+        else:
+            merged.append([is_reduced, stride, size])
+    return Geometry(
+        sizes=tuple(row[2] for row in merged),
+        strides=tuple(row[1] for row in merged),
+        reduced=sum(row[0] for row in merged),
+    )
+
+
+def staging(shape: Geometry, itemsize: int, card: Card, vector: int = VECTOR) -> tuple[int, int]:
+    """Bytes of the staging buffer and of the semaphores; zeros where one block does an output.
+
+    Args:
+        shape: The reduction.
+        itemsize: Bytes of an accumulator.
+        card: Its multiprocessors decide how many blocks are worth it.
+        vector: Elements of one vector load along the input.
+    """
+    inputs, outputs = shape.inputs, shape.outputs
+    if not inputs or not outputs:
+        return 0, 0
+    kept = len(shape.sizes) - shape.reduced
+    along = not kept or (shape.reduced > 0 and shape.strides[0] < shape.strides[shape.reduced])
+    width, height = (inputs, outputs) if along else (outputs, inputs)
+    fastest = (shape.strides[0] if along else shape.strides[shape.reduced]) if shape.sizes else 1
+    wide = 1
+    if fastest == 1:
+        if along and width > 128 and len(shape.sizes) == 1:
+            width //= vector
+        elif not along:
+            wide = _output_vector(shape)
+            width //= wide
+    block_x, block_y = _block(width, height, MAX_THREADS // wide)
+    per_thread = inputs
+    step_output = 1
+    if along:
+        per_thread = -(-inputs // block_x)
+    else:
+        step_output *= block_x
+    step_input = block_x if along else 1
+    split = per_thread >= min(block_y * 16, MAX_PER_THREAD)
+    if split:
+        step_input *= block_y
+    else:
+        step_output *= block_y
+    per_thread = -(-inputs // step_input)
+    grid = -(-(outputs // wide) // step_output)
+    target = card.processors * (card.multiprocessor.threads // (block_x * block_y))
+    if not split or per_thread < MAX_PER_THREAD or grid > target:
+        return 0, 0
+    blocks = max(
+        min(-(-target // grid), -(-per_thread // MIN_PER_THREAD)), -(-per_thread // MAX_PER_THREAD)
+    )
+    if blocks <= 1:
+        return 0, 0
+    size = itemsize * outputs * blocks
+    if not along:
+        size *= block_x * wide
+    return size, 4 * grid
+
+
+def _output_vector(shape: Geometry) -> int:
+    vector = VECTOR
+    while vector > 1 and (
+        shape.sizes[shape.reduced] % vector
+        or any(s % vector for n, s in enumerate(shape.strides) if n != shape.reduced)
+    ):
+        vector //= 2
+    return vector
+
+
+def _block(width: int, height: int, limit: int) -> tuple[int, int]:
+    wide = _power_below(width) if width < limit else limit
+    high = _power_below(height) if height < limit else limit
+    block_x = min(wide, WARP)
+    block_y = min(high, limit // block_x)
+    return min(wide, limit // block_y), block_y
+
+
+def _power_below(number: int) -> int:
+    return 1 << (max(1, number).bit_length() - 1)
+
+
+def accumulator(dtype: torch.dtype) -> int:
+    """Bytes of an accumulator of that type."""
+    if dtype in _HALVES:
+        return 4
+    if not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool:
+        return 8
+    return max(1, dtype.itemsize)
+
+
+def steps(
+    launch: Launch, tensor: torch.Tensor, dims: Sequence[int], itemsize: int
+) -> Iterator[Step]:
+    """The result, then staging and semaphores."""
+    for number in range(len(launch.outs)):
+        yield out(number)
+    yield from shared(tensor, dims, itemsize, launch.card)
+
+
+def shared(tensor: torch.Tensor, dims: Sequence[int], itemsize: int, card: Card) -> Iterator[Step]:
+    """Staging and semaphores, gone after the kernel."""
+    size, semaphores = staging(geometry(tensor, dims), itemsize, card)
+    if size:
+        yield temporary("staging", size)
+        yield temporary("semaphores", semaphores)
+        yield drop("semaphores")
+        yield drop("staging")
+
+
+def dims_of(launch: Launch, tensor: torch.Tensor) -> Sequence[int]:
+    """The dimensions that a call reduces; all where it names none."""
+    dims = launch["dim"]
+    if dims is None or dims == []:
+        return tuple(range(tensor.dim()))
+    return (dims,) if isinstance(dims, int) else dims
+
+
+def total(launch: Launch) -> Iterator[Step]:
+    """Sums, means and products."""
+    tensor = launch["self"]
+    result = launch.outs[0].dtype if launch.outs else tensor.dtype
+    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(result))
+
+
+def norm(launch: Launch) -> Iterator[Step]:
+    """Norms accumulate in float32 for half types."""
+    tensor = launch["self"]
+    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(tensor.dtype))
+
+
+def alike(launch: Launch) -> Iterator[Step]:
+    """Extremes, any() and all() accumulate in the type of their input, half or not."""
+    tensor = launch["self"]
+    yield from steps(launch, tensor, dims_of(launch, tensor), tensor.element_size())
+
+
+def logsumexp(launch: Launch) -> Iterator[Step]:
+    """The maxima, where they are infinite, and the exponentials of what is left of the input."""
+    tensor, rows = launch["self"], launch.outs[0].nbytes
+    yield temporary("maxima", rows)
+    yield temporary("absolute", rows)
+    yield temporary("infinite", rows // launch.outs[0].dtype.itemsize)
+    yield drop("infinite")
+    yield drop("absolute")
+    yield temporary("exponentials", tensor.numel() * tensor.element_size())
+    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(tensor.dtype))
+
+
+SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, gpu_reduce_kernel"
+KERNELS = (
+    Kernel(
+        ops=("sum", "sum.dim_IntList", "mean", "mean.dim", "prod", "prod.dim_int", "nansum"),
+        rule=total,
+        source=SOURCE,
+        shown_by="gpt2_b4s512_adamw, backward: gradients of biases",
+    ),
+    Kernel(
+        ops=("linalg_vector_norm", "norm.Scalar", "norm.ScalarOpt_dim"),
+        rule=norm,
+        source=SOURCE,
+        shown_by="t5_small_b8s256_adafactor, optimizer",
+    ),
+    Kernel(
+        ops=("logsumexp",),
+        rule=logsumexp,
+        source="aten/src/ATen/native/ReduceOps.cpp: logsumexp_out_impl",
+        shown_by="none of the H100's runs has one",
+    ),
+    Kernel(
+        ops=(
+            *("any", "any.dim", "any.dims", "all", "all.dim", "all.dims"),
+            *("amax", "amin", "max", "min"),
+        ),
+        rule=alike,
+        source=SOURCE + "; ReduceLogicKernel.cu, ReduceMaxValuesKernel.cu",
+        shown_by="t5_small_b8s256_adafactor, forward",
+    ),
+)

@@ -1,0 +1,73 @@
+"""Cumulative sums and products: one row is scanned by CUB, several without scratch.
+
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/ScanUtils.cuh (scan_dim)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.virtual.operators import cub, reduce
+from nbmem.virtual.operators.operator import Kernel, drop, out, temporary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operators.operator import Launch, Step
+
+LONG = 8
+"""Bytes of a count."""
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def cumulative(launch: Launch) -> Iterator[Step]:
+    """The input in the result's type, contiguous; then the scan."""
+    yield out()
+    tensor, result = launch["self"], launch.outs[0]
+    count, item = tensor.numel(), result.dtype.itemsize
+    if tensor.dtype is not result.dtype:
+        yield temporary("input", count * item)
+        tensor = torch.empty_like(tensor, dtype=result.dtype)
+    if not tensor.is_contiguous():
+        yield temporary("contiguous", count * item)
+    if tensor.dim() and count and count == tensor.size(launch["dim"]):
+        own = result.dtype in _HALVES or result.dtype.is_complex
+        yield temporary("scan", cub.cumulative(count, item, own=own))
+
+
+def repeated(launch: Launch) -> Iterator[Step]:
+    """Where each index's repetitions begin; without a given size the CPU reads the last."""
+    repeats = launch["repeats"]
+    count, item = repeats.numel(), repeats.element_size()
+    yield temporary("ends", count * LONG)
+    if item < LONG:
+        yield temporary("repeats", count * LONG)
+    yield temporary("scan", cub.cumulative(count, LONG, own=False))
+    yield drop("scan")
+    if item < LONG:
+        yield drop("repeats")
+    if launch["output_size"] is None:
+        yield temporary("at least 0", count)
+        yield temporary("all", 1)
+        yield from reduce.shared(torch.empty(count, device="meta"), [0], 1, launch.card)
+        yield drop("all")
+        yield drop("at least 0")
+    yield out()
+
+
+KERNELS = (
+    Kernel(
+        ops=("cumsum", "cumprod"),
+        rule=cumulative,
+        source="aten/src/ATen/native/cuda/ScanUtils.cuh: scan_dim",
+        shown_by="none of the H100's runs scans one row",
+    ),
+    Kernel(
+        ops=("repeat_interleave.Tensor",),
+        rule=repeated,
+        source="aten/src/ATen/native/Repeat.cpp: repeat_interleave_common",
+        shown_by="none of the H100's runs has one",
+    ),
+)

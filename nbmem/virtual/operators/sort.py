@@ -1,0 +1,234 @@
+"""Sorting and selecting: indices to carry along, second buffers, counts of digits.
+
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu,
+TensorTopK.cu, Sorting.cpp and UniqueCub.cu
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.virtual.operators import cub, reduce
+from nbmem.virtual.operators.operator import Kernel, drop, out, temporary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.cards import Card
+    from nbmem.virtual.operators.operator import Launch, Step
+
+LONG = 8
+"""Bytes of an index."""
+SMALL = 4096
+"""Rows of up to so many elements are sorted in place."""
+ONE_BY_ONE = 1_000_000
+"""Rows of so many elements are sorted one after the other."""
+MANY_ROWS = 128
+"""So many rows are sorted by a segmented sort."""
+THREADS = 256
+DIGITS = 256
+BLOCKS = 6
+"""Of a multiprocessor: its 65,536 registers for 256 threads with 40 each."""
+FEWEST_ITEMS, MOST_ITEMS = 4, 64
+"""Elements of one thread."""
+WORTH_SEVERAL_BLOCKS = (
+    *((20, 20_000), (40, 10_000), (80, 8000), (199, 5000), (799, 3000), (4000, 800)),
+)
+"""Up to so many rows are split among blocks if they have at least so many elements."""
+MORE_ROWS = 400
+
+
+def sort(launch: Launch) -> Iterator[Step]:
+    """Values and indices; then what the sort of these rows needs."""
+    yield out(0)
+    yield out(1)
+    tensor = launch["self"]
+    yield from _sort(tensor, launch["dim"] if tensor.dim() else 0)
+
+
+def _sort(tensor: torch.Tensor, dim: int) -> Iterator[Step]:
+    count, item = tensor.numel(), tensor.element_size()
+    row = tensor.size(dim) if tensor.dim() else 1
+    if not count:
+        return
+    if row <= SMALL:
+        yield temporary("range", row * LONG)
+        yield drop("range")
+        return
+    if tensor.stride(dim) != 1 or not tensor.is_contiguous():
+        yield temporary("rows", count * item)
+        yield temporary("sorted rows", count * item)
+        yield temporary("indices of rows", count * LONG)
+    yield from sort_rows(count // row, row, item)
+
+
+def sort_rows(rows: int, row: int, item: int) -> Iterator[Step]:
+    """launch_stable_sort_kernel."""
+    count = rows * row
+    if rows == 1 or row >= ONE_BY_ONE:
+        yield temporary("positions", row * LONG)
+        for _ in range(rows):
+            yield temporary("sort", cub.radix_sort(row, item, LONG))
+            yield drop("sort")
+    elif rows < MANY_ROWS:
+        yield temporary("positions", count * LONG)
+        yield temporary("sorted positions", count * LONG)
+        yield temporary("keys", count * item)
+        yield temporary("sort", cub.radix_sort(count, item, LONG))
+        yield drop("sort")
+        yield drop("keys")
+        bits = max(1, (rows - 1).bit_length())
+        yield temporary("sort", cub.radix_sort(count, LONG, bits=bits))
+        yield drop("sort")
+        yield drop("sorted positions")
+    else:
+        yield temporary("positions", count * LONG)
+        yield temporary("sort", cub.segmented_sort(count, item, LONG))
+        yield drop("sort")
+    yield drop("positions")
+
+
+def topk(launch: Launch) -> Iterator[Step]:
+    """Values and indices; large inputs are searched digit by digit by several blocks a row."""
+    yield out(0)
+    yield out(1)
+    tensor = launch["self"]
+    dim = launch["dim"] if tensor.dim() else 0
+    row = tensor.size(dim) if tensor.dim() else 1
+    if not tensor.is_contiguous():
+        yield temporary("contiguous", tensor.numel() * tensor.element_size())
+    if not tensor.numel() or not launch["k"]:
+        return
+    rows = tensor.numel() // row
+    if _several_blocks(rows, row):
+        yield from _by_digits(rows, row, tensor.element_size(), launch.card)
+    if launch["sorted"] and launch["k"] > SMALL:
+        yield from _sort_again(launch, rows, tensor.element_size())
+
+
+def _several_blocks(rows: int, row: int) -> bool:
+    fits = (row >= length for most, length in WORTH_SEVERAL_BLOCKS if rows <= most)
+    return next(fits, row >= MORE_ROWS)
+
+
+def _by_digits(rows: int, row: int, item: int, card: Card) -> Iterator[Step]:
+    """mbtopk::launch."""
+    threads = card.processors * BLOCKS * THREADS
+    items = max(FEWEST_ITEMS, min(-(-rows * row // threads), MOST_ITEMS))
+    blocks = rows * -(-row // (items * THREADS))
+    bits = max(4, item)
+    taken = {
+        "kth values": rows * item,
+        "ranks": 2 * rows * 4,
+        "digits so far": 2 * rows * bits,
+        "counts": blocks * DIGITS * 2,
+        "sums of counts": rows * DIGITS * 4,
+        "smaller": blocks * 4,
+        "equal": blocks * 4,
+    }
+    for name, size in taken.items():
+        yield temporary(name, size)
+    for _ in range(2):
+        yield temporary("sums", cub.sum_by_key(blocks))
+        yield drop("sums")
+    for name in reversed(taken):
+        yield drop(name)
+
+
+def _sort_again(launch: Launch, rows: int, item: int) -> Iterator[Step]:
+    """What was selected is sorted into copies and written back through a gather."""
+    count = rows * launch["k"]
+    yield temporary("sorted indices", count * LONG)
+    yield temporary("sorted values", count * item)
+    yield from sort_rows(rows, launch["k"], item)
+    yield temporary("gathered", count * LONG)
+
+
+def median(launch: Launch) -> Iterator[Step]:
+    """All elements are sorted."""
+    tensor = launch["self"]
+    yield temporary("sorted", tensor.numel() * tensor.element_size())
+    yield temporary("indices", tensor.numel() * LONG)
+    yield from _sort(tensor.reshape(-1), 0)
+    yield drop("indices")
+    if launch.call.func is torch.ops.aten.median.default:
+        yield temporary("is nan", 1)
+    else:
+        yield temporary("are nan", tensor.numel())
+        yield temporary("how many", LONG)
+        yield from reduce.shared(tensor.reshape(-1), [0], LONG, launch.card)
+        yield drop("how many")
+        yield drop("are nan")
+    yield out()
+
+
+def unique(launch: Launch) -> Iterator[Step]:
+    """A sort, with indices where the program wants the inverse; then what differs is kept."""
+    tensor = launch["self"]
+    count, item = tensor.numel(), tensor.element_size()
+    inverse, counts = launch["return_inverse"], launch["return_counts"]
+    if not count:
+        return
+    if not tensor.is_contiguous():
+        yield temporary("contiguous", count * item)
+    if tensor.dtype is torch.bool:
+        yield from _unique_bools(launch)
+        return
+    yield temporary("sorted", count * item)
+    if inverse:
+        yield temporary("range", count * LONG)
+        yield temporary("positions", count * LONG)
+    yield temporary("sort", cub.radix_sort(count, item, LONG if inverse else 0))
+    yield drop("sort")
+    if inverse:
+        yield drop("range")
+        yield out(1)
+        yield temporary("numbers", count * LONG)
+        yield temporary("sums", cub.inclusive_sum(count, 4))
+        yield drop("sums")
+        yield drop("numbers")
+    yield out(0)
+    yield temporary("length", LONG)
+    if counts:
+        yield out(2)
+    yield temporary("unique", cub.encode(count) if counts else cub.unique(count, item))
+
+
+def _unique_bools(launch: Launch) -> Iterator[Step]:
+    """The true ones are counted."""
+    yield temporary("true", 4)
+    yield temporary("sum", cub.count_nonzero(launch["self"].numel(), launch.card))
+    yield drop("sum")
+    yield out(0)
+    yield temporary("counts", 2 * LONG)
+    yield out(1)
+
+
+KERNELS = (
+    Kernel(
+        ops=("sort", "sort.stable"),
+        rule=sort,
+        source="aten/src/ATen/native/cuda/Sort.cpp: sort_cuda_kernel; SortStable.cu",
+        shown_by="none of the H100's runs has one",
+    ),
+    Kernel(
+        ops=("topk",),
+        rule=topk,
+        source="aten/src/ATen/native/cuda/TensorTopK.cu: mbtopk::launch, should_use_multiblock",
+        shown_by="none of the H100's runs has one",
+    ),
+    Kernel(
+        ops=("median", "nanmedian"),
+        rule=median,
+        source="aten/src/ATen/native/cuda/Sorting.cpp: median_impl",
+        shown_by="none of the H100's runs has one",
+    ),
+    Kernel(
+        ops=("_unique2",),
+        rule=unique,
+        source="aten/src/ATen/native/cuda/UniqueCub.cu: unique_cuda_template, compute_unique",
+        shown_by="none of the H100's runs has one",
+    ),
+)

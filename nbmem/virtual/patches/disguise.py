@@ -1,0 +1,135 @@
+"""What Python sees of a virtual tensor: a CUDA tensor with an address."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _C
+
+from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
+from nbmem.virtual.patches.moving import MOVES, card_device, is_card, lazy_patches
+from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.tensors.storages import true_wrapper
+
+if TYPE_CHECKING:
+    from nbmem.virtual.operators.dispatch import CardMode
+
+_Base: Any = _C.TensorBase
+_LAZY_TYPE = "lazy"
+
+
+def tensor_patches(mode: CardMode) -> list[Patch]:
+    """Attributes and methods of torch.Tensor."""
+
+    def device(self: torch.Tensor) -> torch.device:
+        real = true_device(self)
+        return CUDA[real.index] if real.type == _LAZY_TYPE else real
+
+    def is_cuda(self: torch.Tensor) -> bool:
+        return bool(true_device(self).type in (_LAZY_TYPE, "cuda"))
+
+    def get_device(self: torch.Tensor) -> int:
+        real = true_device(self)
+        return int(real.index) if real.type == _LAZY_TYPE else _Base.get_device(self)
+
+    def data_ptr(self: torch.Tensor) -> int:
+        if not is_virtual(self):
+            mode.host.show(self)  # somebody reads through the address
+            return _Base.data_ptr(self)
+        block = mode.storages.of(self)
+        if block is None or not block.addr or not self.numel():
+            return 0
+        return block.addr + self.storage_offset() * self.element_size()
+
+    def tolist(self: torch.Tensor) -> Any:
+        if is_virtual(self):
+            self = self.detach().cpu()
+        mode.host.show(self)
+        return _Base.tolist(self)
+
+    def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
+        if is_virtual(self):
+            if not force:
+                raise TypeError(
+                    f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to "
+                    "copy the tensor to host memory first."
+                )
+            self = self.detach().cpu()
+        mode.host.show(self)
+        return _Base.numpy(self, force=force)
+
+    def record_stream(self: torch.Tensor, stream: Any) -> None:
+        block = mode.storages.of(self) if is_virtual(self) else None
+        if block is not None and block.addr:
+            block.gpu.record_stream(block.addr, int(stream.cuda_stream))
+
+    def pin_memory(self: torch.Tensor, *_args: Any) -> torch.Tensor:
+        if is_virtual(self):
+            raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+        return self if is_pinned(self) else mode.pinned.pin(self.detach().clone())
+
+    def is_pinned(self: torch.Tensor, *_args: Any) -> bool:
+        return not is_virtual(self) and mode.pinned.holds(self)
+
+    def array_interface(self: torch.Tensor) -> dict[str, Any]:
+        if not is_virtual(self):
+            raise AttributeError("Can't get __cuda_array_interface__ on a CPU tensor.")
+        if self.requires_grad:
+            raise RuntimeError(
+                "Can't get __cuda_array_interface__ on Variable that requires grad. "
+                "If gradients aren't required, use var.detach() to get Variable that doesn't "
+                "require grad."
+            )
+        item = self.element_size()
+        kind = "c" if self.is_complex() else "f" if self.is_floating_point() else "i"
+        kind = {torch.bool: "b", torch.uint8: "u"}.get(self.dtype, kind)
+        order = "|" if item == 1 else "<"
+        strides = None if self.is_contiguous() else tuple(step * item for step in self.stride())
+        return {
+            "typestr": f"{order}{kind}{item}",
+            "shape": tuple(self.shape),
+            "strides": strides,
+            "data": (self.data_ptr(), False),
+            "version": 2,
+        }
+
+    def wrapper(*args: Any, **kwargs: Any) -> torch.Tensor:
+        """A subclass around tensors of the card: the engine must take it for one of them."""
+        kwargs = {name: _for_cpp(value) for name, value in kwargs.items()}
+        return true_wrapper(*map(_for_cpp, args), **kwargs)
+
+    names = {
+        "_make_wrapper_subclass": staticmethod(wrapper),
+        "device": property(device),
+        "is_cuda": property(is_cuda),
+        "get_device": get_device,
+        "data_ptr": data_ptr,
+        "record_stream": record_stream,
+        "tolist": tolist,
+        "numpy": numpy,
+        "pin_memory": pin_memory,
+        "is_pinned": is_pinned,
+        "__cuda_array_interface__": property(array_interface),
+    }
+    return [*wanted(torch.Tensor, names), *wanted(torch.Tensor, MOVES), *lazy_patches()]
+
+
+def _for_cpp(value: Any) -> Any:
+    return LAZY[card_device(value).index] if is_card(value) else value
+
+
+def printing_patches(mode: CardMode) -> list[Patch]:
+    """Printing shows a copy's values; a real card's scratch memory for printing is not modelled."""
+    from torch import _tensor_str
+
+    true_body = _tensor_str._tensor_str
+
+    def body(self: torch.Tensor, indent: int) -> str:
+        # Torch prints with every mode off, so the copy cannot be made by .cpu().
+        if is_virtual(self):
+            self = mode.values.on_cpu(self)
+        mode.host.show(self)
+        return true_body(self, indent)
+
+    return [Patch(_tensor_str, "_tensor_str", body)]

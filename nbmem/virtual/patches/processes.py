@@ -1,0 +1,96 @@
+"""torch.multiprocessing.spawn with a process for each card: the first one's part runs here.
+
+A virtual card is in one process alone, so a rank that is spawned would find none. All ranks of a
+data-parallel program hold the same, so the first one's memory is what is asked for.
+"""
+
+from __future__ import annotations
+
+from multiprocessing import queues
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import multiprocessing
+
+from nbmem.core.errors import UsageError
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.hardware.streams import ONE_PROCESS
+from nbmem.virtual.notes import SPAWN
+from nbmem.virtual.patches.patcher import Patch
+
+if TYPE_CHECKING:
+    from nbmem.virtual.hardware.machine import Machine
+
+
+class Ranks:
+    """Whether this process plays the first of several."""
+
+    alone = True
+
+
+class _Done:
+    """What spawn(join=False) returns: all is done already."""
+
+    processes: tuple[Any, ...] = ()
+
+    def join(self, *_args: Any, **_options: Any) -> bool:
+        """Every process has ended."""
+        return True
+
+
+def process_patches(machine: Machine) -> list[Patch]:
+    """The function that programs call."""
+    true_spawn = multiprocessing.spawn
+
+    def spawn(  # noqa: PLR0913 - torch's signature
+        fn: Any,
+        args: Any = (),
+        nprocs: int = 1,
+        join: bool = True,  # noqa: FBT001, FBT002
+        daemon: bool = False,  # noqa: FBT001, FBT002
+        start_method: str = "spawn",
+    ) -> Any:
+        if nprocs != len(machine.gpus) or not Ranks.alone:
+            return true_spawn(fn, args, nprocs, join, daemon, start_method)
+        if nprocs > 1:
+            machine.current.note(SPAWN)
+        Ranks.alone = nprocs == 1
+        try:
+            fn(0, *args)
+        finally:
+            Ranks.alone = True
+        return None if join else _Done()
+
+    return [Patch(multiprocessing, "spawn", spawn), *_sharing_patches()]
+
+
+def _sharing_patches() -> list[Patch]:
+    """What hands a card's memory to another process: a sentence, where the program hands it."""
+    true_put = queues.Queue.put
+
+    def put(self: Any, obj: Any, *args: Any, **kwargs: Any) -> None:
+        # A queue pickles in a thread of its own, whose errors nobody hears; the reader would wait.
+        if _holds_card(obj):
+            raise UsageError(ONE_PROCESS)
+        true_put(self, obj, *args, **kwargs)
+
+    def share(_self: Any, *_args: Any) -> Any:
+        raise UsageError(ONE_PROCESS)
+
+    return [
+        Patch(queues.Queue, "put", put),
+        Patch(torch.UntypedStorage, "_share_cuda_", share),
+    ]
+
+
+def _holds_card(value: Any, depth: int = 3) -> bool:
+    """Whether a tensor of a card is in it, in a few layers of lists and dictionaries."""
+    if is_virtual(value):
+        return True
+    if depth and type(value) is dict:
+        value = list(value.values())
+    return (
+        depth > 0
+        and type(value) in (list, tuple)
+        and any(_holds_card(item, depth - 1) for item in value)
+    )

@@ -1,0 +1,116 @@
+"""Storages of virtual tensors: their address, and copies of them for deepcopy, save and load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _C
+
+from nbmem.virtual.devices import CUDA
+from nbmem.virtual.patches.moving import card_device, is_card
+from nbmem.virtual.patches.patcher import Patch, wanted
+
+if TYPE_CHECKING:
+    from nbmem.virtual.operators.dispatch import CardMode
+
+_Base: Any = _C.StorageBase
+_device = _Base.device.__get__
+READERS = (
+    "__getitem__", "__setitem__", "__iter__", "tolist", "fill_", "copy_", "byteswap", "resize_",
+    "share_memory_", "_share_fd_cpu_", "_share_filename_cpu_", "_write_file",
+)  # fmt: skip
+
+COPIED = frozenset({"__getitem__", "__iter__", "tolist", "_write_file"})
+"""Those that read a copy where the bytes are on a card."""
+
+
+def storage_patches(mode: CardMode) -> list[Patch]:
+    """Attributes and methods of torch.UntypedStorage."""
+    true_to = torch.UntypedStorage.to
+    true_cpu = torch.UntypedStorage.cpu
+    true_clone = torch.UntypedStorage.clone
+
+    def on_card(self: torch.UntypedStorage) -> bool:
+        return bool(_device(self).type == "lazy")
+
+    def device(self: torch.UntypedStorage) -> torch.device:
+        real = _device(self)
+        return CUDA[real.index] if real.type == "lazy" else real
+
+    def data_ptr(self: torch.UntypedStorage) -> int:
+        if not on_card(self):
+            mode.host.write(self)  # somebody reads through the address
+            return _Base.data_ptr(self)
+        block = mode.storages.of_storage(self)
+        return 0 if block is None else block.addr
+
+    def allocate(nbytes: int, where: torch.device) -> torch.UntypedStorage:
+        return torch.empty(nbytes, dtype=torch.uint8, device=where).untyped_storage()
+
+    def clone(self: torch.UntypedStorage) -> torch.UntypedStorage:
+        if not on_card(self):
+            unwritten = mode.host.copy(self)
+            return true_clone(self) if unwritten is None else unwritten
+        return copy_to(self, device(self))
+
+    def copy_to(self: torch.UntypedStorage, where: torch.device) -> torch.UntypedStorage:
+        copy = allocate(self.nbytes(), where)
+        mine, its = mode.storages.of_storage(self), mode.storages.of_storage(copy)
+        if mine is not None and its is not None and mine.twin is not None:
+            its.twin = true_clone(mine.twin)
+        return copy
+
+    def cpu(self: torch.UntypedStorage) -> torch.UntypedStorage:
+        if not on_card(self):
+            return true_cpu(self)
+        block = mode.storages.of_storage(self)
+        if block is not None and block.twin is not None:
+            return true_clone(block.twin)
+        return mode.host.zeros((self.nbytes(),), (1,), torch.uint8).untyped_storage()
+
+    def cuda(
+        self: torch.UntypedStorage,
+        device: Any = None,
+        non_blocking: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+    ) -> torch.UntypedStorage:
+        del non_blocking
+        where = card_device("cuda" if device is None else device)
+        if on_card(self):
+            return self if CUDA[_device(self).index] == where else copy_to(self, where)
+        copy = allocate(self.nbytes(), where)
+        block = mode.storages.of_storage(copy)
+        if block is not None and self.nbytes() <= 64:
+            block.twin = true_clone(self)
+        return copy
+
+    def to(self: torch.UntypedStorage, *, device: Any, **kwargs: Any) -> torch.UntypedStorage:
+        target = card_device(device)
+        if is_card(target):
+            return cuda(self, target)
+        return cpu(self) if on_card(self) else true_to(self, device=target, **kwargs)
+
+    def read(name: str) -> Any:
+        """A method that reads or writes the bytes themselves."""
+        true = getattr(torch.UntypedStorage, name)
+
+        def method(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+            if on_card(self) and name in COPIED:
+                return getattr(cpu(self), name)(*args, **kwargs)
+            for storage in (self, *args):
+                if isinstance(storage, torch.UntypedStorage) and not on_card(storage):
+                    mode.host.write(storage)
+            return true(self, *args, **kwargs)
+
+        return method
+
+    names = {
+        **{name: read(name) for name in READERS if hasattr(torch.UntypedStorage, name)},
+        "device": property(device),
+        "data_ptr": data_ptr,
+        "clone": clone,
+        "cpu": cpu,
+        "cuda": cuda,
+        "to": to,
+    }
+    return wanted(torch.UntypedStorage, names)

@@ -1,0 +1,179 @@
+"""Turning virtual cards on and off."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.core.errors import UsageError
+from nbmem.virtual import current
+from nbmem.virtual.hardware.machine import Machine
+from nbmem.virtual.hardware.nvml import functions_of, real_module, stand_in_module
+from nbmem.virtual.operators.dispatch import CardMode
+from nbmem.virtual.operators.gradients import engine_patches
+from nbmem.virtual.patches.accelerator import accelerator_patches
+from nbmem.virtual.patches.autocast import Autocast
+from nbmem.virtual.patches.compiler import compiler_patches
+from nbmem.virtual.patches.composites import Choices
+from nbmem.virtual.patches.cudart import cuda_patches
+from nbmem.virtual.patches.data_parallel import data_parallel_patches
+from nbmem.virtual.patches.disguise import printing_patches, tensor_patches
+from nbmem.virtual.patches.distributed import ddp_patches
+from nbmem.virtual.patches.factories import factory_patches
+from nbmem.virtual.patches.filling import filling_patches
+from nbmem.virtual.patches.flex import flex_patches
+from nbmem.virtual.patches.generators import generator_patches
+from nbmem.virtual.patches.indexing import indexing_patches
+from nbmem.virtual.patches.layouts import layout_patches
+from nbmem.virtual.patches.legacy import legacy_patches
+from nbmem.virtual.patches.libraries import library_patches
+from nbmem.virtual.patches.patcher import Patch, Patches, wanted
+from nbmem.virtual.patches.processes import process_patches
+from nbmem.virtual.patches.profiling import profiling_patches
+from nbmem.virtual.patches.storage import storage_patches
+from nbmem.virtual.patches.threads import remove, thread_patches
+from nbmem.virtual.patches.tracebacks import excepthook_patch
+from nbmem.virtual.patches.tracing import tracing_patches
+from nbmem.virtual.patches.triton import triton_patches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nbmem.virtual.cards import Card
+
+
+class Activation:
+    """Everything that is in place while cards are active."""
+
+    def __init__(self, machine: Machine, *, defer: bool) -> None:
+        self.machine = machine
+        self.mode = CardMode(machine, defer=defer)
+        self.patches = Patches()
+        self._autocast = Autocast()
+        self._choices = Choices()
+        self._no_pynvml = False
+
+    def begin(self) -> None:
+        """Put everything in place; nothing is, if one step fails."""
+        try:
+            self.patches.apply(self._all_patches())
+            self._autocast.register()
+            self._choices.register()
+            self.mode.__enter__()
+        except BaseException:
+            self.end()
+            raise
+        current.set_machine(self.machine)
+
+    def end(self) -> None:
+        """Put everything back."""
+        current.set_machine(None)
+        remove(self.mode)
+        self._choices.unregister()
+        self._autocast.unregister()
+        self.patches.undo()
+        if self._no_pynvml:
+            sys.modules.pop("pynvml", None)
+        self.mode.machine = None
+        for gpu in self.machine.gpus:
+            gpu.dropout_state = None
+            gpu.dnn.close()
+        self.mode.storages.forget()
+        self.mode.host.forget()
+
+    def _all_patches(self) -> list[Patch]:
+        return [
+            *cuda_patches(self.machine, self.mode.pinned),
+            *accelerator_patches(self.machine),
+            *compiler_patches(self.machine.gpus[0].note),
+            *tensor_patches(self.mode),
+            *storage_patches(self.mode),
+            *factory_patches(),
+            *flex_patches(),
+            *generator_patches(),
+            *layout_patches(),
+            *legacy_patches(),
+            *library_patches(self.mode),
+            *indexing_patches(),
+            *filling_patches(self.mode),
+            *data_parallel_patches(self.machine),
+            *ddp_patches(self.machine),
+            *printing_patches(self.mode),
+            *process_patches(self.machine),
+            *profiling_patches(),
+            *engine_patches(),
+            *thread_patches(self.mode),
+            *tracing_patches(),
+            *triton_patches(self.mode, self.machine),
+            *self._autocast.patches(),
+            *self._nvml_patches(),
+            excepthook_patch(),
+        ]
+
+    def _nvml_patches(self) -> list[Patch]:
+        module = real_module()
+        if module is None:
+            sys.modules["pynvml"] = stand_in_module(self.machine)
+            self._no_pynvml = True
+            return []
+        return wanted(module, functions_of(self.machine, module.NVMLError))
+
+
+_active: list[Activation] = []
+
+
+def switch_on(
+    cards: Sequence[Card],
+    *,
+    release: str | None,
+    conf: str | None,
+    other_processes: Mapping[int, int] | int | None,
+    defer: bool,
+) -> Machine:
+    """Make a machine of these cards the active one, in place of another if there is one.
+
+    Raises:
+        UsageError: A real CUDA context exists already.
+    """
+    switch_off()
+    _refuse_real_context()
+    # The first shape rule would import it, and its import keeps the frames that it finds on the
+    # stack, with all their tensors, until the next garbage collection.
+    with torch.device("cpu"):  # torch 2.6 makes tensors in it, and "cuda" may be the default
+        importlib.import_module("torch._dynamo")
+    # Forward-mode derivatives are compiled from torch's own functions, not from the patched ones.
+    importlib.import_module("torch._decomp.decompositions_for_jvp")
+    if isinstance(other_processes, int):
+        other_processes = {1: other_processes} if other_processes else {}
+    machine = Machine(
+        cards,
+        release=release or torch.__version__.partition("+")[0],
+        conf=conf,
+        other_processes=other_processes,
+    )
+    activation = Activation(machine, defer=defer)
+    activation.begin()
+    _active.append(activation)
+    return machine
+
+
+def switch_off() -> None:
+    """Put everything back; nothing happens without an active card."""
+    while _active:
+        _active.pop().end()
+
+
+def activation() -> Any:
+    """The current activation, for tests."""
+    return _active[-1] if _active else None
+
+
+def _refuse_real_context() -> None:
+    if torch.cuda.is_initialized():
+        raise UsageError(
+            "This process already uses a real GPU: a CUDA context exists, so a virtual one cannot "
+            "take its place. Restart the kernel and activate the virtual GPU first."
+        )

@@ -1,0 +1,141 @@
+"""One operator call as the virtual card sees it: its tensors, and what its schema promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from nbmem.virtual.hardware.gpu import VirtualGPU
+
+aten = torch.ops.aten
+
+ALIASES = frozenset({aten._unsafe_view.default, aten._reshape_alias.default})
+"""Operators whose result shares an argument's storage although the schema does not say so."""
+
+
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_KERNELS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.Meta)
+
+
+@dataclass(frozen=True, slots=True)
+class OpFacts:
+    """What an operator's schema says.
+
+    Attributes:
+        view: The result shares storage with an argument.
+        reshapes: It changes the geometry of an argument in place (t_, squeeze_).
+        mutates: Positions (or names) of the arguments that it writes to.
+        random: Its result depends on a random number generator.
+        composite: It only consists of other operators; seen where autograd is out of the way.
+        counts: Its kernel itself counts that it has written to the tensors of its first argument;
+            for operators on one tensor autograd has done that before:
+            https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/ForeachFunctors.cuh
+    """
+
+    view: bool
+    reshapes: bool
+    mutates: tuple[int | str, ...]
+    random: bool
+    composite: bool
+    counts: bool
+
+
+@cache
+def facts_of(func: Any) -> OpFacts:
+    """The facts of an operator, read once."""
+    mutates: list[int | str] = []
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            mutates.append(argument.name if argument.kwarg_only else position)
+    return OpFacts(
+        view=not mutates and (func.is_view or func in ALIASES),
+        reshapes=torch.Tag.inplace_view in func.tags,
+        mutates=tuple(mutates),
+        random=torch.Tag.nondeterministic_seeded in func.tags,
+        # silu_backward and its like have a decomposition, but kernels of their own, too.
+        composite=func.has_kernel_for_dispatch_key(_COMPOSITE)
+        and not any(func.has_kernel_for_dispatch_key(key) for key in _KERNELS),
+        counts=mutates[:1] == [0] and func._schema.name.startswith("aten::_foreach_"),
+    )
+
+
+class Call:
+    """An operator with its arguments; lives no longer than the call.
+
+    Attributes:
+        func: The operator.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        tensors: Every tensor among them, lists of tensors included, in order.
+        gpu: The card on which it runs; set once that is known, before anybody handles the call.
+    """
+
+    __slots__ = ("args", "func", "gpu", "kwargs", "tensors")
+
+    gpu: VirtualGPU
+
+    def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.tensors = tensors_in(args, kwargs)
+
+    def argument(self, name: str, default: Any = None) -> Any:
+        """An argument by its name in the schema."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        for position, argument in enumerate(self.func._schema.arguments):
+            if argument.name == name:
+                if position < len(self.args):
+                    return self.args[position]
+                return argument.default_value if argument.has_default_value() else default
+        return default
+
+    def map(self, change: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with every tensor replaced by `change(tensor)`."""
+        args = tuple(_map(arg, change) for arg in self.args)
+        return args, {name: _map(arg, change) for name, arg in self.kwargs.items()}
+
+    def mutated(self) -> list[torch.Tensor]:
+        """The tensors that the operator writes to."""
+        found: list[torch.Tensor] = []
+        for place in facts_of(self.func).mutates:
+            if isinstance(place, str):
+                value = self.kwargs.get(place)
+            else:
+                value = self.args[place] if place < len(self.args) else None
+            if isinstance(value, torch.Tensor):
+                found.append(value)
+            elif isinstance(value, (list, tuple)):
+                found.extend(t for t in value if isinstance(t, torch.Tensor))
+        return found
+
+
+def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Tensors among arguments; operators nest lists one level deep."""
+    found: list[torch.Tensor] = []
+    for arg in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(arg, torch.Tensor):
+            found.append(arg)
+        elif isinstance(arg, (list, tuple)):
+            found.extend(t for t in arg if isinstance(t, torch.Tensor))
+    return found
+
+
+def operator_of(name: str) -> Any:
+    """An aten operator by "name.overload"; None where this torch has none."""
+    packet, _, overload = name.partition(".")
+    found = getattr(torch.ops.aten, packet, None)
+    return getattr(found, overload or "default", None) if found is not None else None
+
+
+def _map(value: Any, change: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map(item, change) for item in value)
+    return value

@@ -1,0 +1,44 @@
+"""Which tensors on the CPU the program has pinned: ordinary memory here, which says that it is."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from nbmem.virtual.devices import true_device
+
+_data_ptr = torch._C.TensorBase.data_ptr
+
+
+class Pinned:
+    """Storages that were asked for as pinned, while they live."""
+
+    def __init__(self) -> None:
+        self._storages: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._registered: dict[int, int] = {}
+
+    def register(self, pointer: int, size: int) -> None:
+        """Take memory at an address for pinned, as cudaHostRegister does."""
+        self._registered[pointer] = size
+
+    def unregister(self, pointer: int) -> None:
+        """No longer."""
+        self._registered.pop(pointer, None)
+
+    def pin(self, tensor: Any) -> Any:
+        """Remember what a tensor lies in, and hand the tensor back."""
+        if isinstance(tensor, torch.Tensor) and true_device(tensor).type == "cpu":
+            self._storages.add(tensor.untyped_storage())
+        return tensor
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in one of them."""
+        dense = tensor.layout is torch.strided and true_device(tensor).type == "cpu"
+        if not dense:
+            return False
+        if self._storages and tensor.untyped_storage() in self._storages:
+            return True
+        at = _data_ptr(tensor) if self._registered else 0
+        return any(start <= at < start + size for start, size in self._registered.items())

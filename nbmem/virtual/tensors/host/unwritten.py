@@ -1,0 +1,299 @@
+"""Large tensors on the CPU whose pages are written when somebody reads them, not before.
+
+A model that is built on the CPU and moved to the card has weights that nobody ever looks at. So an
+operator that would fill a large tensor is only noted down, as a step of the tensor's recipe, and
+its pages stay untouched. The first operator that reads the tensor carries the recipe out, and finds
+what the program put there. A random step draws a seed from its generator, so a copy equals what
+it is a copy of; the numbers are others than in a run without this.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from typing import Any
+
+import torch
+
+from nbmem.virtual.devices import CPU, true_device
+from nbmem.virtual.tensors.calls import Call, facts_of
+from nbmem.virtual.tensors.host.pages import untouched
+from nbmem.virtual.tensors.host.recipes import Source, Step, View, below, carry_out
+from nbmem.virtual.tensors.shapes import TensorSpec, infer
+
+aten = torch.ops.aten
+LARGE = 1 << 20
+"""Bytes of a storage from which it is left unwritten."""
+TINY = 1 << 16
+"""Bytes up to which a written tensor is copied into a recipe that uses it."""
+LONGEST = 64
+"""Steps of a recipe, with those of the tensors that it uses; a longer one is carried out."""
+
+_BLANK = frozenset(
+    {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided,
+     aten.zeros, aten.zeros_like, aten.new_zeros}
+)  # fmt: skip
+_FILLED = {
+    **dict.fromkeys((aten.ones, aten.ones_like, aten.new_ones), aten.fill_.Scalar),
+    **dict.fromkeys((aten.full, aten.full_like, aten.new_full), aten.fill_.Scalar),
+    **dict.fromkeys((aten.rand, aten.rand_like), aten.uniform_.default),
+    **dict.fromkeys((aten.randn, aten.randn_like), aten.normal_.default),
+    **dict.fromkeys((aten.randint, aten.randint_like), getattr(aten.random_, "from")),
+}
+"""Factories, and what does the same in place."""
+_OVERWRITES = frozenset({aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_})
+"""In place, without a look at what was there."""
+_COPIES = frozenset({aten._to_copy, aten.clone})
+
+
+class _WrittenError(Exception):
+    """A large argument is written: the operator must run."""
+
+
+class Kept(weakref.ref):  # type: ignore[type-arg]
+    """An unwritten storage, not held.
+
+    Attributes:
+        key: The storage's identity.
+        recipe: What it would hold; None for zeros.
+    """
+
+    __slots__ = ("key", "recipe")
+
+    key: int
+    recipe: Step | None
+
+
+class Unwritten:
+    """The large tensors on the CPU that nobody has read yet.
+
+    Attributes:
+        everything: Whether all of them are left unwritten, or only pinned ones, which are there
+            for copies to and from the card.
+    """
+
+    def __init__(self, *, everything: bool) -> None:
+        self.everything = everything
+        self._kept: dict[int, Kept] = {}
+        self._lock = threading.RLock()
+
+    def run(self, call: Call, *, pinned: bool = False) -> Any:
+        """Run an operator on the CPU, or note it down."""
+        packet = call.func.overloadpacket
+        if packet in _BLANK or packet in _FILLED:
+            made = self._made(call) if self.everything or pinned else None
+            if made is not None:
+                return made
+        elif self._kept:
+            facts = facts_of(call.func)
+            kept = [t for t in call.tensors if self._of(t) is not None]
+            if kept and not facts.view and not facts.reshapes:
+                noted = self._noted(call)
+                if noted is not None:
+                    return noted
+                for tensor in kept:
+                    self.write(tensor.untyped_storage())
+        return call.func(*call.args, **call.kwargs)
+
+    def note(
+        self,
+        function: Any,
+        tensor: torch.Tensor,
+        args: tuple[Any, ...],
+        generator: torch.Generator | None,
+    ) -> bool:
+        """Note down a whole function that fills a tensor; False if it must run."""
+        kept = self._of(tensor)
+        if kept is None:
+            return False
+        call = Call(function, args, {})
+        step = self._step(call, _view(tensor), kept.recipe, _draw(generator), in_place=True)
+        kept.recipe = step or kept.recipe
+        return step is not None
+
+    def write(self, storage: torch.UntypedStorage) -> None:
+        """Carry a storage's recipe out: somebody is about to read it."""
+        if storage._cdata not in self._kept:
+            return
+        with self._lock:
+            kept = self._kept.get(storage._cdata)
+            if kept is not None:
+                carry_out(kept.recipe, storage)
+                self._forget(kept)
+
+    def show(self, tensor: torch.Tensor) -> None:
+        """The same for what a tensor lies in."""
+        if self._kept and self._of(tensor) is not None:
+            self.write(tensor.untyped_storage())
+
+    def write_small(self, call: Call) -> None:
+        """Write the small arguments of a call on the card: it may look at their values."""
+        for tensor in call.tensors if self._kept else ():
+            if self._of(tensor) is not None and tensor.numel() * tensor.element_size() <= TINY:
+                self.write(tensor.untyped_storage())
+
+    def zeros(
+        self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """A tensor of zeros in untouched pages.
+
+        Raises:
+            MemoryError: This machine cannot even promise so much.
+        """
+        last = sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+        view = View(dtype, size, stride, 0)
+        nbytes = (last + 1) * dtype.itemsize
+        return self._fresh(nbytes, view, None) if self.everything else view.of(untouched(nbytes))
+
+    def copy(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
+        """A copy of an unwritten storage, unwritten, too; None if this one is written."""
+        kept = self._kept.get(storage._cdata)
+        if kept is None:
+            return None
+        copy = untouched(storage.nbytes())
+        self._keep(copy, kept.recipe)
+        return copy
+
+    def forget(self) -> None:
+        """The card goes. What the program still holds of pinned memory becomes real.
+
+        A process that left everything unwritten is at its end.
+        """
+        for kept in () if self.everything else tuple(self._kept.values()):
+            storage = kept()
+            if storage is not None:
+                self.write(storage)
+        self._kept.clear()
+
+    def _of(self, tensor: torch.Tensor) -> Kept | None:
+        if true_device(tensor) != CPU or tensor.layout is not torch.strided:
+            return None
+        return self._kept.get(tensor.untyped_storage()._cdata)
+
+    def _made(self, call: Call) -> torch.Tensor | None:
+        """What a factory makes, if it is large."""
+        like = call.tensors[0] if call.tensors else None
+        size = call.argument("size")
+        count = math.prod(size) if size is not None else like.numel() if like is not None else 0
+        layout = call.argument("layout") or (torch.strided if like is None else like.layout)
+        if count * 16 < LARGE or layout is not torch.strided:
+            return None
+        spec = infer(call).shape
+        if not isinstance(spec, TensorSpec) or spec.nbytes < LARGE:
+            return None
+        try:
+            made = self._fresh(spec.nbytes, _view(spec), None)
+        except MemoryError:  # torch says it better
+            return None
+        fill = _FILLED.get(call.func.overloadpacket)
+        if fill is not None:
+            generator = call.argument("generator")
+            kwargs = {} if generator is None else {"generator": generator}
+            self.run(Call(fill, (made, *_filling(call)), kwargs))
+        return made
+
+    def _noted(self, call: Call) -> torch.Tensor | None:
+        """The result of an operator that need not run now; None if it must."""
+        facts, packet = facts_of(call.func), call.func.overloadpacket
+        try:
+            if facts.mutates == (0,) and len(call.func._schema.returns) == 1:
+                return self._in_place(call)
+            pure = not facts.mutates and not facts.random
+            if pure and (torch.Tag.pointwise in call.func.tags or packet in _COPIES):
+                return self._anew(call)
+        except (_WrittenError, MemoryError, NotImplementedError):
+            return None
+        return None
+
+    def _in_place(self, call: Call) -> torch.Tensor | None:
+        target: torch.Tensor = call.args[0]
+        kept = self._of(target)
+        if kept is None:
+            return None
+        whole = target.numel() * target.element_size() == target.untyped_storage().nbytes()
+        if whole and target.is_contiguous() and call.func.overloadpacket in _OVERWRITES:
+            kept.recipe = None
+        seed = None
+        if facts_of(call.func).random:
+            if all(a.name != "generator" for a in call.func._schema.arguments):
+                return None
+            seed = _draw(call.argument("generator"))
+        rest = Call(call.func, call.args[1:], call.kwargs)
+        step = self._step(rest, _view(target), kept.recipe, seed, in_place=True)
+        if step is None:
+            return None
+        kept.recipe = step
+        return target
+
+    def _anew(self, call: Call) -> torch.Tensor | None:
+        spec = infer(call).shape
+        if not isinstance(spec, TensorSpec) or spec.nbytes < LARGE:
+            return None
+        step = self._step(call, _view(spec), None, None, in_place=False)
+        return None if step is None else self._fresh(spec.nbytes, step.view, step)
+
+    def _step(
+        self, call: Call, view: View, before: Step | None, seed: int | None, *, in_place: bool
+    ) -> Step | None:
+        """The next step of a recipe; None if that would be too long."""
+        sources: list[Source] = []
+
+        def argument(tensor: torch.Tensor) -> Any:
+            kept = self._of(tensor)
+            if kept is not None:
+                nbytes = tensor.untyped_storage().nbytes()
+                sources.append(Source(kept.recipe, nbytes, _view(tensor)))
+                return sources[-1]
+            if tensor.numel() * tensor.element_size() > TINY:
+                raise _WrittenError
+            with below():
+                return tensor.clone()
+
+        args, kwargs = call.map(argument)
+        used = [before, *(source.recipe for source in sources)]
+        count = 1 + sum(recipe.count for recipe in used if recipe is not None)
+        if count > LONGEST:
+            return None
+        return Step(
+            before=before, view=view, func=call.func, in_place=in_place, args=args,
+            kwargs=kwargs, seed=seed, count=count,
+        )  # fmt: skip
+
+    def _fresh(self, nbytes: int, view: View, recipe: Step | None) -> torch.Tensor:
+        storage = untouched(nbytes)
+        self._keep(storage, recipe)
+        return view.of(storage)
+
+    def _keep(self, storage: torch.UntypedStorage, recipe: Step | None) -> None:
+        kept = Kept(storage, self._forget)
+        kept.key = storage._cdata
+        kept.recipe = recipe
+        self._kept[kept.key] = kept
+
+    def _forget(self, kept: Kept) -> None:
+        self._kept.pop(kept.key, None)
+
+
+def _view(tensor: torch.Tensor | TensorSpec) -> View:
+    if isinstance(tensor, TensorSpec):
+        return View(tensor.dtype, tensor.size, tensor.stride, tensor.offset)
+    return View(tensor.dtype, tuple(tensor.size()), tensor.stride(), tensor.storage_offset())
+
+
+def _filling(call: Call) -> tuple[Any, ...]:
+    """What the operator in place is told of a factory's arguments."""
+    packet = call.func.overloadpacket
+    if packet in (aten.ones, aten.ones_like, aten.new_ones):
+        return (1,)
+    if packet in (aten.full, aten.full_like, aten.new_full):
+        return (call.argument("fill_value"),)
+    if packet in (aten.randint, aten.randint_like):
+        return (call.argument("low", 0), call.argument("high"))
+    return ()
+
+
+def _draw(generator: torch.Generator | None) -> int:
+    """A seed from a generator of the program's."""
+    with below():
+        return int(torch.randint(1 << 62, (), generator=generator))

@@ -1,0 +1,217 @@
+"""What an operator returns: shapes, strides and types, inferred once for each kind of call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _C
+
+from nbmem.core.errors import UsageError
+from nbmem.virtual.devices import CPU, LAZY, META, true_device
+
+if TYPE_CHECKING:
+    from nbmem.virtual.tensors.calls import Call
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor that a call returns.
+
+    Attributes:
+        size: Its shape.
+        stride: Its strides, in elements.
+        offset: Where it begins in its storage, in elements.
+        dtype: Its type.
+        nbytes: Bytes of its storage.
+        number: Which of the fresh results it is, in order.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    nbytes: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A result that is one of the arguments, by its place among the call's tensors."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """A result in the storage of an earlier fresh result, or of an argument."""
+
+    spec: TensorSpec
+    result: int | None
+    tensor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Everything a call returns.
+
+    Attributes:
+        shape: The returned structure, with TensorSpec, Again and Shares in place of tensors.
+        fresh: The new tensors, in order.
+    """
+
+    shape: Any
+    fresh: tuple[TensorSpec, ...]
+
+
+def key_of(call: Call) -> tuple[Any, ...] | None:
+    """What the results of a call depend on; None if it cannot be a key."""
+    parts: list[Any] = [call.func, call.gpu.index]
+    try:
+        parts.extend(_part(arg) for arg in call.args)
+        parts.extend((name, _part(arg)) for name, arg in call.kwargs.items())
+        key = tuple(parts)
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _part(arg: Any) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return (arg.size(), arg.stride(), arg.dtype, true_device(arg))
+    if isinstance(arg, (list, tuple)):
+        return tuple([_part(item) for item in arg])
+    # 1, 1.0 and True are equal, but not as arguments.
+    return (type(arg), arg)
+
+
+def as_meta(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of torch's meta device with the same geometry."""
+    meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
+    if tensor.is_conj():
+        meta = meta.conj()
+    return meta
+
+
+def infer(call: Call) -> Results:
+    """Run the operator's shape rule.
+
+    Raises:
+        NotImplementedError: Torch has no shape rule for it.
+    """
+    metas: list[torch.Tensor] = []
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        metas.append(as_meta(tensor))
+        return metas[-1]
+
+    with _C._DisableTorchDispatch():
+        args, kwargs = call.map(change)
+        for name, arg in kwargs.items():
+            if isinstance(arg, torch.device):
+                kwargs[name] = META
+        kwargs.pop("pin_memory", None)
+        args = tuple(META if isinstance(arg, torch.device) else arg for arg in args)
+        returned = call.func(*args, **kwargs)
+    return _describe(returned, metas)
+
+
+def _describe(returned: Any, metas: list[torch.Tensor]) -> Results:
+    described = _Described(metas)
+    return Results(described.node(returned), tuple(described.fresh))
+
+
+class _Described:
+    """Specs of what a shape rule returned; a class, for a recursive closure would be a cycle."""
+
+    def __init__(self, metas: list[torch.Tensor]) -> None:
+        self.fresh: list[TensorSpec] = []
+        self._metas = metas
+        self._first: dict[int, int] = {}
+        self._storages = {meta.untyped_storage()._cdata: at for at, meta in enumerate(metas)}
+
+    def node(self, value: Any) -> Any:
+        """The spec of one returned value."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, (list, tuple)):
+            items = [self.node(item) for item in value]
+            return items if isinstance(value, list) else tuple(items)
+        return value
+
+    def _tensor(self, value: torch.Tensor) -> Any:
+        for at, meta in enumerate(self._metas):
+            if meta is value:
+                return Again(at)
+        storage = value.untyped_storage()
+        spec = TensorSpec(
+            tuple(value.size()),
+            value.stride(),
+            value.storage_offset(),
+            value.dtype,
+            storage.nbytes(),
+            len(self.fresh),
+        )
+        if storage._cdata in self._storages:
+            return Shares(spec, None, self._storages[storage._cdata])
+        if storage._cdata in self._first:
+            return Shares(spec, self._first[storage._cdata], None)
+        self._first[storage._cdata] = spec.number
+        self.fresh.append(spec)
+        return spec
+
+
+def spec_of(
+    size: tuple[int, ...], dtype: torch.dtype, number: int, stride: tuple[int, ...] | None = None
+) -> TensorSpec:
+    """A fresh tensor of that shape; None for the strides: contiguous."""
+    meta = (
+        torch.empty(size, dtype=dtype, device=META)
+        if stride is None
+        else torch.empty_strided(size, stride, dtype=dtype, device=META)
+    )
+    nbytes = meta.untyped_storage().nbytes()
+    return TensorSpec(tuple(size), meta.stride(), 0, dtype, nbytes, number)
+
+
+def check_devices(call: Call, *, with_cpu: bool = False) -> None:
+    """Refuse to mix devices, as the card's kernels do; scalars on the CPU are welcome.
+
+    Args:
+        call: The operator and its arguments.
+        with_cpu: Whether it takes CPU tensors of any shape, too.
+
+    Raises:
+        RuntimeError: With torch's wording.
+    """
+    home = LAZY[call.gpu.index]
+    for tensor in call.tensors:
+        device = true_device(tensor)
+        if device == home or (device == CPU and (with_cpu or not tensor.dim())):
+            continue
+        if device == CPU or device.type == home.type:
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"cuda:{home.index} and {tensor.device}!"
+            )
+
+
+def no_such_tensors(which: str) -> UsageError:
+    """What to say of tensors that a virtual card does not have."""
+    return UsageError(
+        f"The virtual GPU has no tensors {which}: it has dense ones, but no sparse ones (COO, "
+        "CSR), no quantized ones from the CPU and no nested ones of the strided layout. Use dense "
+        "ones here (nn.Embedding(sparse=False), padding, layout=torch.jagged), or the CPU."
+    )
+
+
+def no_shape_rule(func: Any) -> UsageError:
+    """What to say about an operator that cannot be imitated."""
+    if any(kind in func._schema.name for kind in ("sparse", "nested")):
+        return no_such_tensors(f"as {func} makes them")
+    return UsageError(
+        f"The virtual GPU cannot run {func}: torch has no shape rule (meta kernel) for it. "
+        "Register one with torch.library.register_fake, or run this part on the CPU."
+    )

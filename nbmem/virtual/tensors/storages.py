@@ -1,0 +1,168 @@
+"""Tensors on the virtual card: ordinary torch tensors with a shape, an address and no data.
+
+To C++ such a tensor lives on the device `lazy:0` (the second card's on `lazy:1`) and has CUDA's
+dispatch keys. The device makes the autograd engine use its CPU queue, so that no CUDA driver is
+needed; the keys make autocast, Parameter and `.data` treat it as a CUDA tensor. In Python `.device`
+says `cuda:0` (patches/disguise.py).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _C
+
+from nbmem.virtual.devices import CUDA, LAZY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.virtual.hardware.gpu import VirtualGPU
+
+_make = torch.Tensor._make_subclass
+true_wrapper = torch.Tensor._make_wrapper_subclass
+
+
+class _Wrapper(torch.Tensor):
+    """What torch needs as the class of a tensor without data; never seen outside of this file."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types, args, kwargs
+        raise RuntimeError(f"{func} reached a bare virtual tensor")
+
+
+class DataKernels:
+    """While entered, operators run their shape-only kernels, on virtual tensors, too."""
+
+    __slots__ = ("_dispatch", "_keys")
+
+    def __enter__(self) -> None:
+        self._dispatch = _C._DisableTorchDispatch()
+        self._keys = _C._PreserveDispatchKeyGuard()
+        self._dispatch.__enter__()
+        self._keys.__enter__()
+        _C._set_meta_in_tls_dispatch_include(True)
+
+    def __exit__(self, *exc: object) -> None:
+        self._keys.__exit__(None, None, None)
+        self._dispatch.__exit__(None, None, None)
+
+
+def bare(  # noqa: PLR0913 - what a tensor is
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int,
+    dtype: torch.dtype,
+    nbytes: int,
+    ordinal: int,
+) -> torch.Tensor:
+    """A tensor on a card with a storage of `nbytes` that nothing has been allocated for yet."""
+    wrapper = true_wrapper(
+        _Wrapper, size, stride, offset, dtype=dtype, device=LAZY[ordinal], storage_size=nbytes
+    )
+    with DataKernels():
+        return _make(torch.Tensor, wrapper, False, device_for_backend_keys=CUDA[0])
+
+
+class Block(weakref.ref):  # type: ignore[type-arg]
+    """The card's memory behind one storage; freed when the storage dies.
+
+    Attributes:
+        key: The storage's identity.
+        home: Where it is listed by its key.
+        gpu: The card.
+        addr: Address on the card, 0 for no bytes.
+        twin: The storage's values on the CPU where they are known, else None.
+        healthy: What a bool made from these values is in a healthy run, where that is known; of
+            counts False, where they are 0.
+        most: How many elements are not zero at the most, where the values are unknown; None: all.
+    """
+
+    __slots__ = ("addr", "gpu", "healthy", "home", "key", "most", "twin")
+    __hash__ = object.__hash__  # a reference's own asks the storage, which is dead by then
+    __eq__ = object.__eq__
+
+    key: int
+    home: dict[int, Block]
+    gpu: VirtualGPU
+    addr: int
+    twin: torch.UntypedStorage | None
+    healthy: bool | None
+    most: int | None
+
+    def leave(self) -> None:
+        """Take it off its list, where another storage may be listed in its place by now."""
+        if self.home.get(self.key) is self:
+            del self.home[self.key]
+
+
+DIES_FOR_GOOD = torch.__version__ >= "2.10"
+"""Before, the garbage collector takes a storage's Python object for dead where only a cycle holds
+it, though tensors do, too."""
+
+
+class Storages:
+    """Which storage has which block of the card."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, Block] = {}
+        self._lost: dict[int, Block] = {}
+
+    def adopt(self, tensor: torch.Tensor, gpu: VirtualGPU) -> Block:
+        """Allocate memory of its card for a new tensor's storage.
+
+        Raises:
+            torch.OutOfMemoryError: The card is full.
+        """
+        storage = tensor.untyped_storage()
+        addr = gpu.take(storage.nbytes())
+        before = self._lost.pop(storage._cdata, None)
+        if before is not None:  # It died unseen, for another lives where it was.
+            before.gpu.give(before.addr)
+        return self._watch(storage, gpu, addr)
+
+    def _watch(self, storage: torch.UntypedStorage, gpu: VirtualGPU, addr: int) -> Block:
+        block = Block(storage, gpu.died if DIES_FOR_GOOD else self._died)
+        block.key, block.home = storage._cdata, self._blocks
+        block.gpu = gpu
+        block.addr = addr
+        block.twin = None
+        block.healthy = None
+        block.most = None
+        self._blocks[block.key] = block
+        return block
+
+    def _died(self, block: Block) -> None:
+        block.leave()
+        if _C._storage_Use_Count(block.key) > 1:
+            self._lost[block.key] = block  # It is watched again when one is next used.
+        else:
+            block.gpu.give(block.addr)
+
+    def of(self, tensor: torch.Tensor) -> Block | None:
+        """The block behind a tensor; None for one of an earlier activation."""
+        return self.of_storage(tensor.untyped_storage())
+
+    def of_storage(self, storage: torch.UntypedStorage) -> Block | None:
+        """The block behind a storage."""
+        block = self._blocks.get(storage._cdata)
+        if block is not None and block() is None:
+            return None  # Another one's, which died and is not buried yet.
+        if block is None and storage._cdata in self._lost:
+            lost = self._lost.pop(storage._cdata)
+            block = self._watch(storage, lost.gpu, lost.addr)
+            block.twin, block.healthy, block.most = lost.twin, lost.healthy, lost.most
+        return block
+
+    def live_bytes(self) -> int:
+        """Bytes of all storages that live, as they were asked for."""
+        living = [block() for block in tuple(self._blocks.values())]
+        return sum(storage.nbytes() for storage in living if storage is not None)
+
+    def forget(self) -> None:
+        """Let go of all blocks: the cards are being taken away."""
+        self._blocks.clear()
+        self._lost.clear()
