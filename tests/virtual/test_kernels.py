@@ -7,10 +7,11 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem import virtual
 from nbmem.virtual.naming import find_card
-from nbmem.virtual.operators import loss, reduce, shape_rules
-from nbmem.virtual.operators.convolution import kernels as convolution
+from nbmem.virtual.operators import convolution, loss, reduce
+from nbmem.virtual.operators.convolution import kernels
 from nbmem.virtual.operators.operator import Launch
-from nbmem.virtual.operators.table import KERNELS
+from nbmem.virtual.operators.reduce.staging import geometry
+from nbmem.virtual.operators.reduce.staging import staging as staging_of
 from nbmem.virtual.tensors.calls import Call
 from nbmem.virtual.tensors.shapes import spec_of
 
@@ -28,13 +29,13 @@ H100 = find_card("H100")
     ],
 )
 def test_gradients_of_biases_are_staged_as_recorded(rows, columns, staging, semaphores):
-    shape = reduce.geometry(torch.empty(rows, columns, device="meta"), [0])
-    assert reduce.staging(shape, 4, H100) == (staging, semaphores)
+    shape = geometry(torch.empty(rows, columns, device="meta"), [0])
+    assert staging_of(shape, 4, H100) == (staging, semaphores)
 
 
 def test_a_small_reduction_needs_no_staging():
-    shape = reduce.geometry(torch.empty(8, 64, device="meta"), [0])
-    assert reduce.staging(shape, 4, H100) == (0, 0)
+    shape = geometry(torch.empty(8, 64, device="meta"), [0])
+    assert staging_of(shape, 4, H100) == (0, 0)
 
 
 def workspaces(source, weight, stride, padding):
@@ -49,7 +50,7 @@ def workspaces(source, weight, stride, padding):
     steps = []
     for call, outs in ((ahead, (y,)), (back, (x, w))):
         specs = tuple(spec_of(tuple(t.size()), t.dtype, n) for n, t in enumerate(outs))
-        rule = convolution.forward if call is ahead else convolution.backward
+        rule = kernels.forward if call is ahead else kernels.backward
         steps += [s.nbytes for s in rule(Launch(call, specs, H100)) if s.kind == "temporary"]
     return steps
 
@@ -65,18 +66,6 @@ def workspaces(source, weight, stride, padding):
 def test_convolutions_copy_to_channels_last_as_recorded(source, weight, stride, padding, recorded):
     guessed = workspaces(source, weight, stride, padding)
     assert guessed == pytest.approx(recorded, rel=1e-4)
-
-
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.ops[0])
-def test_every_line_says_where_it_is_from(kernel):
-    assert kernel.source
-    assert kernel.shown_by
-    assert any(hasattr(torch.ops.aten, name.partition(".")[0]) for name in kernel.ops)
-
-
-def test_no_operator_has_two_lines():
-    names = [name for kernel in KERNELS for name in kernel.ops]
-    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(
@@ -95,12 +84,12 @@ def test_a_convolution_keeps_the_format_of_its_input(channels, groups, last, dty
         x = x.to(memory_format=torch.channels_last)
     w = torch.empty(channels, channels // groups, 7, 7, dtype=dtype, device="meta")
     more = (None, [1, 1], [3, 3], [1, 1], False, [0, 0], groups)
-    ahead = shape_rules.convolution(Call(torch.ops.aten.convolution.default, (x, w, *more), {}))
+    ahead = convolution.shape(Call(torch.ops.aten.convolution.default, (x, w, *more), {}))
     y = torch.empty_strided(ahead.fresh[0].size, ahead.fresh[0].stride, dtype=dtype, device="meta")
     assert y.is_contiguous(memory_format=torch.channels_last) is expected
     mask = [True, True, False]
     back = Call(torch.ops.aten.convolution_backward.default, (y, x, w, *more, mask), {})
-    assert shape_rules.convolution_backward(back).fresh[0].stride == y.stride()
+    assert convolution.shape_backward(back).fresh[0].stride == y.stride()
 
 
 def test_a_loss_and_a_logsumexp_hold_what_they_are_composed_of():

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem.virtual.naming import find_card
-from nbmem.virtual.operators import norm as normalization
+from nbmem.virtual.operators import norm, softmax
 from nbmem.virtual.operators.operator import Launch
 from nbmem.virtual.tensors.calls import Call
 from nbmem.virtual.tensors.shapes import spec_of
@@ -44,7 +44,7 @@ def test_a_norm_over_many_short_rows_adds_up_in_tiles_as_recorded():
     more = ([96], m, m, w, w, [True, True, True])
     call = Call(torch.ops.aten.native_layer_norm_backward.default, (x, x, *more), {})
     each = [614_400, 8, -8, -614_400, -384]
-    assert written(normalization.rows_backward, call, x, w, w) == [
+    assert written(norm.rows_backward, call, x, w, w) == [
         "out 0", 384, 384, 1_204_224, 1_204_224, "out 1", *each, "out 2", *each
     ]  # fmt: skip
 
@@ -53,12 +53,12 @@ def test_group_norm_keeps_factors_and_sums_of_channels_and_groups():
     x, w, m = on_meta(8, 256, 56, 56, dtype=torch.bfloat16), on_meta(256), on_meta(8, 32)
     shape = (8, 256, 56 * 56, 32)
     ahead = Call(torch.ops.aten.native_group_norm.default, (x, w, w, *shape, 1e-5), {})
-    assert written(normalization.group_norm, ahead, x, m, m) == [
+    assert written(norm.group_norm, ahead, x, m, m) == [
         "out 0", "out 1", "out 2", 8192, 8192
     ]  # fmt: skip
     call = (x, x, m, m, w, *shape, [True, True, True])
     back = Call(torch.ops.aten.native_group_norm_backward.default, call, {})
-    assert written(normalization.group_norm_backward, back, x, w, w) == [
+    assert written(norm.group_norm_backward, back, x, w, w) == [
         "out 0", "out 1", "out 2", 8192, 8192, 1024, 1024, 8192
     ]  # fmt: skip
 
@@ -67,13 +67,13 @@ def test_batch_norm_of_bfloat16_stages_its_sums_where_channels_are_last():
     # cuDNN's kernel is not for bfloat16 (_select_batch_norm_backend).
     x, w = on_meta(32, 64, 56, 56, dtype=torch.bfloat16, last=True), on_meta(64)
     ahead = Call(torch.ops.aten.native_batch_norm.default, (x, w, w, w, w, True, 0.1, 1e-5), {})
-    assert written(normalization.native_batch_norm, ahead, x, w, w) == [
+    assert written(norm.native_batch_norm, ahead, x, w, w) == [
         "out 0", "out 1", "out 2", 4 * 64 * 128 * 4, 8
     ]  # fmt: skip
     call = (x, x, w, w, w, w, w, True, 1e-5, [True, True, True])
     back = Call(torch.ops.aten.native_batch_norm_backward.default, call, {})
     staged = 2 * 64 * 128 * 4
-    assert written(normalization.native_batch_norm_backward, back, x, w, w) == [
+    assert written(norm.native_batch_norm_backward, back, x, w, w) == [
         256, 256, "out 1", "out 2", staged, 8, -8, -staged, "out 0"
     ]  # fmt: skip
 
@@ -95,7 +95,7 @@ def test_softmax_multiplies_gradient_and_output_before_it_goes_back():
     turned = on_meta(1000, 64).t()
     back = torch.ops.aten._softmax_backward_data.default
 
-    def steps(gradient, output, rule=normalization.softmax_backward):
+    def steps(gradient, output, rule=softmax.kernel_backward):
         return written(rule, Call(back, (gradient, output, -1, torch.float32), {}), flat)
 
     whole = 64 * 1000 * 4
@@ -103,6 +103,6 @@ def test_softmax_multiplies_gradient_and_output_before_it_goes_back():
     assert steps(flat, turned) == ["out 0", whole, whole]
     assert steps(turned, turned) == ["out 0", whole, whole, whole]
     assert steps(flat[:, :1].expand(64, 1000), flat) == ["out 0", whole]
-    log = normalization.log_softmax_backward
+    log = softmax.log_kernel_backward
     assert steps(flat, flat, log) == ["out 0"]
     assert steps(turned, turned, log) == ["out 0", whole, whole]

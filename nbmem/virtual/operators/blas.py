@@ -1,17 +1,100 @@
-"""Matrix products: the workspace of cuBLAS and of cuBLASLt."""
+"""Matrix products: the workspace of cuBLAS and of cuBLASLt, and what their kernels refuse."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.operators.operator import BLAS, BLASLT, Kernel, out, temporary
+import torch
+
+from nbmem.virtual.operators.operator import BLAS, BLASLT, Operator, out, temporary
+from nbmem.virtual.operators.refusals import in_cpp, short
+from nbmem.virtual.tensors.shapes import one
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import torch
-
     from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.shapes import Results
+
+aten = torch.ops.aten
+
+
+def linear(
+    tensor: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """With a bias one product with an epilogue where the input is flat, else an addition in place.
+
+    https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Linear.cpp
+    """
+    if bias is None:
+        return torch.matmul(tensor, weight.t())
+    if tensor.dim() == 2:
+        return torch.addmm(bias, tensor, weight.t())
+    if tensor.dim() > 1 and tensor.is_contiguous() and bias.dim() == 1:
+        flat = tensor.reshape(-1, tensor.size(-1))
+        return torch.addmm(bias, flat, weight.t()).view(*tensor.size()[:-1], weight.size(0))
+    return torch.matmul(tensor, weight.t()).add_(bias)
+
+
+def _check_numbers(tensor: torch.Tensor) -> None:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise RuntimeError(f"\"addmm_cuda\" not implemented for '{short(tensor)}'")
+
+
+def _check_product(call: Call) -> None:
+    left, right = call.args[:2]
+    if left.dtype is not right.dtype:
+        raise RuntimeError(
+            "expected mat1 and mat2 to have the same dtype, but got: "
+            f"{in_cpp(left)} != {in_cpp(right)}"
+        )
+    _check_numbers(left)
+
+
+def _check_product_with_bias(call: Call) -> None:
+    bias, left, right = call.args[:3]
+    for name, other in (("mat1", left), ("self", bias)):
+        if other.dtype is not right.dtype:
+            raise RuntimeError(
+                f"{name} and mat2 must have the same dtype, but got {short(other)} and "
+                f"{short(right)}"
+            )
+    _check_numbers(left)
+
+
+def _check_products(call: Call) -> None:
+    left, right = call.args[:2]
+    if left.dtype is not right.dtype:
+        raise RuntimeError(f"expected scalar type {short(left)} but found {short(right)}")
+
+
+def _check_vector(call: Call) -> None:
+    *_, left, right = call.args[:2] if call.func is aten.mv.default else call.args[:3]
+    if left.dtype is not right.dtype:
+        names = short(right), short(left), short(right)
+        raise RuntimeError(
+            "addmv input tensors must have the same dtype, but got {}, {}, and {}".format(*names)
+        )
+
+
+def grouped(call: Call) -> Results:
+    """CUDA takes float32 and float16, too; rows of the result begin at multiples of 16 bytes.
+
+    aten/src/ATen/native/GroupedMMUtils.h: create_grouped_gemm_output_tensor
+    """
+    left, right = call.args[:2]
+    rows, columns = left.size(-2), right.size(-1)
+    if left.dim() == right.dim():
+        groups = left.size(0) if left.dim() == 3 else call.argument("offs").size(0)
+        size: tuple[int, ...] = (groups, rows, columns)
+    else:
+        size = (rows, columns)
+    dtype = call.argument("out_dtype") or left.dtype
+    unit = 16 // dtype.itemsize
+    padded = -(-columns // unit) * unit
+    stride = (rows * padded, padded, 1)[-len(size) :]
+    return one(size, dtype, stride)
 
 
 def product(launch: Launch) -> Iterator[Step]:
@@ -50,17 +133,27 @@ def _has_leading_dimension(matrix: torch.Tensor) -> bool:
     )
 
 
-KERNELS = (
-    Kernel(
-        ops=("mm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "mm.out", "bmm.out"),
-        rule=product,
-        source="aten/src/ATen/cuda/CublasHandlePool.cpp: getCurrentCUDABlasHandle",
-        shown_by="gpt2_b4s512_adamw",
+_HANDLE = "aten/src/ATen/cuda/CublasHandlePool.cpp: getCurrentCUDABlasHandle"
+_SHOWN = "gpt2_b4s512_adamw"
+OPERATORS = (
+    Operator(("linear",), composite=linear),
+    Operator(("mm",), refuse=_check_product, memory=product, source=_HANDLE, shown_by=_SHOWN),
+    Operator(("bmm",), refuse=_check_products, memory=product, source=_HANDLE, shown_by=_SHOWN),
+    Operator(
+        ("mv", "addmv"), refuse=_check_vector, memory=product, source=_HANDLE, shown_by=_SHOWN
     ),
-    Kernel(
-        ops=("addmm", "_addmm_activation"),
-        rule=product_with_bias,
+    Operator(
+        ("baddbmm", "addbmm", "dot", "mm.out", "bmm.out"),
+        memory=product,
+        source=_HANDLE,
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("addmm", "_addmm_activation"),
+        refuse=_check_product_with_bias,
+        memory=product_with_bias,
         source="aten/src/ATen/native/cuda/Blas.cpp: addmm_out_cuda_impl; CUDABlas.cpp: CUBLASLT",
-        shown_by="gpt2_b4s512_adamw",
+        shown_by=_SHOWN,
     ),
+    Operator(("_grouped_mm",), shape=grouped),
 )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nbmem.virtual.operators import reduce
-from nbmem.virtual.operators.operator import Kernel, drop, out, temporary
+import torch
+from torch import _C
+
+from nbmem.virtual.notes import BINS, COUNTS
+from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.tensors.shapes import one
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.operators.operator import Executor, Launch, Step
+    from nbmem.virtual.tensors.calls import Call
 
 
 def _extremes(launch: Launch) -> Iterator[Step]:
@@ -19,34 +25,75 @@ def _extremes(launch: Launch) -> Iterator[Step]:
     item = tensor.element_size()
     for _ in range(2):
         yield temporary("extreme", item)
-        yield from reduce.shared(tensor, range(tensor.dim()), item, launch.card)
+        yield from staging.shared(tensor, range(tensor.dim()), item, launch.card)
         yield drop("extreme")
 
 
-def bincount(launch: Launch) -> Iterator[Step]:
+def bincount_kernel(launch: Launch) -> Iterator[Step]:
     """The largest value says how many bins there are."""
     if launch["self"].numel():
         yield from _extremes(launch)
     yield out()
 
 
-def histc(launch: Launch) -> Iterator[Step]:
+def histc_kernel(launch: Launch) -> Iterator[Step]:
     """The bins, then their range."""
     yield out()
     if launch["self"].numel() and launch["min"] == launch["max"]:
         yield from _extremes(launch)
 
 
-KERNELS = (
-    Kernel(
-        ops=("bincount",),
-        rule=bincount,
+def bincount(executor: Executor, call: Call) -> Any:
+    """One count for each value that occurs."""
+    tensor, weights = call.args[0], call.argument("weights")
+    bins = int(call.argument("minlength", 0) or 0)
+    twin = executor.values.twin(tensor)
+    if twin is not None and twin.numel():
+        bins = max(bins, int(twin.max()) + 1)
+    elif not bins:
+        call.gpu.note(BINS)
+        bins = 1
+    exact = weights is None
+    made = executor.deliver(call, one((bins,), torch.int64 if exact else _sum_type(weights)))
+    if exact:
+        _spread(executor, call, tensor, made)
+    return made
+
+
+def _sum_type(weights: torch.Tensor) -> torch.dtype:
+    return torch.float32 if weights.dtype is torch.float32 else torch.float64
+
+
+def histc(executor: Executor, call: Call) -> Any:
+    """The number of bins is known."""
+    made = executor.execute(call)
+    _spread(executor, call, call.args[0], made)
+    return made
+
+
+def _spread(executor: Executor, call: Call, tensor: torch.Tensor, counts: torch.Tensor) -> None:
+    """Where counts are unknown, the same in each bin: their sum is what programs rely on."""
+    if executor.values.twin(counts) is None:
+        call.gpu.note(COUNTS)
+        share, rest = divmod(tensor.numel(), counts.numel())
+        with _C._DisableTorchDispatch():
+            spread = torch.full(counts.size(), share, dtype=counts.dtype)
+            spread[:rest] += 1
+        executor.values.teach(counts, spread)
+
+
+OPERATORS = (
+    Operator(
+        ("bincount",),
+        run=bincount,
+        memory=bincount_kernel,
         source="aten/src/ATen/native/cuda/SummaryOps.cu: _bincount_cuda_template",
         shown_by="none of the H100's runs has one",
     ),
-    Kernel(
-        ops=("histc",),
-        rule=histc,
+    Operator(
+        ("histc",),
+        run=histc,
+        memory=histc_kernel,
         source="aten/src/ATen/native/cuda/SummaryOps.cu: _histc_cuda_template",
         shown_by="none of the H100's runs has one",
     ),

@@ -10,16 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.virtual.devices import is_virtual, true_device
 from nbmem.virtual.hardware.dying import whole
-from nbmem.virtual.operators import copies, dynamic, redirected
-from nbmem.virtual.operators import gradients as engine
-from nbmem.virtual.operators import storage as memory_ops
-from nbmem.virtual.operators.attention import encoder
-from nbmem.virtual.operators.recurrent import kernels as rnn
-from nbmem.virtual.operators.refusals import REFUSALS, said_by_cpu
-from nbmem.virtual.operators.shape_rules import SHAPES
-from nbmem.virtual.operators.table import plan_of
-from nbmem.virtual.patches.composites import CHOICES
-from nbmem.virtual.patches.tracing import passed_on, untraced_call
+from nbmem.virtual.operators import table
+from nbmem.virtual.operators.refusals import said_by_cpu
+from nbmem.virtual.operators.tracing import passed_on, untraced_call
 from nbmem.virtual.tensors.calls import Call, facts_of
 from nbmem.virtual.tensors.host.pinned import Pinned
 from nbmem.virtual.tensors.host.unwritten import Unwritten
@@ -37,47 +30,10 @@ from nbmem.virtual.tensors.storages import DataKernels, Storages, bare
 from nbmem.virtual.tensors.values import Values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.hardware.machine import Machine
     from nbmem.virtual.operators.operator import Plan
 
-    Special = Callable[["CardMode", Call], Any]
-
-
-class _Handlers(dict):  # type: ignore[type-arg]
-    """By operator; those of libraries that may be imported later are found by name."""
-
-    def __missing__(self, func: Any) -> Special | None:
-        handler = dynamic.FOREIGN.get(func._schema.name)
-        self[func] = handler
-        return handler
-
-
-SPECIAL = _Handlers(
-    {
-        **copies.SPECIAL,
-        **dynamic.SPECIAL,
-        **encoder.SPECIAL,
-        **memory_ops.SPECIAL,
-        **redirected.SPECIAL,
-        **rnn.SPECIAL,
-        torch.ops.aten.add.Tensor: engine.add,
-        **dict.fromkeys(engine.OVERWRITES, engine.overwrite),
-    }
-)
-"""Operators that are not answered by a shape rule; a handler may return NotImplemented."""
-MIXES_DEVICES = frozenset(
-    {
-        torch.ops.aten.index.Tensor,
-        torch.ops.aten.index_put.default,
-        torch.ops.aten.index_put_.default,
-        torch.ops.aten._index_put_impl_.default,
-        torch.ops.aten._foreach_copy_.default,
-    }
-)
-"""Operators that take CPU tensors of any shape beside those on the card."""
 _TO_DEVICE = torch.ops.aten.to.device
 """Its device is no keyword; it comes in whole where autograd is out of the way (inference_mode)."""
 _CARD_DEVICES = frozenset({"cuda", "lazy"})
@@ -103,9 +59,9 @@ class CardMode(TorchDispatchMode):
         self.machine: Machine | None = machine
         self._cards = machine.by_device
         self.storages = Storages()
-        self.host = Unwritten(everything=defer)
+        self.host = Unwritten(table.host_of, everything=defer)
         self.pinned = Pinned()
-        self.values = Values(machine.gpus[0].note, self.storages, self.host)
+        self.values = Values(machine.gpus[0].note, self.storages, self.host, table.values_of)
         self._known: dict[tuple[Any, ...], tuple[Results, Plan | None]] = {}
 
     @classmethod
@@ -160,20 +116,22 @@ class CardMode(TorchDispatchMode):
 
     @whole  # else a block could be taken that no storage has yet
     def _on_card(self, call: Call) -> Any:
-        func, args, kwargs = call.func, call.args, call.kwargs
+        """Ask the operator's record, in this order; without an answer, shape and memory say it.
+
+        composite: CUDA makes other operators of it.
+        autograd: a formula would write in place.
+        run: it is no kernel with a shape and some memory.
+        """
         self.host.write_small(call)
-        if func in CHOICES:
+        operator = table.record_of(call.func)
+        if operator.composite is not None:
             with self:
-                return CHOICES[func](*args, **kwargs)
-        if func in engine.FILLS:
-            answer = engine.fill(self, call)
-            if answer is not NotImplemented:
-                return answer
-        special = SPECIAL[func]
-        if special is not None:
-            answer = special(self, call)
-            if answer is not NotImplemented:
-                return answer
+                return operator.composite(*call.args, **call.kwargs)
+        for answer_of in (operator.autograd, operator.run):
+            if answer_of is not None:
+                answer = answer_of(self, call)
+                if answer is not NotImplemented:
+                    return answer
         return self.execute(call)
 
     def _card_of(self, call: Call) -> VirtualGPU | None:
@@ -208,12 +166,12 @@ class CardMode(TorchDispatchMode):
             known = self._known.get(key)
             if known is not None:
                 return known
-        check_devices(call, with_cpu=call.func in MIXES_DEVICES)
-        if (refuse := REFUSALS.get(call.func)) is not None:
-            refuse(call)
-        rule = SHAPES.get(call.func)
+        operator = table.record_of(call.func)
+        check_devices(call, with_cpu=operator.mixes_devices)
+        if operator.refuse is not None:
+            operator.refuse(call)
         try:
-            results = infer(call) if rule is None else rule(call)
+            results = infer(call) if operator.shape is None else operator.shape(call)
         except NotImplementedError:
             if not facts_of(call.func).mutates or call.func._schema.returns:
                 raise
@@ -222,7 +180,7 @@ class CardMode(TorchDispatchMode):
             if (said := said_by_cpu(call)) is None:
                 raise
             raise said from None
-        answer = (results, plan_of(call, results))
+        answer = (results, table.plan_of(call, results))
         if key is not None:
             if len(self._known) >= _CACHE_LIMIT:
                 self._known.clear()
@@ -230,7 +188,14 @@ class CardMode(TorchDispatchMode):
         return answer
 
     def deliver(self, call: Call, results: Results, plan: Plan | None = None) -> Any:
-        """Take the memory in the kernel's order and build what the call returns."""
+        """Take the memory in the kernel's order and build what the call returns.
+
+        Args:
+            call: The call.
+            results: What it returns.
+            plan: The kernel's order; None: the operator's record says it.
+        """
+        plan = plan or table.plan_of(call, results)
         made = self.allocate(call.gpu, results.fresh, plan)
         self.values.follow(call, made)
         return _build(results.shape, made, call.tensors)

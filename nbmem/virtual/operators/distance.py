@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.operators.operator import BLAS, Kernel, drop, out, temporary
+from nbmem.virtual.operators.operator import BLAS, Operator, drop, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,10 +33,10 @@ def euclidean(launch: Launch) -> Iterator[Step]:
     yield BLAS
 
 
-KERNELS = (
-    Kernel(
-        ops=("_euclidean_dist",),
-        rule=euclidean,
+OPERATORS = (
+    Operator(
+        ("_euclidean_dist",),
+        memory=euclidean,
         source="aten/src/ATen/native/Distance.cpp: _euclidean_dist",
         shown_by="none of the H100's runs has one",
     ),

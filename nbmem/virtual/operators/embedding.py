@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.virtual.operators import cub
-from nbmem.virtual.operators.operator import Kernel, drop, out, temporary
+from nbmem.virtual.operators.operator import Operator, drop, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,28 +111,28 @@ def bags_backward(launch: Launch) -> Iterator[Step]:
 
 
 SOURCE = "aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu: embedding_backward_cuda_kernel"
-KERNELS = (
-    Kernel(
-        ops=("embedding",),
-        rule=lookup,
+OPERATORS = (
+    Operator(
+        ("embedding",),
+        memory=lookup,
         source="aten/src/ATen/native/Embedding.cpp: embedding, index_select of contiguous indices",
         shown_by="bert_base_b16s128_adamw, forward: token types",
     ),
-    Kernel(
-        ops=("embedding_dense_backward",),
-        rule=backward,
+    Operator(
+        ("embedding_dense_backward",),
+        memory=backward,
         source=SOURCE,
         shown_by="gptneox_b8s512_adamw, backward; with few rows t5_small_b8s256_adafactor",
     ),
-    Kernel(
-        ops=("_embedding_bag", "_embedding_bag_forward_only"),
-        rule=bags,
+    Operator(
+        ("_embedding_bag", "_embedding_bag_forward_only"),
+        memory=bags,
         source="aten/src/ATen/native/cuda/EmbeddingBag.cu: _embedding_bag_cuda",
         shown_by="none of the H100's runs has one",
     ),
-    Kernel(
-        ops=("_embedding_bag_backward", "_embedding_bag_dense_backward"),
-        rule=bags_backward,
+    Operator(
+        ("_embedding_bag_backward", "_embedding_bag_dense_backward"),
+        memory=bags_backward,
         source="aten/src/ATen/native/cuda/EmbeddingBag.cu: embedding_bag_backward_cuda_sum_avg",
         shown_by="none of the H100's runs has one",
     ),

@@ -2,17 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators import reduce
-from nbmem.virtual.operators.operator import Kernel, drop, out, temporary
+from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.operators.refusals import short
+from nbmem.virtual.tensors.shapes import Results, infer, like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.tensors.calls import Call
+
+aten = torch.ops.aten
+
+
+def ctc_loss(  # noqa: PLR0913 - the schema's
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,  # noqa: FBT001, FBT002
+) -> torch.Tensor:
+    """Lengths are read to the host, wherever they are."""
+    lengths = input_lengths.tolist(), target_lengths.tolist()
+    return aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+
+
+def _check_targets(call: Call) -> None:
+    target = call.argument("target")
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise RuntimeError(f"expected target dtype to be Long or Byte, but got {short(target)}")
+
+
+def shape(call: Call) -> Results:
+    """A reduced loss stays in the storage of the losses of all elements, shrunk to one number.
+
+    aten/src/ATen/native/Loss.cpp: TORCH_META_FUNC(mse_loss) (resize_), soft_margin_loss_out;
+    aten/src/ATen/native/cuda/Loss.cu: binary_cross_entropy_out_cuda
+    """
+    spec = infer(call).fresh[0]
+    source, target = call.args[:2]
+    whole = torch.broadcast_shapes(source.size(), target.size()).numel()
+    spec = replace(spec, nbytes=max(spec.nbytes, whole * spec.dtype.itemsize))
+    return Results(spec, (spec,))
 
 
 def reduced(launch: Launch) -> Iterator[Step]:
@@ -44,8 +83,8 @@ def _reduction(launch: Launch) -> Iterator[Step]:
     terms = torch.empty(
         torch.broadcast_shapes(launch["self"].size(), launch["target"].size()), device="meta"
     )
-    item = reduce.accumulator(launch.outs[0].dtype)
-    yield from reduce.shared(terms, range(terms.dim()), item, launch.card)
+    item = staging.accumulator(launch.outs[0].dtype)
+    yield from staging.shared(terms, range(terms.dim()), item, launch.card)
 
 
 def bce_with_logits(launch: Launch) -> Iterator[Step]:
@@ -63,31 +102,37 @@ def bce_with_logits(launch: Launch) -> Iterator[Step]:
         return
     yield temporary("losses", size)
     dims = tuple(range(tensor.dim()))
-    yield from reduce.steps(launch, tensor, dims, reduce.accumulator(tensor.dtype))
+    yield from staging.steps(launch, tensor, dims, staging.accumulator(tensor.dtype))
 
 
-KERNELS = (
-    Kernel(
-        ops=("binary_cross_entropy_with_logits",),
-        rule=bce_with_logits,
+OPERATORS = (
+    Operator(("ctc_loss.Tensor",), composite=ctc_loss),
+    Operator(("_ctc_loss_backward",), shape=like("log_probs")),
+    Operator(("nll_loss_forward", "nll_loss2d_forward"), refuse=_check_targets),
+    Operator(("multi_margin_loss_backward", "multilabel_margin_loss_backward"), shape=like("self")),
+    Operator(
+        ("binary_cross_entropy_with_logits",),
+        memory=bce_with_logits,
         source="aten/src/ATen/native/Loss.cpp: binary_cross_entropy_with_logits",
         shown_by="dlrm_like_b2048_adagrad, forward",
     ),
-    Kernel(
-        ops=("mse_loss", "smooth_l1_loss"),
-        rule=reduced,
+    Operator(
+        ("mse_loss", "smooth_l1_loss"),
+        shape=shape,
+        memory=reduced,
         source="aten/src/ATen/native/Loss.cpp: TORCH_IMPL_FUNC(mse_loss_out)",
         shown_by="none of the H100's runs; on the CPU, whose code it is, the storage shows it",
     ),
-    Kernel(
-        ops=("binary_cross_entropy", "soft_margin_loss"),
-        rule=in_place,
+    Operator(
+        ("binary_cross_entropy", "soft_margin_loss"),
+        shape=shape,
+        memory=in_place,
         source="aten/src/ATen/native/cuda/Loss.cu: binary_cross_entropy_out_cuda; Loss.cpp",
         shown_by="none of the H100's runs has one",
     ),
-    Kernel(
-        ops=("huber_loss",),
-        rule=huber,
+    Operator(
+        ("huber_loss",),
+        memory=huber,
         source="aten/src/ATen/native/Loss.cpp: huber_loss",
         shown_by="none of the H100's runs has one",
     ),

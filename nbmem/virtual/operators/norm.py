@@ -1,4 +1,4 @@
-"""Normalisation and softmax: kernels that want contiguous inputs copy others first."""
+"""Normalisation: which kernel CUDA takes; those that want contiguous inputs copy others first."""
 
 from __future__ import annotations
 
@@ -7,52 +7,160 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from nbmem.virtual.operators import reduce
-from nbmem.virtual.operators.operator import DNN, Kernel, drop, out, temporary
+from nbmem.virtual.operators.operator import (
+    DNN,
+    Operator,
+    contiguous,
+    drop,
+    out,
+    outs,
+    temporary,
+)
+from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.operators.refusals import short
+from nbmem.virtual.tensors.calls import facts_of, operator_of
+from nbmem.virtual.tensors.shapes import like, several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.shapes import Results
+
+aten = torch.ops.aten
 
 
-def contiguous(*tensors: Any) -> Iterator[Step]:
-    """Copies of the arguments that are not contiguous; they live until the kernel is launched."""
-    for number, tensor in enumerate(tensors):
-        if tensor is not None and not tensor.is_contiguous():
-            yield temporary(f"contiguous {number}", tensor.numel() * tensor.element_size())
+def batch_norm(  # noqa: PLR0913 - the schema's
+    tensor: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,  # noqa: FBT001
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,  # noqa: FBT001
+) -> torch.Tensor:
+    """cuDNN's kernel where its conditions hold, else the native one.
+
+    https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Normalization.cpp
+    (_select_batch_norm_backend)
+    """
+    rows = tensor.size(0) if tensor.dim() else 0
+    both = running_mean is not None and running_var is not None
+    neither = running_mean is None and running_var is None
+    cudnn = (
+        cudnn_enabled
+        and tensor.numel() > 0
+        and weight is not None
+        and bias is not None
+        and (both or (neither and training))
+        and torch.bfloat16 not in (tensor.dtype, weight.dtype)
+        and (tensor.dtype is not torch.float16 or weight.dtype is torch.float32)
+        and tensor.dim() > 2
+        and rows <= (880801 if training else 65535)
+        and tensor.numel() < 2**31 - 1
+    )
+    if cudnn and torch.backends.cudnn.enabled:
+        source = tensor.contiguous(memory_format=_suggested(tensor))
+        return aten.cudnn_batch_norm.default(
+            source, weight, bias, running_mean, running_var, training, momentum, eps
+        )[0]
+    return aten.native_batch_norm.default(
+        tensor, weight, bias, running_mean, running_var, training, momentum, eps
+    )[0]
 
 
-def _outs(launch: Launch) -> Iterator[Step]:
-    for number in range(len(launch.outs)):
-        yield out(number)
+def _suggested(tensor: torch.Tensor) -> torch.memory_format:
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return torch.channels_last
+    if tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d):
+        return torch.channels_last_3d
+    return torch.contiguous_format
+
+
+class _RMSNorm(torch.autograd.Function):
+    """CUDA's kernel and its gradient; a build without CUDA has but the composite one."""
+
+    @staticmethod
+    def forward(
+        tensor: torch.Tensor, shape: list[int], weight: torch.Tensor | None, eps: float | None
+    ) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return aten._fused_rms_norm.default(tensor, shape, weight, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        tensor, ctx.shape, weight, _ = inputs
+        ctx.save_for_backward(tensor, weight, output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        tensor, weight, factors = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
+        found = aten._fused_rms_norm_backward.default(
+            gradients[0], tensor, ctx.shape, factors, weight, wanted
+        )
+        return found[0], None, found[1], None
+
+
+def rms_norm(
+    tensor: torch.Tensor,
+    shape: list[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> torch.Tensor:
+    """One kernel where its conditions hold, else the operators it consists of.
+
+    https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/layer_norm.cpp
+    (rms_norm_symint)
+    """
+    fused = (
+        _suggested(tensor) is torch.contiguous_format
+        and not tensor.is_complex()
+        and (weight is None or weight.dtype is tensor.dtype)
+        and not torch._C._are_functorch_transforms_active()  # They cannot derive _RMSNorm.
+    )
+    if fused:
+        return _RMSNorm.apply(tensor, list(shape), weight, eps)[0]
+    return aten.rms_norm.default.decompose(tensor, shape, weight, eps)
+
+
+def _is_composite_here() -> bool:
+    """Whether this release has a kernel on CUDA and its shapes, but not this build.
+
+    Known limit: torch 2.9 has the kernel, but no shape rule for it.
+    """
+    kernel = operator_of("_fused_rms_norm")
+    if kernel is None or facts_of(kernel).composite:
+        return False
+    return not kernel.has_kernel_for_dispatch_key(torch._C.DispatchKey.CUDA)
+
+
+def _check_weight(call: Call) -> None:
+    source, weight = call.args[0], call.argument("weight")
+    if weight is not None and weight.dtype is not source.dtype:
+        raise RuntimeError(f"expected scalar type {short(source)} but found {short(weight)}")
+
+
+def _statistics(count: int) -> Callable[[Call], Results]:
+    """Numbers per channel, in float32 for half types."""
+
+    def rule(call: Call) -> Results:
+        tensor = call.argument("input")
+        half = tensor.dtype in (torch.float16, torch.bfloat16)
+        dtype = torch.float32 if half else tensor.dtype
+        return several(*[((tensor.size(1),), dtype)] * count)
+
+    return rule
 
 
 def on_input(launch: Launch) -> Iterator[Step]:
     """The input is made contiguous."""
     yield from contiguous(launch.call.args[0])
-    yield from _outs(launch)
-
-
-def softmax(launch: Launch) -> Iterator[Step]:
-    """The result, then a contiguous copy of the input where it is not."""
-    yield from _outs(launch)
-    yield from contiguous(launch.call.args[0])
-
-
-def softmax_backward(launch: Launch) -> Iterator[Step]:
-    """The result, then gradient times output, which the kernel reads in the gradient's place."""
-    gradient, output = launch.call.args[:2]
-    product = gradient * output
-    yield from _outs(launch)
-    yield temporary("gradient * output", product.numel() * product.element_size())
-    yield from contiguous(product, output)
-
-
-def log_softmax_backward(launch: Launch) -> Iterator[Step]:
-    """The result, then contiguous copies of the gradient and of the output."""
-    yield from _outs(launch)
-    yield from contiguous(launch.call.args[0], launch.call.args[1])
+    yield from outs(launch)
 
 
 MANY_ROWS = 64 << 10
@@ -73,7 +181,7 @@ def rows_backward(launch: Launch) -> Iterator[Step]:
     mask = launch["output_mask"]
     sums = range(int(mask[0]), len(launch.outs))
     if rows <= MANY_ROWS or columns // TILE_COLUMNS >= launch.card.processors // 2 or not sums:
-        yield from _outs(launch)
+        yield from outs(launch)
         return
     if mask[0]:
         yield out(0)
@@ -84,11 +192,11 @@ def rows_backward(launch: Launch) -> Iterator[Step]:
         yield temporary(f"tiles {number}", tiles * launch.outs[number].nbytes)
     for number in sums:
         partial = torch.empty(tiles, columns, dtype=launch.outs[number].dtype, device="meta")
-        item = reduce.accumulator(partial.dtype)
-        staging, semaphores = reduce.staging(reduce.geometry(partial, [0]), item, launch.card)
+        item = staging.accumulator(partial.dtype)
+        size, semaphores = staging.staging(staging.geometry(partial, [0]), item, launch.card)
         yield out(number)
-        if staging:
-            yield from (temporary("staging", staging), temporary("semaphores", semaphores))
+        if size:
+            yield from (temporary("staging", size), temporary("semaphores", semaphores))
             yield from (drop("semaphores"), drop("staging"))
         yield drop(f"first {number}")
 
@@ -103,7 +211,7 @@ def group_norm(launch: Launch) -> Iterator[Step]:
 def group_norm_backward(launch: Launch) -> Iterator[Step]:
     """Two sums for each channel of each sample; of each group what the input's gradient needs."""
     yield from contiguous(launch.call.args[0], launch.call.args[1])
-    yield from _outs(launch)
+    yield from outs(launch)
     flat = launch["HxW"] == 1
     if not flat:
         yield from _for_each(launch, "channel", "sum of products", "sum")
@@ -121,7 +229,7 @@ def _for_each(launch: Launch, what: str, *names: str) -> Iterator[Step]:
 
 def native_batch_norm(launch: Launch) -> Iterator[Step]:
     """torch's own kernel; with channels last the statistics of many rows are staged."""
-    yield from _outs(launch)
+    yield from outs(launch)
     if launch["training"]:
         yield from _staged(launch["input"], 4)
 
@@ -130,7 +238,7 @@ def native_batch_norm_backward(launch: Launch) -> Iterator[Step]:
     """One kernel for all where channels come first, else sums, then the input's gradient."""
     source, weight, mask = launch["input"], launch["weight"], launch["output_mask"]
     if not _channels_last(source):
-        yield from _outs(launch)
+        yield from outs(launch)
         return
     size = source.size(1) * _wide(source)
     saved = launch["save_invstd"]
@@ -185,86 +293,86 @@ def _power_below(number: int) -> int:
     return 1 << (max(1, number).bit_length() - 1)
 
 
-def batch_norm(launch: Launch) -> Iterator[Step]:
+def cudnn_batch_norm(launch: Launch) -> Iterator[Step]:
     """cuDNN's kernel; without an activation in it, it keeps no reserve."""
-    yield from _outs(launch)
+    yield from outs(launch)
     yield DNN
 
 
-def batch_norm_backward(launch: Launch) -> Iterator[Step]:
+def cudnn_batch_norm_backward(launch: Launch) -> Iterator[Step]:
     """The gradient is brought into the input's format."""
     gradient, wanted = launch["grad_output"], suggest_memory_format(launch["input"])
     if not gradient.is_contiguous(memory_format=wanted):
         yield temporary("gradient", gradient.numel() * gradient.element_size())
-    yield from batch_norm(launch)
+    yield from cudnn_batch_norm(launch)
 
 
-KERNELS = (
-    Kernel(
-        ops=("native_layer_norm", "_fused_rms_norm"),
-        rule=on_input,
+OPERATORS = (
+    Operator(("batch_norm",), composite=batch_norm),
+    Operator(("rms_norm",), composite=rms_norm if _is_composite_here() else None),
+    Operator(
+        ("native_layer_norm",),
+        refuse=_check_weight,
+        memory=on_input,
         source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: layer_norm_cuda",
         shown_by="vit_b_16_b32_adamw, forward",
     ),
-    Kernel(
-        ops=("_softmax", "_log_softmax"),
-        rule=softmax,
-        source="aten/src/ATen/native/cuda/SoftMax.cu: host_softmax",
+    Operator(
+        ("_fused_rms_norm",),
+        memory=on_input,
+        source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: layer_norm_cuda",
         shown_by="vit_b_16_b32_adamw, forward",
     ),
-    Kernel(
-        ops=("_softmax_backward_data",),
-        rule=softmax_backward,
-        source="aten/src/ATen/native/cuda/SoftMax.cu: TORCH_IMPL_FUNC(softmax_backward_cuda_out)",
-        shown_by="none of the H100's runs; torch 2.13's CUDA build, run without a card",
-    ),
-    Kernel(
-        ops=("_log_softmax_backward_data",),
-        rule=log_softmax_backward,
-        source="aten/src/ATen/native/cuda/SoftMax.cu: host_softmax_backward",
-        shown_by="vit_b_16_b32_adamw, backward",
-    ),
-    Kernel(
-        ops=("native_layer_norm_backward", "_fused_rms_norm_backward"),
-        rule=rows_backward,
+    Operator(
+        ("native_layer_norm_backward", "_fused_rms_norm_backward"),
+        memory=rows_backward,
         source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: LaunchGammaBetaBackwardCUDAKernel",
         shown_by="swin_t_b32_adamw and convnext_tiny_b32_adamw, backward",
     ),
-    Kernel(
-        ops=("native_group_norm",),
-        rule=group_norm,
+    Operator(
+        ("native_group_norm",),
+        memory=group_norm,
         source="aten/src/ATen/native/cuda/group_norm_kernel.cu: GroupNormKernelImplInternal",
         shown_by="none of the H100's runs has one",
     ),
-    Kernel(
-        ops=("native_group_norm_backward",),
-        rule=group_norm_backward,
+    Operator(
+        ("native_group_norm_backward",),
+        memory=group_norm_backward,
         source="aten/src/ATen/native/cuda/group_norm_kernel.cu: "
         "GroupNormBackwardKernelImplInternal",
         shown_by="none of the H100's runs has one",
     ),
-    Kernel(
-        ops=("native_batch_norm",),
-        rule=native_batch_norm,
+    Operator(
+        ("native_batch_norm",),
+        memory=native_batch_norm,
         source="aten/src/ATen/native/cuda/Normalization.cu: batch_norm_cuda",
         shown_by="resnet50_b64_sgdm_ampbf16",
     ),
-    Kernel(
-        ops=("native_batch_norm_backward",),
-        rule=native_batch_norm_backward,
+    Operator(
+        ("native_batch_norm_backward",),
+        memory=native_batch_norm_backward,
         source="aten/src/ATen/native/cuda/Normalization.cu: batch_norm_backward_cuda",
         shown_by="resnet50_b64_sgdm_ampbf16",
     ),
-    Kernel(
-        ops=("cudnn_batch_norm",),
-        rule=batch_norm,
+    Operator(
+        ("cudnn_batch_norm",),
+        memory=cudnn_batch_norm,
         source="aten/src/ATen/native/cudnn/BatchNorm.cpp",
         shown_by="resnet50_b32_sgdm",
     ),
-    Kernel(
-        ops=("cudnn_batch_norm_backward",),
-        rule=batch_norm_backward,
+    Operator(
+        ("cudnn_batch_norm_backward",),
+        memory=cudnn_batch_norm_backward,
         source="aten/src/ATen/native/cudnn/BatchNorm.cpp",
         shown_by="resnet50_b32_sgdm",
+    ),
+    Operator(("batch_norm_elemt", "batch_norm_backward_elemt"), shape=like("input")),
+    Operator(("batch_norm_backward_reduce",), shape=_statistics(4)),
+    Operator(
+        (
+            *("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts"),
+            *("batch_norm_stats", "batch_norm_update_stats"),
+        ),
+        shape=_statistics(2),
     ),
 )

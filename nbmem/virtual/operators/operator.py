@@ -1,17 +1,34 @@
-"""In which order a kernel takes its results and its temporaries from the allocator."""
+"""What is known of one operator: a record with a part for each question that a card asks.
+
+In which order the parts are asked: dispatch.py.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nbmem.virtual.tensors.host.unwritten import HostRule
+from nbmem.virtual.tensors.values import ValueRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import torch
+
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.cudnn.client import Client
+    from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.tensors.calls import Call
-    from nbmem.virtual.tensors.shapes import TensorSpec
+    from nbmem.virtual.tensors.host.pinned import Pinned
+    from nbmem.virtual.tensors.host.unwritten import Unwritten
+    from nbmem.virtual.tensors.shapes import Results, TensorSpec
+    from nbmem.virtual.tensors.storages import Storages
+    from nbmem.virtual.tensors.values import Values
+
+    MemoryRule = Callable[["Launch"], Iterator["Step"]]
+    ShapeRule = Callable[[Call], Results]
+    Handler = Callable[["Executor", Call], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +103,88 @@ class Launch:
         return self.call.argument(name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
-    """One line of the table.
+def outs(launch: Launch) -> Iterator[Step]:
+    """All results, in order."""
+    for number in range(len(launch.outs)):
+        yield out(number)
+
+
+def contiguous(*tensors: Any) -> Iterator[Step]:
+    """Copies of the arguments that are not contiguous; they live until the kernel is launched."""
+    for number, tensor in enumerate(tensors):
+        if tensor is not None and not tensor.is_contiguous():
+            yield temporary(f"contiguous {number}", tensor.numel() * tensor.element_size())
+
+
+class Executor(Protocol):
+    """What a handler may do on the card; operators called while it is entered run there.
 
     Attributes:
-        ops: Operators, as "name.overload" of aten.
-        rule: The steps of a launch.
-        source: Where torch allocates so.
+        storages: The blocks behind virtual storages.
+        values: What is known of the values.
+        host: The large tensors on the CPU that nobody has read.
+        pinned: Those that were asked for as pinned.
+    """
+
+    storages: Storages
+    values: Values
+    host: Unwritten
+    pinned: Pinned
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *exc: object) -> Any: ...
+
+    def execute(self, call: Call) -> Any:
+        """Answer a call by its shape rule and take the memory that its kernel takes."""
+
+    def deliver(self, call: Call, results: Results, plan: Plan | None = None) -> Any:
+        """Take the memory in the kernel's order and build what the call returns."""
+
+    def allocate(
+        self, gpu: VirtualGPU, fresh: tuple[TensorSpec, ...], plan: Plan | None = None
+    ) -> list[torch.Tensor]:
+        """Make fresh tensors on a card."""
+
+
+FOLLOWED = ValueRule()
+"""Of an operator that is run on known values, and makes others unknown."""
+CARRIED_OUT = HostRule()
+"""Of one that reads its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """All that is known of an operator, or of several alike; each part is optional.
+
+    Attributes:
+        names: As "name.overload" of aten, without the overload for "default"; "name.*" is every
+            overload without a record of its own; "library::name" is another library's.
+        composite: The operators that CUDA makes of it, where torch's C++ chooses by the device.
+        autograd: What a formula of autograd does differently while a dispatch mode is active
+            (gradients.py); may return NotImplemented.
+        run: Answers the call itself, without a shape rule; may return NotImplemented.
+        refuse: Raises where the kernel would, in torch's words, and the shape rule would not.
+        mixes_devices: Whether it takes CPU tensors of any shape beside those on the card.
+        shape: Its results, where torch's own rule does not give them as CUDA does, or there is
+            none.
+        memory: The steps of a launch: results, temporaries, library calls, in the kernel's order;
+            None: its results, in order, and nothing else.
+        values: What it does to known values.
+        host: What it does to large tensors on the CPU that are left unwritten.
+        source: Where torch does so: a file and a function.
         shown_by: A recorded run that shows it.
     """
 
-    ops: tuple[str, ...]
-    rule: Callable[[Launch], Iterator[Step]]
-    source: str
-    shown_by: str
+    names: tuple[str, ...]
+    composite: Callable[..., Any] | None = None
+    autograd: Handler | None = None
+    run: Handler | None = None
+    refuse: Callable[[Call], None] | None = None
+    mixes_devices: bool = False
+    shape: ShapeRule | None = None
+    memory: MemoryRule | None = None
+    values: ValueRule = FOLLOWED
+    host: HostRule = CARRIED_OUT
+    source: str = ""
+    shown_by: str = ""

@@ -6,12 +6,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.operator import Kernel, out, temporary
+from nbmem.virtual.operators import gradients
+from nbmem.virtual.operators.operator import Operator, out, temporary
+from nbmem.virtual.tensors.bounds import kept, narrowed, united
+from nbmem.virtual.tensors.host.unwritten import HostRule
+from nbmem.virtual.tensors.shapes import like
+from nbmem.virtual.tensors.values import ValueRule, always, compared, flipped, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.operators.operator import Launch, Step
+
+aten = torch.ops.aten
 
 
 def dropout(launch: Launch) -> Iterator[Step]:
@@ -34,17 +41,68 @@ def norms(launch: Launch) -> Iterator[Step]:
         yield out(number)
 
 
-KERNELS = (
-    Kernel(
-        ops=("native_dropout",),
-        rule=dropout,
+_CROSS_ENTROPY = ("BinaryCrossEntropyWithLogitsBackward0",)
+_EVENLY = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
+OPERATORS = (
+    Operator(
+        ("native_dropout",),
+        memory=dropout,
         source="aten/src/ATen/native/cuda/Dropout.cu: dropout_cuda",
         shown_by="gpt2_b4s512_adamw, forward",
     ),
-    Kernel(
-        ops=("_foreach_norm.Scalar",),
-        rule=norms,
+    Operator(
+        ("_foreach_norm.Scalar",),
+        memory=norms,
         source="aten/src/ATen/native/cuda/ForeachReduceOp.cu: foreach_tensor_norm_cuda",
         shown_by="none of the H100's runs clips its gradients",
     ),
+    Operator(("add.Tensor",), autograd=gradients.add, values=ValueRule(most=united)),
+    Operator(
+        ("sub.Tensor",),
+        autograd=gradients.overwrites(aten.sub_.Tensor, _CROSS_ENTROPY),
+    ),
+    Operator(
+        ("mul.Tensor",),
+        autograd=gradients.overwrites(aten.mul_.Tensor, _CROSS_ENTROPY),
+        values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
+    ),
+    Operator(
+        ("logical_and",),
+        autograd=gradients.overwrites(aten.logical_and_.default, _EVENLY),
+        values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
+    ),
+    Operator(
+        ("bitwise_and.Tensor",),
+        values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
+    ),
+    Operator(
+        ("logical_or", "bitwise_or.Tensor"),
+        values=ValueRule(health=passed_on, absorbs=True, most=united),
+    ),
+    Operator(("logical_or_", "bitwise_or_.Tensor", "cat"), values=ValueRule(most=united)),
+    Operator(("logical_not", "bitwise_not"), values=ValueRule(health=flipped)),
+    Operator(("abs", "view"), values=ValueRule(health=passed_on)),
+    Operator(("isnan", "isinf"), values=ValueRule(health=always(False))),
+    Operator(("isclose",), values=ValueRule(health=always(True))),
+    Operator(("ne.Scalar", "gt.Scalar"), values=ValueRule(health=compared, most=kept)),
+    Operator(
+        (
+            *("eq.Scalar", "ge.Scalar", "lt.Scalar", "le.Scalar", "eq.Tensor", "ne.Tensor"),
+            *("gt.Tensor", "ge.Tensor", "lt.Tensor", "le.Tensor"),
+        ),
+        values=ValueRule(health=compared),
+    ),
+    Operator(
+        ("fill_.Scalar", "zero_"),
+        values=ValueRule(overwrites=True),
+        host=HostRule(overwrites=True),
+    ),
+    Operator(("fill_.*", "zero_.*"), host=HostRule(overwrites=True)),
+    Operator(
+        ("_amp_foreach_non_finite_check_and_unscale_",),
+        # A healthy run finds no infinity: the flag stays while the gradients are unknown.
+        values=ValueRule(harmless=True),
+    ),
+    Operator(("glu_backward_jvp",), shape=like("grad_x")),
+    Operator(("glu_jvp",), shape=like("glu")),
 )

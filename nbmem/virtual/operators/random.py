@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.operators import cub, reduce
-from nbmem.virtual.operators.operator import Kernel, drop, out, temporary
+from nbmem.virtual.operators import cub
+from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.tensors.host.unwritten import HostRule
+from nbmem.virtual.tensors.shapes import like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +53,7 @@ def _is_valid(launch: Launch) -> Iterator[Step]:
     for end in ("min", "max"):
         names += [end, f"{end} in range"]
         yield temporary(end, item)
-        yield from reduce.shared(tensor, range(tensor.dim()), item, launch.card)
+        yield from staging.shared(tensor, range(tensor.dim()), item, launch.card)
         yield temporary(names[-1], 1)
     yield temporary("both", 1)
     for name in ("both", *reversed(names)):
@@ -62,7 +65,7 @@ def _is_any_zero(launch: Launch) -> Iterator[Step]:
     tensor = launch["self"]
     rows = tensor.numel() // max(1, tensor.size(-1))
     yield temporary("sums", rows * tensor.element_size())
-    yield from reduce.shared(tensor, [-1], reduce.accumulator(tensor.dtype), launch.card)
+    yield from staging.shared(tensor, [-1], staging.accumulator(tensor.dtype), launch.card)
     yield temporary("are zero", rows)
     if tensor.dim() > 1:
         yield temporary("zeros", 8)
@@ -71,17 +74,21 @@ def _is_any_zero(launch: Launch) -> Iterator[Step]:
     yield drop("sums")
 
 
-KERNELS = (
-    Kernel(
-        ops=("randperm", "randperm.generator"),
-        rule=permutation,
+OPERATORS = (
+    Operator(
+        ("randperm", "randperm.generator"),
+        memory=permutation,
         source="aten/src/ATen/native/cuda/Randperm.cu: randperm_out_cuda",
         shown_by="none of the H100's runs has one",
     ),
-    Kernel(
-        ops=("multinomial",),
-        rule=draws,
+    Operator(
+        ("multinomial",),
+        memory=draws,
         source="aten/src/ATen/native/Distributions.cpp: multinomial_out",
         shown_by="none of the H100's runs has one",
     ),
+    Operator(("_dirichlet_grad",), shape=like("x")),
+    Operator(("_sample_dirichlet", "_standard_gamma_grad"), shape=like("self")),
+    Operator(("binomial",), shape=like("count")),
+    Operator(("normal_.*", "uniform_.*"), host=HostRule(overwrites=True)),
 )

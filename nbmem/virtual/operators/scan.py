@@ -5,17 +5,21 @@ https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/ScanUt
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators import cub, reduce
-from nbmem.virtual.operators.operator import Kernel, drop, out, temporary
+from nbmem.virtual.notes import REPEAT
+from nbmem.virtual.operators import cub
+from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.tensors.shapes import like, one
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.operators.operator import Executor, Launch, Step
+    from nbmem.virtual.tensors.calls import Call
 
 LONG = 8
 """Bytes of a count."""
@@ -51,23 +55,37 @@ def repeated(launch: Launch) -> Iterator[Step]:
     if launch["output_size"] is None:
         yield temporary("at least 0", count)
         yield temporary("all", 1)
-        yield from reduce.shared(torch.empty(count, device="meta"), [0], 1, launch.card)
+        yield from staging.shared(torch.empty(count, device="meta"), [0], 1, launch.card)
         yield drop("all")
         yield drop("at least 0")
     yield out()
 
 
-KERNELS = (
-    Kernel(
-        ops=("cumsum", "cumprod"),
-        rule=cumulative,
+def repeat_interleave(executor: Executor, call: Call) -> Any:
+    """Indices repeated as often as a tensor says."""
+    repeats = call.args[0]
+    size = call.argument("output_size")
+    if size is None:
+        twin = executor.values.twin(repeats)
+        if twin is None:
+            call.gpu.note(REPEAT)
+        size = int(twin.sum()) if twin is not None else repeats.numel()
+    return executor.deliver(call, one((int(size),), repeats.dtype))
+
+
+OPERATORS = (
+    Operator(
+        ("cumsum", "cumprod"),
+        memory=cumulative,
         source="aten/src/ATen/native/cuda/ScanUtils.cuh: scan_dim",
         shown_by="none of the H100's runs scans one row",
     ),
-    Kernel(
-        ops=("repeat_interleave.Tensor",),
-        rule=repeated,
+    Operator(
+        ("repeat_interleave.Tensor",),
+        run=repeat_interleave,
+        memory=repeated,
         source="aten/src/ATen/native/Repeat.cpp: repeat_interleave_common",
         shown_by="none of the H100's runs has one",
     ),
+    Operator(("_logcumsumexp",), shape=like("self")),
 )

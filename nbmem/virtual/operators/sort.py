@@ -6,18 +6,26 @@ TensorTopK.cu, Sorting.cpp and UniqueCub.cu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import _C
 
-from nbmem.virtual.operators import cub, reduce
-from nbmem.virtual.operators.operator import Kernel, drop, out, temporary
+from nbmem.virtual.notes import UNIQUE
+from nbmem.virtual.operators import cub
+from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.tensors.shapes import Results, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.cards import Card
-    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.operators.operator import Executor, Launch, Step
+    from nbmem.virtual.tensors.calls import Call
+
+aten = torch.ops.aten
 
 LONG = 8
 """Bytes of an index."""
@@ -158,13 +166,13 @@ def median(launch: Launch) -> Iterator[Step]:
     else:
         yield temporary("are nan", tensor.numel())
         yield temporary("how many", LONG)
-        yield from reduce.shared(tensor.reshape(-1), [0], LONG, launch.card)
+        yield from staging.shared(tensor.reshape(-1), [0], LONG, launch.card)
         yield drop("how many")
         yield drop("are nan")
     yield out()
 
 
-def unique(launch: Launch) -> Iterator[Step]:
+def unique_kernel(launch: Launch) -> Iterator[Step]:
     """A sort, with indices where the program wants the inverse; then what differs is kept."""
     tensor = launch["self"]
     count, item = tensor.numel(), tensor.element_size()
@@ -206,29 +214,60 @@ def _unique_bools(launch: Launch) -> Iterator[Step]:
     yield out(1)
 
 
-KERNELS = (
-    Kernel(
-        ops=("sort", "sort.stable"),
-        rule=sort,
+def unique(executor: Executor, call: Call) -> Any:
+    """Different values of `_unique2` and its kin: at most as many as there are elements or rows."""
+    tensor, dim = call.args[0], call.argument("dim")
+    twin = executor.values.twin(tensor)
+    if twin is not None:
+        with _C._DisableTorchDispatch():
+            args, kwargs = call.map(lambda _: twin)
+            found = int(call.func(*args, **kwargs)[0].size(dim or 0))
+    else:
+        call.gpu.note(UNIQUE)
+        found = tensor.numel() if dim is None else tensor.size(dim)
+    size = [found]
+    if dim is not None:
+        size = list(tensor.size())
+        size[dim] = found
+    whole = tuple(tensor.size()) if dim is None else (tensor.size(dim),)
+    counts = found if call.argument("return_counts") else 0
+    specs = [
+        spec_of(tuple(size), tensor.dtype, 0),
+        spec_of(whole if call.argument("return_inverse") else (0,), torch.int64, 1),
+        spec_of((counts,), torch.int64, 2),
+    ]
+    if call.func is aten._unique2.default and tensor.dtype is not torch.bool:
+        # They are cut to size in storages that were made for the case that all differ.
+        specs[0] = replace(specs[0], nbytes=tensor.numel() * tensor.element_size())
+        specs[2] = replace(specs[2], nbytes=tensor.numel() * 8 if counts else 0)
+    return executor.deliver(call, Results(tuple(specs), tuple(specs)))
+
+
+OPERATORS = (
+    Operator(
+        ("sort", "sort.stable"),
+        memory=sort,
         source="aten/src/ATen/native/cuda/Sort.cpp: sort_cuda_kernel; SortStable.cu",
         shown_by="none of the H100's runs has one",
     ),
-    Kernel(
-        ops=("topk",),
-        rule=topk,
+    Operator(
+        ("topk",),
+        memory=topk,
         source="aten/src/ATen/native/cuda/TensorTopK.cu: mbtopk::launch, should_use_multiblock",
         shown_by="none of the H100's runs has one",
     ),
-    Kernel(
-        ops=("median", "nanmedian"),
-        rule=median,
+    Operator(
+        ("median", "nanmedian"),
+        memory=median,
         source="aten/src/ATen/native/cuda/Sorting.cpp: median_impl",
         shown_by="none of the H100's runs has one",
     ),
-    Kernel(
-        ops=("_unique2",),
-        rule=unique,
+    Operator(
+        ("_unique2",),
+        run=unique,
+        memory=unique_kernel,
         source="aten/src/ATen/native/cuda/UniqueCub.cu: unique_cuda_template, compute_unique",
         shown_by="none of the H100's runs has one",
     ),
+    Operator(("unique_consecutive", "unique_dim", "unique_dim_consecutive"), run=unique),
 )

@@ -1,74 +1,99 @@
-"""The table of kernel models: operator, what it takes, and where that is known from."""
+"""All records of all families, and the one lookup: an operator has one record or none."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbmem.virtual.operators import (
+    attention,
     blas,
+    convolution,
+    copies,
     counting,
+    detection,
     distance,
     embedding,
+    factories,
     index,
+    linalg,
     loss,
     norm,
     pointwise,
+    pooling,
+    quantized,
     random,
+    recurrent,
     reduce,
-    reduce_compound,
     scan,
+    softmax,
     sort,
+    storage,
 )
-from nbmem.virtual.operators.attention import kernels as attention
-from nbmem.virtual.operators.convolution import kernels as convolution
-from nbmem.virtual.operators.operator import Kernel, Launch, Plan
+from nbmem.virtual.operators.operator import Launch, Operator, Plan
 from nbmem.virtual.tensors.calls import Call
 from nbmem.virtual.tensors.shapes import as_meta
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.tensors.host.unwritten import HostRule
     from nbmem.virtual.tensors.shapes import Results
+    from nbmem.virtual.tensors.values import ValueRule
 
-KERNELS: tuple[Kernel, ...] = (
-    *blas.KERNELS,
-    *attention.KERNELS,
-    *reduce.KERNELS,
-    *reduce_compound.KERNELS,
-    *embedding.KERNELS,
-    *index.KERNELS,
-    *sort.KERNELS,
-    *random.KERNELS,
-    *scan.KERNELS,
-    *counting.KERNELS,
-    *distance.KERNELS,
-    *convolution.KERNELS,
-    *norm.KERNELS,
-    *pointwise.KERNELS,
-    *loss.KERNELS,
-)
+FAMILIES = (
+    attention, blas, convolution, copies, counting, detection, distance, embedding, factories,
+    index, linalg, loss, norm, pointwise, pooling, quantized, random, recurrent, reduce, scan,
+    softmax, sort, storage,
+)  # fmt: skip
+OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
+PLAIN = Operator(())
+"""An operator of which nothing needs to be known: torch's shape rule, and its results in order."""
+_BY_NAME = {name: operator for operator in OPERATORS for name in operator.names}
 
 
-@lru_cache(maxsize=1)
-def _by_operator() -> dict[Any, Kernel]:
-    found: dict[Any, Kernel] = {}
-    for kernel in KERNELS:
-        for name in kernel.ops:
-            packet, _, overload = name.partition(".")
-            if hasattr(torch.ops.aten, packet):
-                operator = getattr(torch.ops.aten, packet)
-                if hasattr(operator, overload or "default"):
-                    found[getattr(operator, overload or "default")] = kernel
-    return found
+class _Records(dict[Any, Operator]):
+    """By torch's operator; found by name once, so that no library is asked before it is loaded."""
+
+    def __missing__(self, func: Any) -> Operator:
+        name, overload = func._schema.name.removeprefix("aten::"), func._schema.overload_name
+        own = _BY_NAME.get(f"{name}.{overload}" if overload else name)
+        found = self[func] = own or _BY_NAME.get(f"{name}.*", PLAIN)
+        return found
+
+
+_records = _Records()
+record_of = _records.__getitem__
+"""The record of one of torch's operators; `PLAIN` where it has none."""
+
+
+def values_of(func: Any) -> ValueRule:
+    """What one of torch's operators does to known values."""
+    return _records[func].values
+
+
+def host_of(func: Any) -> HostRule:
+    """What it does to large tensors on the CPU that are left unwritten."""
+    return _records[func].host
 
 
 def plan_of(call: Call, results: Results) -> Plan | None:
     """The steps of a call; None where it takes its results in order and nothing else."""
-    kernel = _by_operator().get(call.func)
-    if kernel is None:
+    rule = record_of(call.func).memory
+    if rule is None:
         return None
     # Rules look at geometry only, so they get tensors that they can do anything with.
     args, kwargs = call.map(as_meta)
     launch = Launch(Call(call.func, args, kwargs), results.fresh, call.gpu.card, call.gpu.dnn)
-    return Plan(tuple(kernel.rule(launch)))
+    return Plan(tuple(rule(launch)))
+
+
+def composites() -> Iterator[tuple[Any, Any]]:
+    """Composite operators of this release of torch, and what they are on CUDA."""
+    for operator in OPERATORS:
+        for name in operator.names if operator.composite is not None else ():
+            packet, _, overload = name.partition(".")
+            found = getattr(torch.ops.aten, packet, None)
+            if found is not None and hasattr(found, overload or "default"):
+                yield getattr(found, overload or "default"), operator.composite

@@ -6,7 +6,6 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/autocast_mode.h
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,8 @@ from torch import _C
 
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operators.recurrent.layers import autocast_cells
+from nbmem.virtual.patches.kernels import implement
 from nbmem.virtual.patches.patcher import Patch
-from nbmem.virtual.patches.tracing import untraced
 from nbmem.virtual.tensors.calls import operator_of
 
 if TYPE_CHECKING:
@@ -213,19 +212,3 @@ def _guarded(operator: Any, policy: Callable[[Any, Any, Any], Any]) -> Callable[
             return policy(operator, args, kwargs)
 
     return kernel
-
-
-def implement(library: Any, operator: Any, kernel: Any, key: str) -> None:
-    """Register a kernel, over torch's own if there is one."""
-    kernel = untraced(kernel)
-    schema = operator._schema
-    name = schema.name.split("::")[1]
-    if schema.overload_name:
-        name = f"{name}.{schema.overload_name}"
-    with warnings.catch_warnings():
-        # On CUDA builds torch warns that its own kernel is overridden: that is the intention.
-        warnings.simplefilter("ignore", UserWarning)
-        try:
-            library.impl(name, kernel, key, allow_override=True)
-        except TypeError:  # Before torch 2.8 overriding needs no permission.
-            library.impl(name, kernel, key)

@@ -13,15 +13,15 @@ from nbmem.virtual import current
 from nbmem.virtual.hardware.machine import Machine
 from nbmem.virtual.hardware.nvml import functions_of, real_module, stand_in_module
 from nbmem.virtual.operators.dispatch import CardMode
-from nbmem.virtual.operators.gradients import engine_patches
 from nbmem.virtual.patches.accelerator import accelerator_patches
 from nbmem.virtual.patches.autocast import Autocast
 from nbmem.virtual.patches.compiler import compiler_patches
-from nbmem.virtual.patches.composites import Choices
+from nbmem.virtual.patches.composites import Composites
 from nbmem.virtual.patches.cudart import cuda_patches
 from nbmem.virtual.patches.data_parallel import data_parallel_patches
 from nbmem.virtual.patches.disguise import printing_patches, tensor_patches
 from nbmem.virtual.patches.distributed import ddp_patches
+from nbmem.virtual.patches.engine import engine_patches
 from nbmem.virtual.patches.factories import factory_patches
 from nbmem.virtual.patches.filling import filling_patches
 from nbmem.virtual.patches.flex import flex_patches
@@ -53,7 +53,7 @@ class Activation:
         self.mode = CardMode(machine, defer=defer)
         self.patches = Patches()
         self._autocast = Autocast()
-        self._choices = Choices()
+        self._composites = Composites()
         self._no_pynvml = False
 
     def begin(self) -> None:
@@ -61,7 +61,7 @@ class Activation:
         try:
             self.patches.apply(self._all_patches())
             self._autocast.register()
-            self._choices.register()
+            self._composites.register()
             self.mode.__enter__()
         except BaseException:
             self.end()
@@ -72,7 +72,7 @@ class Activation:
         """Put everything back."""
         current.set_machine(None)
         remove(self.mode)
-        self._choices.unregister()
+        self._composites.unregister()
         self._autocast.unregister()
         self.patches.undo()
         if self._no_pynvml:

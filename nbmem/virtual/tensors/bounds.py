@@ -21,18 +21,6 @@ if TYPE_CHECKING:
 
     _Follow = Callable[[Values, Call, list[torch.Tensor]], None]
 
-aten = torch.ops.aten
-_WRITES = frozenset({aten.index_put_.default, aten._index_put_impl_.default})
-_UNITES = frozenset(
-    {
-        aten.bitwise_or.Tensor, aten.logical_or.default, aten.bitwise_or_.Tensor,
-        aten.logical_or_.default, aten.add.Tensor, aten.cat.default,
-    }
-)  # fmt: skip
-_NARROWS = frozenset({aten.bitwise_and.Tensor, aten.logical_and.default, aten.mul.Tensor})
-_KEEPS = frozenset({aten._to_copy.default, aten.clone.default, aten.ne.Scalar, aten.gt.Scalar})
-_COUNTED = _WRITES | _UNITES | _NARROWS | _KEEPS
-
 
 def most_of(values: Values, tensor: torch.Tensor) -> int | None:
     """The most elements of a tensor that are not zero; None if nobody knows."""
@@ -45,23 +33,28 @@ def most_of(values: Values, tensor: torch.Tensor) -> int | None:
     return block.most if block is not None and whole else None
 
 
-def most_after(values: Values, call: Call) -> int | None:
-    """The same of what a call makes or writes to, from what is known before it is carried out."""
-    if call.func not in _COUNTED:
-        return None
-    if call.func in _WRITES:
-        return _after_writing(values, call)
-    if call.func in _KEEPS:
-        source, *limit = call.args
-        return most_of(values, source) if is_virtual(source) and limit in ([], [0]) else None
-    known = [most_of(values, tensor) for tensor in call.tensors if is_virtual(tensor)]
-    if call.func in _NARROWS:
-        return min((count for count in known if count is not None), default=None)
-    counts = [count for count in known if count is not None]
+def kept(values: Values, call: Call) -> int | None:
+    """A copy, or which elements are not zero: as many as before."""
+    source, *limit = call.args
+    return most_of(values, source) if is_virtual(source) and limit in ([], [0]) else None
+
+
+def narrowed(values: Values, call: Call) -> int | None:
+    """What both have: no more than the smaller one."""
+    return min((count for count in _known(values, call) if count is not None), default=None)
+
+
+def united(values: Values, call: Call) -> int | None:
+    """What one of them has: no more than all together."""
+    counts = [count for count in _known(values, call) if count is not None]
     return sum(counts) if len(counts) == len(call.tensors) else None
 
 
-def _after_writing(values: Values, call: Call) -> int | None:
+def _known(values: Values, call: Call) -> list[int | None]:
+    return [most_of(values, tensor) for tensor in call.tensors if is_virtual(tensor)]
+
+
+def written(values: Values, call: Call) -> int | None:
     """`mask[places] = 1`: as many more as there are places, each with all that lies below it."""
     target, places = call.args[:2]
     before = most_of(values, target) if is_virtual(target) else None
@@ -76,7 +69,8 @@ def counted(follow: _Follow) -> _Follow:
 
     @functools.wraps(follow)
     def followed(values: Values, call: Call, fresh: list[torch.Tensor]) -> None:
-        most = most_after(values, call)
+        rule = values.rule_of(call.func).most
+        most = None if rule is None else rule(values, call)  # by what is known before it runs
         follow(values, call, fresh)
         if most is not None:
             block = values.storages.of(fresh[0] if fresh else call.args[0])

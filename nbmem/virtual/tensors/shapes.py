@@ -12,6 +12,8 @@ from nbmem.core.errors import UsageError
 from nbmem.virtual.devices import CPU, LAZY, META, true_device
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from nbmem.virtual.tensors.calls import Call
 
 
@@ -174,6 +176,34 @@ def spec_of(
     )
     nbytes = meta.untyped_storage().nbytes()
     return TensorSpec(tuple(size), meta.stride(), 0, dtype, nbytes, number)
+
+
+def one(size: Sequence[int], dtype: torch.dtype, stride: tuple[int, ...] | None = None) -> Results:
+    """One fresh result; None for the strides: contiguous."""
+    spec = spec_of(tuple(size), dtype, 0, stride)
+    return Results(spec, (spec,))
+
+
+def several(*sizes: tuple[Sequence[int], torch.dtype]) -> Results:
+    """Fresh, contiguous results."""
+    specs = tuple(spec_of(tuple(size), dtype, at) for at, (size, dtype) in enumerate(sizes))
+    return Results(specs, specs)
+
+
+def like(name: str) -> Callable[[Call], Results]:
+    """A shape rule: one result with the shape and the type of an argument, contiguous."""
+
+    def rule(call: Call) -> Results:
+        tensor = call.argument(name)
+        return one(tensor.size(), tensor.dtype)
+
+    return rule
+
+
+def dense(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Strides of a copy that keeps the tensor's memory format."""
+    meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
+    return torch.empty_like(meta).stride()
 
 
 def check_devices(call: Call, *, with_cpu: bool = False) -> None:

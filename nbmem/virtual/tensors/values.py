@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,12 +19,14 @@ from nbmem.virtual.devices import CPU, is_virtual
 from nbmem.virtual.frames import line_outside
 from nbmem.virtual.notes import LOOP, VALUES
 from nbmem.virtual.tensors.bounds import counted
-from nbmem.virtual.tensors.calls import Call, facts_of
+from nbmem.virtual.tensors.calls import facts_of
+from nbmem.virtual.tensors.shapes import dense
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
+    from nbmem.virtual.tensors.calls import Call
     from nbmem.virtual.tensors.host.unwritten import Unwritten
     from nbmem.virtual.tensors.storages import Block, Storages
 
@@ -38,42 +41,66 @@ PATIENCE = 256
 FLOATS = 16
 """Floats are followed up to this many elements: scales and averages, not activations."""
 
-_HEALTHY: dict[Any, bool] = {
-    aten.isnan.default: False,
-    aten.isinf.default: False,
-    aten.isclose.default: True,
-    # Asked by torch.distributions, whether parameters and samples are what they may be.
-    aten._is_all_true.default: True,
-    aten._is_any_true.default: False,
-}
-_PASS_ON = frozenset(
-    {
-        aten.all.default, aten.all.dim, aten.any.default, aten.any.dim, aten.view.default,
-        aten.clone.default, aten.abs.default, aten._to_copy.default, aten.logical_or.default,
-        aten.logical_and.default, aten.mul.Tensor, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor,
-    }
-)  # fmt: skip
-_COUNTS = frozenset({aten.sum, aten.count_nonzero})
-_COMPARES = frozenset({aten.eq, aten.ne, aten.gt, aten.ge, aten.lt, aten.le})
-_FLIP = frozenset({aten.logical_not.default, aten.bitwise_not.default})
-_ABSORBS = {
-    aten.logical_or.default: True,
-    aten.bitwise_or.Tensor: True,
-    aten.logical_and.default: False,
-    aten.bitwise_and.Tensor: False,
-    aten.mul.Tensor: False,
-}
-_OVERWRITES = frozenset({aten.copy_.default, aten.zero_.default, aten.fill_.Scalar})
-_UNDEFINED = frozenset(
-    {aten.empty.memory_format, aten.empty_strided.default, aten.empty_like.default,
-     aten.new_empty.default, aten.new_empty_strided.default}
-)  # fmt: skip
-_BY_GEOMETRY = frozenset(
-    {aten.zeros_like.default, aten.ones_like.default, aten.full_like.default,
-     aten.new_zeros.default, aten.new_ones.default, aten.new_full.default}
-)  # fmt: skip
-# A healthy run finds no infinity, so the flag stays as it is while the gradients are unknown.
-_HARMLESS = frozenset({aten._amp_foreach_non_finite_check_and_unscale_.default})
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueRule:
+    """What an operator does to values, where running it on the known ones does not say all.
+
+    Attributes:
+        health: What a bool or a count made by it is in a healthy run, by the call and what its
+            arguments are there (None: unknown or not alike); None: unknown.
+        absorbs: The value that makes the result that value, whatever the other argument holds.
+        overwrites: It writes all of its first argument, whatever that held.
+        undefined: Its result holds nothing yet.
+        by_geometry: It reads no more of its arguments than their shape.
+        harmless: In a healthy run it changes nothing that is not known.
+        most: The most elements of its result that are not zero, where a program's steps say so.
+    """
+
+    health: Callable[[Call, bool | None], bool | None] | None = None
+    absorbs: bool | None = None
+    overwrites: bool = False
+    undefined: bool = False
+    by_geometry: bool = False
+    harmless: bool = False
+    most: Callable[[Values, Call], int | None] | None = None
+
+
+def always(answer: bool) -> Callable[[Call, bool | None], bool]:  # noqa: FBT001 - it is the answer
+    """The health of a question with one answer in a healthy run."""
+    return lambda _call, _flag: answer
+
+
+def passed_on(call: Call, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
+    """The arguments' health."""
+    del call
+    return flag
+
+
+def flipped(call: Call, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
+    """The opposite."""
+    del call
+    return None if flag is None else not flag
+
+
+def counted_up(call: Call, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
+    """Of none there are 0; a flag does not say how many."""
+    del call
+    return None if flag is None or flag else False
+
+
+def compared(call: Call, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
+    """A flag or a count against a number; nothing is infinite, and all equals itself."""
+    left, right = call.args[:2]
+    alike = {aten.eq: True, aten.ne: False}.get(call.func.overloadpacket)
+    if isinstance(right, torch.Tensor):
+        return alike if left is right else None
+    if alike is not None and right in (math.inf, -math.inf):
+        return not alike
+    if flag is None:
+        return None
+    with _C._DisableTorchDispatch():
+        return bool(call.func(torch.full((), int(flag), device=CPU), right))
 
 
 def worth_following(tensor: torch.Tensor) -> bool:
@@ -86,8 +113,15 @@ def worth_following(tensor: torch.Tensor) -> bool:
 class Values:
     """What is known of the values on the card."""
 
-    def __init__(self, note: Callable[[str], None], storages: Storages, host: Unwritten) -> None:
+    def __init__(
+        self,
+        note: Callable[[str], None],
+        storages: Storages,
+        host: Unwritten,
+        rule_of: Callable[[Any], ValueRule],
+    ) -> None:
         self._note = note
+        self.rule_of = rule_of
         self.storages = storages
         self._host = host
         self._asked: Counter[tuple[CodeType, int]] = Counter()
@@ -125,31 +159,36 @@ class Values:
     @counted
     def follow(self, call: Call, fresh: list[torch.Tensor]) -> None:
         """Compute on the twins what the call computes on the card, or forget what it changed."""
+        rule = self.rule_of(call.func)
         mutates = bool(facts_of(call.func).mutates)
-        if call.func in _UNDEFINED or not (mutates or fresh):
+        if rule.undefined or not (mutates or fresh):
             return
         if (mutates or any(worth_following(t) for t in fresh)) and self._follow_exactly(
-            call, fresh
+            call, rule, fresh
         ):
             return
-        if len(fresh) == 1 and self._absorbed(call, fresh[0]):
+        if (
+            len(fresh) == 1
+            and rule.absorbs is not None
+            and self._absorbed(call, rule.absorbs, fresh[0])
+        ):
             return
-        if mutates and call.func not in _HARMLESS:
+        if mutates and not rule.harmless:
             for tensor in call.mutated():
                 if is_virtual(tensor):
                     self.forget(tensor)
         if len(fresh) == 1 and fresh[0].dtype in (torch.bool, torch.int64):
-            self._follow_health(call, fresh[0])
+            self._follow_health(call, rule, fresh[0])
 
-    def _follow_exactly(self, call: Call, fresh: list[torch.Tensor]) -> bool:
+    def _follow_exactly(self, call: Call, rule: ValueRule, fresh: list[torch.Tensor]) -> bool:
         if facts_of(call.func).random:
             return False
-        if call.func in _OVERWRITES and self._overwrite(call):
+        if rule.overwrites and self._overwrite(call):
             return True
         twins: dict[int, torch.Tensor] = {}
         for tensor in call.tensors:
             if is_virtual(tensor):
-                twin = _shape(tensor) if call.func in _BY_GEOMETRY else self.twin(tensor)
+                twin = _shape(tensor) if rule.by_geometry else self.twin(tensor)
                 if twin is None:
                     return False
                 twins[id(tensor)] = twin
@@ -171,10 +210,9 @@ class Values:
                         self.teach(tensor, value)
         return True
 
-    def _absorbed(self, call: Call, result: torch.Tensor) -> bool:
+    def _absorbed(self, call: Call, absorbs: bool, result: torch.Tensor) -> bool:  # noqa: FBT001
         """`unknown | True` is True and `unknown & 0` is 0, for whole tensors."""
-        absorbs = _ABSORBS.get(call.func)
-        if absorbs is None or result.dtype.is_floating_point or result.dtype.is_complex:
+        if result.dtype.is_floating_point or result.dtype.is_complex:
             return False
         if absorbs and result.dtype is not torch.bool:
             return False
@@ -209,31 +247,16 @@ class Values:
         self.teach(target, value)
         return True
 
-    def _follow_health(self, call: Call, result: torch.Tensor) -> None:
+    def _follow_health(self, call: Call, rule: ValueRule, result: torch.Tensor) -> None:
         block = self.storages.of(result)
-        if block is None:
-            return
-        block.healthy = self._health(call)
+        if block is not None:
+            block.healthy = None if rule.health is None else rule.health(call, self._health(call))
 
     def _health(self, call: Call) -> bool | None:
-        func = call.func
-        if func in _HEALTHY:
-            return _HEALTHY[func]
-        if func in (aten.eq.Scalar, aten.ne.Scalar) and math.isinf(call.args[1]):
-            return func is aten.ne.Scalar
-        if func in (aten.eq.Tensor, aten.ne.Tensor) and call.args[0] is call.args[1]:
-            return func is aten.eq.Tensor
+        """The health of the arguments on the card, where it is one."""
         blocks = [self.storages.of(t) for t in call.tensors if is_virtual(t)]
         flags = {None if block is None else block.healthy for block in blocks}
-        flag = flags.pop() if len(flags) == 1 else None
-        if flag is None:
-            return None
-        if func.overloadpacket in _COUNTS:  # Of none there are 0; a flag does not say how many.
-            return None if flag else False
-        if func.overloadpacket in _COMPARES and not isinstance(call.args[1], torch.Tensor):
-            with _C._DisableTorchDispatch():
-                return bool(func(torch.full((), int(flag), device=CPU), call.args[1]))
-        return (not flag) if func in _FLIP else flag if func in _PASS_ON else None
+        return flags.pop() if len(flags) == 1 else None
 
     def scalar(self, tensor: torch.Tensor) -> Any:
         """What `.item()` answers."""
@@ -282,12 +305,6 @@ class Values:
 
 def _shape(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty((), dtype=tensor.dtype, device=CPU).expand(tensor.size())
-
-
-def dense(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Strides of a copy that keeps the tensor's memory format."""
-    meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
-    return torch.empty_like(meta).stride()
 
 
 def stand_in(dtype: torch.dtype, block: Block | None) -> Any:

@@ -1,1 +1,81 @@
 """Attention: which kernel CUDA takes, what it saves and what it needs on the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.virtual.operators.attention import encoder, kernels
+from nbmem.virtual.operators.attention.choice import scaled_dot_product_attention
+from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.tensors.shapes import Results, infer, spec_of
+
+if TYPE_CHECKING:
+    from nbmem.virtual.tensors.calls import Call
+
+
+def shape_cudnn(call: Call) -> Results:
+    """Without a gradient cuDNN is asked for no statistics.
+
+    aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_fprop (return_softmaxstats)
+    """
+    results = infer(call)
+    if call.argument("compute_log_sumexp"):
+        return results
+    result, statistics, *others = results.shape
+    none = spec_of((0,), statistics.dtype, statistics.number)
+    fresh = tuple(none if spec.number == none.number else spec for spec in results.fresh)
+    return Results((result, none, *others), fresh)
+
+
+OPERATORS = (
+    Operator(("scaled_dot_product_attention",), composite=scaled_dot_product_attention),
+    Operator(
+        ("_scaled_dot_product_efficient_attention",),
+        memory=kernels.efficient,
+        source="aten/src/ATen/native/transformers/cuda/attention.cu: _efficient_attention_forward",
+        shown_by="gpt2_b4s512_adamw, forward",
+    ),
+    Operator(
+        ("_scaled_dot_product_efficient_attention_backward",),
+        memory=kernels.efficient_backward,
+        source="aten/src/ATen/native/transformers/cuda/attention_backward.cu: "
+        "_efficient_attention_backward",
+        shown_by="gpt2_b4s512_adamw, backward",
+    ),
+    Operator(
+        ("_scaled_dot_product_flash_attention",),
+        memory=kernels.flash,
+        source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_fwd",
+        shown_by="none of the H100's runs: cuDNN is preferred there",
+    ),
+    Operator(
+        ("_scaled_dot_product_flash_attention_backward",),
+        memory=kernels.flash_backward,
+        source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_bwd",
+        shown_by="none of the H100's runs: cuDNN is preferred there",
+    ),
+    Operator(
+        ("_scaled_dot_product_cudnn_attention",),
+        shape=shape_cudnn,
+        memory=kernels.cudnn,
+        source="aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_fprop",
+        shown_by="llama160m_b4s1024_adamw_ampbf16, forward",
+    ),
+    Operator(
+        ("_scaled_dot_product_cudnn_attention_backward",),
+        memory=kernels.cudnn_backward,
+        source="aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_bprop; cudnn-frontend v1.18, "
+        "node/scaled_dot_product_flash_attention.h: get_fe_workspace_size_node",
+        shown_by="llama160m_b4s1024_adamw_ampbf16, backward",
+    ),
+    Operator(
+        ("_safe_softmax",),
+        memory=kernels.safe_softmax,
+        source="aten/src/ATen/native/transformers/attention.cpp: _safe_softmax",
+        shown_by="t5_small_b8s256_adafactor, forward",
+    ),
+    Operator(("_transformer_encoder_layer_fwd",), run=encoder.layer),
+    Operator(("_native_multi_head_attention",), run=encoder.attention),
+    Operator(("_transform_bias_rescale_qkv",), run=encoder.queries_keys_values),
+    Operator(("_nested_tensor_from_mask_left_aligned",), run=encoder.left_aligned),
+)

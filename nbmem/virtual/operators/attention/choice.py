@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nbmem.virtual import current
-from nbmem.virtual.operators import refusals
+from nbmem.virtual.operators.refusals import in_cpp
 
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
@@ -29,7 +29,7 @@ def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """The kernel that CUDA chooses; a mask of bools is made one that is added first."""
-    refusals.attention(query, key, value)
+    check(query, key, value)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     kernel = choose(
         query, key, value, attn_mask, dropout=dropout_p, is_causal=is_causal, gqa=enable_gqa
@@ -53,6 +53,19 @@ def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
     return _math(
         query, key, value, mask, dropout_p, is_causal=is_causal, scale=scale, gqa=enable_gqa
     )
+
+
+def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    """Attention takes one type.
+
+    Raises:
+        RuntimeError: The types differ.
+    """
+    if not query.dtype is key.dtype is value.dtype:
+        raise RuntimeError(
+            "Expected query, key, and value to have the same dtype, but got query.dtype: "
+            f"{in_cpp(query)} key.dtype: {in_cpp(key)} and value.dtype: {in_cpp(value)} instead."
+        )
 
 
 def choose(  # noqa: PLR0913 - what the choice depends on

@@ -15,13 +15,13 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from nbmem.virtual.operators.attention.choice import choose
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operators.dispatch import CardMode
+    from nbmem.virtual.operators.operator import Executor
     from nbmem.virtual.tensors.calls import Call
 
 aten = torch.ops.aten
 
 
-def layer(mode: CardMode, call: Call) -> Any:
+def layer(executor: Executor, call: Call) -> Any:
     """Attention and two products with an activation between them, both added in place."""
     source, width = call.args[0], call.argument("embed_dim")
     first, eps = call.argument("norm_first"), call.argument("eps")
@@ -30,7 +30,7 @@ def layer(mode: CardMode, call: Call) -> Any:
     ]
     names = ("num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "mask", "mask_type")
     heads, *weights, mask, kind = map(call.argument, names)
-    with mode:
+    with executor:
         x = F.layer_norm(source, (width,), *norms[0]) if first else source
         x = _attention((x, x, x), heads, weights, mask, kind, need_weights=False)[0]
         x.add_(source)
@@ -51,12 +51,12 @@ def layer(mode: CardMode, call: Call) -> Any:
         return x if first else F.layer_norm(x, (width,), *norms[1])
 
 
-def attention(mode: CardMode, call: Call) -> Any:
+def attention(executor: Executor, call: Call) -> Any:
     """The layer's attention alone, and what its rows weigh if that is wanted."""
     names = ("num_head", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "mask", "mask_type")
     heads, *weights, mask, kind = map(call.argument, names)
     wanted = bool(call.argument("need_weights"))
-    with mode:
+    with executor:
         result, rows = _attention(call.args[:3], heads, weights, mask, kind, need_weights=wanted)
         if rows is not None and call.argument("average_attn_weights"):
             rows = rows.sum(1)
@@ -119,18 +119,17 @@ def _by_head(tensor: torch.Tensor, heads: int) -> torch.Tensor:
     return tensor.view(rows, -1, heads, width // heads).transpose(1, 2)
 
 
-def queries_keys_values(mode: CardMode, call: Call) -> Any:
+def queries_keys_values(executor: Executor, call: Call) -> Any:
     """They are three parts of one buffer."""
     source = call.args[0]
     rows, steps, width = source.size()
     heads = int(call.args[2])
     size = (3 * rows, heads, steps, width // 3 // heads)
-    with mode:
+    with executor:
         return torch.empty(size, dtype=source.dtype, device=source.device).split(rows)
 
 
-SPECIAL: dict[Any, Any] = {
-    aten._transformer_encoder_layer_fwd.default: layer,
-    aten._native_multi_head_attention.default: attention,
-    aten._transform_bias_rescale_qkv.default: queries_keys_values,
-}
+def left_aligned(executor: Executor, call: Call) -> bool:
+    """Whether a padding mask allows TransformerEncoder to cut the padding off: it keeps it."""
+    del executor, call
+    return False

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.operator import DNN, Kernel, drop, host, out, temporary
+from nbmem.virtual.operators.operator import DNN, drop, host, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,51 +165,3 @@ def safe_softmax(launch: Launch) -> Iterator[Step]:
     yield temporary("is -inf", tensor.numel())
     yield temporary("whole rows", tensor.numel() // max(1, tensor.size(-1)))
     yield temporary("zero", tensor.element_size())
-
-
-KERNELS = (
-    Kernel(
-        ops=("_scaled_dot_product_efficient_attention",),
-        rule=efficient,
-        source="aten/src/ATen/native/transformers/cuda/attention.cu: _efficient_attention_forward",
-        shown_by="gpt2_b4s512_adamw, forward",
-    ),
-    Kernel(
-        ops=("_scaled_dot_product_efficient_attention_backward",),
-        rule=efficient_backward,
-        source="aten/src/ATen/native/transformers/cuda/attention_backward.cu: "
-        "_efficient_attention_backward",
-        shown_by="gpt2_b4s512_adamw, backward",
-    ),
-    Kernel(
-        ops=("_scaled_dot_product_flash_attention",),
-        rule=flash,
-        source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_fwd",
-        shown_by="none of the H100's runs: cuDNN is preferred there",
-    ),
-    Kernel(
-        ops=("_scaled_dot_product_flash_attention_backward",),
-        rule=flash_backward,
-        source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_bwd",
-        shown_by="none of the H100's runs: cuDNN is preferred there",
-    ),
-    Kernel(
-        ops=("_scaled_dot_product_cudnn_attention",),
-        rule=cudnn,
-        source="aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_fprop",
-        shown_by="llama160m_b4s1024_adamw_ampbf16, forward",
-    ),
-    Kernel(
-        ops=("_scaled_dot_product_cudnn_attention_backward",),
-        rule=cudnn_backward,
-        source="aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_bprop; cudnn-frontend v1.18, "
-        "node/scaled_dot_product_flash_attention.h: get_fe_workspace_size_node",
-        shown_by="llama160m_b4s1024_adamw_ampbf16, backward",
-    ),
-    Kernel(
-        ops=("_safe_softmax",),
-        rule=safe_softmax,
-        source="aten/src/ATen/native/transformers/attention.cpp: _safe_softmax",
-        shown_by="t5_small_b8s256_adafactor, forward",
-    ),
-)

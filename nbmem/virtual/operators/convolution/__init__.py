@@ -1,1 +1,106 @@
 """Convolutions through cuDNN: formats, copies, and the kernels' workspaces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.operators.convolution import kernels
+from nbmem.virtual.operators.convolution.layout import layout, of_call, planar, strides
+from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.tensors.shapes import Results, as_meta, infer, one, spec_of
+
+if TYPE_CHECKING:
+    from nbmem.virtual.operators.operator import Executor
+    from nbmem.virtual.tensors.shapes import TensorSpec
+
+aten = torch.ops.aten
+
+
+def _check(call: Call) -> None:
+    source, weight = call.args[:2]
+    if source.dtype is not weight.dtype:
+        raise RuntimeError(
+            f"Input type ({source.type()}) and weight type ({weight.type()}) should be the same"
+        )
+
+
+def shape(call: Call) -> Results:
+    """The result has the format in which the kernel runs."""
+    spec = infer(call).fresh[0]
+    return one(spec.size, spec.dtype, strides(spec.size, of_call(call)[0]))
+
+
+def shape_backward(call: Call) -> Results:
+    """Gradients have the formats that cuDNN's kernels suggest for them, the bias's is a vector.
+
+    aten/src/ATen/native/cudnn/ConvShared.cpp: cudnn_convolution_backward
+    """
+    shapes = list(infer(call).shape)
+    gradient, source, weight = (as_meta(t) for t in call.args[:3])
+    runs, native = of_call(call)
+    if native:
+        return _several(shapes, [torch.contiguous_format] * 3)
+    source = planar(source).contiguous(memory_format=runs)
+    gradient = planar(gradient).contiguous(memory_format=layout(source, source))
+    formats = [layout(gradient, weight), layout(source, gradient), torch.contiguous_format]
+    return _several(shapes, formats)
+
+
+def _several(specs: list[Any], formats: list[torch.memory_format]) -> Results:
+    """Dense tensors in these formats where there is a result."""
+    fresh: list[TensorSpec] = []
+    shape: list[TensorSpec | None] = []
+    for spec, memory_format in zip(specs, formats, strict=True):
+        if spec is None:
+            shape.append(None)
+            continue
+        steps = strides(spec.size, memory_format)
+        fresh.append(spec_of(spec.size, spec.dtype, len(fresh), steps))
+        shape.append(fresh[-1])
+    return Results(tuple(shape), tuple(fresh))
+
+
+def by_name(executor: Executor, call: Call) -> Any:
+    """`cudnn_convolution` and its transpose, which programs call: one without bias."""
+    padding = call.argument("padding")
+    padded = call.argument("output_padding")
+    inner = Call(
+        aten.convolution.default,
+        (
+            *call.args[:2],
+            None,
+            call.argument("stride"),
+            padding,
+            call.argument("dilation"),
+            padded is not None,
+            padded or [0] * len(padding),
+            call.argument("groups"),
+        ),
+        {},
+    )
+    inner.gpu = call.gpu
+    return executor.execute(inner)
+
+
+_SOURCE = "aten/src/ATen/native/cudnn/ConvShared.cpp and Conv_v8.cpp; Convolution.cpp"
+OPERATORS = (
+    Operator(
+        ("convolution",),
+        refuse=_check,
+        shape=shape,
+        memory=kernels.forward,
+        source=_SOURCE,
+        shown_by="resnet50_b32_sgdm, forward",
+    ),
+    Operator(
+        ("convolution_backward",),
+        shape=shape_backward,
+        memory=kernels.backward,
+        source=_SOURCE,
+        shown_by="resnet50_b32_sgdm, backward",
+    ),
+    Operator(("cudnn_convolution", "cudnn_convolution_transpose"), run=by_name),
+)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.hardware.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Problem
-from nbmem.virtual.operators import reduce
 from nbmem.virtual.operators.convolution import workspace
 from nbmem.virtual.operators.convolution.layout import of_call, planar, strides
-from nbmem.virtual.operators.operator import DNN, Kernel, drop, out, temporary
+from nbmem.virtual.operators.operator import DNN, drop, out, temporary
+from nbmem.virtual.operators.reduce import staging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,8 +71,8 @@ def backward(launch: Launch) -> Iterator[Step]:
 
 def _bias(gradient: torch.Tensor, launch: Launch) -> Iterator[Step]:
     dims = [d for d in range(gradient.dim()) if d != 1]
-    shape = reduce.geometry(gradient, dims)
-    size, semaphores = reduce.staging(shape, reduce.accumulator(gradient.dtype), launch.card)
+    shape = staging.geometry(gradient, dims)
+    size, semaphores = staging.staging(shape, staging.accumulator(gradient.dtype), launch.card)
     if size:
         yield temporary("staging", size)
         yield temporary("semaphores", semaphores)
@@ -136,17 +136,3 @@ def _spatial(values: Any, source: torch.Tensor, unit: int) -> tuple[int, ...]:
 
 def _as_tensor(spec: TensorSpec) -> torch.Tensor:
     return torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device="meta")
-
-
-SOURCE = "aten/src/ATen/native/cudnn/ConvShared.cpp and Conv_v8.cpp; Convolution.cpp"
-KERNELS = (
-    Kernel(
-        ops=("convolution",), rule=forward, source=SOURCE, shown_by="resnet50_b32_sgdm, forward"
-    ),
-    Kernel(
-        ops=("convolution_backward",),
-        rule=backward,
-        source=SOURCE,
-        shown_by="resnet50_b32_sgdm, backward",
-    ),
-)

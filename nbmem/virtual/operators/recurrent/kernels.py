@@ -17,7 +17,7 @@ from nbmem.virtual.tensors.storages import DataKernels
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.virtual.operators.dispatch import CardMode
+    from nbmem.virtual.operators.operator import Executor
     from nbmem.virtual.tensors.calls import Call
 
 aten = torch.ops.aten
@@ -108,12 +108,12 @@ class Shape:
         return 2 * (gates + 1) * self.unit + recurrent * self.item + extra
 
 
-def flatten_weight(mode: CardMode, call: Call) -> Any:
+def flatten_weight(executor: Executor, call: Call) -> Any:
     """Move the weights of all layers into one buffer."""
     weights: Sequence[torch.Tensor] = call.args[0]
     total = sum(weight.numel() for weight in weights)
     dtype = weights[0].dtype
-    buffer = mode.allocate(call.gpu, (spec_of((total,), dtype, 0),))[0]
+    buffer = executor.allocate(call.gpu, (spec_of((total,), dtype, 0),))[0]
     at = 0
     with DataKernels():
         for weight in weights:
@@ -123,7 +123,7 @@ def flatten_weight(mode: CardMode, call: Call) -> Any:
     return buffer
 
 
-def forward(mode: CardMode, call: Call) -> Any:
+def forward(executor: Executor, call: Call) -> Any:
     """Result, states, and in training the reserve, which backward reads."""
     shape = Shape.of(call)
     source, hx, cx = call.args[0], call.argument("hx"), call.argument("cx")
@@ -146,10 +146,10 @@ def forward(mode: CardMode, call: Call) -> Any:
     steps += [temporary("workspace", shape.workspace), out(3)]
     last: Any = fresh[4] if buffer is None else Again(_place(call, buffer))
     results = Results((*fresh[:4], last), tuple(fresh))
-    return mode.deliver(call, results, Plan(tuple(steps)))
+    return executor.deliver(call, results, Plan(tuple(steps)))
 
 
-def backward(mode: CardMode, call: Call) -> Any:
+def backward(executor: Executor, call: Call) -> Any:
     """Gradients of input and states, then those of the weights in one buffer."""
     shape = Shape.of(call)
     source, hx, cx = call.args[0], call.argument("hx"), call.argument("cx")
@@ -179,7 +179,7 @@ def backward(mode: CardMode, call: Call) -> Any:
         shape_of[3] = list(_pieces(weights, fresh[3]))
     else:
         fresh.pop()
-    return mode.deliver(call, Results(tuple(shape_of), tuple(fresh)), Plan(tuple(steps)))
+    return executor.deliver(call, Results(tuple(shape_of), tuple(fresh)), Plan(tuple(steps)))
 
 
 def _pieces(weights: Sequence[torch.Tensor], buffer: TensorSpec) -> list[Shares]:
@@ -218,16 +218,8 @@ def _sequence(
     )
 
 
-def dropout_state(mode: CardMode, call: Call) -> Any:
+def dropout_state(executor: Executor, call: Call) -> Any:
     """One generator for each thread that the card can hold: 24 bytes (lstm_lm_b32s128_sgd)."""
     card = call.gpu.card
     size = card.processors * card.multiprocessor.threads * 24
-    return mode.allocate(call.gpu, (spec_of((size,), torch.uint8, 0),))[0]
-
-
-SPECIAL: dict[Any, Any] = {
-    aten._cudnn_rnn_flatten_weight.default: flatten_weight,
-    aten._cudnn_rnn.default: forward,
-    aten._cudnn_rnn_backward.default: backward,
-    aten._cudnn_init_dropout_state.default: dropout_state,
-}
+    return executor.allocate(call.gpu, (spec_of((size,), torch.uint8, 0),))[0]

@@ -8,7 +8,6 @@ import torch
 
 from nbmem.virtual import current
 from nbmem.virtual.devices import CUDA
-from nbmem.virtual.operators import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,6 +55,22 @@ def layer(mode: str, *, packed: bool) -> Callable[..., Any]:
     return packed_call if packed else padded_call
 
 
+def check(source: torch.Tensor, hidden: torch.Tensor, params: Sequence[torch.Tensor]) -> None:
+    """A recurrent layer takes everything from one device.
+
+    Raises:
+        RuntimeError: Its input or its hidden state is elsewhere than its weights.
+    """
+    home = params[0].device
+    for name, tensor in (("input", source), ("hidden", hidden)):
+        if tensor.device != home:
+            other = "parameter" if name == "input" else "input"
+            raise RuntimeError(
+                f"Input and {'parameter' if name == 'input' else name} tensors are not at the same "
+                f"device, found {name} tensor at {tensor.device} and {other} tensor at {home}"
+            )
+
+
 def _run(  # noqa: PLR0913 - the schema's
     mode: str,
     source: torch.Tensor,
@@ -70,7 +85,7 @@ def _run(  # noqa: PLR0913 - the schema's
     batch_sizes: Sequence[int],
 ) -> Any:
     first, cell = (hx[0], hx[1]) if mode == "lstm" else (hx, None)
-    refusals.recurrent(source, first, params)
+    check(source, first, params)
     hidden = (cell if cell is not None else first).size(2)
     projected = first.size(2) if cell is not None and first.size(2) != hidden else 0
     stride = (4 if has_biases else 2) + (1 if projected else 0)

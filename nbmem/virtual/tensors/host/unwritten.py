@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,7 +23,9 @@ from nbmem.virtual.tensors.host.pages import untouched
 from nbmem.virtual.tensors.host.recipes import Source, Step, View, below, carry_out
 from nbmem.virtual.tensors.shapes import TensorSpec, infer
 
-aten = torch.ops.aten
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 LARGE = 1 << 20
 """Bytes of a storage from which it is left unwritten."""
 TINY = 1 << 16
@@ -30,21 +33,24 @@ TINY = 1 << 16
 LONGEST = 64
 """Steps of a recipe, with those of the tensors that it uses; a longer one is carried out."""
 
-_BLANK = frozenset(
-    {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided,
-     aten.zeros, aten.zeros_like, aten.new_zeros}
-)  # fmt: skip
-_FILLED = {
-    **dict.fromkeys((aten.ones, aten.ones_like, aten.new_ones), aten.fill_.Scalar),
-    **dict.fromkeys((aten.full, aten.full_like, aten.new_full), aten.fill_.Scalar),
-    **dict.fromkeys((aten.rand, aten.rand_like), aten.uniform_.default),
-    **dict.fromkeys((aten.randn, aten.randn_like), aten.normal_.default),
-    **dict.fromkeys((aten.randint, aten.randint_like), getattr(aten.random_, "from")),
-}
-"""Factories, and what does the same in place."""
-_OVERWRITES = frozenset({aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_})
-"""In place, without a look at what was there."""
-_COPIES = frozenset({aten._to_copy, aten.clone})
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRule:
+    """What an operator does to a large tensor on the CPU that is left unwritten.
+
+    Attributes:
+        factory: Whether its result is a new tensor that can be left unwritten.
+        fill: What fills the result of a factory in place; None: it holds zeros, or nothing.
+        filling: What that operator is told, by the factory's call.
+        overwrites: It writes all of its first argument without a look at what was there.
+        copies: It reads one tensor and writes another, so that it can wait.
+    """
+
+    factory: bool = False
+    fill: Any = None
+    filling: Callable[[Call], tuple[Any, ...]] = lambda _call: ()
+    overwrites: bool = False
+    copies: bool = False
 
 
 class _WrittenError(Exception):
@@ -73,15 +79,15 @@ class Unwritten:
             for copies to and from the card.
     """
 
-    def __init__(self, *, everything: bool) -> None:
+    def __init__(self, rule_of: Callable[[Any], HostRule], *, everything: bool) -> None:
+        self._rule_of = rule_of
         self.everything = everything
         self._kept: dict[int, Kept] = {}
         self._lock = threading.RLock()
 
     def run(self, call: Call, *, pinned: bool = False) -> Any:
         """Run an operator on the CPU, or note it down."""
-        packet = call.func.overloadpacket
-        if packet in _BLANK or packet in _FILLED:
+        if self._rule_of(call.func).factory:
             made = self._made(call) if self.everything or pinned else None
             if made is not None:
                 return made
@@ -186,21 +192,22 @@ class Unwritten:
             made = self._fresh(spec.nbytes, _view(spec), None)
         except MemoryError:  # torch says it better
             return None
-        fill = _FILLED.get(call.func.overloadpacket)
-        if fill is not None:
+        rule = self._rule_of(call.func)
+        if rule.fill is not None:
             generator = call.argument("generator")
             kwargs = {} if generator is None else {"generator": generator}
-            self.run(Call(fill, (made, *_filling(call)), kwargs))
+            self.run(Call(rule.fill, (made, *rule.filling(call)), kwargs))
         return made
 
     def _noted(self, call: Call) -> torch.Tensor | None:
         """The result of an operator that need not run now; None if it must."""
-        facts, packet = facts_of(call.func), call.func.overloadpacket
+        facts = facts_of(call.func)
         try:
             if facts.mutates == (0,) and len(call.func._schema.returns) == 1:
                 return self._in_place(call)
             pure = not facts.mutates and not facts.random
-            if pure and (torch.Tag.pointwise in call.func.tags or packet in _COPIES):
+            copies = self._rule_of(call.func).copies
+            if pure and (torch.Tag.pointwise in call.func.tags or copies):
                 return self._anew(call)
         except (_WrittenError, MemoryError, NotImplementedError):
             return None
@@ -212,7 +219,7 @@ class Unwritten:
         if kept is None:
             return None
         whole = target.numel() * target.element_size() == target.untyped_storage().nbytes()
-        if whole and target.is_contiguous() and call.func.overloadpacket in _OVERWRITES:
+        if whole and target.is_contiguous() and self._rule_of(call.func).overwrites:
             kept.recipe = None
         seed = None
         if facts_of(call.func).random:
@@ -279,18 +286,6 @@ def _view(tensor: torch.Tensor | TensorSpec) -> View:
     if isinstance(tensor, TensorSpec):
         return View(tensor.dtype, tensor.size, tensor.stride, tensor.offset)
     return View(tensor.dtype, tuple(tensor.size()), tensor.stride(), tensor.storage_offset())
-
-
-def _filling(call: Call) -> tuple[Any, ...]:
-    """What the operator in place is told of a factory's arguments."""
-    packet = call.func.overloadpacket
-    if packet in (aten.ones, aten.ones_like, aten.new_ones):
-        return (1,)
-    if packet in (aten.full, aten.full_like, aten.new_full):
-        return (call.argument("fill_value"),)
-    if packet in (aten.randint, aten.randint_like):
-        return (call.argument("low", 0), call.argument("high"))
-    return ()
 
 
 def _draw(generator: torch.Generator | None) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.operator import Kernel, drop, out, temporary
+from nbmem.virtual.operators.operator import drop, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -187,66 +187,3 @@ def dims_of(launch: Launch, tensor: torch.Tensor) -> Sequence[int]:
     if dims is None or dims == []:
         return tuple(range(tensor.dim()))
     return (dims,) if isinstance(dims, int) else dims
-
-
-def total(launch: Launch) -> Iterator[Step]:
-    """Sums, means and products."""
-    tensor = launch["self"]
-    result = launch.outs[0].dtype if launch.outs else tensor.dtype
-    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(result))
-
-
-def norm(launch: Launch) -> Iterator[Step]:
-    """Norms accumulate in float32 for half types."""
-    tensor = launch["self"]
-    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(tensor.dtype))
-
-
-def alike(launch: Launch) -> Iterator[Step]:
-    """Extremes, any() and all() accumulate in the type of their input, half or not."""
-    tensor = launch["self"]
-    yield from steps(launch, tensor, dims_of(launch, tensor), tensor.element_size())
-
-
-def logsumexp(launch: Launch) -> Iterator[Step]:
-    """The maxima, where they are infinite, and the exponentials of what is left of the input."""
-    tensor, rows = launch["self"], launch.outs[0].nbytes
-    yield temporary("maxima", rows)
-    yield temporary("absolute", rows)
-    yield temporary("infinite", rows // launch.outs[0].dtype.itemsize)
-    yield drop("infinite")
-    yield drop("absolute")
-    yield temporary("exponentials", tensor.numel() * tensor.element_size())
-    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(tensor.dtype))
-
-
-SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, gpu_reduce_kernel"
-KERNELS = (
-    Kernel(
-        ops=("sum", "sum.dim_IntList", "mean", "mean.dim", "prod", "prod.dim_int", "nansum"),
-        rule=total,
-        source=SOURCE,
-        shown_by="gpt2_b4s512_adamw, backward: gradients of biases",
-    ),
-    Kernel(
-        ops=("linalg_vector_norm", "norm.Scalar", "norm.ScalarOpt_dim"),
-        rule=norm,
-        source=SOURCE,
-        shown_by="t5_small_b8s256_adafactor, optimizer",
-    ),
-    Kernel(
-        ops=("logsumexp",),
-        rule=logsumexp,
-        source="aten/src/ATen/native/ReduceOps.cpp: logsumexp_out_impl",
-        shown_by="none of the H100's runs has one",
-    ),
-    Kernel(
-        ops=(
-            *("any", "any.dim", "any.dims", "all", "all.dim", "all.dims"),
-            *("amax", "amin", "max", "min"),
-        ),
-        rule=alike,
-        source=SOURCE + "; ReduceLogicKernel.cu, ReduceMaxValuesKernel.cu",
-        shown_by="t5_small_b8s256_adafactor, forward",
-    ),
-)

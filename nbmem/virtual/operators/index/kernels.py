@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators import cub, reduce
-from nbmem.virtual.operators.operator import Kernel, drop, out, temporary
+from nbmem.virtual.operators import cub
+from nbmem.virtual.operators.operator import drop, out, temporary
+from nbmem.virtual.operators.reduce import staging
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -122,7 +123,7 @@ def _range_check(launch: Launch, index: torch.Tensor) -> Iterator[Step]:
     """Largest and smallest index, each read by the CPU."""
     for _ in range(2):
         yield temporary("extreme", LONG)
-        yield from reduce.shared(index, range(index.dim()), LONG, launch.card)
+        yield from staging.shared(index, range(index.dim()), LONG, launch.card)
         yield drop("extreme")
 
 
@@ -148,31 +149,3 @@ def _sorted_sums(launch: Launch, places: Iterable[Step]) -> Iterator[Step]:
     yield temporary("sort", cub.radix_sort(count, LONG, LONG, max(1, largest.bit_length())))
     yield drop("sort")
     yield drop("range")
-
-
-KERNELS = (
-    Kernel(
-        ops=("nonzero",),
-        rule=nonzero,
-        source="aten/src/ATen/native/cuda/Nonzero.cu: nonzero_cuda_out_impl",
-        shown_by="none of the H100's runs has one; the kernel in torch's library has 32 registers",
-    ),
-    Kernel(
-        ops=("index.Tensor",),
-        rule=get,
-        source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: make_info, AdvancedIndex",
-        shown_by="swin_t_b32_adamw, forward",
-    ),
-    Kernel(
-        ops=("index_put", "index_put_", "_index_put_impl_"),
-        rule=put,
-        source="aten/src/ATen/native/cuda/Indexing.cu: index_put_with_sort_kernel",
-        shown_by="swin_t_b32_adamw, backward: relative positions",
-    ),
-    Kernel(
-        ops=("masked_scatter", "masked_scatter_"),
-        rule=masked_scatter,
-        source="aten/src/ATen/native/cuda/IndexKernel.cpp: masked_scatter_cuda__template",
-        shown_by="none of the H100's runs has one",
-    ),
-)

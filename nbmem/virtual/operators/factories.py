@@ -1,0 +1,81 @@
+"""New tensors: empty ones, filled ones, and those in the geometry of another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.devices import META
+from nbmem.virtual.operators.copies import is_on
+from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.tensors.host.unwritten import HostRule
+from nbmem.virtual.tensors.shapes import infer
+from nbmem.virtual.tensors.values import ValueRule
+
+if TYPE_CHECKING:
+    from nbmem.virtual.operators.operator import Executor
+
+aten = torch.ops.aten
+
+
+def like(executor: Executor, call: Call) -> Any:
+    """`empty_like(cpu_tensor, device="cuda")` and its family: only the geometry is taken."""
+    source = call.args[0]
+    device = call.kwargs.get("device")
+    wants_card = device is None or device.type in ("cuda", "lazy")
+    if wants_card and is_on(source, call.gpu):
+        return NotImplemented
+    if not wants_card:
+        meta = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype, device=META)
+        return executor.host.run(Call(call.func, (meta, *call.args[1:]), call.kwargs))
+    results = infer(call)
+    alone = Call(call.func, (), call.kwargs)
+    alone.gpu = call.gpu
+    return executor.deliver(alone, results)
+
+
+def _value(call: Call) -> tuple[Any, ...]:
+    return (call.argument("fill_value"),)
+
+
+def _one(_call: Call) -> tuple[Any, ...]:
+    return (1,)
+
+
+def _range(call: Call) -> tuple[Any, ...]:
+    return call.argument("low", 0), call.argument("high")
+
+
+_BLANK = HostRule(factory=True)
+_ONES = HostRule(factory=True, fill=aten.fill_.Scalar, filling=_one)
+_FULL = HostRule(factory=True, fill=aten.fill_.Scalar, filling=_value)
+_UNIFORM = HostRule(factory=True, fill=aten.uniform_.default)
+_NORMAL = HostRule(factory=True, fill=aten.normal_.default)
+_INTEGERS = HostRule(factory=True, fill=getattr(aten.random_, "from"), filling=_range)
+_UNDEFINED = ValueRule(undefined=True)
+_BY_GEOMETRY = ValueRule(by_geometry=True)
+OPERATORS = (
+    Operator(("empty.memory_format", "empty_strided"), values=_UNDEFINED, host=_BLANK),
+    Operator(
+        ("empty_like", "new_empty", "new_empty_strided"), run=like, values=_UNDEFINED, host=_BLANK
+    ),
+    Operator(("zeros_like", "new_zeros"), run=like, values=_BY_GEOMETRY, host=_BLANK),
+    Operator(("ones_like", "new_ones"), run=like, values=_BY_GEOMETRY, host=_ONES),
+    Operator(("full_like", "new_full"), run=like, values=_BY_GEOMETRY, host=_FULL),
+    Operator(("rand_like",), run=like, host=_UNIFORM),
+    Operator(("randn_like",), run=like, host=_NORMAL),
+    Operator(
+        (
+            *("empty.*", "empty_strided.*", "empty_like.*", "new_empty.*", "new_empty_strided.*"),
+            *("zeros.*", "zeros_like.*", "new_zeros.*"),
+        ),
+        host=_BLANK,
+    ),
+    Operator(("ones.*", "ones_like.*", "new_ones.*"), host=_ONES),
+    Operator(("full.*", "full_like.*", "new_full.*"), host=_FULL),
+    Operator(("rand.*", "rand_like.*"), host=_UNIFORM),
+    Operator(("randn.*", "randn_like.*"), host=_NORMAL),
+    Operator(("randint.*", "randint_like.*"), host=_INTEGERS),
+)

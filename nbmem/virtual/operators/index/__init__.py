@@ -1,0 +1,103 @@
+"""Reading and writing by index, by mask, and along a dimension."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.virtual.operators import gradients
+from nbmem.virtual.operators.index import kernels, masks
+from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.operators.refusals import short
+from nbmem.virtual.tensors.bounds import written
+from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.tensors.shapes import infer
+from nbmem.virtual.tensors.values import ValueRule
+
+if TYPE_CHECKING:
+    from nbmem.virtual.tensors.shapes import Results
+
+aten = torch.ops.aten
+
+
+def _check_index_add(call: Call) -> None:
+    target, source = call.args[0], call.argument("source")
+    if target.dtype is not source.dtype:
+        raise RuntimeError(
+            f"index_add_(): self ({short(target)}) and source ({short(source)}) must have the "
+            "same scalar type"
+        )
+
+
+def _shape_masked_fill(call: Call) -> Results:
+    """Masks of bytes are taken, too, with a warning: the rule of torch knows bools alone."""
+    target, mask, *value = call.args
+    bools = torch.empty(mask.size(), dtype=torch.bool, device="meta")
+    return infer(Call(call.func, (target, bools, *value), call.kwargs))
+
+
+_PUT = "aten/src/ATen/native/cuda/Indexing.cu: index_put_with_sort_kernel"
+_PUT_SHOWN = "swin_t_b32_adamw, backward: relative positions"
+_SCATTER = "aten/src/ATen/native/cuda/IndexKernel.cpp: masked_scatter_cuda__template"
+_NONE = "none of the H100's runs has one"
+OPERATORS = (
+    Operator(
+        ("nonzero",),
+        run=masks.nonzero,
+        memory=kernels.nonzero,
+        source="aten/src/ATen/native/cuda/Nonzero.cu: nonzero_cuda_out_impl",
+        shown_by="none of the H100's runs has one; the kernel in torch's library has 32 registers",
+    ),
+    Operator(("masked_select",), run=masks.masked_select),
+    Operator(
+        ("index.Tensor",),
+        run=masks.index,
+        mixes_devices=True,
+        memory=kernels.get,
+        source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: make_info, AdvancedIndex",
+        shown_by="swin_t_b32_adamw, forward",
+    ),
+    Operator(
+        ("index_put",),
+        autograd=gradients.fill_by_index,
+        run=masks.index_put,
+        mixes_devices=True,
+        memory=kernels.put,
+        source=_PUT,
+        shown_by=_PUT_SHOWN,
+    ),
+    Operator(
+        ("index_put_", "_index_put_impl_"),
+        run=masks.index_put,
+        mixes_devices=True,
+        memory=kernels.put,
+        values=ValueRule(most=written),
+        source=_PUT,
+        shown_by=_PUT_SHOWN,
+    ),
+    Operator(
+        ("masked_scatter",),
+        autograd=gradients.fills(aten.masked_scatter_.default),
+        memory=kernels.masked_scatter,
+        source=_SCATTER,
+        shown_by=_NONE,
+    ),
+    Operator(("masked_scatter_",), memory=kernels.masked_scatter, source=_SCATTER, shown_by=_NONE),
+    Operator(
+        (
+            *("masked_fill.Scalar", "masked_fill.Tensor"),
+            *("masked_fill_.Scalar", "masked_fill_.Tensor"),
+        ),
+        shape=_shape_masked_fill,
+    ),
+    Operator(("scatter.src",), autograd=gradients.fills(aten.scatter_.src)),
+    Operator(("scatter_add",), autograd=gradients.fills(aten.scatter_add_.default)),
+    Operator(
+        ("index_add",),
+        autograd=gradients.fills(aten.index_add_.default),
+        refuse=_check_index_add,
+    ),
+    Operator(("index_add_",), refuse=_check_index_add),
+    Operator(("index_fill.int_Tensor",), autograd=gradients.fills(aten.index_fill_.int_Tensor)),
+)

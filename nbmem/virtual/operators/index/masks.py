@@ -1,0 +1,179 @@
+"""Masks become indices before anything is read or written by them.
+
+How many elements a mask selects is exact where its values are known, else a bound.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _C
+
+from nbmem.virtual.devices import LAZY, is_virtual
+from nbmem.virtual.notes import MASKED_SELECT, NONZERO
+from nbmem.virtual.operators.index import kernels
+from nbmem.virtual.operators.operator import Launch, Plan
+from nbmem.virtual.tensors.bounds import most_of
+from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.tensors.shapes import Results, as_meta, infer, one, spec_of
+from nbmem.virtual.tensors.values import worth_following
+
+if TYPE_CHECKING:
+    from nbmem.virtual.operators.operator import Executor
+
+aten = torch.ops.aten
+
+
+def _count(executor: Executor, call: Call, tensor: torch.Tensor, note: str) -> int:
+    """How many elements are not zero; all of them, with a note, where nobody knows."""
+    twin = executor.values.twin(tensor) if is_virtual(tensor) else tensor
+    if twin is not None:
+        with _C._DisableTorchDispatch():
+            return int(torch.count_nonzero(twin))
+    most = most_of(executor.values, tensor) if is_virtual(tensor) else None
+    if most is not None and most < tensor.numel():
+        return most  # The program itself has set no more.
+    call.gpu.note(note)
+    return tensor.numel()
+
+
+def check(tensor: torch.Tensor, found: Any) -> None:
+    """What `x[...]` refuses as an index.
+
+    Raises:
+        IndexError: An index has a type of its own, or a mask another shape than what it masks.
+    """
+    at = 0
+    for index in found:
+        if index is None:
+            at += 1
+            continue
+        if index.dtype not in (torch.int64, torch.int32, torch.bool, torch.uint8):
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+        if index.dtype not in (torch.bool, torch.uint8):
+            at += 1
+            continue
+        for axis, size in enumerate(index.size()):
+            if at + axis >= tensor.dim() or size != tensor.size(at + axis):
+                raise IndexError(
+                    f"The shape of the mask {list(index.size())} at index {axis} does not match "
+                    f"the shape of the indexed tensor {list(tensor.size())} at index {at + axis}"
+                )
+        at += index.dim()
+
+
+def nonzero(executor: Executor, call: Call) -> Any:
+    """Indices of what is not zero; the card stores them transposed."""
+    tensor = call.args[0]
+    found = _count(executor, call, tensor, NONZERO)
+    made = _indices(executor, call, tensor, found)
+    if found == tensor.numel() and worth_following(made):
+        # Where all are assumed, it is known which: a loop over experts sees each of them once.
+        with _C._DisableTorchDispatch():
+            every = torch.ones((), dtype=torch.bool).expand(tensor.size()).nonzero()
+        executor.values.teach(made, every)
+    return made
+
+
+def _indices(executor: Executor, call: Call, tensor: torch.Tensor, found: int) -> Any:
+    spec = spec_of((found, tensor.dim()), torch.int64, 0, (1, max(1, found)))
+    return executor.deliver(_call(call, aten.nonzero.default, tensor), Results(spec, (spec,)))
+
+
+def _call(call: Call, func: Any, *args: Any) -> Call:
+    """What the kernel of a call calls itself."""
+    inner = Call(func, args, {})
+    inner.gpu = call.gpu
+    return inner
+
+
+def masked_select(executor: Executor, call: Call) -> Any:
+    """The elements where a mask holds; the mask becomes indices first."""
+    tensor, mask = call.args
+    size = torch.broadcast_shapes(tensor.size(), mask.size())
+    found = _count(executor, call, mask, MASKED_SELECT) * (size.numel() // max(1, mask.numel()))
+    with executor:
+        indices = _indices(executor, call, mask.expand(size), found)
+    made = executor.deliver(call, one((found,), tensor.dtype))
+    del indices
+    return made
+
+
+def index(executor: Executor, call: Call) -> Any:
+    """Masks become indices first, and indices come to the card, as in the kernel."""
+    tensor, indices = call.args
+    check(tensor, indices)
+    if all(i is None or (is_virtual(i) and not _is_mask(i)) for i in indices):
+        return NotImplemented
+    with executor:
+        plain = _on_card(executor, call, indices)
+        return call.func(tensor, plain)
+
+
+def index_put(executor: Executor, call: Call) -> Any:
+    """The same for `x[mask] = y`; a number comes to the card where no mask is filled with it."""
+    tensor, indices, *rest = call.args
+    check(tensor, indices)
+    values = rest[0]
+    if all(i is None or (is_virtual(i) and not _is_mask(i)) for i in indices):
+        if is_virtual(values):
+            return NotImplemented
+        with executor:
+            moved = values.to(LAZY[call.gpu.index])
+            return call.func(tensor, indices, moved, *rest[1:], **call.kwargs)
+    if call.argument("accumulate") and len(indices) == 1 and _is_mask(indices[0]):
+        return _add_by_mask(executor, call)
+    with executor:
+        if values.numel() == 1 and not is_virtual(values) and any(map(_is_mask, indices)):
+            return _written(executor, call)  # A masked fill: no indices are made.
+        plain = _on_card(executor, call, indices)
+        found = next(i for i in plain if i is not None).numel()
+        if values.dim() and values.size(0) not in (1, found) and any(map(_is_mask, indices)):
+            # The mask's true count is the value's length, or the value is a row for each.
+            return _written(executor, call)
+        return call.func(tensor, plain, *rest, **call.kwargs)
+
+
+def _is_mask(index: torch.Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _add_by_mask(executor: Executor, call: Call) -> Any:
+    """`x[mask] += y` and what a gradient of `x[mask]` is made of: the values say how many."""
+    tensor, (mask,), values = call.args[:3]
+    known = values.dim() and values.size(0) != 1
+    found = values.size(0) if known else _count(executor, call, mask, NONZERO)
+    place = torch.empty(found, dtype=torch.int64, device="meta")
+    plain = (tensor, [place] * mask.dim(), *call.args[2:])
+    inner = _call(call, call.func, *plain)
+    inner.kwargs = call.kwargs
+    results = infer(inner)
+    args, kwargs = inner.map(as_meta)
+    launch = Launch(Call(call.func, args, kwargs), results.fresh, call.gpu.card)
+    plan = Plan(tuple(kernels.put_by_mask(launch, as_meta(mask), found)))
+    return executor.deliver(call, results, plan)
+
+
+def _written(executor: Executor, call: Call) -> Any:
+    """The call's result, with no memory of its own but for a result that is new."""
+    if call.func is aten.index_put.default:
+        return executor.execute(call)
+    executor.values.follow(call, [])
+    return call.args[0]
+
+
+def _on_card(executor: Executor, call: Call, indices: Any) -> list[torch.Tensor | None]:
+    """Masks as indices, and all of them beside the tensor."""
+    plain: list[torch.Tensor | None] = []
+    for at in indices:
+        if at is None:
+            plain.append(None)
+        elif _is_mask(at):
+            found = at.nonzero()
+            if is_virtual(at) and executor.values.twin(at) is None:
+                executor.values.forget(found)  # What is written there is not known.
+            plain.extend(found.unbind(1))
+        else:
+            plain.append(at)
+    return [i if i is None or is_virtual(i) else i.to(LAZY[call.gpu.index]) for i in plain]

@@ -1,0 +1,38 @@
+"""Quantization that is only simulated: dense tensors in, dense tensors out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.tensors.shapes import one, several
+
+if TYPE_CHECKING:
+    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.shapes import Results
+
+
+def fake_quantized(call: Call) -> Results:
+    """The result, and where the value was within the range."""
+    tensor = call.args[0]
+    return several((tensor.size(), tensor.dtype), (tensor.size(), torch.bool))
+
+
+def dequantized(call: Call) -> Results:
+    """Float32 in the same shape."""
+    return one(call.args[0].size(), torch.float32)
+
+
+OPERATORS = (
+    Operator(
+        (
+            "fake_quantize_per_channel_affine_cachemask",
+            "fake_quantize_per_tensor_affine_cachemask",
+            "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+        ),
+        shape=fake_quantized,
+    ),
+    Operator(("dequantize.self",), shape=dequantized),
+)

@@ -1,0 +1,168 @@
+"""Reductions: their accumulators, and what a kernel stages when several blocks share a result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.virtual.operators.operator import Operator, drop, temporary
+from nbmem.virtual.operators.reduce.staging import accumulator, dims_of, steps
+from nbmem.virtual.tensors.shapes import several
+from nbmem.virtual.tensors.values import ValueRule, always, counted_up, passed_on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.shapes import Results
+
+
+def _shape_aminmax(call: Call) -> Results:
+    tensor, dim = call.args[0], call.argument("dim")
+    size = list(tensor.size())
+    if dim is None:
+        size = []
+    elif size:
+        size[dim : dim % len(size) + 1] = [1] if call.argument("keepdim") else []
+    return several((size, tensor.dtype), (size, tensor.dtype))
+
+
+def total(launch: Launch) -> Iterator[Step]:
+    """Sums, means and products."""
+    tensor = launch["self"]
+    result = launch.outs[0].dtype if launch.outs else tensor.dtype
+    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(result))
+
+
+def norm(launch: Launch) -> Iterator[Step]:
+    """Norms accumulate in float32 for half types."""
+    tensor = launch["self"]
+    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(tensor.dtype))
+
+
+def alike(launch: Launch) -> Iterator[Step]:
+    """Extremes, any() and all() accumulate in the type of their input, half or not."""
+    tensor = launch["self"]
+    yield from steps(launch, tensor, dims_of(launch, tensor), tensor.element_size())
+
+
+def logsumexp(launch: Launch) -> Iterator[Step]:
+    """The maxima, where they are infinite, and the exponentials of what is left of the input."""
+    tensor, rows = launch["self"], launch.outs[0].nbytes
+    yield temporary("maxima", rows)
+    yield temporary("absolute", rows)
+    yield temporary("infinite", rows // launch.outs[0].dtype.itemsize)
+    yield drop("infinite")
+    yield drop("absolute")
+    yield temporary("exponentials", tensor.numel() * tensor.element_size())
+    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(tensor.dtype))
+
+
+def both_extremes(launch: Launch) -> Iterator[Step]:
+    """Smallest and largest at once."""
+    tensor = launch["self"]
+    yield from steps(launch, tensor, dims_of(launch, tensor), 2 * tensor.element_size())
+
+
+def with_index(launch: Launch) -> Iterator[Step]:
+    """An extreme and where it is: a value and a 64-bit index."""
+    tensor = launch["self"]
+    yield from steps(launch, tensor, dims_of(launch, tensor), 16)
+
+
+def variance(launch: Launch) -> Iterator[Step]:
+    """Welford's mean, sum of squares and two counts (WelfordData)."""
+    tensor = launch["self"]
+    yield from steps(launch, tensor, dims_of(launch, tensor), 4 * accumulator(tensor.dtype))
+
+
+def count_nonzero(launch: Launch) -> Iterator[Step]:
+    """A bool for each element, then their sum."""
+    tensor = launch["self"]
+    yield temporary("is not zero", tensor.numel())
+    yield from steps(launch, tensor, dims_of(launch, tensor), 8)
+
+
+_SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, gpu_reduce_kernel"
+_LOGIC = _SOURCE + "; ReduceLogicKernel.cu, ReduceMaxValuesKernel.cu"
+_SUM_SHOWN = "gpt2_b4s512_adamw, backward: gradients of biases"
+_LOGIC_SHOWN = "t5_small_b8s256_adafactor, forward"
+_NONE = "none of the H100's runs has one"
+_NONE_LARGE = "none of the H100's runs has a large one"
+OPERATORS = (
+    Operator(
+        ("sum", "sum.dim_IntList"),
+        memory=total,
+        values=ValueRule(health=counted_up),
+        source=_SOURCE,
+        shown_by=_SUM_SHOWN,
+    ),
+    Operator(
+        ("mean", "mean.dim", "prod", "prod.dim_int", "nansum"),
+        memory=total,
+        source=_SOURCE,
+        shown_by=_SUM_SHOWN,
+    ),
+    Operator(
+        ("linalg_vector_norm", "norm.Scalar", "norm.ScalarOpt_dim"),
+        memory=norm,
+        source=_SOURCE,
+        shown_by="t5_small_b8s256_adafactor, optimizer",
+    ),
+    Operator(
+        ("logsumexp",),
+        memory=logsumexp,
+        source="aten/src/ATen/native/ReduceOps.cpp: logsumexp_out_impl",
+        shown_by=_NONE,
+    ),
+    Operator(
+        ("any", "any.dim", "all", "all.dim"),
+        memory=alike,
+        values=ValueRule(health=passed_on),
+        source=_LOGIC,
+        shown_by=_LOGIC_SHOWN,
+    ),
+    Operator(
+        ("any.dims", "all.dims", "amax", "amin", "max", "min"),
+        memory=alike,
+        source=_LOGIC,
+        shown_by=_LOGIC_SHOWN,
+    ),
+    # torch.distributions asks whether parameters and samples are what they may be.
+    Operator(("_is_all_true",), values=ValueRule(health=always(True))),
+    Operator(("_is_any_true",), values=ValueRule(health=always(False))),
+    Operator(
+        ("aminmax",),
+        memory=both_extremes,
+        source=_SOURCE + "; ReduceAMinMaxKernel.cu",
+        shown_by=_NONE,
+    ),
+    Operator(
+        ("_aminmax",),
+        shape=_shape_aminmax,
+        memory=both_extremes,
+        source=_SOURCE + "; ReduceAMinMaxKernel.cu",
+        shown_by=_NONE,
+    ),
+    Operator(("_aminmax.dim",), shape=_shape_aminmax),
+    Operator(
+        ("argmax", "argmin", "max.dim", "min.dim"),
+        memory=with_index,
+        source=_SOURCE + "; ReduceArgMaxKernel.cu: argmax_kernel_cuda_impl",
+        shown_by=_NONE_LARGE,
+    ),
+    Operator(
+        ("var.correction", "std.correction", "var_mean.correction", "std_mean.correction"),
+        memory=variance,
+        source=_SOURCE + "; ReduceMomentKernel.cu: std_var_kernel_impl",
+        shown_by=_NONE_LARGE,
+    ),
+    Operator(("count_nonzero",), values=ValueRule(health=counted_up)),
+    Operator(
+        ("count_nonzero.dim_IntList",),
+        memory=count_nonzero,
+        values=ValueRule(health=counted_up),
+        source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: count_nonzero_cuda",
+        shown_by=_NONE,
+    ),
+)
