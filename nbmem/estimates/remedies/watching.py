@@ -6,6 +6,8 @@ import contextlib
 import gc
 from typing import TYPE_CHECKING, Any
 
+from nbmem.virtual.patches.patcher import Patch, Patches
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -37,7 +39,7 @@ class Watch:
         self.remedies = tuple(remedies)
         self.backwards = 0
         self._depth = 0
-        self._before: list[tuple[Any, str, Any]] = []
+        self._patches = Patches()
 
     def begin(self) -> None:
         """The program is about to start; optimizers of earlier cells are there already."""
@@ -54,24 +56,22 @@ class Watch:
         """Put the patches in."""
         import torch
 
-        self._patch(torch.nn.Module, "__call__", self._call)
-        self._patch(torch.autograd, "backward", self._backward)
-        self._patch(torch.optim.Optimizer, "__init__", self._init)
-        self._patch(torch.optim.Optimizer, "zero_grad", self._zero_grad)
-        self._patch(torch.nn.Module, "zero_grad", self._zero_grad)
+        places = (
+            (torch.nn.Module, "__call__", self._call),
+            (torch.autograd, "backward", self._backward),
+            (torch.optim.Optimizer, "__init__", self._init),
+            (torch.optim.Optimizer, "zero_grad", self._zero_grad),
+            (torch.nn.Module, "zero_grad", self._zero_grad),
+        )
+        self._patches.apply(
+            [Patch(target, name, wrap(getattr(target, name))) for target, name, wrap in places]
+        )
 
     def remove(self) -> None:
         """Take them out."""
         for remedy in self.remedies:
             remedy.finish()
-        while self._before:
-            target, name, value = self._before.pop()
-            setattr(target, name, value)
-
-    def _patch(self, target: Any, name: str, wrap: Any) -> None:
-        true = getattr(target, name)
-        self._before.append((target, name, true))
-        setattr(target, name, wrap(true))
+        self._patches.undo()
 
     def _call(self, true: Any) -> Any:
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:

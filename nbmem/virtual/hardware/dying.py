@@ -12,7 +12,7 @@ import functools
 import threading
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from torch._C._profiler import CapturedTraceback, gather_traceback
 
@@ -20,8 +20,6 @@ from nbmem.core.interrupts import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from nbmem.virtual.tensors.storages import Block
 
 CLOCK = (time.time_ns,)
 """As it was at the import: a program may freeze the time in every module, for itself."""
@@ -36,6 +34,19 @@ class Death(NamedTuple):
     where: CapturedTraceback | None
 
 
+class Mortal(Protocol):
+    """A block of the card's memory whose owner can die; hashed by its identity.
+
+    Attributes:
+        addr: Address on the card, 0 for no bytes.
+    """
+
+    addr: int
+
+    def leave(self) -> None:
+        """Take it off the list of those that live."""
+
+
 class Dying:
     """Blocks whose storages have died and that are not freed yet, in order.
 
@@ -46,8 +57,8 @@ class Dying:
     """
 
     def __init__(self) -> None:
-        self._when: defaultdict[Block | _Address, int | tuple[Any, ...]] = defaultdict(CLOCK[0])
-        self.died: Callable[[Block], Any] = self._when.__getitem__
+        self._when: defaultdict[Mortal, int | tuple[Any, ...]] = defaultdict(CLOCK[0])
+        self.died: Callable[[Mortal], Any] = self._when.__getitem__
 
     def keep_places(self, *, wanted: bool) -> None:
         """Keep the stack of each death from now on, or do not."""

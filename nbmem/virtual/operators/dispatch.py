@@ -127,11 +127,14 @@ class CardMode(TorchDispatchMode):
         if operator.composite is not None:
             with self:
                 return operator.composite(*call.args, **call.kwargs)
-        for answer_of in (operator.autograd, operator.run):
-            if answer_of is not None:
-                answer = answer_of(self, call)
-                if answer is not NotImplemented:
-                    return answer
+        if operator.autograd is not None:
+            answer = operator.autograd(self, call)
+            if answer is not NotImplemented:
+                return answer
+        if operator.run is not None:
+            answer = operator.run(self, call)
+            if answer is not NotImplemented:
+                return answer
         return self.execute(call)
 
     def _card_of(self, call: Call) -> VirtualGPU | None:
@@ -158,7 +161,7 @@ class CardMode(TorchDispatchMode):
             results, plan = self._results(call)
         except NotImplementedError:
             return self._decompose(call)
-        return self.deliver(call, results, plan)
+        return self._deliver(call, results, plan)
 
     def _results(self, call: Call) -> tuple[Results, Plan | None]:
         key = key_of(call)
@@ -195,7 +198,9 @@ class CardMode(TorchDispatchMode):
             results: What it returns.
             plan: The kernel's order; None: the operator's record says it.
         """
-        plan = plan or table.plan_of(call, results)
+        return self._deliver(call, results, plan or table.plan_of(call, results))
+
+    def _deliver(self, call: Call, results: Results, plan: Plan | None) -> Any:
         made = self.allocate(call.gpu, results.fresh, plan)
         self.values.follow(call, made)
         return _build(results.shape, made, call.tensors)

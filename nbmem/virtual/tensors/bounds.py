@@ -5,7 +5,6 @@ A sampler writes ones at 512 places of a mask of zeros: which places is unknown,
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,12 +13,8 @@ from torch import _C
 from nbmem.virtual.devices import is_virtual
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.virtual.tensors.calls import Call
     from nbmem.virtual.tensors.values import Values
-
-    _Follow = Callable[[Values, Call, list[torch.Tensor]], None]
 
 
 def most_of(values: Values, tensor: torch.Tensor) -> int | None:
@@ -62,19 +57,3 @@ def written(values: Values, call: Call) -> int | None:
         return None
     below = target.size()[len(places) :].numel()
     return before + torch.broadcast_shapes(*[at.size() for at in places]).numel() * below
-
-
-def counted(follow: _Follow) -> _Follow:
-    """Let what is said of a call's values say also how many are set."""
-
-    @functools.wraps(follow)
-    def followed(values: Values, call: Call, fresh: list[torch.Tensor]) -> None:
-        rule = values.rule_of(call.func).most
-        most = None if rule is None else rule(values, call)  # by what is known before it runs
-        follow(values, call, fresh)
-        if most is not None:
-            block = values.storages.of(fresh[0] if fresh else call.args[0])
-            if block is not None:
-                block.most = most
-
-    return followed

@@ -18,7 +18,6 @@ from torch import _C
 from nbmem.virtual.devices import CPU, is_virtual
 from nbmem.virtual.frames import line_outside
 from nbmem.virtual.notes import LOOP, VALUES
-from nbmem.virtual.tensors.bounds import counted
 from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.shapes import dense
 
@@ -121,7 +120,7 @@ class Values:
         rule_of: Callable[[Any], ValueRule],
     ) -> None:
         self._note = note
-        self.rule_of = rule_of
+        self._rule_of = rule_of
         self.storages = storages
         self._host = host
         self._asked: Counter[tuple[CodeType, int]] = Counter()
@@ -156,10 +155,19 @@ class Values:
         if block is not None:
             block.twin = block.healthy = block.most = None
 
-    @counted
     def follow(self, call: Call, fresh: list[torch.Tensor]) -> None:
         """Compute on the twins what the call computes on the card, or forget what it changed."""
-        rule = self.rule_of(call.func)
+        rule = self._rule_of(call.func)
+        if rule.most is None:
+            self._follow(call, rule, fresh)
+            return
+        most = rule.most(self, call)  # by what is known before it is carried out
+        self._follow(call, rule, fresh)
+        block = self.storages.of(fresh[0] if fresh else call.args[0])
+        if most is not None and block is not None:
+            block.most = most
+
+    def _follow(self, call: Call, rule: ValueRule, fresh: list[torch.Tensor]) -> None:
         mutates = bool(facts_of(call.func).mutates)
         if rule.undefined or not (mutates or fresh):
             return

@@ -6,7 +6,7 @@ https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/transformer
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -86,55 +86,107 @@ def choose(  # noqa: PLR0913 - what the choice depends on
         return "math"
     if mask is not None and mask.stride(-1) != 1:
         return "math"
-    capability = _capability(query)
-    enabled = torch.backends.cuda
-    wide, wide_value = query.size(-1), value.size(-1)
-    rows, columns = query.size(2), key.size(2)
-    same_heads = query.size(1) == key.size(1) == value.size(1)
-    groups = same_heads or (
-        gqa and query.size(1) % key.size(1) == 0 and query.size(1) % value.size(1) == 0
-    )
-    half = query.dtype in _HALVES and capability >= (8, 0)
-    whole_rows = all(t.stride(-1) == 1 for t in tensors)
-    if (
-        # check_prefer_cudnn_attention: first on Hopper and on data-centre Blackwell.
-        capability in ((9, 0), (10, 0))
-        and enabled.cudnn_sdp_enabled()
-        and half
-        and groups
-        and (whole_rows or wide == 1)
+    asked = _Asked(query, key, value, mask, dropout, is_causal, gqa)
+    return next((name for name, takes in _IN_ORDER if takes(asked)), "math")
+
+
+class _Asked(NamedTuple):
+    """What the kernels' conditions are about."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    dropout: float
+    is_causal: bool
+    gqa: bool
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        machine = current.machine()
+        return machine.of(self.query).card.capability if machine is not None else (9, 0)
+
+    @property
+    def half(self) -> bool:
+        """Whether it has a half type, on a card whose tensor cores take both."""
+        return self.query.dtype in _HALVES and self.capability >= (8, 0)
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Elements of a head: of queries, and of values."""
+        return self.query.size(-1), self.value.size(-1)
+
+    @property
+    def same_heads(self) -> bool:
+        return self.query.size(1) == self.key.size(1) == self.value.size(1)
+
+    @property
+    def groups(self) -> bool:
+        """Whether each query has a head of keys and values."""
+        heads = self.query.size(1)
+        divides = heads % self.key.size(1) == 0 and heads % self.value.size(1) == 0
+        return self.same_heads or (self.gqa and divides)
+
+    @property
+    def whole_rows(self) -> bool:
+        return all(t.stride(-1) == 1 for t in (self.query, self.key, self.value))
+
+
+def _cudnn_takes(asked: _Asked) -> bool:
+    """check_prefer_cudnn_attention: first on Hopper and on data-centre Blackwell."""
+    widest = {(9, 0): 256, (10, 0): 128}.get(asked.capability)
+    wide, wide_value = asked.widths
+    mask = asked.mask
+    return (
+        widest is not None
+        and torch.backends.cuda.cudnn_sdp_enabled()
+        and asked.half
+        and asked.groups
+        and (asked.whole_rows or wide == 1)
         and not torch.are_deterministic_algorithms_enabled()
-        and (mask is None or _fits(mask, query, key))
-        and max(wide, wide_value) <= (256 if capability == (9, 0) else 128)
+        and (mask is None or _fits(mask, asked.query, asked.key))
+        and max(wide, wide_value) <= widest
         and wide % 8 == wide_value % 8 == 0
-        and columns > 1
-        and (rows > 1 or not dropout)
-    ):
-        return "cudnn"
-    if (
-        enabled.flash_sdp_enabled()
-        and half
-        and mask is None
-        and groups
-        and key.size(1) == value.size(1)
-        and (whole_rows or wide == 1)
-        and wide == key.size(-1) == wide_value <= 256
-        and not (is_causal and rows != columns)
-    ):
-        return "flash"
-    unit = (8 if query.dtype in _HALVES else 4) if capability >= (8, 0) else 1
-    if (
-        enabled.mem_efficient_sdp_enabled()
-        and (half or query.dtype in (torch.float32, torch.float16))
-        and same_heads
-        and whole_rows
-        and wide == key.size(-1)
+        and asked.key.size(2) > 1
+        and (asked.query.size(2) > 1 or not asked.dropout)
+    )
+
+
+def _flash_takes(asked: _Asked) -> bool:
+    wide, wide_value = asked.widths
+    return (
+        torch.backends.cuda.flash_sdp_enabled()
+        and asked.half
+        and asked.mask is None
+        and asked.groups
+        and asked.key.size(1) == asked.value.size(1)
+        and (asked.whole_rows or wide == 1)
+        and wide == asked.key.size(-1) == wide_value <= 256
+        and not (asked.is_causal and asked.query.size(2) != asked.key.size(2))
+    )
+
+
+def _efficient_takes(asked: _Asked) -> bool:
+    wide, wide_value = asked.widths
+    dtype, mask = asked.query.dtype, asked.mask
+    unit = (8 if dtype in _HALVES else 4) if asked.capability >= (8, 0) else 1
+    return (
+        torch.backends.cuda.mem_efficient_sdp_enabled()
+        and (asked.half or dtype in (torch.float32, torch.float16))
+        and asked.same_heads
+        and asked.whole_rows
+        and wide == asked.key.size(-1)
         and wide % unit == wide_value % unit == 0
         # t5_small_b8s256_adafactor: relative positions that learn take plain products.
         and not (mask is not None and mask.requires_grad)
-    ):
-        return "efficient"
-    return "math"
+    )
+
+
+_IN_ORDER = (
+    ("cudnn", _cudnn_takes),
+    ("flash", _flash_takes),
+    ("efficient", _efficient_takes),
+)
 
 
 def _fits(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> bool:
@@ -235,8 +287,3 @@ def _aligned(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) 
     if mask.stride(-1) != 1 or any(step % 8 for step in mask.stride()[:-1]):
         mask = torch.nn.functional.pad(mask, (0, 8 - columns % 8))[..., :columns]
     return mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
-
-
-def _capability(query: torch.Tensor) -> tuple[int, int]:
-    machine = current.machine()
-    return machine.of(query).card.capability if machine is not None else (9, 0)
