@@ -117,7 +117,7 @@ def activated(
     other_processes: Mapping[int, int] | int | None = None,
     defer: bool = False,
 ) -> Iterator[VirtualGPU]:
-    """The same for a `with` block."""
+    """Put virtual cards in the place of CUDA for a `with` block; arguments as of `activate`."""
     gpu = activate(name, release=release, conf=conf, other_processes=other_processes, defer=defer)
     try:
         yield gpu

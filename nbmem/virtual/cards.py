@@ -29,10 +29,10 @@ T4_CUBLAS, H100_CUBLAS = 26 * MIB, 66 * MIB
 recordings, once in the forward thread and once in the engine's; reported for a T4. Other cards lie
 on the line through both, by their stacks."""
 T4_CUDNN, H100_CUDNN = 4 * MIB, 10 * MIB
-"""The same for the first cuDNN handle of a thread: 10 to 12 MiB (deeplabv3, unet, squeezenet)."""
+"""What NVML's figure grows by at the first cuDNN handle of a thread: 10 to 12 MiB (deeplabv3, unet, squeezenet)."""
 H100_NCCL = 564 * MIB
-"""The same for NCCL's first communicator (ddp_resnet50_b32_sgdm, world size 1). With more ranks it
-grows by the channels to each peer: 0.5 to 1.6 GiB are reported (NVIDIA/nccl#964, #1685)."""
+"""What it grows by at NCCL's first communicator (ddp_resnet50_b32_sgdm, world size 1). With more
+ranks that is more by the channels to each peer: 0.5 to 1.6 GiB are reported (NVIDIA/nccl#964, #1685)."""
 
 
 class Multiprocessor(NamedTuple):

@@ -14,7 +14,7 @@ from nbmem.virtual.naming import MOST
 CUDA = tuple(torch.device("cuda", index) for index in range(MOST))
 """The devices of the cards by ordinal, as Python sees them."""
 LAZY = tuple(torch.device("lazy", index) for index in range(MOST))
-"""The same as C++ sees them."""
+"""The devices of the cards by ordinal, as C++ sees them."""
 META = torch.device("meta")
 CPU = torch.device("cpu")
 

@@ -57,5 +57,5 @@ LOOP = (
 
 
 def on_figures(notes: Iterable[str]) -> list[str]:
-    """Those that bear on a report's figures; without values, memory is the same."""
+    """The notes that bear on a report's figures; without values, memory is the same."""
     return [note for note in notes if note != VALUES]

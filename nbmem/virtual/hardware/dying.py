@@ -96,7 +96,7 @@ class _Address:
         self.addr = addr
 
     def leave(self) -> None:
-        """It is on no list."""
+        """Leave no list: it was on none."""
 
 
 class _Held:

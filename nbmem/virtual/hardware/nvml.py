@@ -32,7 +32,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryV2(Memory):
-    """The same since driver 510."""
+    """A card's memory as drivers since 510 say it, with what they keep for themselves."""
 
     reserved: int
     version: int = MEMORY_V2

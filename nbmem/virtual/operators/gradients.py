@@ -25,9 +25,9 @@ SOLE_TENSOR = 4
 """References to a gradient that only the engine's buffer holds, as counted inside the mode: the
 buffer's, two of the operator's argument on its way here, and Python's."""
 SOLE_STORAGE = 2
-"""The same for its storage: the tensor's and Python's."""
+"""References to the storage of such a gradient: the tensor's and Python's."""
 SOLE_OBJECT = 5
-"""The same for the Python object, counted in `add`."""
+"""References to its Python object, as counted in `add`."""
 _ENGINE = "_engine_run_backward"
 
 aten = torch.ops.aten
@@ -98,7 +98,7 @@ def fills(in_place: Any) -> Handler:
 
 
 def fill_by_index(executor: Executor, call: Call) -> Any:
-    """The same for index_put, which C++ calls with `unsafe`."""
+    """Write into the zeros of index_backward, which calls index_put with `unsafe`."""
     if len(call.args) < 4:
         return NotImplemented
     return _fill_unchecked(executor, call)

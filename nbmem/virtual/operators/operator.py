@@ -64,7 +64,7 @@ def temporary(name: str, nbytes: int) -> Step:
 
 
 def drop(name: str) -> Step:
-    """It frees it before the call ends."""
+    """The kernel frees scratch memory before the call ends."""
     return Step("drop", name=name)
 
 

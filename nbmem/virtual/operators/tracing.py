@@ -52,7 +52,7 @@ def _tracer() -> Iterator[None]:
 
 
 def untraced(kernel: Any) -> Any:
-    """The same for a kernel that torch calls while it traces."""
+    """Keep a kernel that torch calls while it traces out of what is written down."""
 
     @functools.wraps(kernel)
     def quiet(*args: Any, **kwargs: Any) -> Any:
@@ -66,7 +66,7 @@ def untraced(kernel: Any) -> Any:
 
 
 def untraced_call(run: Any) -> Any:
-    """The same for a mode's `run(mode, func, args, kwargs)`; what torch leaves to it is written.
+    """Keep a mode's `run(mode, func, args, kwargs)` out, but for what torch leaves to it.
 
     torch.jit.trace writes no convolution down, but what a convolution calls on every device.
     """

@@ -50,7 +50,7 @@ class Communication:
         return [copies.get(index, tensor) for index in devices]
 
     def broadcast_out(self, tensor: torch.Tensor, out: Tensors) -> list[torch.Tensor]:
-        """The same into given tensors."""
+        """Copy a tensor into given ones."""
         for copy in out:
             copy.copy_(tensor)
         return list(out)
@@ -95,7 +95,7 @@ class Communication:
     def scatter_out(
         self, tensor: torch.Tensor, out: Tensors, dim: int, streams: Any = None
     ) -> list[torch.Tensor]:
-        """The same into given tensors."""
+        """Copy the parts of a tensor into given ones."""
         del streams
         parts = tensor.split([part.size(dim) for part in out], dim)
         for part, source in zip(out, parts, strict=True):
@@ -120,7 +120,7 @@ class Communication:
         return self.gather_out(tensors, result, dim)
 
     def gather_out(self, tensors: Tensors, out: torch.Tensor, dim: int) -> torch.Tensor:
-        """The same into a given tensor."""
+        """Copy tensors into the parts of a given one."""
         for part, source in zip(
             out.split([part.size(dim) for part in tensors], dim), tensors, strict=True
         ):

@@ -22,7 +22,7 @@ READERS = (
 )  # fmt: skip
 
 COPIED = frozenset({"__getitem__", "__iter__", "tolist", "_write_file"})
-"""Those that read a copy where the bytes are on a card."""
+"""Readers that get a copy where the bytes are on a card."""
 
 
 def storage_patches(mode: CardMode) -> list[Patch]:

@@ -120,7 +120,7 @@ def _by_head(tensor: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def queries_keys_values(executor: Executor, call: Call) -> Any:
-    """They are three parts of one buffer."""
+    """Make queries, keys and values as three parts of one buffer."""
     source = call.args[0]
     rows, steps, width = source.size()
     heads = int(call.args[2])

@@ -24,7 +24,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 HALF_TILE_BYTES = {torch.float16: (154_112, 162_304), torch.bfloat16: (133_632, 152_064)}
 """Shared memory of the backward kernel with 128 x 128 tiles, without dropout and with it."""
 FLOAT_TILE_BYTES, WIDE_TILE_BYTES = 121_344, 60_928
-"""The same with 128 x 64 tiles: for float32, and for half types with heads of more than 128.
+"""Shared memory with 128 x 64 tiles: for float32, and for half types with heads of more than 128.
 
 sizeof(SharedStorage), as the launches in torch 2.11's library ask for it.
 """

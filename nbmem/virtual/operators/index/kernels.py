@@ -77,7 +77,7 @@ def put(launch: Launch) -> Iterator[Step]:
 
 
 def put_by_mask(launch: Launch, mask: torch.Tensor, found: int) -> Iterator[Step]:
-    """The same for `x[mask] += y`: what the mask finds is dropped before the sort."""
+    """Add where a mask holds (`x[mask] += y`): what it finds is dropped before the sort."""
     if launch.outs:
         yield out()
     yield temporary("found", 4)

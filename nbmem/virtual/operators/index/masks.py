@@ -112,7 +112,7 @@ def index(executor: Executor, call: Call) -> Any:
 
 
 def index_put(executor: Executor, call: Call) -> Any:
-    """The same for `x[mask] = y`; a number comes to the card where no mask is filled with it."""
+    """Write by mask (`x[mask] = y`); a number comes to the card where it fills no mask."""
     tensor, indices, *rest = call.args
     check(tensor, indices)
     values = rest[0]

@@ -24,7 +24,7 @@ class Pinned:
         self._registered[pointer] = size
 
     def unregister(self, pointer: int) -> None:
-        """No longer."""
+        """Take it for ordinary memory again, as cudaHostUnregister does."""
         self._registered.pop(pointer, None)
 
     def pin(self, tensor: Any) -> Any:

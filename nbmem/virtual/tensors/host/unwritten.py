@@ -129,7 +129,7 @@ class Unwritten:
                 self._forget(kept)
 
     def show(self, tensor: torch.Tensor) -> None:
-        """The same for what a tensor lies in."""
+        """Write the storage that a tensor lies in."""
         if self._kept and self._of(tensor) is not None:
             self.write(tensor.untyped_storage())
 
