@@ -12,7 +12,8 @@ from nbmem.virtual.tensors.bounds import kept
 from nbmem.virtual.tensors.calls import Call
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import dense, no_such_tensors, one, spec_of
-from nbmem.virtual.tensors.values import ValueRule, passed_on, stand_in
+from nbmem.virtual.tensors.value_rules import ValueRule, passed_on
+from nbmem.virtual.tensors.values import stand_in
 
 if TYPE_CHECKING:
     from nbmem.virtual.hardware.gpu import VirtualGPU

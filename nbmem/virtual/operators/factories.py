@@ -12,7 +12,7 @@ from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.tensors.calls import Call
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import infer
-from nbmem.virtual.tensors.values import ValueRule
+from nbmem.virtual.tensors.value_rules import ValueRule
 
 if TYPE_CHECKING:
     from nbmem.virtual.operators.operator import Executor

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.virtual.tensors.host.unwritten import HostRule
-from nbmem.virtual.tensors.values import ValueRule
+from nbmem.virtual.tensors.value_rules import ValueRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

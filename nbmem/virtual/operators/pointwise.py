@@ -11,7 +11,7 @@ from nbmem.virtual.operators.operator import Operator, out, temporary
 from nbmem.virtual.tensors.bounds import kept, narrowed, united
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import like
-from nbmem.virtual.tensors.values import ValueRule, always, compared, flipped, passed_on
+from nbmem.virtual.tensors.value_rules import ValueRule, always, compared, flipped, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.tensors.host.unwritten import HostRule
     from nbmem.virtual.tensors.shapes import Results
-    from nbmem.virtual.tensors.values import ValueRule
+    from nbmem.virtual.tensors.value_rules import ValueRule
 
 FAMILIES = (
     attention, blas, convolution, copies, counting, detection, distance, embedding, factories,

@@ -7,9 +7,7 @@ program as on a real card. A stand-in for anything else is what a healthy run wo
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import Call
     from nbmem.virtual.tensors.host.unwritten import Unwritten
     from nbmem.virtual.tensors.storages import Block, Storages
+    from nbmem.virtual.tensors.value_rules import ValueRule
 
 aten = torch.ops.aten
 WHOLE_BYTES = 1 << 20
@@ -39,67 +38,6 @@ PATIENCE = 256
 """How often one line gets the same answer to an unknown condition."""
 FLOATS = 16
 """Floats are followed up to this many elements: scales and averages, not activations."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueRule:
-    """What an operator does to values, where running it on the known ones does not say all.
-
-    Attributes:
-        health: What a bool or a count made by it is in a healthy run, by the call and what its
-            arguments are there (None: unknown or not alike); None: unknown.
-        absorbs: The value that makes the result that value, whatever the other argument holds.
-        overwrites: It writes all of its first argument, whatever that held.
-        undefined: Its result holds nothing yet.
-        by_geometry: It reads no more of its arguments than their shape.
-        harmless: In a healthy run it changes nothing that is not known.
-        most: The most elements of its result that are not zero, where a program's steps say so.
-    """
-
-    health: Callable[[Call, bool | None], bool | None] | None = None
-    absorbs: bool | None = None
-    overwrites: bool = False
-    undefined: bool = False
-    by_geometry: bool = False
-    harmless: bool = False
-    most: Callable[[Values, Call], int | None] | None = None
-
-
-def always(answer: bool) -> Callable[[Call, bool | None], bool]:  # noqa: FBT001 - it is the answer
-    """The health of a question with one answer in a healthy run."""
-    return lambda _call, _flag: answer
-
-
-def passed_on(call: Call, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
-    """The arguments' health."""
-    del call
-    return flag
-
-
-def flipped(call: Call, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
-    """The opposite."""
-    del call
-    return None if flag is None else not flag
-
-
-def counted_up(call: Call, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
-    """Of none there are 0; a flag does not say how many."""
-    del call
-    return None if flag is None or flag else False
-
-
-def compared(call: Call, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
-    """A flag or a count against a number; nothing is infinite, and all equals itself."""
-    left, right = call.args[:2]
-    alike = {aten.eq: True, aten.ne: False}.get(call.func.overloadpacket)
-    if isinstance(right, torch.Tensor):
-        return alike if left is right else None
-    if alike is not None and right in (math.inf, -math.inf):
-        return not alike
-    if flag is None:
-        return None
-    with _C._DisableTorchDispatch():
-        return bool(call.func(torch.full((), int(flag), device=CPU), right))
 
 
 def worth_following(tensor: torch.Tensor) -> bool:

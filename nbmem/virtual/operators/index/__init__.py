@@ -13,7 +13,7 @@ from nbmem.virtual.operators.refusals import short
 from nbmem.virtual.tensors.bounds import written
 from nbmem.virtual.tensors.calls import Call
 from nbmem.virtual.tensors.shapes import infer
-from nbmem.virtual.tensors.values import ValueRule
+from nbmem.virtual.tensors.value_rules import ValueRule
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.shapes import Results

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nbmem.virtual.operators.operator import Operator, drop, temporary
 from nbmem.virtual.operators.reduce.staging import accumulator, dims_of, steps
 from nbmem.virtual.tensors.shapes import several
-from nbmem.virtual.tensors.values import ValueRule, always, counted_up, passed_on
+from nbmem.virtual.tensors.value_rules import ValueRule, always, counted_up, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,108 @@
+"""Normalisation: which kernel CUDA takes, what it copies first and what it adds up beside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.virtual.operators.norm import kernels
+from nbmem.virtual.operators.norm.choice import batch_norm, is_composite_here, rms_norm
+from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.operators.refusals import short
+from nbmem.virtual.tensors.shapes import like, several
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.shapes import Results
+
+
+def _check_weight(call: Call) -> None:
+    source, weight = call.args[0], call.argument("weight")
+    if weight is not None and weight.dtype is not source.dtype:
+        raise RuntimeError(f"expected scalar type {short(source)} but found {short(weight)}")
+
+
+def _statistics(count: int) -> Callable[[Call], Results]:
+    """Numbers per channel, in float32 for half types."""
+
+    def rule(call: Call) -> Results:
+        tensor = call.argument("input")
+        half = tensor.dtype in (torch.float16, torch.bfloat16)
+        dtype = torch.float32 if half else tensor.dtype
+        return several(*[((tensor.size(1),), dtype)] * count)
+
+    return rule
+
+
+OPERATORS = (
+    Operator(("batch_norm",), composite=batch_norm),
+    Operator(("rms_norm",), composite=rms_norm if is_composite_here() else None),
+    Operator(
+        ("native_layer_norm",),
+        refuse=_check_weight,
+        memory=kernels.on_input,
+        source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: layer_norm_cuda",
+        shown_by="vit_b_16_b32_adamw, forward",
+    ),
+    Operator(
+        ("_fused_rms_norm",),
+        memory=kernels.on_input,
+        source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: layer_norm_cuda",
+        shown_by="vit_b_16_b32_adamw, forward",
+    ),
+    Operator(
+        ("native_layer_norm_backward", "_fused_rms_norm_backward"),
+        memory=kernels.rows_backward,
+        source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: LaunchGammaBetaBackwardCUDAKernel",
+        shown_by="swin_t_b32_adamw and convnext_tiny_b32_adamw, backward",
+    ),
+    Operator(
+        ("native_group_norm",),
+        memory=kernels.group_norm,
+        source="aten/src/ATen/native/cuda/group_norm_kernel.cu: GroupNormKernelImplInternal",
+        shown_by="none of the H100's runs has one",
+    ),
+    Operator(
+        ("native_group_norm_backward",),
+        memory=kernels.group_norm_backward,
+        source="aten/src/ATen/native/cuda/group_norm_kernel.cu: "
+        "GroupNormBackwardKernelImplInternal",
+        shown_by="none of the H100's runs has one",
+    ),
+    Operator(
+        ("native_batch_norm",),
+        memory=kernels.native_batch_norm,
+        source="aten/src/ATen/native/cuda/Normalization.cu: batch_norm_cuda",
+        shown_by="resnet50_b64_sgdm_ampbf16",
+    ),
+    Operator(
+        ("native_batch_norm_backward",),
+        memory=kernels.native_batch_norm_backward,
+        source="aten/src/ATen/native/cuda/Normalization.cu: batch_norm_backward_cuda",
+        shown_by="resnet50_b64_sgdm_ampbf16",
+    ),
+    Operator(
+        ("cudnn_batch_norm",),
+        memory=kernels.cudnn_batch_norm,
+        source="aten/src/ATen/native/cudnn/BatchNorm.cpp",
+        shown_by="resnet50_b32_sgdm",
+    ),
+    Operator(
+        ("cudnn_batch_norm_backward",),
+        memory=kernels.cudnn_batch_norm_backward,
+        source="aten/src/ATen/native/cudnn/BatchNorm.cpp",
+        shown_by="resnet50_b32_sgdm",
+    ),
+    Operator(("batch_norm_elemt", "batch_norm_backward_elemt"), shape=like("input")),
+    Operator(("batch_norm_backward_reduce",), shape=_statistics(4)),
+    Operator(
+        (
+            *("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts"),
+            *("batch_norm_stats", "batch_norm_update_stats"),
+        ),
+        shape=_statistics(2),
+    ),
+)

@@ -1,0 +1,119 @@
+"""Which kernel CUDA takes for a norm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from nbmem.virtual.tensors.calls import facts_of, operator_of
+
+aten = torch.ops.aten
+
+
+def batch_norm(  # noqa: PLR0913 - the schema's
+    tensor: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,  # noqa: FBT001
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,  # noqa: FBT001
+) -> torch.Tensor:
+    """cuDNN's kernel where its conditions hold, else the native one.
+
+    https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Normalization.cpp
+    (_select_batch_norm_backend)
+    """
+    rows = tensor.size(0) if tensor.dim() else 0
+    both = running_mean is not None and running_var is not None
+    neither = running_mean is None and running_var is None
+    cudnn = (
+        cudnn_enabled
+        and tensor.numel() > 0
+        and weight is not None
+        and bias is not None
+        and (both or (neither and training))
+        and torch.bfloat16 not in (tensor.dtype, weight.dtype)
+        and (tensor.dtype is not torch.float16 or weight.dtype is torch.float32)
+        and tensor.dim() > 2
+        and rows <= (880801 if training else 65535)
+        and tensor.numel() < 2**31 - 1
+    )
+    if cudnn and torch.backends.cudnn.enabled:
+        source = tensor.contiguous(memory_format=_suggested(tensor))
+        return aten.cudnn_batch_norm.default(
+            source, weight, bias, running_mean, running_var, training, momentum, eps
+        )[0]
+    return aten.native_batch_norm.default(
+        tensor, weight, bias, running_mean, running_var, training, momentum, eps
+    )[0]
+
+
+def _suggested(tensor: torch.Tensor) -> torch.memory_format:
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return torch.channels_last
+    if tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d):
+        return torch.channels_last_3d
+    return torch.contiguous_format
+
+
+class _RMSNorm(torch.autograd.Function):
+    """CUDA's kernel and its gradient; a build without CUDA has but the composite one."""
+
+    @staticmethod
+    def forward(
+        tensor: torch.Tensor, shape: list[int], weight: torch.Tensor | None, eps: float | None
+    ) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return aten._fused_rms_norm.default(tensor, shape, weight, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        tensor, ctx.shape, weight, _ = inputs
+        ctx.save_for_backward(tensor, weight, output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        tensor, weight, factors = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
+        found = aten._fused_rms_norm_backward.default(
+            gradients[0], tensor, ctx.shape, factors, weight, wanted
+        )
+        return found[0], None, found[1], None
+
+
+def rms_norm(
+    tensor: torch.Tensor,
+    shape: list[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> torch.Tensor:
+    """One kernel where its conditions hold, else the operators it consists of.
+
+    https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/layer_norm.cpp
+    (rms_norm_symint)
+    """
+    fused = (
+        _suggested(tensor) is torch.contiguous_format
+        and not tensor.is_complex()
+        and (weight is None or weight.dtype is tensor.dtype)
+        and not torch._C._are_functorch_transforms_active()  # They cannot derive _RMSNorm.
+    )
+    if fused:
+        return _RMSNorm.apply(tensor, list(shape), weight, eps)[0]
+    return aten.rms_norm.default.decompose(tensor, shape, weight, eps)
+
+
+def is_composite_here() -> bool:
+    """Whether this release has a kernel on CUDA and its shapes, but not this build.
+
+    Known limit: torch 2.9 has the kernel, but no shape rule for it.
+    """
+    kernel = operator_of("_fused_rms_norm")
+    if kernel is None or facts_of(kernel).composite:
+        return False
+    return not kernel.has_kernel_for_dispatch_key(torch._C.DispatchKey.CUDA)

@@ -1,0 +1,173 @@
+"""Normalisation: kernels that want contiguous inputs copy others first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from nbmem.virtual.operators.operator import (
+    DNN,
+    contiguous,
+    drop,
+    out,
+    outs,
+    temporary,
+)
+from nbmem.virtual.operators.reduce import staging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operators.operator import Launch, Step
+
+
+def on_input(launch: Launch) -> Iterator[Step]:
+    """The input is made contiguous."""
+    yield from contiguous(launch.call.args[0])
+    yield from outs(launch)
+
+
+MANY_ROWS = 64 << 10
+"""Beyond so many rows a norm over few columns adds up its weights' gradients in two passes."""
+TILE_COLUMNS, TILE_ROWS, MOST_BLOCKS = 32, 32, 32 << 10
+
+
+def rows_backward(launch: Launch) -> Iterator[Step]:
+    """Layer and RMS norm; over many short rows one partial sum for each tile of rows, then sums.
+
+    The sums are new tensors in the place of the results that were made first.
+    """
+    gradient, source = launch["grad_out"], launch["input"]
+    yield from contiguous(gradient, source)
+    columns = torch.Size(launch["normalized_shape"]).numel()
+    rows = source.numel() // max(1, columns)
+    across = -(-columns // TILE_COLUMNS)
+    mask = launch["output_mask"]
+    sums = range(int(mask[0]), len(launch.outs))
+    if rows <= MANY_ROWS or columns // TILE_COLUMNS >= launch.card.processors // 2 or not sums:
+        yield from outs(launch)
+        return
+    if mask[0]:
+        yield out(0)
+    for number in sums:
+        yield temporary(f"first {number}", launch.outs[number].nbytes)
+    tiles = min(MOST_BLOCKS // across, -(-rows // TILE_ROWS))
+    for number in sums:
+        yield temporary(f"tiles {number}", tiles * launch.outs[number].nbytes)
+    for number in sums:
+        partial = torch.empty(tiles, columns, dtype=launch.outs[number].dtype, device="meta")
+        item = staging.accumulator(partial.dtype)
+        size, semaphores = staging.staging(staging.geometry(partial, [0]), item, launch.card)
+        yield out(number)
+        if size:
+            yield from (temporary("staging", size), temporary("semaphores", semaphores))
+            yield from (drop("semaphores"), drop("staging"))
+        yield drop(f"first {number}")
+
+
+def group_norm(launch: Launch) -> Iterator[Step]:
+    """A factor and a summand for each channel of each sample, in float32 for half types."""
+    yield from on_input(launch)
+    if launch["HxW"] != 1 and (launch["weight"] is not None or launch["bias"] is not None):
+        yield from _for_each(launch, "channel", "factor", "summand")
+
+
+def group_norm_backward(launch: Launch) -> Iterator[Step]:
+    """Two sums for each channel of each sample; of each group what the input's gradient needs."""
+    yield from contiguous(launch.call.args[0], launch.call.args[1])
+    yield from outs(launch)
+    flat = launch["HxW"] == 1
+    if not flat:
+        yield from _for_each(launch, "channel", "sum of products", "sum")
+    if launch["output_mask"][0]:
+        yield from _for_each(launch, "group", "factor", "summand")
+        if launch["weight"] is not None and not flat:
+            yield from _for_each(launch, "channel", "scale")
+
+
+def _for_each(launch: Launch, what: str, *names: str) -> Iterator[Step]:
+    count = launch["N"] * (launch["C"] if what == "channel" else launch["group"])
+    for name in names:
+        yield temporary(f"{name} of a {what}", count * _wide(launch["input"]))
+
+
+def native_batch_norm(launch: Launch) -> Iterator[Step]:
+    """torch's own kernel; with channels last the statistics of many rows are staged."""
+    yield from outs(launch)
+    if launch["training"]:
+        yield from _staged(launch["input"], 4)
+
+
+def native_batch_norm_backward(launch: Launch) -> Iterator[Step]:
+    """One kernel for all where channels come first, else sums, then the input's gradient."""
+    source, weight, mask = launch["input"], launch["weight"], launch["output_mask"]
+    if not _channels_last(source):
+        yield from outs(launch)
+        return
+    size = source.size(1) * _wide(source)
+    saved = launch["save_invstd"]
+    if saved is None or not saved.numel():
+        yield temporary("inverse of the deviation", size)
+    if any(mask[1:]) or launch["train"]:
+        yield from (temporary("sum", size), temporary("sum of products", size))
+        for number in range(int(mask[0]), len(launch.outs)):
+            yield out(number)
+        if weight is not None and not all(mask[1:]):
+            yield temporary("sums nobody wants", (2 - sum(mask[1:])) * weight.nbytes)
+        yield from _staged(source, 2)
+        yield from (drop("semaphores"), drop("staging"))
+    if mask[0]:
+        yield out(0)
+
+
+def _channels_last(source: torch.Tensor) -> bool:
+    """batch_norm_use_channels_last_kernels."""
+    return (
+        (source.dim() == 4 and source.is_contiguous(memory_format=torch.channels_last))
+        or (source.dim() == 5 and source.is_contiguous(memory_format=torch.channels_last_3d))
+        or (source.is_contiguous() and source.stride(1) == 1)
+    )
+
+
+def _wide(source: torch.Tensor) -> int:
+    """Bytes of a number that sums are kept in."""
+    return 4 if source.dtype in (torch.float16, torch.bfloat16) else source.element_size()
+
+
+def _staged(source: torch.Tensor, numbers: int) -> Iterator[Step]:
+    """What the blocks of one channel's rows hand to the last of them.
+
+    cuda/Normalization.cuh: flexible_launch_configs
+    """
+    if not _channels_last(source):
+        return
+    channels = source.size(1)
+    rows = source.numel() // max(1, channels)
+    across = min(_power_below(channels), 32)
+    down = min(_power_below(-(-rows // 16)), 512 // across)
+    if across * down != 512:
+        across = min(_power_below(channels), 512 // down)
+    blocks = min(-(-rows // (down * 16)), 128)
+    if blocks >= 8:
+        yield temporary("staging", numbers * channels * blocks * _wide(source))
+        yield temporary("semaphores", -(-channels // across) * 4)
+
+
+def _power_below(number: int) -> int:
+    return 1 << (max(1, number).bit_length() - 1)
+
+
+def cudnn_batch_norm(launch: Launch) -> Iterator[Step]:
+    """cuDNN's kernel; without an activation in it, it keeps no reserve."""
+    yield from outs(launch)
+    yield DNN
+
+
+def cudnn_batch_norm_backward(launch: Launch) -> Iterator[Step]:
+    """The gradient is brought into the input's format."""
+    gradient, wanted = launch["grad_output"], suggest_memory_format(launch["input"])
+    if not gradient.is_contiguous(memory_format=wanted):
+        yield temporary("gradient", gradient.numel() * gradient.element_size())
+    yield from cudnn_batch_norm(launch)
