@@ -21,7 +21,7 @@ from nbmem.virtual.forward_streams import CurrentStream
 from nbmem.virtual.frames import level_of_user
 from nbmem.virtual.graphs import Pools
 from nbmem.virtual.history import History
-from nbmem.virtual.notes import NbmemWarning
+from nbmem.virtual.notes import NbmemWarning, unlisted
 from nbmem.virtual.oom import EXBIBYTE, TOO_MUCH, oom_message
 from nbmem.virtual.waiting import Busy
 from nbmem.virtual.workspaces import Workspaces
@@ -198,6 +198,9 @@ class VirtualGPU:
         if not self.initialized:
             self.initialized = True
             self.read_environment()
+            known = self.card.arch.capability
+            if known != self.card.capability:
+                self.note(unlisted(self.card.capability, known))
 
     def read_environment(self) -> None:
         """Take the allocator's settings from the environment, once: as it is at the first use.

@@ -10,6 +10,7 @@ from nbmem.virtual.kernels import cub
 from nbmem.virtual.naming import find_card
 
 MiB = 1 << 20
+H100 = find_card("H100")
 
 
 @pytest.mark.parametrize(
@@ -23,19 +24,19 @@ MiB = 1 << 20
     ],
 )
 def test_a_sort_of_indices_takes_what_was_recorded(count, bits, recorded):
-    assert cub.radix_sort(count, 8, 8, bits) == recorded
+    assert cub.radix_sort(H100, count, 8, 8, bits) == recorded
 
 
 @pytest.mark.parametrize("count", [32, 4096, 8192])
 def test_sums_of_partial_segments_take_what_was_recorded(count):
     assert cub.exclusive_sum(count, 8) == 1279
-    assert cub.unique_by_key(count) == cub.unique_by_key(65_536) == 1279
+    assert cub.unique_by_key(H100, count, 8) == cub.unique_by_key(H100, 65_536, 8) == 1279
 
 
 def test_a_count_takes_as_much_as_its_blocks_in_flight():
     # 132 multiprocessors with 8 blocks of 256 threads, five times over.
-    assert cub.count_nonzero(1 << 20, find_card("H100")) == 132 * 40 * 4 + 128 + 255
-    assert cub.count_nonzero(4096, find_card("H100")) == 1
+    assert cub.count_nonzero(H100, 1 << 20) == 132 * 40 * 4 + 128 + 255
+    assert cub.count_nonzero(H100, 4096) == 1
 
 
 def taken(call):

@@ -25,7 +25,7 @@ def permutation(launch: Launch) -> Iterator[Step]:
     yield temporary("range", count * item)
     yield temporary("keys", count * key)
     yield temporary("sorted keys", count * key)
-    yield temporary("sort", cub.radix_sort(count, key, item, bits))
+    yield temporary("sort", cub.radix_sort(launch.card, count, key, item, bits))
     yield drop("sort")
 
 
