@@ -1,8 +1,8 @@
-"""What a compute capability decides, also one that is not listed; CUB's scratch on each card.
+"""What a compute capability decides, also one that is not listed; scratch memory on each card.
 
-cub_sizes.json has what torch 2.13.0+cu130 itself asks its allocator for: its C++, CUB's included,
-with the CUDA driver replaced by one that describes a card and runs no kernel. CUB reads registers
-and shared memory of its kernels from torch's library.
+asked_by_torch.json has what torch 2.13.0+cu130 itself asks its allocator for: its C++, CUB's too,
+with the CUDA driver replaced by one that describes a card and runs no kernel. Registers and shared
+memory of the kernels, which CUB asks for, are read from torch's library.
 """
 
 import json
@@ -19,7 +19,7 @@ from nbmem.virtual.cards import CARDS
 from nbmem.virtual.naming import find_card
 from nbmem.virtual.notes import unlisted
 
-RECORDED = json.loads(Path(__file__).with_name("cub_sizes.json").read_text("utf-8"))
+RECORDED = json.loads(Path(__file__).with_name("asked_by_torch.json").read_text("utf-8"))
 CALLS = {
     "sort": lambda x: x.sort(),
     "unique": torch.unique,
@@ -28,6 +28,15 @@ CALLS = {
     "nonzero": torch.nonzero,
     "cumsum": lambda x: x.cumsum(-1),
     "topk": lambda x: x.topk(5),
+    "sum": torch.sum,
+    "any": torch.any,
+    "count": torch.count_nonzero,
+    "logsumexp": lambda x: x.logsumexp(0),
+    "logcumsumexp": lambda x: x.logcumsumexp(0),
+    "dist": lambda x: torch.dist(x, x),
+    "amax": lambda x: x.amax(0),
+    "argmax": torch.argmax,
+    "std": torch.std,
 }
 
 
@@ -45,7 +54,7 @@ def asked(call, *tensors):
 
 @pytest.mark.filterwarnings("ignore::nbmem.virtual.NbmemWarning")
 @pytest.mark.parametrize("card", RECORDED)
-def test_cub_asks_for_what_it_asks_there(card):
+def test_a_call_asks_for_what_torch_itself_asks_for(card):
     with virtual.activated(card):
         found = {}
         for name in RECORDED[card]:

@@ -136,10 +136,11 @@ class TestOnTheCard:
         assert taken(torch.randn(*size, device="cuda").sort) == expected
 
     def test_permutations_are_sorted_by_random_keys(self):
-        short = [30_000 * 8, 30_000 * 8, 30_000 * 4, 30_000 * 4]
-        assert taken(lambda: torch.randperm(30_000, device="cuda"))[:4] == short
-        long = [100_000 * 8] * 4 + [1_633_279, -1_633_279]
-        assert taken(lambda: torch.randperm(100_000, device="cuda"))[:6] == long
+        short = [30_000 * 8, 8, -8, 30_000 * 8, 30_000 * 4, 30_000 * 4]
+        assert taken(lambda: torch.randperm(30_000, device="cuda"))[:6] == short
+        size = 100_000 * 8
+        long = [size, 8, -8, size, size, size, 1_633_279, -1_633_279]
+        assert taken(lambda: torch.randperm(100_000, device="cuda"))[:8] == long
 
     def test_what_differs_is_kept_in_storage_for_all(self):
         x = torch.arange(1 << 12, device="cuda") // 64

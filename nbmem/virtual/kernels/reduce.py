@@ -190,10 +190,19 @@ def dims_of(launch: Launch, tensor: torch.Tensor) -> Sequence[int]:
 
 
 def total(launch: Launch) -> Iterator[Step]:
-    """Sums, means and products."""
+    """Sums, means and products, of the input in the type of the result (make_reduction)."""
     tensor = launch["self"]
     result = launch.outs[0].dtype if launch.outs else tensor.dtype
-    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(result))
+    yield from in_type_of_result(launch, tensor, result)
+
+
+def in_type_of_result(launch: Launch, tensor: torch.Tensor, result: torch.dtype) -> Iterator[Step]:
+    """A mask or small integers become 64-bit ones before they are added up; halves are read so."""
+    for number in range(len(launch.outs)):
+        yield out(number)
+    if tensor.dtype is not result and not (tensor.dtype in _HALVES and result is torch.float32):
+        yield temporary("converted", tensor.numel() * result.itemsize)
+    yield from shared(tensor, dims_of(launch, tensor), accumulator(result), launch.card)
 
 
 def norm(launch: Launch) -> Iterator[Step]:
@@ -203,15 +212,22 @@ def norm(launch: Launch) -> Iterator[Step]:
 
 
 def alike(launch: Launch) -> Iterator[Step]:
-    """Extremes, any() and all() accumulate in the type of their input, half or not."""
+    """Extremes accumulate in the type of their input, half or not."""
     tensor = launch["self"]
     yield from steps(launch, tensor, dims_of(launch, tensor), tensor.element_size())
+
+
+def logical(launch: Launch) -> Iterator[Step]:
+    """any() and all() accumulate bools, whatever the input."""
+    tensor = launch["self"]
+    yield from steps(launch, tensor, dims_of(launch, tensor), 1)
 
 
 def logsumexp(launch: Launch) -> Iterator[Step]:
     """The maxima, where they are infinite, and the exponentials of what is left of the input."""
     tensor, rows = launch["self"], launch.outs[0].nbytes
     yield temporary("maxima", rows)
+    yield from shared(tensor, dims_of(launch, tensor), tensor.element_size(), launch.card)
     yield temporary("absolute", rows)
     yield temporary("infinite", rows // launch.outs[0].dtype.itemsize)
     yield drop("infinite")
@@ -241,12 +257,15 @@ KERNELS = (
         shown_by="none of the H100's runs has one",
     ),
     Kernel(
-        ops=(
-            *("any", "any.dim", "any.dims", "all", "all.dim", "all.dims"),
-            *("amax", "amin", "max", "min"),
-        ),
-        rule=alike,
-        source=SOURCE + "; ReduceLogicKernel.cu, ReduceMaxValuesKernel.cu",
+        ops=("any", "any.dim", "any.dims", "all", "all.dim", "all.dims"),
+        rule=logical,
+        source=SOURCE + "; ReduceLogicKernel.cu",
         shown_by="t5_small_b8s256_adafactor, forward",
+    ),
+    Kernel(
+        ops=("amax", "amin", "max", "min"),
+        rule=alike,
+        source=SOURCE + "; ReduceMaxValuesKernel.cu",
+        shown_by="none of the H100's runs has one; torch 2.13's CUDA build, run without a card",
     ),
 )

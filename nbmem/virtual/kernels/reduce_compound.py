@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from nbmem.virtual.kernels.plan import Kernel, temporary
-from nbmem.virtual.kernels.reduce import SOURCE, accumulator, dims_of, steps
+from nbmem.virtual.kernels.reduce import SOURCE, accumulator, dims_of, in_type_of_result, steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +34,20 @@ def variance(launch: Launch) -> Iterator[Step]:
 
 
 def count_nonzero(launch: Launch) -> Iterator[Step]:
-    """A bool for each element, then their sum."""
+    """A bool for each element unless it is one, then their sum."""
     tensor = launch["self"]
-    yield temporary("is not zero", tensor.numel())
-    yield from steps(launch, tensor, dims_of(launch, tensor), 8)
+    if tensor.dtype is not torch.bool:
+        yield temporary("is not zero", tensor.numel())
+        tensor = torch.empty_like(tensor, dtype=torch.bool, device="meta")
+    yield from in_type_of_result(launch, tensor, torch.int64)
+
+
+def distance(launch: Launch) -> Iterator[Step]:
+    """The norm of a difference."""
+    tensor = launch["self"]
+    yield temporary("difference", tensor.numel() * tensor.element_size())
+    everything = range(tensor.dim())
+    yield from steps(launch, tensor, everything, accumulator(tensor.dtype))
 
 
 KERNELS = (
@@ -58,9 +70,15 @@ KERNELS = (
         shown_by="none of the H100's runs has a large one",
     ),
     Kernel(
-        ops=("count_nonzero.dim_IntList",),
+        ops=("count_nonzero", "count_nonzero.dim_IntList"),
         rule=count_nonzero,
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: count_nonzero_cuda",
-        shown_by="none of the H100's runs has one",
+        shown_by="none of the H100's runs has one; torch 2.13's CUDA build, run without a card",
+    ),
+    Kernel(
+        ops=("dist",),
+        rule=distance,
+        source="aten/src/ATen/native/Distance.cpp: dist",
+        shown_by="none of the H100's runs has one; torch 2.13's CUDA build, run without a card",
     ),
 )

@@ -59,7 +59,7 @@ def repeated(launch: Launch) -> Iterator[Step]:
 
 KERNELS = (
     Kernel(
-        ops=("cumsum", "cumprod"),
+        ops=("cumsum", "cumprod", "logcumsumexp", "_logcumsumexp"),
         rule=cumulative,
         source="aten/src/ATen/native/cuda/ScanUtils.cuh: scan_dim",
         shown_by="none of the H100's runs scans one row",
