@@ -118,6 +118,18 @@ def cudnn_attention(call: Call) -> Results:
     return Results((result, none, *others), fresh)
 
 
+def log_sigmoid(call: Call) -> Results:
+    """The buffer beside the result is the CPU's; CUDA leaves it empty.
+
+    aten/src/ATen/native/cuda/Activation.cpp: log_sigmoid_forward_cuda
+    """
+    results = infer(call)
+    result, buffer = results.shape
+    none = spec_of((0,), buffer.dtype, buffer.number)
+    fresh = tuple(none if spec.number == none.number else spec for spec in results.fresh)
+    return Results((result, none), fresh)
+
+
 SHAPES: dict[Any, Callable[[Call], Results]] = {
     **MISSING,
     aten._softmax.default: softmax,
@@ -125,6 +137,7 @@ SHAPES: dict[Any, Callable[[Call], Results]] = {
     aten._softmax_backward_data.default: softmax_backward,
     aten._log_softmax_backward_data.default: softmax_backward,
     aten._scaled_dot_product_cudnn_attention.default: cudnn_attention,
+    aten.log_sigmoid_forward.default: log_sigmoid,
     aten.clone.default: clone,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,

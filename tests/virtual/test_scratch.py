@@ -142,6 +142,17 @@ class TestOnTheCard:
         long = [size, 8, -8, size, size, size, 1_633_279, -1_633_279]
         assert taken(lambda: torch.randperm(100_000, device="cuda"))[:8] == long
 
+    def test_a_roll_goes_dimension_by_dimension(self):
+        x = torch.zeros(32, 8, 4, device="cuda")
+        assert taken(lambda: x.roll(3)) == taken(lambda: x.roll(3, 0)) == [4096]
+        assert taken(lambda: x.roll((1, 2), (0, 1))) == [4096, 4096, -4096]
+        assert taken(lambda: x.roll((1, 2, 3), (0, 1, 2))) == [4096] * 3 + [-4096] * 2
+
+    def test_a_log_sigmoid_has_the_buffer_of_the_cpu_alone(self):
+        x = torch.zeros(1024, device="cuda")
+        assert taken(lambda: functional.logsigmoid(x)) == [4096]
+        assert gradient(functional.logsigmoid, 1024) == [4096]
+
     def test_what_differs_is_kept_in_storage_for_all(self):
         x = torch.arange(1 << 12, device="cuda") // 64
         every = 8 << 12

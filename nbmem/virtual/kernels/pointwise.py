@@ -20,6 +20,13 @@ def dropout(launch: Launch) -> Iterator[Step]:
         yield out(number)
 
 
+def roll(launch: Launch) -> Iterator[Step]:
+    """One dimension after the other: what the first one makes stays until the last is done."""
+    for number in range(1, len(launch["dims"])):
+        yield temporary(f"rolled {number}", launch.outs[0].nbytes)
+    yield out()
+
+
 CHUNK = 65_536
 """Elements of one chunk of a list of tensors (kChunkSize)."""
 
@@ -40,6 +47,12 @@ KERNELS = (
         rule=dropout,
         source="aten/src/ATen/native/cuda/Dropout.cu: dropout_cuda",
         shown_by="gpt2_b4s512_adamw, forward",
+    ),
+    Kernel(
+        ops=("roll",),
+        rule=roll,
+        source="aten/src/ATen/native/TensorTransformations.h: roll_common",
+        shown_by="swin_t_b32_adamw, forward: shifted windows",
     ),
     Kernel(
         ops=("_foreach_norm.Scalar",),
