@@ -2,11 +2,8 @@
 
 Or until somebody clears them, as Lightning does when its training ends: all threads' at once.
 
-Sizes: 32 MiB on compute capability 9.0 and above, else 4096 KiB x 2 + 16 KiB x 8;
-https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/cuda/CublasHandlePool.cpp
-With a cuBLASLt epilogue (addmm) 1 MiB more, once:
-https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/cuda/CUDABlas.cpp
-Recorded on an H100: each once in the forward thread, once in the engine's.
+With a cuBLASLt epilogue (addmm) its own, once. Recorded on an H100: each once in the forward
+thread, once in the engine's.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.units import KIB, MIB
+from nbmem.allocator.cublas import WORKSPACE, WORKSPACE_HOPPER, WORKSPACE_LT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,8 +22,8 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
 
-CUBLAS = (32 * MIB, 2 * 4096 * KIB + 8 * 16 * KIB)
-CUBLASLT = MIB
+CUBLAS = (WORKSPACE_HOPPER, WORKSPACE)
+CUBLASLT = WORKSPACE_LT
 THREADS = (("forward", "inference"), ("backward",))
 """Phases that the forward thread and the engine's thread compute."""
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from nbmem.core.units import KIB, MIB
+from nbmem.virtual.arch import arch_of
+
+if TYPE_CHECKING:
+    from nbmem.virtual.arch import Arch, Multiprocessor
 
 STACK = 1 * KIB
 """Local memory that a context keeps for each resident thread: cudaLimitStackSize by default. 216 MiB
@@ -33,35 +37,6 @@ T4_CUDNN, H100_CUDNN = 4 * MIB, 10 * MIB
 H100_NCCL = 564 * MIB
 """What it grows by at NCCL's first communicator (ddp_resnet50_b32_sgdm, world size 1). With more
 ranks that is more by the channels to each peer: 0.5 to 1.6 GiB are reported (NVIDIA/nccl#964, #1685)."""
-
-
-class Multiprocessor(NamedTuple):
-    """What CUDA's table of technical specifications says of a compute capability.
-
-    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications
-
-    Attributes:
-        threads: Resident threads.
-        blocks: Resident blocks.
-        shared_bytes: Shared memory that one block may ask for.
-    """
-
-    threads: int
-    blocks: int
-    shared_bytes: int
-
-
-MULTIPROCESSORS = {
-    (6, 0): Multiprocessor(2048, 32, 48 * KIB),
-    (7, 0): Multiprocessor(2048, 32, 96 * KIB),
-    (7, 5): Multiprocessor(1024, 16, 64 * KIB),
-    (8, 0): Multiprocessor(2048, 32, 163 * KIB),
-    (8, 6): Multiprocessor(1536, 16, 99 * KIB),
-    (8, 9): Multiprocessor(1536, 24, 99 * KIB),
-    (9, 0): Multiprocessor(2048, 32, 227 * KIB),
-    (10, 0): Multiprocessor(2048, 32, 227 * KIB),
-    (12, 0): Multiprocessor(1536, 24, 99 * KIB),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +87,21 @@ class Card:
         return self.nvml_total - self.total_bytes
 
     @property
+    def arch(self) -> Arch:
+        """What its compute capability decides."""
+        return arch_of(self.capability)
+
+    @property
     def multiprocessor(self) -> Multiprocessor:
-        """What one of its multiprocessors holds."""
-        return MULTIPROCESSORS[self.capability]
+        """How much one of its multiprocessors holds."""
+        return self.arch.multiprocessor
 
 
 def _card(row: dict[str, Any]) -> Card:
     major, minor = row["capability"]
+    arch = arch_of((major, minor))
     processors = int(row["processors"])
-    stacks = processors * MULTIPROCESSORS[major, minor].threads * STACK
+    stacks = processors * arch.multiprocessor.threads * STACK
     return Card(
         key=row["key"],
         name=row["name"],
@@ -129,7 +110,7 @@ def _card(row: dict[str, Any]) -> Card:
         processors=processors,
         capability=(major, minor),
         l2_bytes=int(row["l2"] * MIB),
-        context_bytes=_context(stacks, data_centre=(major, minor) in ((9, 0), (10, 0))),
+        context_bytes=_context(stacks, data_centre=arch.data_centre),
         cublas_bytes=_between(T4_CUBLAS, H100_CUBLAS, stacks),
         cudnn_bytes=_between(T4_CUDNN, H100_CUDNN, stacks),
         aliases=tuple(row.get("aliases", ())),

@@ -56,6 +56,15 @@ LOOP = (
 )
 
 
+def unlisted(capability: tuple[int, int], like: tuple[int, int]) -> str:
+    """The card's compute capability has no record; that of another one is taken."""
+    asked, taken = ("{}.{}".format(*pair) for pair in (capability, like))
+    return (
+        f"nbmem does not know compute capability {asked}: cuBLAS's workspaces and the scratch "
+        f"memory of sorts and sums are taken to be those of {taken}."
+    )
+
+
 def on_figures(notes: Iterable[str]) -> list[str]:
     """The notes that bear on a report's figures; without values, memory is the same."""
     return [note for note in notes if note != VALUES]

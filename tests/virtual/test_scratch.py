@@ -10,6 +10,7 @@ from nbmem.virtual.naming import find_card
 from nbmem.virtual.operators import cub
 
 MiB = 1 << 20
+H100 = find_card("H100")
 
 
 @pytest.mark.parametrize(
@@ -23,19 +24,19 @@ MiB = 1 << 20
     ],
 )
 def test_a_sort_of_indices_takes_what_was_recorded(count, bits, recorded):
-    assert cub.radix_sort(count, 8, 8, bits) == recorded
+    assert cub.radix_sort(H100, count, 8, 8, bits) == recorded
 
 
 @pytest.mark.parametrize("count", [32, 4096, 8192])
 def test_sums_of_partial_segments_take_what_was_recorded(count):
     assert cub.exclusive_sum(count, 8) == 1279
-    assert cub.unique_by_key(count) == cub.unique_by_key(65_536) == 1279
+    assert cub.unique_by_key(H100, count, 8) == cub.unique_by_key(H100, 65_536, 8) == 1279
 
 
 def test_a_count_takes_as_much_as_its_blocks_in_flight():
     # 132 multiprocessors with 8 blocks of 256 threads, five times over.
-    assert cub.count_nonzero(1 << 20, find_card("H100")) == 132 * 40 * 4 + 128 + 255
-    assert cub.count_nonzero(4096, find_card("H100")) == 1
+    assert cub.count_nonzero(H100, 1 << 20) == 132 * 40 * 4 + 128 + 255
+    assert cub.count_nonzero(H100, 4096) == 1
 
 
 def taken(call):
@@ -135,10 +136,22 @@ class TestOnTheCard:
         assert taken(torch.randn(*size, device="cuda").sort) == expected
 
     def test_permutations_are_sorted_by_random_keys(self):
-        short = [30_000 * 8, 30_000 * 8, 30_000 * 4, 30_000 * 4]
-        assert taken(lambda: torch.randperm(30_000, device="cuda"))[:4] == short
-        long = [100_000 * 8] * 4 + [1_633_279, -1_633_279]
-        assert taken(lambda: torch.randperm(100_000, device="cuda"))[:6] == long
+        short = [30_000 * 8, 8, -8, 30_000 * 8, 30_000 * 4, 30_000 * 4]
+        assert taken(lambda: torch.randperm(30_000, device="cuda"))[:6] == short
+        size = 100_000 * 8
+        long = [size, 8, -8, size, size, size, 1_633_279, -1_633_279]
+        assert taken(lambda: torch.randperm(100_000, device="cuda"))[:8] == long
+
+    def test_a_roll_goes_dimension_by_dimension(self):
+        x = torch.zeros(32, 8, 4, device="cuda")
+        assert taken(lambda: x.roll(3)) == taken(lambda: x.roll(3, 0)) == [4096]
+        assert taken(lambda: x.roll((1, 2), (0, 1))) == [4096, 4096, -4096]
+        assert taken(lambda: x.roll((1, 2, 3), (0, 1, 2))) == [4096] * 3 + [-4096] * 2
+
+    def test_a_log_sigmoid_has_the_buffer_of_the_cpu_alone(self):
+        x = torch.zeros(1024, device="cuda")
+        assert taken(lambda: functional.logsigmoid(x)) == [4096]
+        assert gradient(functional.logsigmoid, 1024) == [4096]
 
     def test_what_differs_is_kept_in_storage_for_all(self):
         x = torch.arange(1 << 12, device="cuda") // 64

@@ -24,7 +24,7 @@ from nbmem.virtual.hardware.graphs import Pools
 from nbmem.virtual.hardware.history import History
 from nbmem.virtual.hardware.oom import EXBIBYTE, TOO_MUCH, oom_message
 from nbmem.virtual.hardware.workspaces import Workspaces
-from nbmem.virtual.notes import NbmemWarning
+from nbmem.virtual.notes import NbmemWarning, unlisted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -198,6 +198,9 @@ class VirtualGPU:
         if not self.initialized:
             self.initialized = True
             self.read_environment()
+            known = self.card.arch.capability
+            if known != self.card.capability:
+                self.note(unlisted(self.card.capability, known))
 
     def read_environment(self) -> None:
         """Take the allocator's settings from the environment, once: as it is at the first use.

@@ -9,18 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from nbmem.allocator.cublas import WORKSPACE_LT
+
 if TYPE_CHECKING:
     from nbmem.virtual.hardware.gpu import VirtualGPU
-
-# parseChosenWorkspaceSize and getChosenWorkspaceSize: 4096 KiB x 2 + 16 KiB x 8, but 32 MiB on
-# Hopper and its successors.
-# https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/cuda/CublasHandlePool.cpp
-CUBLAS = 2 * (4096 << 10) + 8 * (16 << 10)
-CUBLAS_HOPPER = 32 << 20
-_LARGE_SINCE = frozenset({9, 10, 12})
-# _getWorkspaceSize of cublasLt: 1 MiB unless CUBLASLT_WORKSPACE_SIZE says otherwise.
-# https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/cuda/CUDABlas.cpp
-CUBLASLT = 1 << 20
 
 
 class Workspaces:
@@ -48,7 +40,7 @@ class Workspaces:
         stream = self._gpu.stream.handle
         kinds = [("cublas", self.cublas_size)]
         if lt and not self._unified:
-            kinds.append(("cublaslt", CUBLASLT))
+            kinds.append(("cublaslt", WORKSPACE_LT))
         for kind, size in kinds:
             key = (kind, role, thread, stream)
             if key not in self._held:
@@ -77,8 +69,7 @@ class Workspaces:
         parts = [int(part) for part in asked.split(":") if part.isdigit()]
         if parts and len(parts) % 2 == 0:
             return sum(k * n << 10 for k, n in zip(parts[::2], parts[1::2], strict=True))
-        hopper = self._gpu.card.capability[0] in _LARGE_SINCE
-        return CUBLAS_HOPPER if hopper else CUBLAS
+        return self._gpu.card.arch.cublas_workspace
 
     @property
     def _unified(self) -> bool:

@@ -1,8 +1,8 @@
-"""Scratch memory that CUB's algorithms ask for: its dispatch layer, as tuned for Hopper.
+"""Scratch memory that CUB's algorithms ask for: its dispatch layer.
 
 https://github.com/NVIDIA/cccl/blob/v3.0.1/cub/cub/device/dispatch (what CUDA 13.0 brings; the
-names of the kernels in torch's library say with which types it calls them). Other cards have
-tiles of other sizes, so that their scratch differs by some KiB.
+names of the kernels in torch's library say with which types it calls them). Tiles are those of the
+card's architecture: nbmem/virtual/tunings.py.
 """
 
 from __future__ import annotations
@@ -17,32 +17,25 @@ SEGMENT = 256
 WARP = 32
 DIGITS = 256
 """Values of a digit of one pass of the radix sort: 8 bits."""
-SORT_THREADS = 384
 SINGLE_TILE = 256 * 19
 """Elements of four bytes that one block sorts by itself."""
 PORTION = (1 << 28) - 1
-"""Elements that one launch of the sort takes at most."""
-SMALL_KEYS = {
-    (1, 0): (512, 19), (1, 1): (448, 16), (1, 2): (512, 14), (1, 4): (512, 14), (1, 8): (384, 18),
-    (2, 0): (512, 19), (2, 1): (384, 16), (2, 2): (448, 16), (2, 4): (512, 12), (2, 8): (512, 23),
-}  # fmt: skip
-"""Threads and nominal items of the radix sort by bytes of key and value: sm90_small_key_tuning."""
-SCAN_TILES = {4: 128 * 24, 8: 224 * 12}
-"""By bytes of a sum: sm90_tuning of tuning_scan.cuh, for CUDA's own plus."""
-OTHER_SCAN_TILES = {1: 128 * 30, 2: 128 * 30, 4: 128 * 15, 8: 128 * 7, 16: 128 * 3}
-"""With another functor (SumOp, std::plus, std::multiplies) nothing is tuned."""
-UNIQUE_BY_KEY_TILE = 448 * 11
-SUM_BY_KEY_TILE = 288 * 14
-SELECT_TILES = {1: 256 * 22, 2: 256 * 22, 4: 384 * 17, 8: 384 * 11}
-"""By bytes of an element: sm90_tuning of tuning_select_if.cuh, without flags."""
-FLAGGED_TILE = 384 * 11
-"""Indices of eight bytes that are selected by a flag."""
+"""Elements that one launch of the sort takes at most, in whole tiles."""
+DIGIT_BITS = {1: 5, 2: 7}
+"""Of the sort that counts digits first, by bytes of the key (PRIMARY_RADIX_BITS)."""
+DIGIT_SCAN_TILE = 512 * 11
+"""Counts that one block of it adds up (ScanPolicy)."""
+SCAN_TILES = {1: 128 * 30, 2: 128 * 30, 4: 128 * 15, 8: 128 * 7, 16: 128 * 3}
+"""By bytes of a sum. With a functor of torch's or of the language (SumOp, std::plus,
+std::multiplies) no architecture is tuned."""
+SELECT_TILE = 128 * 10
+"""Of a type of torch's own (halves), which is not tuned."""
 ENCODE_TILE = 128 * 6
 """Elements whose runs are counted in 64 bits, which is not tuned."""
 REDUCE_THREADS = 256
 REDUCE_TILE = REDUCE_THREADS * 16
-REDUCE_WAVES = 5
-"""How often the blocks that run at a time fit into those of a reduction (subscription_factor)."""
+WAVES = 5
+"""How often the blocks that run at a time fit into those of a launch (subscription_factor)."""
 
 
 def _up(value: int, unit: int = SEGMENT) -> int:
@@ -70,23 +63,39 @@ def tile_states(tiles: int, word: int, payload: int = 0) -> int:
     return parts(parts(states * word, states * payload, states * payload))
 
 
-def radix_sort(count: int, key: int, value: int = 0, bits: int | None = None) -> int:
+def radix_sort(  # noqa: PLR0913 - as many as DeviceRadixSort takes
+    card: Card,
+    count: int,
+    key: int,
+    value: int = 0,
+    bits: int | None = None,
+    *,
+    floats: bool = False,
+) -> int:
     """Bytes for sorting keys, with values where they have bytes (dispatch_radix_sort.cuh).
 
     Histograms, what blocks look back at, second buffers for more than one pass, and counters.
 
     Args:
+        card: Its architecture has the tiles.
         count: Elements.
         key: Bytes of a key.
         value: Bytes of a value; 0: there are none.
         bits: How many bits of the key are looked at; None: all.
+        floats: Whether the keys are float32.
     """
     widest = max(key, value, 4)
     if count <= SINGLE_TILE // 19 * (19 * 4 // widest):
         return 1
+    cub = card.arch.cub
+    if key in DIGIT_BITS and cub.blocks_for_digits:
+        return _sort_by_digits(card, count, key, value)
+    threads, items = cub.float_keys if floats and not value else cub.sweeps[key, value]
+    tile = threads * (items * 4 // widest)
+    portion = PORTION // tile * tile
     passes = _tiles(8 * key if bits is None else bits, 8)
-    portions = _tiles(count, PORTION)
-    blocks = _tiles(min(count, PORTION), _sort_tile(key, value))
+    portions = _tiles(count, portion)
+    blocks = _tiles(min(count, portion), tile)
     again = count if passes > 1 else 0
     return parts(
         portions * passes * DIGITS * 8,
@@ -97,14 +106,11 @@ def radix_sort(count: int, key: int, value: int = 0, bits: int | None = None) ->
     )
 
 
-def _sort_tile(key: int, value: int) -> int:
-    if key == 8:
-        threads, items = SORT_THREADS, 30 if value < 8 else 24
-    elif key == 4:
-        threads, items = SORT_THREADS, 19 if not value else 17 if value < 8 else 29
-    else:
-        threads, items = SMALL_KEYS.get((key, value), (SORT_THREADS, 23))
-    return threads * (items * 4 // max(4, key, value))
+def _sort_by_digits(card: Card, count: int, key: int, value: int) -> int:
+    """Counts of the digits in as many blocks as run at a time, and second buffers."""
+    blocks = card.processors * card.arch.cub.blocks_for_digits.get((key, value), 1) * WAVES
+    counts = (blocks << DIGIT_BITS[key]) + DIGIT_SCAN_TILE
+    return parts(counts * 8, count * key, count * value)
 
 
 def segmented_sort(count: int, key: int, value: int) -> int:
@@ -114,7 +120,7 @@ def segmented_sort(count: int, key: int, value: int) -> int:
 
 def exclusive_sum(count: int, item: int) -> int:
     """Bytes for the sums of all elements before each (exclusive_sum_in_common_type)."""
-    return tile_states(_tiles(count, OTHER_SCAN_TILES[item]), 2 * item)
+    return tile_states(_tiles(count, SCAN_TILES[item]), 2 * item)
 
 
 def cumulative(count: int, item: int, *, own: bool) -> int:
@@ -125,29 +131,30 @@ def cumulative(count: int, item: int, *, own: bool) -> int:
         item: Bytes of one.
         own: Whether the type is torch's (halves, complex numbers), not the language's.
     """
-    tiles = _tiles(count, OTHER_SCAN_TILES[item])
+    tiles = _tiles(count, SCAN_TILES[item])
     return tile_states(tiles, 4, item) if own else tile_states(tiles, max(4, 2 * item))
 
 
-def inclusive_sum(count: int, item: int) -> int:
-    """Bytes for the sums of all elements up to each."""
-    return tile_states(_tiles(count, SCAN_TILES[item]), 2 * item)
+def inclusive_sum(card: Card, count: int) -> int:
+    """Bytes for the sums of all elements up to each, in 32 bits."""
+    return tile_states(_tiles(count, card.arch.cub.inclusive_sum), 8)
 
 
-def sum_by_key(count: int) -> int:
-    """Bytes for sums within runs of equal keys, keys and sums of 32 bits."""
-    tiles = _tiles(count, SUM_BY_KEY_TILE)
-    return parts((WARP + tiles) * 16, 4 * (tiles + 1))
+def scan_by_key(card: Card, count: int, item: int) -> int:
+    """Bytes for sums or maxima within runs of equal keys, keys and sums of `item` bytes."""
+    tiles = _tiles(count, card.arch.cub.scan_by_key[item])
+    return parts((WARP + tiles) * 16, item * (tiles + 1))
 
 
-def unique_by_key(count: int) -> int:
-    """Bytes for finding where keys of eight bytes change."""
-    return tile_states(_tiles(count, UNIQUE_BY_KEY_TILE), 16)
+def unique_by_key(card: Card, count: int, item: int) -> int:
+    """Bytes for finding where keys change that have values as large."""
+    return tile_states(_tiles(count, card.arch.cub.unique_by_key[item]), 16)
 
 
-def unique(count: int, item: int) -> int:
-    """Bytes for dropping what equals its predecessor."""
-    return tile_states(_tiles(count, SELECT_TILES[item]), 8)
+def unique(card: Card, count: int, item: int, *, own: bool) -> int:
+    """Bytes for dropping what equals its predecessor; `own`: of a type of torch's (halves)."""
+    tile = SELECT_TILE if own else card.arch.cub.select[item]
+    return tile_states(_tiles(count, tile), 8)
 
 
 def encode(count: int) -> int:
@@ -155,14 +162,14 @@ def encode(count: int) -> int:
     return parts((WARP + _tiles(count, ENCODE_TILE)) * 16)
 
 
-def flagged(count: int) -> int:
+def flagged(card: Card, count: int) -> int:
     """Bytes for the indices of what is not zero."""
-    return tile_states(_tiles(count, FLAGGED_TILE), 8)
+    return tile_states(_tiles(count, card.arch.cub.flagged), 8)
 
 
-def count_nonzero(count: int, card: Card) -> int:
+def count_nonzero(card: Card, count: int) -> int:
     """Bytes for a sum of 32-bit numbers; its kernel has at most 32 registers, so blocks fit."""
     if count <= REDUCE_TILE:
         return 1
     blocks = card.processors * (card.multiprocessor.threads // REDUCE_THREADS)
-    return parts(blocks * REDUCE_WAVES * 4)
+    return parts(blocks * WAVES * 4)

@@ -57,7 +57,7 @@ def sorted_sums(launch: Launch, gradient: torch.Tensor, *, bags: bool = False) -
     count, item = indices.numel(), indices.element_size()
     for name in ("sorted", "original", "range"):
         yield temporary(name, count * item)
-    yield temporary("sort", cub.radix_sort(count, item, item))
+    yield temporary("sort", cub.radix_sort(launch.card, count, item, item))
     yield drop("sort")
     yield drop("range")
     if launch["scale_grad_by_freq"]:
@@ -66,7 +66,7 @@ def sorted_sums(launch: Launch, gradient: torch.Tensor, *, bags: bool = False) -
     yield temporary("segments", count * item)
     yield temporary("segment count", 8)
     yield temporary("dummy", count * item)
-    yield temporary("unique", cub.unique_by_key(count))
+    yield temporary("unique", cub.unique_by_key(launch.card, count, item))
     yield drop("unique")
     yield drop("dummy")
     most = min(count, launch.outs[0].size[0])

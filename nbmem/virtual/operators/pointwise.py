@@ -10,13 +10,14 @@ from nbmem.virtual.operators import gradients
 from nbmem.virtual.operators.operator import Operator, out, temporary
 from nbmem.virtual.tensors.bounds import kept, narrowed, united
 from nbmem.virtual.tensors.host.unwritten import HostRule
-from nbmem.virtual.tensors.shapes import like
+from nbmem.virtual.tensors.shapes import Results, infer, like, spec_of
 from nbmem.virtual.tensors.value_rules import ValueRule, always, compared, flipped, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.tensors.calls import Call
 
 aten = torch.ops.aten
 
@@ -25,6 +26,25 @@ def dropout(launch: Launch) -> Iterator[Step]:
     """The mask before the result."""
     for number in reversed(range(len(launch.outs))):
         yield out(number)
+
+
+def roll(launch: Launch) -> Iterator[Step]:
+    """One dimension after the other: what the first one makes stays until the last is done."""
+    for number in range(1, len(launch["dims"])):
+        yield temporary(f"rolled {number}", launch.outs[0].nbytes)
+    yield out()
+
+
+def shape_log_sigmoid(call: Call) -> Results:
+    """The buffer beside the result is the CPU's; CUDA leaves it empty.
+
+    aten/src/ATen/native/cuda/Activation.cpp: log_sigmoid_forward_cuda
+    """
+    results = infer(call)
+    result, buffer = results.shape
+    none = spec_of((0,), buffer.dtype, buffer.number)
+    fresh = tuple(none if spec.number == none.number else spec for spec in results.fresh)
+    return Results((result, none), fresh)
 
 
 CHUNK = 65_536
@@ -50,6 +70,13 @@ OPERATORS = (
         source="aten/src/ATen/native/cuda/Dropout.cu: dropout_cuda",
         shown_by="gpt2_b4s512_adamw, forward",
     ),
+    Operator(
+        ("roll",),
+        memory=roll,
+        source="aten/src/ATen/native/TensorTransformations.h: roll_common",
+        shown_by="swin_t_b32_adamw, forward: shifted windows",
+    ),
+    Operator(("log_sigmoid_forward",), shape=shape_log_sigmoid),
     Operator(
         ("_foreach_norm.Scalar",),
         memory=norms,

@@ -18,17 +18,22 @@ if TYPE_CHECKING:
 
 
 def permutation(launch: Launch) -> Iterator[Step]:
-    """Numbers are sorted by random keys, wide enough that hardly two are equal."""
+    """Numbers are sorted by random keys, wide enough that hardly two are equal.
+
+    A tensor of the largest number comes first: whether the type can hold it.
+    """
     yield out()
     count, item = launch.outs[0].size[0], launch.outs[0].dtype.itemsize
     if not count:
         return
     bits = min(64, math.ceil(math.log2(count - (6 * count * count + 1) / (math.log(0.9) * 12))))
     key = 4 if bits <= 32 else 8
+    yield temporary("largest", item)
+    yield drop("largest")
     yield temporary("range", count * item)
     yield temporary("keys", count * key)
     yield temporary("sorted keys", count * key)
-    yield temporary("sort", cub.radix_sort(count, key, item, bits))
+    yield temporary("sort", cub.radix_sort(launch.card, count, key, item, bits))
     yield drop("sort")
 
 

@@ -75,7 +75,7 @@ def repeat_interleave(executor: Executor, call: Call) -> Any:
 
 OPERATORS = (
     Operator(
-        ("cumsum", "cumprod"),
+        ("cumsum", "cumprod", "logcumsumexp"),
         memory=cumulative,
         source="aten/src/ATen/native/cuda/ScanUtils.cuh: scan_dim",
         shown_by="none of the H100's runs scans one row",
@@ -87,5 +87,11 @@ OPERATORS = (
         source="aten/src/ATen/native/Repeat.cpp: repeat_interleave_common",
         shown_by="none of the H100's runs has one",
     ),
-    Operator(("_logcumsumexp",), shape=like("self")),
+    Operator(
+        ("_logcumsumexp",),
+        shape=like("self"),
+        memory=cumulative,
+        source="aten/src/ATen/native/cuda/ScanUtils.cuh: scan_dim",
+        shown_by="none of the H100's runs scans one row",
+    ),
 )

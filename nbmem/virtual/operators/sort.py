@@ -29,6 +29,7 @@ aten = torch.ops.aten
 
 LONG = 8
 """Bytes of an index."""
+_HALVES = (torch.float16, torch.bfloat16)
 SMALL = 4096
 """Rows of up to so many elements are sorted in place."""
 ONE_BY_ONE = 1_000_000
@@ -53,10 +54,10 @@ def sort(launch: Launch) -> Iterator[Step]:
     yield out(0)
     yield out(1)
     tensor = launch["self"]
-    yield from _sort(tensor, launch["dim"] if tensor.dim() else 0)
+    yield from _sort(launch.card, tensor, launch["dim"] if tensor.dim() else 0)
 
 
-def _sort(tensor: torch.Tensor, dim: int) -> Iterator[Step]:
+def _sort(card: Card, tensor: torch.Tensor, dim: int) -> Iterator[Step]:
     count, item = tensor.numel(), tensor.element_size()
     row = tensor.size(dim) if tensor.dim() else 1
     if not count:
@@ -69,26 +70,26 @@ def _sort(tensor: torch.Tensor, dim: int) -> Iterator[Step]:
         yield temporary("rows", count * item)
         yield temporary("sorted rows", count * item)
         yield temporary("indices of rows", count * LONG)
-    yield from sort_rows(count // row, row, item)
+    yield from sort_rows(card, count // row, row, item)
 
 
-def sort_rows(rows: int, row: int, item: int) -> Iterator[Step]:
+def sort_rows(card: Card, rows: int, row: int, item: int) -> Iterator[Step]:
     """launch_stable_sort_kernel."""
     count = rows * row
     if rows == 1 or row >= ONE_BY_ONE:
         yield temporary("positions", row * LONG)
         for _ in range(rows):
-            yield temporary("sort", cub.radix_sort(row, item, LONG))
+            yield temporary("sort", cub.radix_sort(card, row, item, LONG))
             yield drop("sort")
     elif rows < MANY_ROWS:
         yield temporary("positions", count * LONG)
         yield temporary("sorted positions", count * LONG)
         yield temporary("keys", count * item)
-        yield temporary("sort", cub.radix_sort(count, item, LONG))
+        yield temporary("sort", cub.radix_sort(card, count, item, LONG))
         yield drop("sort")
         yield drop("keys")
         bits = max(1, (rows - 1).bit_length())
-        yield temporary("sort", cub.radix_sort(count, LONG, bits=bits))
+        yield temporary("sort", cub.radix_sort(card, count, LONG, bits=bits))
         yield drop("sort")
         yield drop("sorted positions")
     else:
@@ -139,7 +140,7 @@ def _by_digits(rows: int, row: int, item: int, card: Card) -> Iterator[Step]:
     for name, size in taken.items():
         yield temporary(name, size)
     for _ in range(2):
-        yield temporary("sums", cub.sum_by_key(blocks))
+        yield temporary("sums", cub.scan_by_key(card, blocks, 4))
         yield drop("sums")
     for name in reversed(taken):
         yield drop(name)
@@ -150,7 +151,7 @@ def _sort_again(launch: Launch, rows: int, item: int) -> Iterator[Step]:
     count = rows * launch["k"]
     yield temporary("sorted indices", count * LONG)
     yield temporary("sorted values", count * item)
-    yield from sort_rows(rows, launch["k"], item)
+    yield from sort_rows(launch.card, rows, launch["k"], item)
     yield temporary("gathered", count * LONG)
 
 
@@ -159,7 +160,7 @@ def median(launch: Launch) -> Iterator[Step]:
     tensor = launch["self"]
     yield temporary("sorted", tensor.numel() * tensor.element_size())
     yield temporary("indices", tensor.numel() * LONG)
-    yield from _sort(tensor.reshape(-1), 0)
+    yield from _sort(launch.card, tensor.reshape(-1), 0)
     yield drop("indices")
     if launch.call.func is torch.ops.aten.median.default:
         yield temporary("is nan", 1)
@@ -188,26 +189,30 @@ def unique_kernel(launch: Launch) -> Iterator[Step]:
     if inverse:
         yield temporary("range", count * LONG)
         yield temporary("positions", count * LONG)
-    yield temporary("sort", cub.radix_sort(count, item, LONG if inverse else 0))
+    floats = tensor.dtype is torch.float32
+    value = LONG if inverse else 0
+    yield temporary("sort", cub.radix_sort(launch.card, count, item, value, floats=floats))
     yield drop("sort")
     if inverse:
         yield drop("range")
         yield out(1)
         yield temporary("numbers", count * LONG)
-        yield temporary("sums", cub.inclusive_sum(count, 4))
+        yield temporary("sums", cub.inclusive_sum(launch.card, count))
         yield drop("sums")
         yield drop("numbers")
     yield out(0)
     yield temporary("length", LONG)
     if counts:
         yield out(2)
-    yield temporary("unique", cub.encode(count) if counts else cub.unique(count, item))
+    own = tensor.dtype in _HALVES
+    kept = cub.encode(count) if counts else cub.unique(launch.card, count, item, own=own)
+    yield temporary("unique", kept)
 
 
 def _unique_bools(launch: Launch) -> Iterator[Step]:
     """The true ones are counted."""
     yield temporary("true", 4)
-    yield temporary("sum", cub.count_nonzero(launch["self"].numel(), launch.card))
+    yield temporary("sum", cub.count_nonzero(launch.card, launch["self"].numel()))
     yield drop("sum")
     yield out(0)
     yield temporary("counts", 2 * LONG)

@@ -49,12 +49,12 @@ def nonzero(launch: Launch) -> Iterator[Step]:
     if not tensor.is_contiguous():
         yield temporary("contiguous", nbytes(tensor))
     yield temporary("found", 4)
-    yield temporary("sum", cub.count_nonzero(tensor.numel(), launch.card))
+    yield temporary("sum", cub.count_nonzero(launch.card, tensor.numel()))
     yield drop("sum")
     if launch.outs:
         yield out()
     if tensor.dim():
-        yield temporary("flags", cub.flagged(tensor.numel()))
+        yield temporary("flags", cub.flagged(launch.card, tensor.numel()))
 
 
 def get(launch: Launch) -> Iterator[Step]:
@@ -81,10 +81,10 @@ def put_by_mask(launch: Launch, mask: torch.Tensor, found: int) -> Iterator[Step
     if launch.outs:
         yield out()
     yield temporary("found", 4)
-    yield temporary("sum", cub.count_nonzero(mask.numel(), launch.card))
+    yield temporary("sum", cub.count_nonzero(launch.card, mask.numel()))
     yield drop("sum")
     yield temporary("mask", found * mask.dim() * LONG)
-    yield temporary("flags", cub.flagged(mask.numel()))
+    yield temporary("flags", cub.flagged(launch.card, mask.numel()))
     yield drop("flags")
     yield drop("found")
     yield from _sorted_sums(launch, [*_places(launch), drop("mask")])
@@ -146,6 +146,7 @@ def _sorted_sums(launch: Launch, places: Iterable[Step]) -> Iterator[Step]:
     for name in ("sorted", "original", "range"):
         yield temporary(name, count * LONG)
     largest = (target.numel() - 1) // (rest if apart else prod(target.size()[indexed[-1] + 1 :]))
-    yield temporary("sort", cub.radix_sort(count, LONG, LONG, max(1, largest.bit_length())))
+    bits = max(1, largest.bit_length())
+    yield temporary("sort", cub.radix_sort(launch.card, count, LONG, LONG, bits))
     yield drop("sort")
     yield drop("range")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.operators.operator import Operator, drop, temporary
-from nbmem.virtual.operators.reduce.staging import accumulator, dims_of, steps
+import torch
+
+from nbmem.virtual.operators.operator import Operator, drop, outs, temporary
+from nbmem.virtual.operators.reduce.staging import accumulator, dims_of, shared, steps
 from nbmem.virtual.tensors.shapes import several
 from nbmem.virtual.tensors.value_rules import ValueRule, always, counted_up, passed_on
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from nbmem.virtual.operators.operator import Launch, Step
     from nbmem.virtual.tensors.calls import Call
     from nbmem.virtual.tensors.shapes import Results
+
+
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 def _shape_aminmax(call: Call) -> Results:
@@ -28,10 +33,18 @@ def _shape_aminmax(call: Call) -> Results:
 
 
 def total(launch: Launch) -> Iterator[Step]:
-    """Sums, means and products."""
+    """Sums, means and products, of the input in the type of the result (make_reduction)."""
     tensor = launch["self"]
     result = launch.outs[0].dtype if launch.outs else tensor.dtype
-    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(result))
+    yield from _in_type_of_result(launch, tensor, result)
+
+
+def _in_type_of_result(launch: Launch, tensor: torch.Tensor, result: torch.dtype) -> Iterator[Step]:
+    """A mask or small integers become 64-bit ones before they are added up; halves are read so."""
+    yield from outs(launch)
+    if tensor.dtype is not result and not (tensor.dtype in _HALVES and result is torch.float32):
+        yield temporary("converted", tensor.numel() * result.itemsize)
+    yield from shared(tensor, dims_of(launch, tensor), accumulator(result), launch.card)
 
 
 def norm(launch: Launch) -> Iterator[Step]:
@@ -41,15 +54,22 @@ def norm(launch: Launch) -> Iterator[Step]:
 
 
 def alike(launch: Launch) -> Iterator[Step]:
-    """Extremes, any() and all() accumulate in the type of their input, half or not."""
+    """Extremes accumulate in the type of their input, half or not."""
     tensor = launch["self"]
     yield from steps(launch, tensor, dims_of(launch, tensor), tensor.element_size())
+
+
+def logical(launch: Launch) -> Iterator[Step]:
+    """any() and all() accumulate bools, whatever the input."""
+    tensor = launch["self"]
+    yield from steps(launch, tensor, dims_of(launch, tensor), 1)
 
 
 def logsumexp(launch: Launch) -> Iterator[Step]:
     """The maxima, where they are infinite, and the exponentials of what is left of the input."""
     tensor, rows = launch["self"], launch.outs[0].nbytes
     yield temporary("maxima", rows)
+    yield from shared(tensor, dims_of(launch, tensor), tensor.element_size(), launch.card)
     yield temporary("absolute", rows)
     yield temporary("infinite", rows // launch.outs[0].dtype.itemsize)
     yield drop("infinite")
@@ -77,17 +97,27 @@ def variance(launch: Launch) -> Iterator[Step]:
 
 
 def count_nonzero(launch: Launch) -> Iterator[Step]:
-    """A bool for each element, then their sum."""
+    """A bool for each element unless it is one, then their sum."""
     tensor = launch["self"]
-    yield temporary("is not zero", tensor.numel())
-    yield from steps(launch, tensor, dims_of(launch, tensor), 8)
+    if tensor.dtype is not torch.bool:
+        yield temporary("is not zero", tensor.numel())
+        tensor = torch.empty_like(tensor, dtype=torch.bool, device="meta")
+    yield from _in_type_of_result(launch, tensor, torch.int64)
+
+
+def distance(launch: Launch) -> Iterator[Step]:
+    """The norm of a difference."""
+    tensor = launch["self"]
+    yield temporary("difference", tensor.numel() * tensor.element_size())
+    yield from steps(launch, tensor, range(tensor.dim()), accumulator(tensor.dtype))
 
 
 _SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, gpu_reduce_kernel"
-_LOGIC = _SOURCE + "; ReduceLogicKernel.cu, ReduceMaxValuesKernel.cu"
+_LOGIC = _SOURCE + "; ReduceLogicKernel.cu"
 _SUM_SHOWN = "gpt2_b4s512_adamw, backward: gradients of biases"
 _LOGIC_SHOWN = "t5_small_b8s256_adafactor, forward"
 _NONE = "none of the H100's runs has one"
+_ORACLE = "none of the H100's runs has one; torch 2.13's CUDA build, run without a card"
 _NONE_LARGE = "none of the H100's runs has a large one"
 OPERATORS = (
     Operator(
@@ -117,16 +147,17 @@ OPERATORS = (
     ),
     Operator(
         ("any", "any.dim", "all", "all.dim"),
-        memory=alike,
+        memory=logical,
         values=ValueRule(health=passed_on),
         source=_LOGIC,
         shown_by=_LOGIC_SHOWN,
     ),
+    Operator(("any.dims", "all.dims"), memory=logical, source=_LOGIC, shown_by=_LOGIC_SHOWN),
     Operator(
-        ("any.dims", "all.dims", "amax", "amin", "max", "min"),
+        ("amax", "amin", "max", "min"),
         memory=alike,
-        source=_LOGIC,
-        shown_by=_LOGIC_SHOWN,
+        source=_SOURCE + "; ReduceMaxValuesKernel.cu",
+        shown_by=_ORACLE,
     ),
     # torch.distributions asks whether parameters and samples are what they may be.
     Operator(("_is_all_true",), values=ValueRule(health=always(True))),
@@ -157,12 +188,17 @@ OPERATORS = (
         source=_SOURCE + "; ReduceMomentKernel.cu: std_var_kernel_impl",
         shown_by=_NONE_LARGE,
     ),
-    Operator(("count_nonzero",), values=ValueRule(health=counted_up)),
     Operator(
-        ("count_nonzero.dim_IntList",),
+        ("count_nonzero", "count_nonzero.dim_IntList"),
         memory=count_nonzero,
         values=ValueRule(health=counted_up),
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: count_nonzero_cuda",
-        shown_by=_NONE,
+        shown_by=_ORACLE,
+    ),
+    Operator(
+        ("dist",),
+        memory=distance,
+        source="aten/src/ATen/native/Distance.cpp: dist",
+        shown_by=_ORACLE,
     ),
 )

@@ -1,0 +1,18 @@
+"""Bytes that torch takes from its allocator for cuBLAS: one workspace for each handle and stream.
+
+parseChosenWorkspaceSize and getChosenWorkspaceSize of
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/cuda/CublasHandlePool.cpp
+_getWorkspaceSize of cuBLASLt:
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/cuda/CUDABlas.cpp
+"""
+
+from __future__ import annotations
+
+from nbmem.core.units import KIB, MIB
+
+WORKSPACE = 2 * 4096 * KIB + 8 * 16 * KIB
+"""Unless CUBLAS_WORKSPACE_CONFIG says otherwise."""
+WORKSPACE_HOPPER = 32 * MIB
+"""The same from Hopper on, but for Thor (compute capability 11.0), which torch 2.13 leaves out."""
+WORKSPACE_LT = 1 * MIB
+"""Of cuBLASLt, unless CUBLASLT_WORKSPACE_SIZE says otherwise."""
