@@ -45,6 +45,9 @@ class Arch:
             capability, and a card runs that of the nearest below with the same major number.
         cublas_workspace: Bytes of a cuBLAS workspace, if the environment does not say.
         data_centre: Whether contexts are taken to grow as the H100's does.
+        bfloat16: Whether its tensor cores take bfloat16, and ATen's fused attention half types.
+        cudnn_attention: The widest head for which torch asks cuDNN's attention first; 0: for none.
+            aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: check_prefer_cudnn_attention
     """
 
     capability: tuple[int, int]
@@ -52,6 +55,8 @@ class Arch:
     cub: Cub
     cublas_workspace: int = WORKSPACE
     data_centre: bool = False
+    bfloat16: bool = True
+    cudnn_attention: int = 0
 
 
 _LIST = (
@@ -59,21 +64,25 @@ _LIST = (
         capability=(6, 0),
         multiprocessor=Multiprocessor(2048, 32, 48 * KIB),
         cub=tunings.PASCAL,
+        bfloat16=False,
     ),
     Arch(
         capability=(6, 1),
         multiprocessor=Multiprocessor(2048, 32, 48 * KIB),
         cub=tunings.PASCAL,
+        bfloat16=False,
     ),
     Arch(
         capability=(7, 0),
         multiprocessor=Multiprocessor(2048, 32, 96 * KIB),
         cub=tunings.VOLTA,
+        bfloat16=False,
     ),
     Arch(
         capability=(7, 5),
         multiprocessor=Multiprocessor(1024, 16, 64 * KIB),
         cub=tunings.VOLTA,
+        bfloat16=False,
     ),
     Arch(
         capability=(8, 0),
@@ -101,6 +110,7 @@ _LIST = (
         cub=tunings.HOPPER,
         cublas_workspace=WORKSPACE_HOPPER,
         data_centre=True,
+        cudnn_attention=256,
     ),
     Arch(
         capability=(10, 0),
@@ -108,6 +118,7 @@ _LIST = (
         cub=tunings.BLACKWELL,
         cublas_workspace=WORKSPACE_HOPPER,
         data_centre=True,
+        cudnn_attention=128,
     ),
     Arch(
         capability=(10, 3),

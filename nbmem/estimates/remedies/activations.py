@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.units import format_bytes
 from nbmem.estimates.remedies.base import Acts, Remedy
+from nbmem.virtual.arch import arch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,13 +73,13 @@ class Autocast(_Around):
         if not any(p.dtype is torch.float32 for p in module.parameters()):
             self.refuse("The model has no float32 weights to cast.")
             return None
-        small = _has_bfloat16(torch.cuda.get_device_capability())
+        small = arch_of(torch.cuda.get_device_capability()).bfloat16
         return torch.autocast("cuda", torch.bfloat16 if small else torch.float16)
 
     def price_of(self, card: Card, steps: int) -> str:
         """Without bfloat16 units it is float16, whose gradients want scaling."""
         del steps
-        if _has_bfloat16(card.capability):
+        if card.arch.bfloat16:
             return self.price
         return (
             f"float16, for a {card.name} has no bfloat16 units: its range is small, so the loss is "
@@ -88,7 +89,7 @@ class Autocast(_Around):
     def code_of(self, card: Card) -> str:
         """With a GradScaler for float16."""
         own = self.own
-        if _has_bfloat16(card.capability):
+        if card.arch.bfloat16:
             return _with(_BFLOAT16, own)
         return (
             f"{_SCALER}  # once, before the loop\n{_with(_FLOAT16, own)}\n"
@@ -99,7 +100,7 @@ class Autocast(_Around):
     def put(self, edit: Edit, card: Card) -> bool:
         """Around the forward; with the scaler beside the optimizer."""
         own = self.own
-        if _has_bfloat16(card.capability):
+        if card.arch.bfloat16:
             return edit.around_the_forward(_BFLOAT16)
         return (
             edit.around_the_forward(_FLOAT16, f"scaler.scale({own.loss}).backward()")
@@ -117,10 +118,6 @@ _OFFLOADED = "torch.autograd.graph.save_on_cpu(pin_memory=True)"
 def _with(context: str, own: OwnNames) -> str:
     """The program's own forward inside a context."""
     return f"with {context}:\n" + "\n".join(f"    {line}" for line in own.forward)
-
-
-def _has_bfloat16(capability: tuple[int, int]) -> bool:
-    return capability >= (8, 0)
 
 
 class Offload(_Around):

@@ -187,7 +187,7 @@ def cuda_patches(machine: Machine, pinned: Pinned) -> list[Patch]:
         return machine.select(device, touch=False) if device >= 0 else -1
 
     def modern(*, or_else: bool = False) -> bool:
-        return or_else or machine.current.card.capability >= (8, 0)
+        return or_else or machine.current.card.arch.bfloat16
 
     answers: dict[str, Any] = {
         "_lazy_init": machine.initialize,

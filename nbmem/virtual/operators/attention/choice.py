@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nbmem.virtual import current
+from nbmem.virtual.arch import Arch, arch_of
 from nbmem.virtual.operators.refusals import in_cpp
 
 aten = torch.ops.aten
@@ -102,14 +103,14 @@ class _Asked(NamedTuple):
     gqa: bool
 
     @property
-    def capability(self) -> tuple[int, int]:
+    def arch(self) -> Arch:
         machine = current.machine()
-        return machine.of(self.query).card.capability if machine is not None else (9, 0)
+        return arch_of((9, 0)) if machine is None else machine.of(self.query).card.arch
 
     @property
     def half(self) -> bool:
         """Whether it has a half type, on a card whose tensor cores take both."""
-        return self.query.dtype in _HALVES and self.capability >= (8, 0)
+        return self.query.dtype in _HALVES and self.arch.bfloat16
 
     @property
     def widths(self) -> tuple[int, int]:
@@ -134,18 +135,16 @@ class _Asked(NamedTuple):
 
 def _cudnn_takes(asked: _Asked) -> bool:
     """check_prefer_cudnn_attention: first on Hopper and on data-centre Blackwell."""
-    widest = {(9, 0): 256, (10, 0): 128}.get(asked.capability)
     wide, wide_value = asked.widths
     mask = asked.mask
     return (
-        widest is not None
-        and torch.backends.cuda.cudnn_sdp_enabled()
+        torch.backends.cuda.cudnn_sdp_enabled()
         and asked.half
         and asked.groups
         and (asked.whole_rows or wide == 1)
         and not torch.are_deterministic_algorithms_enabled()
         and (mask is None or _fits(mask, asked.query, asked.key))
-        and max(wide, wide_value) <= widest
+        and max(wide, wide_value) <= asked.arch.cudnn_attention
         and wide % 8 == wide_value % 8 == 0
         and asked.key.size(2) > 1
         and (asked.query.size(2) > 1 or not asked.dropout)
@@ -169,7 +168,7 @@ def _flash_takes(asked: _Asked) -> bool:
 def _efficient_takes(asked: _Asked) -> bool:
     wide, wide_value = asked.widths
     dtype, mask = asked.query.dtype, asked.mask
-    unit = (8 if dtype in _HALVES else 4) if asked.capability >= (8, 0) else 1
+    unit = (8 if dtype in _HALVES else 4) if asked.arch.bfloat16 else 1
     return (
         torch.backends.cuda.mem_efficient_sdp_enabled()
         and (asked.half or dtype in (torch.float32, torch.float16))
