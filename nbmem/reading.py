@@ -28,14 +28,14 @@ logger = logging.getLogger("nbmem")
 TEXT = "text/plain"
 
 
-class Reading(NamedTuple):
+class PartialReport(NamedTuple):
     """A report, and a sentence for each thing that was left out of it."""
 
     report: Report
     left_out: tuple[str, ...]
 
 
-def read(session: Session, device: int | None, *, everything: bool = False) -> Reading:
+def read(session: Session, device: int | None, *, everything: bool = False) -> PartialReport:
     """Read a session with its tips; what fails is left out, with a note in the report.
 
     Args:
@@ -56,7 +56,7 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> R
         "The tips", lambda: _tips(books, report, all_of=everything), ((), ())
     )
     missing = (*notes, *faults.notes)
-    return Reading(replace(report, findings=found, notes=(*report.notes, *missing)), missing)
+    return PartialReport(replace(report, findings=found, notes=(*report.notes, *missing)), missing)
 
 
 def unmuted(report: Report) -> Report:

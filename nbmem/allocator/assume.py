@@ -11,21 +11,21 @@ from nbmem.core.events import Action
 
 if TYPE_CHECKING:
     from nbmem.allocator.follow import Followed
-    from nbmem.allocator.recording import Recording
+    from nbmem.allocator.recording import CardRecording
     from nbmem.allocator.settings import AllocatorSettings
 
 LIKELY_TOTAL = 80 << 30
 """Bytes of a card that the file does not name: they only decide how long virtual ranges are."""
 
 
-def emptied_by_user(recording: Recording) -> frozenset[int]:
+def emptied_by_user(recording: CardRecording) -> frozenset[int]:
     """Events inside torch.cuda.empty_cache(), which shows in their stacks."""
     inside = [any(frame.function == "empty_cache" for frame in stack) for stack in recording.stacks]
     found = np.flatnonzero(np.append(inside, [False])[recording.events.stack])
     return frozenset(found.tolist())
 
 
-def pools_of(recording: Recording) -> dict[int, int]:
+def pools_of(recording: CardRecording) -> dict[int, int]:
     """Private pools of allocations, from the pools of the segments that they lie in at the end.
 
     Of a segment that was given back again the pool is not known.
@@ -50,7 +50,7 @@ def pools_of(recording: Recording) -> dict[int, int]:
 
 
 def limit_bounds(
-    recording: Recording, followed: Followed, settings: AllocatorSettings
+    recording: CardRecording, followed: Followed, settings: AllocatorSettings
 ) -> tuple[int, int]:
     """Between which bytes the limit set by a memory fraction lies.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nbmem.allocator.caching import CachingAllocator
     from nbmem.allocator.follow import Followed
-    from nbmem.allocator.recording import Reading, Recording
+    from nbmem.allocator.recording import CardRecording, Reading
     from nbmem.core.events import Layout
 
 _CLOSE = 64
@@ -30,7 +30,7 @@ class Checks:
         peaks: The model's highest values so far, by their names in `recording.PEAKS`.
     """
 
-    def __init__(self, recording: Recording, followed: Followed) -> None:
+    def __init__(self, recording: CardRecording, followed: Followed) -> None:
         self.peaks = dict.fromkeys(PEAKS, 0)
         self._readings: dict[int, list[Reading]] = {}
         for reading in recording.readings:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.allocator.follow import Allocations
-    from nbmem.allocator.pieces import Pieces
+    from nbmem.allocator.pieces import FreeMemory
     from nbmem.core.events import Events, Layout
 
     Ints = NDArray[np.int64]
@@ -23,7 +23,7 @@ _SIGN[[Action.SEGMENT_FREE, Action.SEGMENT_UNMAP]] = -1
 
 
 def curves_of(
-    start: Layout, events: Events, allocations: Allocations, pieces: Pieces
+    start: Layout, events: Events, allocations: Allocations, pieces: FreeMemory
 ) -> dict[str, Ints]:
     """The six curves of `Followed`, by name."""
     count = len(events)
@@ -72,7 +72,7 @@ def _living(allocations: Allocations, amount: Ints, ended: Ints, count: int) -> 
     return _curve(int(amount[~born & (ended >= 0)].sum()), change)
 
 
-def _in_segments(allocations: Allocations, pieces: Pieces) -> NDArray[np.bool_]:
+def _in_segments(allocations: Allocations, pieces: FreeMemory) -> NDArray[np.bool_]:
     """Which allocations lie in a cudaMalloc segment, not in a virtual range or nowhere."""
     inside = ~pieces.in_ranges(allocations.addr)
     if pieces.orphans:

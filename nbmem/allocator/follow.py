@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator.curves import curves_of
-from nbmem.allocator.pieces import Pieces
+from nbmem.allocator.pieces import FreeMemory
 from nbmem.allocator.rounding import round_sizes, split_thresholds
 from nbmem.core.events import Action, BlockState, Columns
 
@@ -93,7 +93,7 @@ def follow(start: Layout, events: Events, settings: AllocatorSettings, release: 
     """
     del release
     count = len(events)
-    pieces = Pieces(start, settings)
+    pieces = FreeMemory(start, settings)
     held = np.flatnonzero(start.blocks.state != BlockState.INACTIVE)
     blocks: list[int] = start.blocks.size[held].tolist()
     pending = start.blocks.state[held] == BlockState.PENDING
@@ -120,7 +120,7 @@ def follow(start: Layout, events: Events, settings: AllocatorSettings, release: 
 
 
 def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one pass, all names local
-    pieces: Pieces,
+    pieces: FreeMemory,
     events: Events,
     settings: AllocatorSettings,
     blocks: list[int],

@@ -22,7 +22,7 @@ _MOST_SEARCHES = 2000
 """Contradictions that are looked into; each costs a look at every piece."""
 
 
-class Pieces:
+class FreeMemory:
     """The state of `follow`, and how it is mended where a recording contradicts it.
 
     Attributes:

@@ -51,7 +51,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Recording:
+class CardRecording:
     """What one file says about one card.
 
     Attributes:
@@ -81,9 +81,9 @@ class Recording:
     notes: tuple[str, ...] = field(default=())
 
 
-def read_recording(
+def read_card(
     path: str | Path, device: int | None = None, limits: Limits | None = None
-) -> Recording:
+) -> CardRecording:
     """Read a torch snapshot, a trace in JSON or a saved session; packed with xz or gzip or not.
 
     Args:
@@ -105,7 +105,7 @@ def read_recording(
         return _checked(_from_snapshot(data, path, device, limits), path)
 
 
-def _checked(recording: Recording, path: str | Path) -> Recording:
+def _checked(recording: CardRecording, path: str | Path) -> CardRecording:
     ends = {"start": recording.start, "end": recording.end}
     layouts = {when: layout for when, layout in ends.items() if layout is not None}
     try:
@@ -115,7 +115,9 @@ def _checked(recording: Recording, path: str | Path) -> Recording:
     return recording
 
 
-def _from_snapshot(data: bytes, path: str | Path, device: int | None, limits: Limits) -> Recording:
+def _from_snapshot(
+    data: bytes, path: str | Path, device: int | None, limits: Limits
+) -> CardRecording:
     raw = snapshot_from_bytes(data, str(path), limits)
     traces = raw["device_traces"]
     if not any(traces):
@@ -137,8 +139,8 @@ def _from_snapshot(data: bytes, path: str | Path, device: int | None, limits: Li
 
 def _from_history(
     history: DeviceHistory, name: str, device: int, notes: tuple[str, ...]
-) -> Recording:
-    return Recording(
+) -> CardRecording:
+    return CardRecording(
         name=name,
         device=device,
         events=history.events,
@@ -163,7 +165,7 @@ def _other_cards(found: Sequence[int], chosen: int) -> tuple[str, ...]:
     return (f"Only card {chosen} was replayed, not {others}.",) if others else ()
 
 
-def _from_session(path: str | Path, device: int | None, limits: Limits) -> Recording:
+def _from_session(path: str | Path, device: int | None, limits: Limits) -> CardRecording:
     session = open_session(path, limits)
     traces = {trace.info.index: trace for trace in session.devices}
     if not traces:
@@ -171,7 +173,7 @@ def _from_session(path: str | Path, device: int | None, limits: Limits) -> Recor
     held = {i: highest_reserved(trace.events, trace.end) for i, trace in traces.items()}
     chosen = _choose(held, device, list(traces))
     trace = traces[chosen]
-    return Recording(
+    return CardRecording(
         name=session.name,
         device=chosen,
         events=trace.events,
@@ -202,7 +204,7 @@ def _marks(trace: DeviceTrace) -> tuple[Reading, ...]:
     )
 
 
-def _from_trace(data: bytes, name: str, limits: Limits) -> Recording:
+def _from_trace(data: bytes, name: str, limits: Limits) -> CardRecording:
     """A trace in JSON: columns of events, the final segments, and counters between phases."""
     try:
         raw = plain_json(data, name, limits)
@@ -219,7 +221,7 @@ def _from_trace(data: bytes, name: str, limits: Limits) -> Recording:
         )
         segments = raw.get("segments")
         end = device_history({"segments": segments}, 0).layout_at_end if segments else None
-        return Recording(
+        return CardRecording(
             name=shown(str(raw.get("name", name))),
             device=0,
             events=events,

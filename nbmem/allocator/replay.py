@@ -9,7 +9,7 @@ from nbmem.allocator.assume import LIKELY_TOTAL, emptied_by_user, limit_bounds, 
 from nbmem.allocator.compare import Checks, layout_difference
 from nbmem.allocator.follow import follow
 from nbmem.allocator.predict import Assumptions, Difference, Prediction
-from nbmem.allocator.recording import PEAKS, read_recording
+from nbmem.allocator.recording import PEAKS, read_card
 from nbmem.allocator.release import NEWEST
 from nbmem.allocator.rounding import LARGE_STEP
 from nbmem.allocator.settings import AllocatorSettings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nbmem.allocator.caching import CachingAllocator
     from nbmem.allocator.follow import Followed
-    from nbmem.allocator.recording import Recording
+    from nbmem.allocator.recording import CardRecording
     from nbmem.core.files.limits import Limits
 
 TRIED = (NEWEST, "2.11.0", "2.12.0")
@@ -111,7 +111,7 @@ def replay(
         UsageError: The file is not there, or has nothing about the card.
         FileFormatError: It cannot be read.
     """
-    recording = read_recording(path, device, limits)
+    recording = read_card(path, device, limits)
     named = release or recording.release
     results = []
     for rules in (named,) if named else TRIED:
@@ -127,7 +127,7 @@ def _agreement(result: ReplayResult) -> int:
     return result.events + 1 if difference is None else difference.event
 
 
-def replay_recording(recording: Recording) -> ReplayResult:
+def replay_recording(recording: CardRecording) -> ReplayResult:
     """Replay a recording under the rules of its release (of the newest if it names none)."""
     release = recording.release or NEWEST
     settings = AllocatorSettings.from_torch(recording.settings, release)
@@ -151,7 +151,7 @@ def replay_recording(recording: Recording) -> ReplayResult:
     )
 
 
-def _start(recording: Recording, settings: AllocatorSettings) -> tuple[Layout, tuple[str, ...]]:
+def _start(recording: CardRecording, settings: AllocatorSettings) -> tuple[Layout, tuple[str, ...]]:
     if recording.start is not None:
         return recording.start, ()
     if recording.end is None:
@@ -159,7 +159,7 @@ def _start(recording: Recording, settings: AllocatorSettings) -> tuple[Layout, t
     return undo_with_notes(recording.end, recording.events, settings)
 
 
-def _recorded_peaks(recording: Recording, followed: Followed) -> dict[str, int]:
+def _recorded_peaks(recording: CardRecording, followed: Followed) -> dict[str, int]:
     """Peak counters of torch's own where they were read, else the highest point of the events."""
     peaks = {}
     for name in PEAKS:
@@ -174,7 +174,7 @@ class _Runner:
 
     def __init__(
         self,
-        recording: Recording,
+        recording: CardRecording,
         start: Layout,
         settings: AllocatorSettings,
         release: str,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class AddressRange:
     """One segment, or one contiguous mapped part of a virtual range."""
 
     addr: int
@@ -26,13 +26,13 @@ class Stretch:
     pool: int
 
 
-class Stretches:
+class AddressRanges:
     """The segments of a layout, going back in time."""
 
     def __init__(self, segments: Segments) -> None:
         rows = zip(*(column.tolist() for _, column in segments.columns()), strict=True)
-        self._at: dict[int, Stretch] = {
-            addr: Stretch(addr, addr + size, stream, bool(small), bool(expandable), pool)
+        self._at: dict[int, AddressRange] = {
+            addr: AddressRange(addr, addr + size, stream, bool(small), bool(expandable), pool)
             for addr, size, stream, small, expandable, pool in rows
         }
 
@@ -52,18 +52,18 @@ class Stretches:
                 if old.end > end:
                     self._at[end] = replace(old, addr=end)
         elif action == Action.SEGMENT_FREE:
-            self._at[addr] = Stretch(addr, end, stream, small, expandable=False, pool=0)
+            self._at[addr] = AddressRange(addr, end, stream, small, expandable=False, pool=0)
         else:
-            self._join(Stretch(addr, end, stream, small, expandable=True, pool=0))
+            self._join(AddressRange(addr, end, stream, small, expandable=True, pool=0))
 
-    def _touching(self, addr: int, end: int) -> Iterator[Stretch]:
+    def _touching(self, addr: int, end: int) -> Iterator[AddressRange]:
         exact = self._at.get(addr)
         if exact is not None and exact.end == end:
             yield exact
         else:
             yield from (s for s in self._at.values() if s.addr < end and s.end > addr)
 
-    def _join(self, new: Stretch) -> None:
+    def _join(self, new: AddressRange) -> None:
         """Mapped pages next to others of the same range are one stretch with them."""
         for old in list(self._at.values()):
             if not old.expandable or old.stream != new.stream:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator.rounding import SMALL_LIMIT, round_sizes
-from nbmem.allocator.stretches import Stretches
+from nbmem.allocator.stretches import AddressRanges
 from nbmem.core.events import Action, Blocks, BlockState, Layout
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def undo_with_notes(
         events: What happened in between.
         settings: The settings in force.
     """
-    stretches = Stretches(final.segments)
+    stretches = AddressRanges(final.segments)
     for row in np.flatnonzero(np.isin(events.action, _SEGMENT_ACTIONS))[::-1].tolist():
         stretches.take_back(
             int(events.action[row]),

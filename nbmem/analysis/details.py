@@ -11,7 +11,7 @@ from nbmem.analysis.pool import pool_history
 from nbmem.analysis.shown import shown_spans
 from nbmem.core.categories import LIVE, Category
 from nbmem.core.holders import held_storages
-from nbmem.details import Details, Life, Stretch
+from nbmem.details import CellSpan, Details, Life
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ def details(books: Books, moments: Ints, peak: int, t0_ns: int) -> Details:
     return Details(
         phases=tuple((span.first[device], span.last[device]) for span in spans),
         cells=tuple(
-            Stretch(
+            CellSpan(
                 name=span.name,
                 t0_ns=span.t0_ns - t0_ns,
                 t1_ns=span.t1_ns - t0_ns,

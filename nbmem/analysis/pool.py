@@ -10,7 +10,7 @@ import numpy as np
 
 from nbmem.allocator.rounding import SMALL_SEGMENT
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.allocator.stretches import Stretches
+from nbmem.allocator.stretches import AddressRanges
 from nbmem.core.events import Action, Columns
 from nbmem.details import GONE, MIXED, PENDING, RELEASABLE, STUCK, PoolHistory, PoolSegment
 
@@ -106,7 +106,7 @@ def _blocks(books: Books, positions: Ints) -> _Blocks:
 def _stays(books: Books, positions: Ints) -> dict[Row, list[tuple[int, int]]]:
     """Each segment with the moments, from and to, at which it was there; those of the end first."""
     events = books.trace.events
-    stretches = Stretches(books.trace.end.segments)
+    stretches = AddressRanges(books.trace.end.segments)
     drivers = np.flatnonzero(np.isin(events.action, _DRIVERS))
     before, first = np.unique(np.searchsorted(drivers, positions), return_index=True)
     stays: dict[Row, list[tuple[int, int]]] = {}

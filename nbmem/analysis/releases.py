@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator.assume import emptied_by_user
-from nbmem.allocator.recording import Recording
+from nbmem.allocator.recording import CardRecording
 from nbmem.core.events import Action
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ def emptied(trace: DeviceTrace) -> tuple[int, ...]:
     return tuple(at for at, by_user in releases(recording_of(trace)).items() if by_user)
 
 
-def recording_of(trace: DeviceTrace) -> Recording:
+def recording_of(trace: DeviceTrace) -> CardRecording:
     """What the allocator's own tools read, of a session's card."""
-    return Recording(
+    return CardRecording(
         name="",
         device=trace.info.index,
         events=trace.events,
@@ -38,7 +38,7 @@ def recording_of(trace: DeviceTrace) -> Recording:
     )
 
 
-def releases(recording: Recording) -> dict[int, bool]:
+def releases(recording: CardRecording) -> dict[int, bool]:
     """Where each run of releases begins, and whether the user called for it.
 
     It was for a request if the next event takes memory and there was never room for both: else

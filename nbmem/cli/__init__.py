@@ -19,9 +19,9 @@ from nbmem.core.errors import NbmemError, NotWrittenError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.cli.base import Command
+    from nbmem.cli.base import Subcommand
 
-COMMANDS: tuple[Command, ...] = (
+COMMANDS: tuple[Subcommand, ...] = (
     run.COMMAND,
     report.COMMAND,
     replay.COMMAND,

@@ -21,7 +21,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
-class Command(NamedTuple):
+class Subcommand(NamedTuple):
     """One subcommand.
 
     Attributes:

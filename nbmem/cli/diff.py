@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_OK, Command, add_max_size, writable, write_out
+from nbmem.cli.base import EXIT_OK, Subcommand, add_max_size, writable, write_out
 from nbmem.core.errors import UsageError
 from nbmem.core.files.writing import write_text
 
@@ -52,4 +52,4 @@ def _steps(text: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-COMMAND = Command("diff", "compare two recordings: categories, holders, lines", configure, run)
+COMMAND = Subcommand("diff", "compare two recordings: categories, holders, lines", configure, run)

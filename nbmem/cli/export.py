@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_OK, Command, add_max_size, say, writable
+from nbmem.cli.base import EXIT_OK, Subcommand, add_max_size, say, writable
 from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,4 +66,4 @@ def _notebook(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-COMMAND = Command("export", "write a recording for another program", configure, run)
+COMMAND = Subcommand("export", "write a recording for another program", configure, run)

@@ -7,7 +7,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nbmem.cli.base import EXIT_OK, Command, writable, write_out
+from nbmem.cli.base import EXIT_OK, Subcommand, writable, write_out
 from nbmem.core.files.writing import write_text
 
 if TYPE_CHECKING:
@@ -92,4 +92,6 @@ class progress:  # noqa: N801 - reads as a function: `with progress("fit") as te
             sys.stderr.flush()
 
 
-COMMAND = Command("fit", "find the largest value of a variable that fits on a card", configure, run)
+COMMAND = Subcommand(
+    "fit", "find the largest value of a variable that fits on a card", configure, run
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import Command
+from nbmem.cli.base import Subcommand
 from nbmem.cli.fit import files, finish
 
 if TYPE_CHECKING:
@@ -39,4 +39,6 @@ def run(options: argparse.Namespace) -> int:
     return finish(answer.sorted(options.sort), targets)
 
 
-COMMAND = Command("layers", "list a model layer by layer with its bytes and FLOPs", configure, run)
+COMMAND = Subcommand(
+    "layers", "list a model layer by layer with its bytes and FLOPs", configure, run
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import Command
+from nbmem.cli.base import Subcommand
 from nbmem.cli.fit import files, finish, progress
 
 if TYPE_CHECKING:
@@ -37,4 +37,4 @@ def run(options: argparse.Namespace) -> int:
     return finish(answer, targets)
 
 
-COMMAND = Command("plan", "what would make a script fit, the cheapest first", configure, run)
+COMMAND = Subcommand("plan", "what would make a script fit, the cheapest first", configure, run)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, add_max_size, write_out
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, add_max_size, write_out
 
 if TYPE_CHECKING:
     import argparse
@@ -33,4 +33,4 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_OK if result.exact else EXIT_FAILED
 
 
-COMMAND = Command("replay", "replay a recording with the simulated allocator", configure, run)
+COMMAND = Subcommand("replay", "replay a recording with the simulated allocator", configure, run)

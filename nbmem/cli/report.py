@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, add_max_size, writable
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, add_max_size, writable
 from nbmem.cli.run import add_outputs, write_report
 
 if TYPE_CHECKING:
@@ -37,4 +37,4 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_OK if written else EXIT_FAILED
 
 
-COMMAND = Command("report", "show a saved session or a torch memory snapshot", configure, run)
+COMMAND = Subcommand("report", "show a saved session or a torch memory snapshot", configure, run)

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, say, writable, write_out
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, say, writable, write_out
 from nbmem.cli.script import Script, conclude
 from nbmem.core.errors import NbmemError, NotWrittenError
 
@@ -148,4 +148,4 @@ def _begin(script: Script, *, stacks: bool) -> Trace:
     return api.trace(script.name, stacks=stacks, namespace=script.namespace).start()
 
 
-COMMAND = Command("run", "run a script and report where its GPU memory went", configure, run)
+COMMAND = Subcommand("run", "run a script and report where its GPU memory went", configure, run)

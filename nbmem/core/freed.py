@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Totals:
     """The counters of all cards that torch uses, added up.
 
     Attributes:
@@ -42,8 +42,8 @@ class Freed:
     what: str
     measure: Literal["allocated", "reserved"]
     predicted: int
-    before: Reading
-    after: Reading
+    before: Totals
+    after: Totals
     left: tuple[Root, ...] = ()
     notes: tuple[str, ...] = ()
 

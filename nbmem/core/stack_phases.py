@@ -30,7 +30,7 @@ _STARTS = ("<module>", "<cell line: ", "_run_module_as_main", "_bootstrap")
 
 
 @dataclass(slots=True)
-class Stretch:
+class StackPhase:
     """A phase in the making, and its place in one card's events.
 
     Attributes:
@@ -59,7 +59,7 @@ def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
     births = list(_births(events))
     for stack in _batches(births, kinds):
         kinds[stack] = "input"
-    running = Stretch("load", 0)
+    running = StackPhase("load", 0)
     done = [running]
     left = False  # whether the module of the forward that runs has returned
     for position, stack in births:
@@ -73,7 +73,7 @@ def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
             again = left and call == running.key != _NO_CALL
         if phase != running.name or (again and phase in ("forward", "optimizer")):
             running.last = position
-            running = Stretch(phase, position, key=call)
+            running = StackPhase(phase, position, key=call)
             done.append(running)
             left = False
         left = left or (phase == "forward" and kind == _OTHER)
@@ -158,7 +158,7 @@ def _phase(before: str, kind: str) -> str:
     return kind
 
 
-def _spans(events: Events, stretches: Sequence[Stretch]) -> Iterator[Span]:
+def _spans(events: Events, stretches: Sequence[StackPhase]) -> Iterator[Span]:
     times = events.t_ns
     for one in stretches:
         if one.last > one.first:

@@ -160,7 +160,7 @@ def _given(name: str, arguments: Sequence[str]) -> Binding | None:
     return None
 
 
-def _written(tree: ast.Module, target: ast.expr) -> list[places.Place]:
+def _written(tree: ast.Module, target: ast.expr) -> list[places.Assignment]:
     """Where the program assigns it, or makes what it is a part of."""
     found = places.assigned(tree, target)
     if found or isinstance(target, ast.Name):
@@ -178,7 +178,7 @@ def _written(tree: ast.Module, target: ast.expr) -> list[places.Place]:
     return found
 
 
-def _only(found: list[places.Place], target: ast.expr) -> Binding:
+def _only(found: list[places.Assignment], target: ast.expr) -> Binding:
     text = ast.unparse(target)
     if len(found) > 1:
         raise UsageError(

@@ -16,7 +16,7 @@ _TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
 
 
 @dataclass(slots=True)
-class Place:
+class Assignment:
     """Where a variable gets a value.
 
     Attributes:
@@ -109,29 +109,29 @@ def bound(source: str) -> set[str]:
     return {n.id for n in names if isinstance(n.ctx, ast.Store)}
 
 
-def assigned(tree: ast.Module, wanted: ast.expr) -> list[Place]:
+def assigned(tree: ast.Module, wanted: ast.expr) -> list[Assignment]:
     """Where the module's own scope gives it a value, in the order of the lines."""
     text = ast.unparse(wanted)
-    found: list[Place] = []
-    known: dict[int, Place] = {}
+    found: list[Assignment] = []
+    known: dict[int, Assignment] = {}
     for node in _own_scope(tree):
         if isinstance(node, ast.Assign):
             for one in node.targets:
                 known |= _pairs(one, node, "value")
         elif isinstance(node, ast.AnnAssign):
-            known[id(node.target)] = Place(node.lineno, node.value, node, "value")
+            known[id(node.target)] = Assignment(node.lineno, node.value, node, "value")
     for node in _own_scope(tree):
         if isinstance(node, _TARGETS) and isinstance(node.ctx, ast.Store):
             if ast.unparse(node) == text:
-                found.append(known.get(id(node), Place(node.lineno)))
+                found.append(known.get(id(node), Assignment(node.lineno)))
         elif isinstance(node, _INNER) and not isinstance(node, ast.Lambda):
-            found += [Place(node.lineno)] if node.name == text else []
+            found += [Assignment(node.lineno)] if node.name == text else []
         elif isinstance(node, ast.alias) and (node.asname or node.name) == text:
-            found.append(Place(node.lineno))
+            found.append(Assignment(node.lineno))
     return sorted(found, key=lambda place: place.line)
 
 
-def keywords(tree: ast.AST, wanted: ast.expr) -> list[Place]:
+def keywords(tree: ast.AST, wanted: ast.expr) -> list[Assignment]:
     """Where a call gets it as a whole number by its name: `DataLoader(data, batch_size=32)`."""
     if not isinstance(wanted, ast.Name):
         return []
@@ -139,15 +139,15 @@ def keywords(tree: ast.AST, wanted: ast.expr) -> list[Place]:
     return [place for place in found if place.number() is not None]
 
 
-def parts(made: ast.expr | None, wanted: ast.expr) -> list[Place]:
+def parts(made: ast.expr | None, wanted: ast.expr) -> list[Assignment]:
     """Where a call or a dict names it: in `Config(batch_size=32)`, in `{"batch_size": 32}`."""
     name = part(wanted)
     if isinstance(made, ast.Call):
         given = (k for k in made.keywords if k.arg == name)
-        return [Place(k.value.lineno, k.value, k, "value") for k in given]
+        return [Assignment(k.value.lineno, k.value, k, "value") for k in given]
     if isinstance(made, ast.Dict):
         return [
-            Place(made.values[i].lineno, made.values[i], made.values, i)
+            Assignment(made.values[i].lineno, made.values[i], made.values, i)
             for i, key in enumerate(made.keys)
             if isinstance(key, ast.Constant) and str(key.value) == name
         ]
@@ -164,13 +164,13 @@ def _own_scope(tree: ast.Module) -> Iterator[ast.AST]:
             queue += ast.iter_child_nodes(node)
 
 
-def _pairs(left: ast.expr, owner: Any, key: Any) -> dict[int, Place]:
+def _pairs(left: ast.expr, owner: Any, key: Any) -> dict[int, Assignment]:
     """What stands for each name on the left of an assignment, by the name's identity."""
     right = owner[key] if isinstance(owner, list) else getattr(owner, key)
     both = (ast.Tuple, ast.List)
     if isinstance(left, both) and isinstance(right, both) and len(left.elts) == len(right.elts):
-        found: dict[int, Place] = {}
+        found: dict[int, Assignment] = {}
         for number, one in enumerate(left.elts):
             found |= _pairs(one, right.elts, number)
         return found
-    return {id(left): Place(left.lineno, right, owner, key)}
+    return {id(left): Assignment(left.lineno, right, owner, key)}

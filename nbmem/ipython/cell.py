@@ -54,8 +54,8 @@ class RunningCell:
     begun_ns: int = field(default_factory=time.monotonic_ns)
 
 
-class Watcher(Protocol):
-    """Who wants to know of cells (the sidebar's hub)."""
+class CellListener(Protocol):
+    """Is told of cells (the sidebar's hub)."""
 
     def cell_begun(self, cell: RunningCell) -> None:
         """A cell is about to run."""
@@ -81,7 +81,7 @@ class CellHooks:
         self.rows: deque[CellDelta] = deque(maxlen=MAX_ROWS)
         self.deltas = True
         self.trace_next = False
-        self.watcher: Watcher | None = None
+        self.watcher: CellListener | None = None
         self._shell = shell
         self._tracer = tracer
         self._reader: DeltaReader | None = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nbmem.ipython.commands.base import Notebook
-    from nbmem.ipython.options import Option
+    from nbmem.ipython.options import CommandOption
 
 _LINE = re.compile(r"\s*(%%?)(nbmem|memtrace)[ \t]+(.*)")
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*(?:"|$)|'[^']*(?:'|$))+""")
@@ -124,7 +124,7 @@ def _split(line: str) -> tuple[tuple[str, ...], str]:
 
 
 def _in_line(
-    asked: Asked, options: tuple[Option, ...], offers: Callable[[], Iterable[str]]
+    asked: Asked, options: tuple[CommandOption, ...], offers: Callable[[], Iterable[str]]
 ) -> Found:
     """A flag, the value of one, or what else may stand there."""
     known = {option.flag: option for option in options}

@@ -15,7 +15,7 @@ from nbmem.ipython.transformer import calls_of, insert_before_cell_magic, strip_
 
 if TYPE_CHECKING:
     from nbmem.ipython.live.sidebar import Sidebar
-    from nbmem.live.memory import Memory
+    from nbmem.live.memory import HubState
 
 _LOADED: dict[Any, Extension] = {}
 _RELOADING: dict[Any, Extension] = {}
@@ -69,7 +69,7 @@ class Extension:
             if strip_memtrace_line in chain:
                 chain.remove(strip_memtrace_line)
 
-    def sidebar_memory(self) -> Memory | None:
+    def sidebar_memory(self) -> HubState | None:
         """What the sidebar shall know after a reload of the extension."""
         return None if self._sidebar is None else self._sidebar.hub.memory()
 
@@ -93,7 +93,7 @@ def _end_estimates() -> None:
         processes.end_all()
 
 
-def _sidebar(notebook: Notebook, before: Memory | None) -> Sidebar | None:
+def _sidebar(notebook: Notebook, before: HubState | None) -> Sidebar | None:
     """The sidebar's side in this kernel; None in a terminal, where nobody could see it."""
     if getattr(notebook.shell, "kernel", None) is None:
         return None

@@ -37,8 +37,8 @@ class MemoryPeakExceededError(Exception):
     """A cell's peak is above its `--max-peak`: the one exception that nbmem raises into a cell."""
 
 
-class Watcher(Protocol):
-    """Who follows the traces (the sidebar, where the shell has a kernel)."""
+class TraceListener(Protocol):
+    """Follows the traces (the sidebar, where the shell has a kernel)."""
 
     def trace_begun(self, title: str, options: CellOptions) -> None:
         """A trace has begun; a line may be shown in its cell until its report is there."""
@@ -67,7 +67,7 @@ class Tracer:
         self.kept = KeptTraces()
         self.activated = False
         self.freed: deque[Freed] = deque(maxlen=MAX_FREED)
-        self.watcher: Watcher | None = None
+        self.watcher: TraceListener | None = None
         self.later = Later(shell)
         self._shell = shell
         self._running: str | None = None

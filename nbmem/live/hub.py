@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import nbmem
 from nbmem.core.entry import entry
 from nbmem.core.faults import error_of
-from nbmem.live.memory import Memory
+from nbmem.live.memory import HubState
 from nbmem.live.messages import (
     USUAL_HZ,
     CellBegun,
@@ -66,13 +66,13 @@ class Hub:
         self,
         send: Callable[[dict[str, Any]], None],
         recorder: Callable[[], Recorder | None],
-        before: Memory | None = None,
+        before: HubState | None = None,
     ) -> None:
         self.hz: float = USUAL_HZ
         self.watchers: list[Callable[[Sample], None]] = []
         self._send = send
         self._recorder = recorder
-        before = before or Memory()
+        before = before or HubState()
         self._samples = deque(before.samples)
         self._cells = deque(before.cells, maxlen=MOST_CELLS)
         self._report, self._processes = before.report, before.processes
@@ -142,10 +142,10 @@ class Hub:
             if self._reader is not None:
                 self._reader.close()
 
-    def memory(self) -> Memory:
+    def memory(self) -> HubState:
         """What is remembered now."""
         with self._lock:
-            return Memory(
+            return HubState(
                 cell=next(iter(self._running), None),
                 samples=tuple(self._samples),
                 cells=tuple(self._cells),

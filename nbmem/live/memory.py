@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from nbmem.live.messages import Cell, CellEnded, LastReport, Process, Sample
 
 
-class Memory(NamedTuple):
+class HubState(NamedTuple):
     """All of it at one moment.
 
     Attributes:

@@ -25,7 +25,7 @@ MOST = 12
 _NOT_THE_LOOPS = (*FOREIGN, "torch", "nbmem", "asyncio", "threading", "runpy", "nbclient")
 
 
-class Sites:
+class CallSites:
     """Places in the loops' code from which torch was called, and how often."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nbmem.core.events import Stack
     from nbmem.core.session import Identities
     from nbmem.record.recorder import Recorder
-    from nbmem.record.stretches import Stretch
+    from nbmem.record.stretches import DraftPhase
 
 MAX_PHASES = 200_000
 """Phases of a recording, the latest; a million events in a loop of twenty for each step are as
@@ -194,7 +194,7 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
     return tuple(spans)
 
 
-def _phases(recorder: Recorder, devices: Sequence[DeviceTrace]) -> tuple[list[Stretch], int]:
+def _phases(recorder: Recorder, devices: Sequence[DeviceTrace]) -> tuple[list[DraftPhase], int]:
     """The phases, and the index of the card in whose events they are placed."""
     main = fullest(devices)
     device = devices[main]
@@ -235,7 +235,7 @@ def _born(events: Events, identities: Identities, *what: Category) -> NDArray[np
     return np.unique(row[found])
 
 
-def _bounded(recorder: Recorder, stretches: list[Stretch], *, lost: bool) -> list[Stretch]:
+def _bounded(recorder: Recorder, stretches: list[DraftPhase], *, lost: bool) -> list[DraftPhase]:
     """The phases that have events, or had none to have; at most the latest so many.
 
     Steps are numbered before, so those that are kept have the numbers they had.
@@ -261,7 +261,7 @@ def _bounded(recorder: Recorder, stretches: list[Stretch], *, lost: bool) -> lis
 
 
 def _places(
-    stretches: Sequence[Stretch], devices: Sequence[DeviceTrace], main: int
+    stretches: Sequence[DraftPhase], devices: Sequence[DeviceTrace], main: int
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     """The phases' events on every card: exact on the main one, by time on the others."""
     begins = np.array([one.t0_ns for one in stretches], np.int64)

@@ -67,7 +67,7 @@ class IdentityLog:
         self._walked: dict[int, Footprint] = {}
         self._states: dict[int, tuple[tuple[int, ...], int]] = {}
         self._forwards: set[tuple[Any, ...]] = set()
-        self._sites = frames.Sites()
+        self._sites = frames.CallSites()
         self.full = False
         self.owned: list[tuple[int, int]] = []
         self.last_gradients = (0, 0)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Stretch:
+class DraftPhase:
     """A phase in the making: positions in the main card's events, and times."""
 
     name: str
@@ -38,9 +38,9 @@ def following(turns: Sequence[Turn]) -> list[Turn | None]:
     return found[::-1]
 
 
-def joined(phases: Sequence[Stretch]) -> list[Stretch]:
+def joined(phases: Sequence[DraftPhase]) -> list[DraftPhase]:
     """Calls of a step that follow each other at once are one forward, as an RNN's in a loop."""
-    found: list[Stretch] = []
+    found: list[DraftPhase] = []
     for phase in phases:
         last = found[-1] if found else None
         if (
@@ -55,7 +55,7 @@ def joined(phases: Sequence[Stretch]) -> list[Stretch]:
     return found
 
 
-def with_nested(phases: Sequence[Stretch], nested: Sequence[Stretch]) -> list[Stretch]:
+def with_nested(phases: Sequence[DraftPhase], nested: Sequence[DraftPhase]) -> list[DraftPhase]:
     """The phases, and behind them what ran inside one of the backwards, with its step."""
     found = list(phases)
     backwards = [i for i, phase in enumerate(phases) if phase.name == "backward"]

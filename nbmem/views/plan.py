@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
-from nbmem.views.grid import Cell, Grid
+from nbmem.views.grid import Grid, TableCell
 from nbmem.views.html import page
 from nbmem.views.markup import Markup, element
 
@@ -160,40 +160,42 @@ def _table(plan: Plan) -> Grid:
     )
 
 
-def _row(option: Option, plan: Plan) -> tuple[Cell, ...]:
+def _row(option: Option, plan: Plan) -> tuple[TableCell, ...]:
     first = option.key == plan.options[0].key
     strong = first or option.cheapest
     process, saved = _process(option), _saved(option, plan)
     about = "" if option.probe is not None else "~"
     row = [
-        Cell(
+        TableCell(
             text=option.title.replace(" + ", " +\n"),
             strong=strong,
             note="" if "+" in option.key else option.price,
         ),
-        Cell(text=f"{about}{format_bytes(process)}", exact=f"{process:,} B", strong=strong),
-        Cell(
+        TableCell(text=f"{about}{format_bytes(process)}", exact=f"{process:,} B", strong=strong),
+        TableCell(
             text="" if first else f"{about}{format_bytes(saved)}",
             exact=f"{saved:,} B of the process",
             share=max(saved, 0) / max(_process(plan.options[0]), 1),
         ),
         *_ran(option, strong=strong),
-        Cell(text=_fits(option, plan), strong=strong),
+        TableCell(text=_fits(option, plan), strong=strong),
     ]
     if plan.variable is not None:
         largest = "" if option.largest is None else f"{option.largest:,}"
-        row.insert(3, Cell(text=largest, exact="found to within 2%", strong=strong))
+        row.insert(3, TableCell(text=largest, exact="found to within 2%", strong=strong))
     return tuple(row)
 
 
-def _ran(option: Option, *, strong: bool) -> tuple[Cell, Cell]:
+def _ran(option: Option, *, strong: bool) -> tuple[TableCell, TableCell]:
     """What torch held in its run."""
     probe = option.probe
     if probe is None:
-        return Cell(text=""), Cell(text="")
+        return TableCell(text=""), TableCell(text="")
     return (
-        Cell(text=format_bytes(probe.allocated), exact=f"{probe.allocated:,} B", strong=strong),
-        Cell(text=format_bytes(probe.reserved), exact=f"{probe.reserved:,} B", strong=strong),
+        TableCell(
+            text=format_bytes(probe.allocated), exact=f"{probe.allocated:,} B", strong=strong
+        ),
+        TableCell(text=format_bytes(probe.reserved), exact=f"{probe.reserved:,} B", strong=strong),
     )
 
 

@@ -11,7 +11,7 @@ from nbmem.allocator.compare import layout_difference
 from nbmem.allocator.driver import SimulatedDriver
 from nbmem.allocator.follow import follow
 from nbmem.allocator.predict import Assumptions, Prediction
-from nbmem.allocator.recording import COUNTERS, read_recording
+from nbmem.allocator.recording import COUNTERS, read_card
 from nbmem.allocator.replay import replay
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.allocator.undo import undo_with_notes
@@ -63,7 +63,7 @@ def marks_of(path):
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=short)
 def test_the_model_counts_what_torch_counted(path):
     """Counters, peaks, segments, retries and OOMs at the labelled moments."""
-    recording = read_recording(path)
+    recording = read_card(path)
     settings = AllocatorSettings.from_torch(recording.settings, RELEASE)
     limit = 2_550_524_805 if short(path) == "gc" else None  # set_per_process_memory_fraction(0.03)
     prediction = Prediction(
@@ -113,7 +113,7 @@ def test_the_model_counts_what_torch_counted(path):
 
 @pytest.mark.parametrize("path", [*TRACES, *SNAPSHOTS], ids=short)
 def test_following_gives_the_curves_that_torch_counted(path):
-    recording = read_recording(path)
+    recording = read_card(path)
     settings = AllocatorSettings.from_torch(recording.settings, RELEASE)
     found = follow(Layout.empty(), recording.events, settings, RELEASE)
     assert found.notes == ()
@@ -147,7 +147,7 @@ def assert_same_blocks(found, recording):
 
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=short)
 def test_a_recording_that_began_late_is_followed_from_its_end(path):
-    recording = read_recording(path)
+    recording = read_card(path)
     settings = AllocatorSettings.from_torch(recording.settings, RELEASE)
     events = recording.events
     whole = follow(Layout.empty(), events, settings, RELEASE)
@@ -165,7 +165,7 @@ def test_a_recording_that_began_late_is_followed_from_its_end(path):
 @pytest.mark.parametrize("name", ["expandable", "train_resnet50", "streams", "oom"])
 def test_the_model_goes_on_from_a_layout_in_the_middle(name):
     """With addresses as the order of ties, nothing that a layout lacks matters."""
-    recording = read_recording(RECORDINGS / "snapshots" / f"{name}.pickle.xz")
+    recording = read_card(RECORDINGS / "snapshots" / f"{name}.pickle.xz")
     settings = AllocatorSettings.from_torch(recording.settings, RELEASE)
     events = recording.events
     cut = int(np.flatnonzero(events.action == Action.ALLOC)[len(events) // 6])

@@ -75,7 +75,7 @@ RELEASES = (
     "nbmem.ipython.extension.unload_ipython_extension",
     "nbmem.ipython.live.comms.Comms.close",
     "nbmem.ipython.live.output.Output.unwatch",
-    "nbmem.ipython.live.progress.Progress.end",
+    "nbmem.ipython.live.progress.StatusLine.end",
     "nbmem.ipython.live.sidebar.Sidebar.close",
     "nbmem.ipython.live.sidebar.Sidebar.trace_ended",
     "nbmem.ipython.magics.Magics.remove",

@@ -60,7 +60,7 @@ def served_now(case: Case, *, freed: Ints | None = None, capacity: int | None = 
     return True
 
 
-class Rerun:
+class FailureReplay:
     """The recording up to the failed request, replayed from its start with something changed.
 
     Attributes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nbmem.analysis.oom.case import Case
     from nbmem.analysis.oom.groups import Group
-    from nbmem.analysis.oom.simulate import Rerun
+    from nbmem.analysis.oom.simulate import FailureReplay
     from nbmem.core.categories import Category
 
     Ints = NDArray[np.int64]
@@ -34,7 +34,7 @@ class Trial:
     case: Case
     held: Sequence[Group]
     phase: str | None
-    rerun: Rerun
+    rerun: FailureReplay
 
     def rows(self, *categories: Category) -> Ints:
         """Live allocations of some categories, in the order of birth."""

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def watched(remedies: Sequence[Remedy]) -> Iterator[Watch]:
+def watched(remedies: Sequence[Remedy]) -> Iterator[RemedyPatches]:
     """While entered, the program's modules, backwards and optimizers pass by the remedies."""
-    watch = Watch(remedies)
+    watch = RemedyPatches(remedies)
     if not remedies:
         yield watch
         return
@@ -26,7 +26,7 @@ def watched(remedies: Sequence[Remedy]) -> Iterator[Watch]:
         watch.remove()
 
 
-class Watch:
+class RemedyPatches:
     """Patches of torch for one run; the process is the estimate's own.
 
     Attributes:

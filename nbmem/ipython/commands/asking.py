@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands.base import text_bundle
 from nbmem.ipython.guest import say
-from nbmem.ipython.options import Option
+from nbmem.ipython.options import CommandOption
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -45,14 +45,16 @@ def read(usage: str, line: str, *add: Callable[[argparse.ArgumentParser], None])
         raise UsageError(f"The line cannot be read: {err}.") from None
 
 
-def options_of(*add: Callable[[argparse.ArgumentParser], None]) -> list[Option]:
+def options_of(*add: Callable[[argparse.ArgumentParser], None]) -> list[CommandOption]:
     """The options that a line may have, for the help and for Tab."""
     parser = _Parser(add_help=False)
     for one in add:
         one(parser)
     found = [action for action in parser._actions if action.option_strings]  # noqa: SLF001 - argparse has no other list of them
     return [
-        Option(action.option_strings[0], _value(action.metavar), (action.help or "") % vars(action))
+        CommandOption(
+            action.option_strings[0], _value(action.metavar), (action.help or "") % vars(action)
+        )
         for action in found
     ]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nbmem.ipython.commands.base import Asked, Notebook
-    from nbmem.ipython.options import Option
+    from nbmem.ipython.options import CommandOption
 
 MOST_FILES = 200
 _RECORDINGS = (".nbmem", ".pickle", ".pkl")
@@ -95,7 +95,7 @@ def files(asked: Asked) -> Iterable[str]:
     ]
 
 
-def values(option: Option, asked: Asked) -> Iterable[str]:
+def values(option: CommandOption, asked: Asked) -> Iterable[str]:
     """What may follow an option."""
     offer = _VALUES.get((option.flag, option.value))
     return () if offer is None else offer(asked)

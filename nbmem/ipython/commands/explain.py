@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.ipython.commands import candidates
-from nbmem.ipython.commands.base import Command, text_bundle
+from nbmem.ipython.commands.base import MagicCommand, text_bundle
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def _run(_notebook: Notebook, argument: str) -> None:
     show_bundle(text_bundle(render_rule(rule, muted=rule.name in silent)))
 
 
-COMMAND = Command(
+COMMAND = MagicCommand(
     "explain",
     "[NAME]",
     "what a tip means; without a name, all of them",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.ipython.commands import candidates
-from nbmem.ipython.commands.base import Command
+from nbmem.ipython.commands.base import MagicCommand
 from nbmem.ipython.showing import show_bundle
 from nbmem.views.freed import render_freed, render_freed_html
 
@@ -21,7 +21,7 @@ def _run(notebook: Notebook, argument: str) -> None:
     show_bundle({"text/plain": render_freed(done), "text/html": render_freed_html(done)})
 
 
-COMMAND = Command(
+COMMAND = MagicCommand(
     "free",
     "cache|traceback|out|NAME...",
     "free that, and measure it (a NAME may be a path: checkpoint['model'])",

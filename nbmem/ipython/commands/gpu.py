@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.ipython.commands import candidates
-from nbmem.ipython.commands.base import Command, text_bundle
+from nbmem.ipython.commands.base import MagicCommand, text_bundle
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _run(notebook: Notebook, argument: str) -> None:
     show_bundle(text_bundle(text))
 
 
-COMMAND = Command(
+COMMAND = MagicCommand(
     "gpu",
     "[NAME|2xNAME|auto|off]",
     "list the cards; run on virtual ones (auto: only if there is no real one); leave them",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import candidates
-from nbmem.ipython.commands.base import Command, text_bundle
-from nbmem.ipython.options import Option
+from nbmem.ipython.commands.base import MagicCommand, text_bundle
+from nbmem.ipython.options import CommandOption
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -41,15 +41,15 @@ def _unmute(_notebook: Notebook, argument: str) -> None:
     show_bundle(text_bundle(f"{argument} is told again, from the next report on."))
 
 
-MUTE = Command(
+MUTE = MagicCommand(
     "mute",
     "NAME [--session]",
     "never show a tip again (or not in this session)",
     _mute,
-    options=lambda: (Option(_SESSION, None, "only until the kernel ends"),),
+    options=lambda: (CommandOption(_SESSION, None, "only until the kernel ends"),),
     offers=lambda asked: candidates.rules(asked, muted=False),
 )
-UNMUTE = Command(
+UNMUTE = MagicCommand(
     "unmute",
     "NAME",
     "show a tip again",

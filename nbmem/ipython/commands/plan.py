@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import asking
-from nbmem.ipython.commands.base import Command
+from nbmem.ipython.commands.base import MagicCommand
 
 if TYPE_CHECKING:
     import argparse
@@ -48,7 +48,7 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
     asking.write(answer, json=options.json, html=options.html)
 
 
-COMMAND = Command(
+COMMAND = MagicCommand(
     "plan",
     "[--gpu NAME] [--target BYTES] [--batch NAME] [--all]",
     "with %%: what would make the cell fit, the cheapest first; run on a copy, files are yours",

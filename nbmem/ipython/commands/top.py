@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
-from nbmem.ipython.commands.base import Command
+from nbmem.ipython.commands.base import MagicCommand
 from nbmem.ipython.showing import show_bundle
 from nbmem.views.top import render_top, render_top_html
 
@@ -38,4 +38,6 @@ def _count(argument: str) -> int:
     return int(argument)
 
 
-COMMAND = Command("top", "[N]", "list the largest tensors that live now, and who holds them", _run)
+COMMAND = MagicCommand(
+    "top", "[N]", "list the largest tensors that live now, and who holds them", _run
+)

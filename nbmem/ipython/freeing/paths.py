@@ -22,7 +22,7 @@ _PARTS_OF_MODULE = ("_parameters", "_buffers", "_modules")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PathStep:
     """One step of a path.
 
     Attributes:
@@ -46,7 +46,7 @@ class Path:
 
     text: str
     root: str
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
 
 
 def parse_paths(text: str) -> list[Path]:
@@ -70,10 +70,10 @@ def _parse(text: str) -> Path:
         node: ast.expr = ast.parse(text, mode="eval").body
     except SyntaxError:
         raise refused from None
-    steps: list[Step] = []
+    steps: list[PathStep] = []
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.Attribute):
-            steps.append(Step("attribute", node.attr))
+            steps.append(PathStep("attribute", node.attr))
         elif isinstance(node, ast.Subscript):
             try:
                 key = ast.literal_eval(node.slice)
@@ -81,7 +81,7 @@ def _parse(text: str) -> Path:
                 raise refused from None
             if type(key) not in _KEYS and not _is_plain_tuple(key):
                 raise refused
-            steps.append(Step("entry", key))
+            steps.append(PathStep("entry", key))
         else:
             raise refused
         node = node.value
@@ -105,7 +105,7 @@ def root_of(namespace: Mapping[str, Any], path: Path) -> Any:
     return namespace[path.root]
 
 
-def follow(value: Any, path: Path, steps: tuple[Step, ...]) -> Any:
+def follow(value: Any, path: Path, steps: tuple[PathStep, ...]) -> Any:
     """Go along some steps without running code of the objects on the way.
 
     Raises:

@@ -18,7 +18,7 @@ INTERVAL_S = 0.5
 _STYLE = "font-variant-numeric:tabular-nums;opacity:0.8"
 
 
-class Progress:
+class StatusLine:
     """One traced cell's line: shown in the cell's thread, renewed from the hub's.
 
     Args:

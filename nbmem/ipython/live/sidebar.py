@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nbmem.ipython.commands import dispatch
 from nbmem.ipython.live.comms import Comms, between_cells
 from nbmem.ipython.live.output import can_be_replaced
-from nbmem.ipython.live.progress import Progress
+from nbmem.ipython.live.progress import StatusLine
 from nbmem.ipython.showing import collected
 from nbmem.live.answers import Answers
 from nbmem.live.hub import Hub, now_ms
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbmem.ipython.commands.base import Notebook
     from nbmem.ipython.live.output import Output
     from nbmem.ipython.options import CellOptions
-    from nbmem.live.memory import Memory
+    from nbmem.live.memory import HubState
     from nbmem.record.recorder import Recorder
     from nbmem.report import Command
 
@@ -33,18 +33,18 @@ class Sidebar:
         before: What was remembered before a reload of the extension.
     """
 
-    def __init__(self, notebook: Notebook, before: Memory | None = None) -> None:
+    def __init__(self, notebook: Notebook, before: HubState | None = None) -> None:
         self._notebook = notebook
         self._comms = Comms()
         self.hub = Hub(self._comms.send, _recorder, before)
         self._cells: dict[int, Cell] = {}
-        self._progress: Progress | None = None
+        self._progress: StatusLine | None = None
 
     def open(self) -> None:
         """Let pages find this kernel, and watch."""
         kernel = self._notebook.shell.kernel
         answers = Answers(
-            self.hub, Actions(self._notebook), lambda action: between_cells(kernel, action)
+            self.hub, NotebookActions(self._notebook), lambda action: between_cells(kernel, action)
         )
         self._comms.open(answers.to)
         self._notebook.hooks.watcher = self
@@ -90,7 +90,7 @@ class Sidebar:
         """A trace has begun."""
         shell = self._notebook.shell
         if can_be_replaced(shell):
-            self._progress = Progress(shell, title, html=options.widget)
+            self._progress = StatusLine(shell, title, html=options.widget)
             self.hub.watchers.append(self._progress.renew)
 
     def trace_ended(self) -> Output | None:
@@ -114,7 +114,7 @@ class Sidebar:
         self.hub.show(summary(trace.report(device), cell, now_ms()))
 
 
-class Actions:
+class NotebookActions:
     """What a page may have done in a notebook."""
 
     def __init__(self, notebook: Notebook) -> None:

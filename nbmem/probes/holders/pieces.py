@@ -23,7 +23,7 @@ into C on at most a thousand objects, or on one of any size."""
 _OURS = "nbmem.probes.holders."
 
 
-class Pieces:
+class SlicedWork:
     """Work that can be stopped after each of its pieces.
 
     Args:
