@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nbmem.api import open, phase, trace  # noqa: A004 - nbmem.open() reads well
     from nbmem.estimates import estimate, fit, layers, plan
     from nbmem.ipython.extension import load_ipython_extension, unload_ipython_extension
-    from nbmem.regression import assert_peak, diff
+    from nbmem.testing import assert_peak, diff
 
 __version__ = "0.1.0"
 
@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "assert_peak": "nbmem.regression",
-    "diff": "nbmem.regression",
+    "assert_peak": "nbmem.testing",
+    "diff": "nbmem.testing",
     "estimate": "nbmem.estimates",
     "fit": "nbmem.estimates",
     "layers": "nbmem.estimates",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.analysis.curves import timeline
-from nbmem.analysis.details import born_in, details, stack_line
+from nbmem.analysis.lifetimes import born_in, details, stack_line
 from nbmem.analysis.oom import autopsies
 from nbmem.analysis.other_cards import other_cards
 from nbmem.analysis.shown import note_of_shown, shown_spans

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.analysis.build import recorded_times
-from nbmem.analysis.details import LIVES, lines_at, live_counts, lives_of
+from nbmem.analysis.lifetimes import LIVES, lines_at, live_counts, lives_of
 from nbmem.analysis.pool import pool_history
 from nbmem.details import Closeup
 

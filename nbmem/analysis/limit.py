@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from nbmem.analysis.accounts import sums
-from nbmem.analysis.details import lines_at, phase_at
+from nbmem.analysis.lifetimes import lines_at, phase_at
 from nbmem.core.categories import LIVE, RESERVED, Category
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes

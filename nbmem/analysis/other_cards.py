@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.analysis.details import phase_at
+from nbmem.analysis.lifetimes import phase_at
 from nbmem.core.units import format_bytes
 from nbmem.ledger.books import Books
 

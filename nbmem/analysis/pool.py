@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.allocator.recordings.address_ranges import AddressRanges
 from nbmem.allocator.rounding import SMALL_SEGMENT
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.allocator.stretches import AddressRanges
 from nbmem.core.events import Action, Columns
 from nbmem.details import GONE, MIXED, PENDING, RELEASABLE, STUCK, PoolHistory, PoolSegment
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.allocator.assume import emptied_by_user
-from nbmem.allocator.recording import CardRecording
+from nbmem.allocator.recordings.inference import emptied_by_user
+from nbmem.allocator.recordings.recording import CardRecording
 from nbmem.core.events import Action
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.allocator.adopt import adopt
 from nbmem.allocator.caching import CachingAllocator
+from nbmem.allocator.recordings.restore import restore
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.analysis.rerun import NO_LIMIT, Rerun
 
@@ -128,7 +128,7 @@ def try_more(books: Books, sizes: Sequence[int]) -> tuple[int, int]:
     allocator = CachingAllocator(
         total_bytes=NO_LIMIT, release=trace.release, settings=_settings(trace, None)
     )
-    adopt(allocator, trace.end)
+    restore(allocator, trace.end)
     allocated, reserved = allocator.allocated, allocator.reserved
     for size in sizes:
         allocator.malloc(size, 0)

@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare, and print what changed."""
-    from nbmem.regression import diff
+    from nbmem.testing import diff
 
     steps = None if options.steps is None else _steps(options.steps)
     if options.b is None and steps is None:

@@ -14,8 +14,8 @@ from nbmem.ipython.tracer import Tracer
 from nbmem.ipython.transformer import calls_of, insert_before_cell_magic, strip_memtrace_line
 
 if TYPE_CHECKING:
-    from nbmem.ipython.live.sidebar import Sidebar
-    from nbmem.live.memory import HubState
+    from nbmem.ipython.sidebar.sidebar import Sidebar
+    from nbmem.live.state import HubState
 
 _LOADED: dict[Any, Extension] = {}
 _RELOADING: dict[Any, Extension] = {}
@@ -71,7 +71,7 @@ class Extension:
 
     def sidebar_memory(self) -> HubState | None:
         """What the sidebar shall know after a reload of the extension."""
-        return None if self._sidebar is None else self._sidebar.hub.memory()
+        return None if self._sidebar is None else self._sidebar.hub.state()
 
     def take_card_out(self) -> None:
         """Leave the virtual card, if it was put in from this notebook."""
@@ -98,7 +98,7 @@ def _sidebar(notebook: Notebook, before: HubState | None) -> Sidebar | None:
     if getattr(notebook.shell, "kernel", None) is None:
         return None
     with guest("prepare the sidebar"):
-        from nbmem.ipython.live.sidebar import Sidebar
+        from nbmem.ipython.sidebar.sidebar import Sidebar
 
         return Sidebar(notebook, before)
     return None

@@ -24,8 +24,8 @@ from nbmem.ipython.showing import (
 if TYPE_CHECKING:
     from nbmem.api import Trace
     from nbmem.core.freed import Freed
-    from nbmem.ipython.live.output import Output
     from nbmem.ipython.options import CellOptions
+    from nbmem.ipython.sidebar.output import Output
 
 logger = logging.getLogger("nbmem")
 

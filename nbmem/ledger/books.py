@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.allocator.follow import follow
+from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.undo import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.allocator.undo import undo_with_notes
 from nbmem.core.categories import LIVE, Category
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.ledger.attribution import attribute
@@ -20,7 +20,7 @@ from nbmem.ledger.phase_map import PhaseMap
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.allocator.follow import Followed
+    from nbmem.allocator.recordings.follow import Followed
     from nbmem.core.session import DeviceTrace, Session
 
     Ints = NDArray[np.int64]

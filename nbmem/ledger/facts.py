@@ -21,7 +21,7 @@ from nbmem.ledger.workspace import taken_once
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.allocator.follow import Allocations
+    from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.session import DeviceTrace
     from nbmem.ledger.phase_map import PhaseMap
 

@@ -20,7 +20,7 @@ from nbmem.core.units import KIB, MIB
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.allocator.follow import Allocations
+    from nbmem.allocator.recordings.follow import Allocations
     from nbmem.ledger.facts import Facts
 
     Mask = NDArray[np.bool_]

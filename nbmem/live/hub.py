@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import nbmem
 from nbmem.core.entry import entry
 from nbmem.core.faults import error_of
-from nbmem.live.memory import HubState
 from nbmem.live.messages import (
     USUAL_HZ,
     CellBegun,
@@ -30,6 +29,7 @@ from nbmem.live.messages import (
     Unloaded,
 )
 from nbmem.live.requests import MOST_CELLS
+from nbmem.live.state import HubState
 from nbmem.live.wire import encode
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Hub:
             if self._reader is not None:
                 self._reader.close()
 
-    def memory(self) -> HubState:
+    def state(self) -> HubState:
         """What is remembered now."""
         with self._lock:
             return HubState(

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from nbmem.core.events import Stack
     from nbmem.core.session import Identities
+    from nbmem.record.draft_phases import DraftPhase
     from nbmem.record.recorder import Recorder
-    from nbmem.record.stretches import DraftPhase
 
 MAX_PHASES = 200_000
 """Phases of a recording, the latest; a million events in a loop of twenty for each step are as

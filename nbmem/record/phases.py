@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.events import Action, Events
 from nbmem.core.steps import number_steps
-from nbmem.record.stretches import DraftPhase, following, joined, with_nested
+from nbmem.record.draft_phases import DraftPhase, following, joined, with_nested
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.allocator.compare import layout_difference
-from nbmem.allocator.follow import follow
 from nbmem.allocator.heap import AllocatorOOM
-from nbmem.allocator.predict import Assumptions, Prediction
+from nbmem.allocator.recordings.compare import layout_difference
+from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.predict import Assumptions, Prediction
+from nbmem.allocator.recordings.undo import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.allocator.undo import undo_with_notes
 from nbmem.core.events import BlockState, Layout
 from nbmem.core.units import GIB, KIB, MIB
 from tests.allocator.programs import events_of

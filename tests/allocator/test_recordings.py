@@ -5,16 +5,16 @@ import json
 import numpy as np
 import pytest
 
-from nbmem.allocator.assume import LIKELY_TOTAL, emptied_by_user, pools_of
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.allocator.compare import layout_difference
 from nbmem.allocator.driver import SimulatedDriver
-from nbmem.allocator.follow import follow
-from nbmem.allocator.predict import Assumptions, Prediction
-from nbmem.allocator.recording import COUNTERS, read_card
-from nbmem.allocator.replay import replay
+from nbmem.allocator.recordings.compare import layout_difference
+from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.inference import LIKELY_TOTAL, emptied_by_user, pools_of
+from nbmem.allocator.recordings.predict import Assumptions, Prediction
+from nbmem.allocator.recordings.recording import COUNTERS, read_card
+from nbmem.allocator.recordings.replay import replay
+from nbmem.allocator.recordings.undo import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.allocator.undo import undo_with_notes
 from nbmem.core.events import Action, BlockState, Layout
 from nbmem.core.session_file import save_session
 from nbmem.core.units import GIB, MIB

@@ -10,7 +10,7 @@ from nbmem.analysis import build_report, shown
 from nbmem.core.spans import Span
 from nbmem.core.steps import number_steps
 from nbmem.record import freeze
-from nbmem.record.stretches import DraftPhase, with_nested
+from nbmem.record.draft_phases import DraftPhase, with_nested
 from nbmem.views.explorer.data import explorer_data
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text

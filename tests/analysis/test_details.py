@@ -11,7 +11,7 @@ from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.analysis import build_report
 from nbmem.analysis.closeup import closeup, position_at
-from nbmem.analysis.details import LIVES
+from nbmem.analysis.lifetimes import LIVES
 from nbmem.analysis.pool import pool_history
 from nbmem.core.categories import LIVE, Category
 from nbmem.core.events import Layout

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.allocator.follow import follow
-from nbmem.allocator.recording import read_card
+from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.recording import read_card
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.events import Action, Events, Layout
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import nbmem
-from nbmem.analysis.details import life_of
+from nbmem.analysis.lifetimes import life_of
 from tests.browser.pages import LOAD, picture
 
 TRAIN = """\

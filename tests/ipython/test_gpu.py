@@ -11,7 +11,7 @@ from nbmem.core.categories import Category
 from nbmem.core.errors import UsageError
 from nbmem.ipython.cell import CellHooks
 from nbmem.ipython.commands.base import Notebook
-from nbmem.ipython.live.sidebar import NotebookActions
+from nbmem.ipython.sidebar.sidebar import NotebookActions
 from nbmem.record.deltas import DeltaReader
 from tests.shells import shell_on_a_card
 

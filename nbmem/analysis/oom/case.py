@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.allocator.recordings.undo import tiled, undo_with_notes
 from nbmem.allocator.rounding import LARGE_STEP, SMALL_LIMIT, segment_bytes
-from nbmem.allocator.undo import tiled, undo_with_notes
 from nbmem.analysis.whatif import in_force
 from nbmem.core.events import Action, BlockState, Layout
 from nbmem.core.oom import is_oom_text, read_message

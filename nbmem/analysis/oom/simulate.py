@@ -6,10 +6,10 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nbmem.allocator.adopt import adopt
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.driver import SimulatedDriver
 from nbmem.allocator.heap import AllocatorOOM
+from nbmem.allocator.recordings.restore import restore
 from nbmem.analysis.oom.case import layout
 from nbmem.analysis.whatif import try_settings
 from nbmem.core.events import Action
@@ -48,7 +48,7 @@ def served_now(case: Case, *, freed: Ints | None = None, capacity: int | None = 
         settings=replace(case.settings, per_process_memory_fraction=None),
         driver=driver,
     )
-    adopt(allocator, at)
+    restore(allocator, at)
     if freed is not None:
         for addr in case.books.followed.allocations.addr[freed].tolist():
             if addr in allocator.live:

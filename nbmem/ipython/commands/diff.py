@@ -25,7 +25,7 @@ USAGE = (
 
 
 def _run(notebook: Notebook, argument: str) -> None:
-    from nbmem.regression import diff
+    from nbmem.testing import diff
 
     steps = _STEPS.fullmatch(argument)
     if steps is not None:

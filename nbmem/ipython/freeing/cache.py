@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbmem.allocator.follow import follow
+from nbmem.allocator.recordings.follow import follow
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.events import Events
 from nbmem.core.torch_snapshot import DeviceHistory, device_history

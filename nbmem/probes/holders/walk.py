@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.cuda import initialized_torch
 from nbmem.probes.holders.lost import ALL_S, all_tensors, holders_of_lost
-from nbmem.probes.holders.pieces import SlicedWork
 from nbmem.probes.holders.places import barred, places
 from nbmem.probes.holders.reach import Reach
 from nbmem.probes.holders.seen import SeenStorages
+from nbmem.probes.holders.slices import SlicedWork
 from nbmem.probes.holders.ways import Ways
 from nbmem.probes.holders.wording import Wording
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.analysis.details import phase_text
+from nbmem.analysis.lifetimes import phase_text
 from nbmem.ledger.phase_map import NOWHERE
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import bokeh
 import traitlets
 
 from nbmem.analysis.closeup import closeup, position_at
-from nbmem.analysis.details import life_of, lives_of
+from nbmem.analysis.lifetimes import life_of, lives_of
 from nbmem.core.errors import UsageError
 from nbmem.views.explorer.data import VERSION, closeup_data
 from nbmem.views.explorer.output import explorer_output, packed

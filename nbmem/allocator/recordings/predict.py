@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator import streams
-from nbmem.allocator.adopt import adopt
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.heap import AllocatorOOM
-from nbmem.allocator.recorded_driver import Divergence, RecordedDriver, describe
+from nbmem.allocator.recordings.block_order import BlockOrder
+from nbmem.allocator.recordings.recorded_driver import Divergence, RecordedDriver, describe
+from nbmem.allocator.recordings.restore import restore
 from nbmem.allocator.rounding import SMALL_LIMIT, round_size, segment_bytes
 from nbmem.allocator.search import would_find
-from nbmem.allocator.ties import Ties
 from nbmem.core.errors import NbmemError
 from nbmem.core.events import Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from nbmem.allocator.recorded_driver import DriverEvent
+    from nbmem.allocator.recordings.recorded_driver import DriverEvent
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.events import Events, Layout
 
@@ -96,8 +96,8 @@ class Prediction:
             settings=settings,
             driver=self.driver,
         )
-        adopt(self.allocator, start)
-        self.ties = Ties(self.allocator)
+        restore(self.allocator, start)
+        self.order = BlockOrder(self.allocator)
         if assumptions.limit is not None:
             self.allocator.limit = assumptions.limit
             self.allocator.refresh()
@@ -203,7 +203,7 @@ class Prediction:
         try:
             self._prepare(index, size, stream, fails=False)
             got = self.allocator.malloc(size, stream)
-            if got != addr and self.ties.settle(got, addr):
+            if got != addr and self.order.settle(got, addr):
                 got = self.allocator.malloc(size, stream)
         except AllocatorOOM:
             raise Divergence(f"allocated {size} bytes at {addr:#x}", "ran out of memory") from None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.ipython.commands import dispatch
-from nbmem.ipython.live.comms import Comms, between_cells
-from nbmem.ipython.live.output import can_be_replaced
-from nbmem.ipython.live.progress import StatusLine
 from nbmem.ipython.showing import collected
-from nbmem.live.answers import Answers
+from nbmem.ipython.sidebar.comms import Comms, between_cells
+from nbmem.ipython.sidebar.output import can_be_replaced
+from nbmem.ipython.sidebar.status_line import StatusLine
+from nbmem.live.handler import RequestHandler
 from nbmem.live.hub import Hub, now_ms
 from nbmem.live.messages import Cell
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from nbmem.core.history import CellDelta
     from nbmem.ipython.cell import RunningCell
     from nbmem.ipython.commands.base import Notebook
-    from nbmem.ipython.live.output import Output
     from nbmem.ipython.options import CellOptions
-    from nbmem.live.memory import HubState
+    from nbmem.ipython.sidebar.output import Output
+    from nbmem.live.state import HubState
     from nbmem.record.recorder import Recorder
     from nbmem.report import Command
 
@@ -43,7 +43,7 @@ class Sidebar:
     def open(self) -> None:
         """Let pages find this kernel, and watch."""
         kernel = self._notebook.shell.kernel
-        answers = Answers(
+        answers = RequestHandler(
             self.hub, NotebookActions(self._notebook), lambda action: between_cells(kernel, action)
         )
         self._comms.open(answers.to)
@@ -107,7 +107,7 @@ class Sidebar:
         """Its report is shown."""
         from nbmem.live.summary import summary
 
-        known = self.hub.memory()
+        known = self.hub.state()
         cell = next((cell for cell in self._cells.values() if cell.traced), known.cell)
         if cell is None and known.report is not None:  # between cells the last report is renewed
             cell = known.report.cell

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.allocator.curves import curves_of
-from nbmem.allocator.pieces import FreeMemory
+from nbmem.allocator.recordings.curves import curves_of
+from nbmem.allocator.recordings.free_memory import FreeMemory
 from nbmem.allocator.rounding import round_sizes, split_thresholds
 from nbmem.core.events import Action, BlockState, Columns
 

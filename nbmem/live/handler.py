@@ -1,4 +1,4 @@
-"""Answers what the sidebar asks for: nothing but the list of requests.py, nothing that raises."""
+"""Answers requests of the sidebar: nothing but the list of requests.py, nothing that raises."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Actions(Protocol):
         """The rules that are muted."""
 
 
-class Answers:
+class RequestHandler:
     """Takes a request as it came, gives the answer as it goes out.
 
     Args:
@@ -119,7 +119,7 @@ class Answers:
         """
         from nbmem import devices
 
-        memory = self._hub.memory()
+        memory = self._hub.state()
         torch = sys.modules.get("torch")
         return State(
             id=name,
@@ -149,7 +149,7 @@ class Answers:
         return f"{hz:g} readings a second from now on."
 
     def _run(self, command: Command) -> str:
-        report = self._hub.memory().report
+        report = self._hub.state().report
         offered = [finding.command for finding in report.findings] if report else []
         if command not in (FREE_CACHE, *offered):
             raise UsageError(
@@ -168,11 +168,11 @@ class Answers:
         """Do something that touches the card or the notebook's names, between two cells."""
 
         def do() -> str:
-            if self._hub.memory().cell is not None:
+            if self._hub.state().cell is not None:
                 raise UsageError("A cell is running. Ask again when it has ended.")
             try:
                 return action()
             finally:
                 self._hub.look()
 
-        return do() if self._hub.memory().cell is not None else self._between_cells(do)
+        return do() if self._hub.state().cell is not None else self._between_cells(do)

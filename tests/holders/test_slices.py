@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the heap is searched for torch's tensors")
 
 
-from nbmem.probes.holders import pieces, reach, reached, walk, walk_in_pieces  # noqa: E402
+from nbmem.probes.holders import reach, reached, slices, walk, walk_in_pieces  # noqa: E402
 from nbmem.probes.holders.graphs import Graphs  # noqa: E402
 from nbmem.probes.threads import at_work  # noqa: E402
 
@@ -55,7 +55,7 @@ def rows(found):
 @pytest.fixture
 def short(monkeypatch):
     """Pieces of one step each."""
-    monkeypatch.setattr(pieces, "PIECE_S", 0.0)
+    monkeypatch.setattr(slices, "PIECE_S", 0.0)
 
 
 def test_pieces_find_what_the_whole_walk_finds(short):

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.allocator.recorded_driver import Divergence
-from nbmem.allocator.recording import COUNTERS, PEAKS
+from nbmem.allocator.recordings.recorded_driver import Divergence
+from nbmem.allocator.recordings.recording import COUNTERS, PEAKS
 from nbmem.core.events import BlockState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.allocator.caching import CachingAllocator
-    from nbmem.allocator.follow import Followed
-    from nbmem.allocator.recording import CardRecording, Reading
+    from nbmem.allocator.recordings.follow import Followed
+    from nbmem.allocator.recordings.recording import CardRecording, Reading
     from nbmem.core.events import Layout
 
 _CLOSE = 64

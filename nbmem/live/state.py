@@ -1,4 +1,4 @@
-"""What the hub remembers, for a page that comes later and for a reload of the extension."""
+"""The hub's state, for a page that comes later and for a reload of the extension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An allocator that goes on from a recorded layout."""
+"""An allocator filled with a recorded layout, from which it goes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNKNOWN_STREAM = -1
 """Pending blocks of a recording wait for a stream that it does not name."""
 
 
-def adopt(heap: Heap, layout: Layout) -> None:
+def restore(heap: Heap, layout: Layout) -> None:
     """Fill an empty heap with recorded segments and blocks.
 
     The ages of free blocks and the order in which segments were made are not recorded: segments

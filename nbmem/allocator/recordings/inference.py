@@ -1,4 +1,4 @@
-"""What a recording does not say and its events betray: pools, empty_cache(), the limit."""
+"""Pools, empty_cache() calls and the limit of a recording, inferred from its events."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from nbmem.allocator.rounding import LARGE_STEP, segment_bytes
 from nbmem.core.events import Action
 
 if TYPE_CHECKING:
-    from nbmem.allocator.follow import Followed
-    from nbmem.allocator.recording import CardRecording
+    from nbmem.allocator.recordings.follow import Followed
+    from nbmem.allocator.recordings.recording import CardRecording
     from nbmem.allocator.settings import AllocatorSettings
 
 LIKELY_TOTAL = 80 << 30

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.allocator.recordings.address_ranges import AddressRanges
 from nbmem.allocator.rounding import SMALL_LIMIT, round_sizes
-from nbmem.allocator.stretches import AddressRanges
 from nbmem.core.events import Action, Blocks, BlockState, Layout
 
 if TYPE_CHECKING:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nbmem.allocator.assume import LIKELY_TOTAL, emptied_by_user, limit_bounds, pools_of
-from nbmem.allocator.compare import Checks, layout_difference
-from nbmem.allocator.follow import follow
-from nbmem.allocator.predict import Assumptions, Difference, Prediction
-from nbmem.allocator.recording import PEAKS, read_card
-from nbmem.allocator.release import NEWEST
+from nbmem.allocator.recordings.compare import Checks, layout_difference
+from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.inference import (
+    LIKELY_TOTAL,
+    emptied_by_user,
+    limit_bounds,
+    pools_of,
+)
+from nbmem.allocator.recordings.predict import Assumptions, Difference, Prediction
+from nbmem.allocator.recordings.recording import PEAKS, read_card
+from nbmem.allocator.recordings.undo import undo_with_notes
 from nbmem.allocator.rounding import LARGE_STEP
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.allocator.undo import undo_with_notes
+from nbmem.allocator.torch_rules import NEWEST
 from nbmem.core.events import Action, Layout
 from nbmem.core.units import format_bytes
 
@@ -21,8 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbmem.allocator.caching import CachingAllocator
-    from nbmem.allocator.follow import Followed
-    from nbmem.allocator.recording import CardRecording
+    from nbmem.allocator.recordings.follow import Followed
+    from nbmem.allocator.recordings.recording import CardRecording
     from nbmem.core.files.limits import Limits
 
 TRIED = (NEWEST, "2.11.0", "2.12.0")
@@ -212,7 +217,7 @@ class _Runner:
         )
         difference = prediction.run(self.checks.stops())
         self.checks.finish(prediction.allocator)
-        self.learned = prediction.ties.learned
+        self.learned = prediction.order.learned
         return difference or self._at_end(prediction.allocator)
 
     def _at_end(self, allocator: CachingAllocator) -> Difference | None:

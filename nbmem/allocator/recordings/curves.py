@@ -11,8 +11,8 @@ from nbmem.core.events import Action
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.allocator.follow import Allocations
-    from nbmem.allocator.pieces import FreeMemory
+    from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.allocator.recordings.free_memory import FreeMemory
     from nbmem.core.events import Events, Layout
 
     Ints = NDArray[np.int64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.allocator import expandable
-from nbmem.allocator.giving_back import collect_garbage, release_all, release_enough
+from nbmem.allocator.cached_blocks import collect_garbage, release_all, release_enough
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.pool import Block, Segment
 from nbmem.allocator.rounding import segment_bytes

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.entry import entry
 from nbmem.core.units import format_bytes
-from nbmem.ipython.live.output import Output
 from nbmem.ipython.showing import show_bundle
+from nbmem.ipython.sidebar.output import Output
 from nbmem.views.markup import element
 
 if TYPE_CHECKING:

@@ -1,18 +1,18 @@
-"""Equal free blocks from before a recording: their order is not in it, so it is learned."""
+"""The order of equal free blocks that were there before a recording: learned from what it takes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.allocator.release import TieOrder
+from nbmem.allocator.torch_rules import TieOrder
 
 if TYPE_CHECKING:
     from nbmem.allocator.caching import CachingAllocator
     from nbmem.allocator.pool import Block, Segment
 
 
-class Ties:
-    """The order of blocks in segments that an allocator adopted from a layout.
+class BlockOrder:
+    """The order of blocks in segments that an allocator was restored from.
 
     Since 2.12 torch breaks ties by the order in which segments or blocks were made, which a layout
     does not say. Where the recording takes another block of the same size than the model, both
