@@ -45,20 +45,20 @@ def details(books: Books, moments: Ints, peak: int, t0_ns: int) -> Details:
         peak: Position of the recording's peak.
         t0_ns: Start of the recording, nanoseconds since the epoch.
     """
-    device = books.session.devices.index(books.trace)
     spans = shown_spans(books, peak)
     return Details(
-        phases=tuple((span.first[device], span.last[device]) for span in spans),
+        phases=tuple(books.bounds(span) for span in spans),
         cells=tuple(
             CellSpan(
                 name=span.name,
                 t0_ns=span.t0_ns - t0_ns,
                 t1_ns=span.t1_ns - t0_ns,
-                first=span.first[device],
-                last=span.last[device],
+                first=first,
+                last=last,
             )
             for span in books.session.spans
             if span.kind == "cell"
+            for first, last in (books.bounds(span),)
         ),
         live=live_counts(books, moments),
         lines=lines_at(books, moments),
@@ -69,7 +69,7 @@ def details(books: Books, moments: Ints, peak: int, t0_ns: int) -> Details:
 
 def live_counts(books: Books, positions: Ints) -> Ints:
     """How many allocations of each live category live at each position, shape (n, len(LIVE))."""
-    a = books.followed.allocations
+    a = books.allocations
     table = np.zeros((len(positions), len(LIVE)), np.int64)
     for category in LIVE:
         rows = np.flatnonzero(books.category == category)
@@ -88,7 +88,7 @@ def lives(books: Books, peak: int) -> tuple[Life, ...]:
 
 def chosen_rows(books: Books, peak: int, most: int = LIVES) -> Ints:
     """Rows of at most `most` allocations, in the order of their birth."""
-    a = books.followed.allocations
+    a = books.allocations
     if len(a) <= most:
         return np.arange(len(a), dtype=np.int64)
     wanted: dict[int, None] = {}
@@ -146,7 +146,7 @@ def lives_of(books: Books, rows: Sequence[int]) -> tuple[Life, ...]:
 
 
 def _life(books: Books, row: int, holders: Mapping[int, tuple[str, ...]]) -> Life:
-    a = books.followed.allocations
+    a = books.allocations
     stack, freed = int(a.stack[row]), int(a.freed[row])
     return Life(
         number=row,

@@ -45,7 +45,7 @@ def pool_history(books: Books, positions: Ints, most: int | None = None) -> Pool
     stays = _stays(books, positions)
     tilings = _Tilings(books, _blocks(books, positions), len(positions))
     states = tuple(tuple(tilings.over(row, inside)) for row, inside in stays.items())
-    highest = int(books.followed.reserved[positions].max(initial=0))
+    highest = int(books.reserved[positions].max(initial=0))
     least = 0 if most is None else highest // IN_SIGHT
     laid = tilings.laid_out(least)
     while most is not None and least < highest and sum(map(len, laid)) > most:
@@ -85,7 +85,7 @@ class _Blocks(Columns):
 
 def _blocks(books: Books, positions: Ints) -> _Blocks:
     """The blocks that are there at one of the positions; one that waits for a stream is another."""
-    a = books.followed.allocations
+    a = books.allocations
     born, freed, died = (
         np.searchsorted(positions, events, side="right") for events in (a.born, a.freed, a.died)
     )

@@ -27,11 +27,6 @@ MOST_EVENTS = 100_000
 """Events that are replayed at most (a fifth of a second); figures then speak of these alone."""
 
 
-def releasable(books: Books, position: int) -> int:
-    """Bytes that empty_cache() would give back at a position: pieces of used segments stay."""
-    return int(books.followed.releasable[position])
-
-
 def try_settings(  # noqa: PLR0913 - each names one thing that could have been otherwise
     books: Books,
     conf: str | None = None,
@@ -117,7 +112,7 @@ def _settings(trace: DeviceTrace, conf: str | None) -> AllocatorSettings:
 
 def _old(books: Books) -> list[tuple[int, int]]:
     """(address, bytes asked for) of what lived before the recording, by address."""
-    a = books.followed.allocations
+    a = books.allocations
     rows = np.flatnonzero((a.born < 0) & (a.freed >= 0))
     return list(zip(a.addr[rows].tolist(), a.requested[rows].tolist(), strict=True))
 

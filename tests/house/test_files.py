@@ -72,6 +72,42 @@ def test_no_module_is_a_drawer_for_leftovers(path):
     assert path.stem not in {"utils", "util", "helpers", "common", "misc"}
 
 
+OF_ONE_NAME = {
+    # The classes that a user writes down are called alike in each framework, as the docs show them.
+    "MemoryCallback": {"integrations/lightning.py", "integrations/transformers.py"},
+}
+
+
+def test_a_class_has_a_name_of_its_own():
+    homes: dict[str, set[str]] = {}
+    for path in ROOT.glob("nbmem/**/*.py"):
+        home = str(path.relative_to(ROOT / "nbmem"))
+        if home.startswith("virtual/"):
+            continue  # a house of its own
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, set()).add(home)
+    assert {name: where for name, where in homes.items() if len(where) > 1} == OF_ONE_NAME
+
+
+@pytest.mark.parametrize(
+    ("inside", "home", "instead"),
+    [
+        (r"\bbooks\._?followed\b", "ledger/books.py", "its curves and allocations"),
+        (r"\bdevices\.index\(", "", "Books.bounds(span)"),
+    ],
+)
+def test_the_books_are_asked_and_not_looked_into(inside, home, instead):
+    found = [
+        f"{relative(path)}:{number}"
+        for path in ROOT.glob("nbmem/**/*.py")
+        if relative(path) != f"nbmem/{home}"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(inside, line)
+    ]
+    assert not found, f"ask for {instead}: {found}"
+
+
 def test_top_level_names_are_the_expected_ones():
     names = {path.relative_to(ROOT).parts[0] for path in tracked()}
     assert names <= TOP_LEVEL, "a new top-level name needs a reason; most things have a folder"

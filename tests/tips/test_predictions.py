@@ -338,11 +338,11 @@ def test_larger_blocks_for_the_same_tensors_are_no_growth(run):
     trace, _ = run(f"for _ in range(5):\n    {train}", before=before + train)
     books = Books(trace.session)
     assert growth(books) == ()
-    allocations = books.followed.allocations
+    allocations = books.allocations
     gradients = np.flatnonzero(books.category == Category.GRADIENTS)
     wider = np.zeros(len(allocations), np.int64)
     wider[gradients] = 512 * np.searchsorted(step_ends(books), allocations.born[gradients])
     for columns, slopes in (("block",), []), (("block", "requested"), [512, 512]):
         more = {name: getattr(allocations, name) + wider for name in columns}
-        books.followed = replace(books.followed, allocations=replace(allocations, **more))
+        books.allocations = replace(allocations, **more)
         assert [line.slope for line in growth(books)] == slopes

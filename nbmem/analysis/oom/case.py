@@ -104,7 +104,7 @@ def _matched(books: Books, count: int) -> list[Refusal | None]:
 def _case(books: Books, index: int, refusal: Refusal | None, *, caught: bool) -> Case:
     events, settings = books.trace.events, in_force(books.trace)
     size, free = int(events.size[index]), int(events.addr[index])
-    reserved = int(books.followed.reserved[index])
+    reserved = int(books.reserved[index])
     begun = index
     while begun and events.action[begun - 1] in _GIVEN_BACK:
         begun -= 1
@@ -116,7 +116,7 @@ def _case(books: Books, index: int, refusal: Refusal | None, *, caught: bool) ->
     if least is not None:
         capacity = min(capacity, least)
     elif free >= wanted + LARGE_STEP:  # a limit that nobody names: at least what was reserved
-        capacity = int(books.followed.reserved[: index + 1].max())
+        capacity = int(books.reserved[: index + 1].max())
     return Case(
         books=books,
         index=index,
@@ -148,7 +148,7 @@ def layout(case: Case) -> Layout:
     """Every segment and block when the request failed."""
     books, index = case.books, case.index
     after, _ = undo_with_notes(books.trace.end, books.trace.events[index:], case.settings)
-    a = books.followed.allocations
+    a = books.allocations
     rows = np.flatnonzero((a.born < index) & (a.died >= index))
     rows = rows[np.argsort(a.addr[rows], kind="stable")]
     state = np.where(a.freed[rows] < index, BlockState.PENDING, BlockState.ALLOCATED)

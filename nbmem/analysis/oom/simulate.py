@@ -50,7 +50,7 @@ def served_now(case: Case, *, freed: Ints | None = None, capacity: int | None = 
     )
     restore(allocator, at)
     if freed is not None:
-        for addr in case.books.followed.allocations.addr[freed].tolist():
+        for addr in case.books.allocations.addr[freed].tolist():
             if addr in allocator.live:
                 allocator.free(addr)
     try:

@@ -49,4 +49,4 @@ class Trial:
 
     def bytes_of(self, rows: Ints) -> int:
         """Their block bytes."""
-        return int(self.case.books.followed.allocations.block[rows].sum())
+        return int(self.case.books.allocations.block[rows].sum())

@@ -21,7 +21,7 @@ LINES = 12
 """Runs that the progress shows; older ones scroll away."""
 
 
-class _Parser(argparse.ArgumentParser):
+class _LineParser(argparse.ArgumentParser):
     """argparse whose mistakes are sentences."""
 
     def error(self, message: str) -> NoReturn:
@@ -36,7 +36,7 @@ def read(usage: str, line: str, *add: Callable[[argparse.ArgumentParser], None])
     Raises:
         UsageError: They cannot be read.
     """
-    parser = _Parser(prog=usage, add_help=False, allow_abbrev=False)
+    parser = _LineParser(prog=usage, add_help=False, allow_abbrev=False)
     for one in add:
         one(parser)
     try:
@@ -47,7 +47,7 @@ def read(usage: str, line: str, *add: Callable[[argparse.ArgumentParser], None])
 
 def options_of(*add: Callable[[argparse.ArgumentParser], None]) -> list[CommandOption]:
     """The options that a line may have, for the help and for Tab."""
-    parser = _Parser(add_help=False)
+    parser = _LineParser(add_help=False)
     for one in add:
         one(parser)
     found = [action for action in parser._actions if action.option_strings]  # noqa: SLF001 - argparse has no other list of them

@@ -46,7 +46,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
     if not e.dominates(kept, SHARE):
         return
-    a, books = e.books.followed.allocations, e.books
+    a, books = e.books.allocations, e.books
     halved = np.isin(books.category, (Category.ACTIVATIONS, Category.OUTPUT_GRADIENTS))
     rows = np.flatnonzero(halved & (a.born >= 0))
     sizes = {int(a.born[row]): max(1, int(a.requested[row]) // 2) for row in rows.tolist()}

@@ -91,7 +91,7 @@ def _keeper(e: Evidence, growth: Growth) -> str | None:
         best = held.holders[0]
         if best.kind in KEEPERS:
             sizes[best.root] += held.size
-    total = int(e.books.followed.allocations.requested[mine].sum())
+    total = int(e.books.allocations.requested[mine].sum())
     best_root, size = max(sizes.items(), key=lambda item: item[1], default=(None, 0))
     return best_root if size >= MOST * total else _local(growth.account.holder)
 

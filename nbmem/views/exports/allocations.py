@@ -50,7 +50,7 @@ def _plain(text: str | None) -> str | None:
 
 
 def _rows(books: Books) -> Iterator[tuple[object, ...]]:
-    a, times = books.followed.allocations, books.trace.events.t_ns
+    a, times = books.allocations, books.trace.events.t_ns
     t0_ns, _ = recorded_times(books)
     cells = cells_of(books)
 

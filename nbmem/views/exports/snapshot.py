@@ -60,7 +60,7 @@ class _Told:
 
     def frames(self, row: int) -> list[dict[str, Any]]:
         """The stack that made it, and what nbmem knows as the outermost frame."""
-        a = self._books.followed.allocations
+        a = self._books.allocations
         born, stack = int(a.born[row]), int(a.stack[row])
         place = self.places[born] if born >= 0 else "before the recording"
         key = stack, place, self.what(row)
@@ -76,7 +76,7 @@ class _Told:
 
 
 def _events(books: Books, told: _Told) -> Iterator[dict[str, Any]]:
-    events, a = books.trace.events, books.followed.allocations
+    events, a = books.trace.events, books.allocations
     row_of = {int(a.born[row]): row for row in np.flatnonzero(a.born >= 0).tolist()}
     unknown = Category.UNKNOWN.label
     for at in range(len(events)):
@@ -108,7 +108,7 @@ def _annotations(books: Books) -> list[dict[str, Any]]:
 
 def _segments(books: Books, told: _Told) -> Iterator[dict[str, Any]]:
     layout, live = books.trace.end, books.live(books.events)
-    row_at = dict(zip(books.followed.allocations.addr[live].tolist(), live.tolist(), strict=True))
+    row_at = dict(zip(books.allocations.addr[live].tolist(), live.tolist(), strict=True))
 
     def frames(block: int) -> list[dict[str, Any]]:
         row = row_at.get(int(layout.blocks.addr[block]))

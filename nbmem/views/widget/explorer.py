@@ -101,7 +101,7 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
     @traitlets.validate("tensor")  # type: ignore[untyped-decorator]
     def _recorded_tensor(self, proposal: Any) -> int | None:
         value: int | None = proposal["value"]
-        count = len(self._books.followed.allocations)
+        count = len(self._books.allocations)
         if value is not None and not 0 <= value < count:
             raise traitlets.TraitError(f"There are tensors 0 to {count - 1}, and no {value}.")
         return value
