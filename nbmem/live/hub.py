@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nbmem.core.history import CellDelta
     from nbmem.live.cards import CardReader
     from nbmem.live.messages import CardSample, Cell, LastReport, Push
+    from nbmem.record.progress import LoopProgress
     from nbmem.record.recorder import Recorder
     from nbmem.report import Command
 
@@ -106,7 +107,7 @@ class Hub:
     def peak_of(self, cell: Cell) -> int | None:
         """Highest allocated bytes on any card since a cell began, as read; None without a card."""
         found: list[CardSample] = []
-        self._talk(lambda: found.extend(self._cards(self._recorder())))
+        self._talk(lambda: found.extend(self._cards(self._progress())))
         return max((card.peak for card in found), default=None) if cell in self._running else None
 
     def look(self) -> None:
@@ -227,16 +228,20 @@ class Hub:
             watcher(sample)
 
     def _read(self, cell: Cell) -> Sample:
-        recorder = self._recorder()
+        progress = self._progress()
         return Sample(
             t_ms=now_ms(),
             cell=cell,
-            phase=None if recorder is None else recorder.turns.phase,
-            step=None if recorder is None else recorder.turns.step_now(),
-            cards=self._cards(recorder),
+            phase=None if progress is None else progress.phase,
+            step=None if progress is None else progress.step,
+            cards=self._cards(progress),
         )
 
-    def _cards(self, recorder: Recorder | None) -> tuple[CardSample, ...]:
+    def _progress(self) -> LoopProgress | None:
+        recorder = self._recorder()
+        return None if recorder is None else recorder.progress()
+
+    def _cards(self, progress: LoopProgress | None) -> tuple[CardSample, ...]:
         """The cards; none, and nothing is imported, before the user has imported torch."""
         if "torch" not in sys.modules:
             return ()
@@ -244,7 +249,7 @@ class Hub:
             from nbmem.live.cards import CardReader
 
             self._reader = CardReader()
-        return self._reader.read(recorder)
+        return self._reader.read(progress)
 
     def _push_sample(self, sample: Sample) -> None:
         """Push a reading, unless it says what the last one of this cell said."""
