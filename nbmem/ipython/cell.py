@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.errors import UsageError
 from nbmem.core.interrupts import held_back
+from nbmem.ipython.enclosing import running_cells
 from nbmem.ipython.failure import FailureWatch
 from nbmem.ipython.guest import guest, say, shell_entry
 from nbmem.ipython.hand_on import InterruptsTheCell
 from nbmem.ipython.options import CellOptions, asks_for_help, parse_cell_line
-from nbmem.ipython.transformer import memtrace_line, running_cells
+from nbmem.ipython.transformer import memtrace_line
 
 if TYPE_CHECKING:
     from nbmem.api import Trace

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from nbmem.ipython.cell import CellHooks
 from nbmem.ipython.commands.base import Notebook
 from nbmem.ipython.completion import Completion
+from nbmem.ipython.enclosing import reloads
 from nbmem.ipython.guest import guest, insist, shell_entry
 from nbmem.ipython.magics import Magics
 from nbmem.ipython.tracer import Tracer
-from nbmem.ipython.transformer import calls_of, insert_before_cell_magic, strip_memtrace_line
+from nbmem.ipython.transformer import insert_before_cell_magic, strip_memtrace_line
 
 if TYPE_CHECKING:
     from nbmem.ipython.sidebar.sidebar import Sidebar
@@ -127,7 +128,7 @@ def unload_ipython_extension(shell: Any) -> None:
         return
     extension.unload()
     del _LOADED[shell]
-    if calls_of("reload_extension"):
+    if reloads():
         _RELOADING[shell] = extension
     else:
         extension.take_card_out()

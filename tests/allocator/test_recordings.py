@@ -211,7 +211,7 @@ def test_the_order_of_equal_blocks_from_before_is_learned(release):
     events = events_of(rows)
     prediction = Prediction(start, events, allocator.settings, release, told)
     assert prediction.run() is None
-    assert prediction.ties.learned > 0
+    assert prediction.order.learned > 0
     assert layout_difference(allocator.layout(), prediction.allocator.layout()) is None
 
 
