@@ -6,7 +6,7 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from nbmem.core.sources import is_library, is_nbmems
+from nbmem.core.sources import is_library, is_ours
 
 if TYPE_CHECKING:
     from nbmem.core.events import Frame, Stack
@@ -26,7 +26,7 @@ def users_line(stack: Stack) -> str | None:
     Where there is none (the engine's thread has no Python frames of the user's), the innermost of a
     library; None for an empty stack.
     """
-    others = [frame for frame in stack if not is_nbmems(frame.file)]
+    others = [frame for frame in stack if not is_ours(frame.file)]
     for frame in others:
         if not is_library(frame.file):
             return _text(frame)
@@ -36,7 +36,7 @@ def users_line(stack: Stack) -> str | None:
 def users_stack(stack: Stack) -> tuple[str, ...]:
     """The user's own lines of a stack, the innermost first; of a library's none."""
     return tuple(
-        _text(frame) for frame in stack if not is_nbmems(frame.file) and not is_library(frame.file)
+        _text(frame) for frame in stack if not is_ours(frame.file) and not is_library(frame.file)
     )
 
 

@@ -58,6 +58,19 @@ def add_max_size(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def targets(options: argparse.Namespace) -> dict[str, Path]:
+    """The files that the options name, each checked before anything runs.
+
+    Raises:
+        UsageError: One cannot be written.
+    """
+    return {
+        name: writable(value, f"--{name}")
+        for name in ("json", "html", "save")
+        if (value := getattr(options, name, None)) is not None
+    }
+
+
 def writable(path: str, option: str) -> Path:
     """A file to be written later, checked now: a training run is too long to fail at its end.
 

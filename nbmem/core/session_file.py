@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,7 +15,15 @@ from nbmem.core.files.archive import Archive
 from nbmem.core.files.checks import check
 from nbmem.core.files.door import expanded, opened
 from nbmem.core.files.fields import Fields, facts
-from nbmem.core.files.head import info_of, refusal_of, span_of, stacks_of
+from nbmem.core.files.head import (
+    info_json,
+    info_of,
+    refusal_json,
+    refusal_of,
+    span_json,
+    span_of,
+    stacks_of,
+)
 from nbmem.core.files.limits import Limits
 from nbmem.core.files.settings import plain_settings
 from nbmem.core.files.writing import replacing
@@ -139,11 +147,11 @@ def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
         "error": session.error,
         "facts": dict(session.facts),
         "frames": [[frame.file, frame.line, frame.function] for frame in frames],
-        "spans": [asdict(span) for span in session.spans],
-        "refusals": [asdict(refusal) for refusal in session.refusals],
+        "spans": [span_json(span) for span in session.spans],
+        "refusals": [refusal_json(refusal) for refusal in session.refusals],
         "devices": [
             {
-                "info": asdict(device.info),
+                "info": info_json(device.info),
                 "release": device.release,
                 "settings": dict(device.settings),
                 "dropped": device.dropped,

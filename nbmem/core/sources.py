@@ -18,7 +18,7 @@ _GENERATED = re.compile(r"[\\/]torchinductor_[^\\/]*[\\/]|^<eval_with_key>")
 OURS = ("cli", "estimates", "ipython", "live", "probes", "record", "virtual")
 """Folders of nbmem whose code can stand between a user's line and torch; not nbmem's as a whole,
 for a program may lie in a folder of that name. tests/house holds them to the import contracts."""
-_NBMEMS = re.compile(rf"[\\/]nbmem[\\/](?:{'|'.join(OURS)})[\\/]")
+_OURS = re.compile(rf"[\\/]nbmem[\\/](?:{'|'.join(OURS)})[\\/]")
 _THIS_STDLIB = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
 
 
@@ -35,9 +35,9 @@ def is_stdlib(file: str) -> bool:
     return of_one and not is_packages(file)
 
 
-def is_nbmems(file: str) -> bool:
+def is_ours(file: str) -> bool:
     """Whether a file is of nbmem's that can stand between a user's line and torch."""
-    return bool(_NBMEMS.search(file))
+    return bool(_OURS.search(file))
 
 
 def is_library(file: str) -> bool:

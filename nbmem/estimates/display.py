@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbmem.answers import Fit, Layers, Plan
 from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
 
 _ENDLESS = 1000
@@ -20,52 +21,98 @@ Answer = TypeVar("Answer", bound="FitAnswer | PlanAnswer | LayersAnswer")
 
 
 class _Shown:
-    """Text, HTML and JSON by the view of the same name."""
+    """Text and HTML by the answer's view."""
 
     __slots__ = ()
-    _view = ""
+
+    @property
+    def _view(self) -> Any:
+        """The view's module, imported when something is to be seen."""
+        raise NotImplementedError
 
     def __str__(self) -> str:
-        text: str = self._module().render_text(self)
+        text: str = self._view.render_text(self)
         return text
 
     def _repr_mimebundle_(self, **_options: Any) -> dict[str, str]:
-        bundle: dict[str, str] = self._module().mimebundle(self)
+        bundle: dict[str, str] = self._view.mimebundle(self)
         return bundle
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form, as docs/json.md says."""
+        raise NotImplementedError
+
+    def write(self, *, json: str | Path | None = None, html: str | Path | None = None) -> None:
+        """Write it to files: its stable form, and a page that stands alone; None for neither.
+
+        Raises:
+            NotWrittenError: One cannot be written.
+        """
+        from nbmem.core.files.writing import write_json, write_text
+
+        if json is not None:
+            write_json(json, self.to_json())
+        if html is not None:
+            write_text(html, self.to_html())
 
     def to_html(self) -> str:
         """A page that stands alone."""
-        page: str = self._module().render_page(self)
+        page: str = self._view.render_page(self)
         return page
-
-    def to_json(self) -> dict[str, Any]:
-        """The stable form that the view documents."""
-        found: dict[str, Any] = getattr(self._module(), f"{self._view}_json")(self)
-        return found
-
-    def _module(self) -> Any:
-        return import_module(f"nbmem.views.{self._view}")
 
 
 class FitAnswer(_Shown, Fit):
     """What `nbmem.fit` returns."""
 
     __slots__ = ()
-    _view = "fit"
+
+    @property
+    def _view(self) -> Any:
+        from nbmem.views import fit
+
+        return fit
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form, as docs/json.md says."""
+        from nbmem.views.exports.answers import fit_json
+
+        return fit_json(self)
 
 
 class PlanAnswer(_Shown, Plan):
     """What `nbmem.plan` returns."""
 
     __slots__ = ()
-    _view = "plan"
+
+    @property
+    def _view(self) -> Any:
+        from nbmem.views import plan
+
+        return plan
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form, as docs/json.md says."""
+        from nbmem.views.exports.answers import plan_json
+
+        return plan_json(self)
 
 
 class LayersAnswer(_Shown, Layers):
     """What `nbmem.layers` returns."""
 
     __slots__ = ()
-    _view = "layers"
+
+    @property
+    def _view(self) -> Any:
+        from nbmem.views import layers
+
+        return layers
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form, as docs/json.md says."""
+        from nbmem.views.exports.answers import layers_json
+
+        return layers_json(self)
 
     def __str__(self) -> str:
         """As wide as the terminal, where there is one."""
@@ -89,7 +136,7 @@ class LayersAnswer(_Shown, Layers):
         Raises:
             UsageError: pandas is not installed.
         """
-        from nbmem.views.layers import records
+        from nbmem.views.exports.answers import layer_json
 
         try:
             import pandas as pd
@@ -97,7 +144,7 @@ class LayersAnswer(_Shown, Layers):
             raise UsageError(
                 "A DataFrame needs pandas, which is not installed: pip install pandas."
             ) from None
-        return pd.DataFrame(records(self))
+        return pd.DataFrame([layer_json(row) for row in self.rows])
 
 
 def shown(kind: type[Answer], answer: Fit | Plan | Layers) -> Answer:

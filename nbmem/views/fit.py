@@ -1,9 +1,8 @@
-"""The answer to "will it fit": text, HTML and JSON."""
+"""The answer to "will it fit": text and HTML."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
@@ -82,19 +81,6 @@ def formula(fit: Fit) -> str:
         f"peak allocated = {fixed}{fit.variable} x {_bytes(total.each)}{square}"
         f", to within {_bytes(off)}"
     )
-
-
-def fit_json(fit: Fit) -> dict[str, Any]:
-    """A documented, stable form: keys are added in later versions, never renamed or removed.
-
-    `card` {name, total, margin}; `best` and `limit`, null where there is none; `total` and `parts`
-    {name, fixed, each, square, residual} in bytes and bytes for each unit; `probes` by value
-    {value, fits, allocated, reserved, process, wanted, phase, held, failure {kind, text, line}}.
-    """
-    raw = dataclasses.asdict(fit)
-    for probe in raw["probes"]:
-        del probe["seconds"]
-    return raw
 
 
 def _bytes(count: float) -> str:

@@ -1,9 +1,9 @@
-"""A model layer by layer: text, HTML, JSON and rows for a data frame."""
+"""A model layer by layer: text and HTML."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
@@ -117,20 +117,6 @@ def render_page(layers: Layers) -> str:
 def mimebundle(layers: Layers) -> dict[str, str]:
     """What a notebook's output holds."""
     return {"text/plain": render_text(layers, WIDTH), "text/html": render_html(layers)}
-
-
-def layers_json(layers: Layers) -> dict[str, Any]:
-    """A documented, stable form: `title`, `optimizer`, `shape`, `sentences` and `rows`.
-
-    Each row: {name, kind, formula, parameters, weights, buffers, gradients, optimizer, saved,
-    output, forward_flops, backward_flops}; amounts are bytes, null without an input.
-    """
-    return dataclasses.asdict(layers)
-
-
-def records(layers: Layers) -> list[dict[str, Any]]:
-    """The rows for `pandas.DataFrame(...)`."""
-    return [dataclasses.asdict(row) for row in layers.rows]
 
 
 def _about(layers: Layers) -> str:

@@ -1,9 +1,8 @@
-"""The answer to "what would make it fit": text, HTML and JSON."""
+"""The answer to "what would make it fit": text and HTML."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
@@ -85,21 +84,6 @@ def render_page(plan: Plan) -> str:
 def mimebundle(plan: Plan) -> dict[str, str]:
     """What a notebook's output holds."""
     return {"text/plain": render_text(plan), "text/html": render_html(plan)}
-
-
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """A documented, stable form: keys are added in later versions, never renamed or removed.
-
-    `card` {name, total, margin}; `target`; `variable` and `value`, null where the batch is not
-    known; `options`, the program as it is first, {key, title, price, code, probe (as in the JSON of
-    fit; null if not run), saved, saved_reserved, largest, why_not, foreseen (of the process; null
-    if nothing is known), cheapest, diff (of the source; empty if not known)}. Amounts are bytes.
-    """
-    raw = dataclasses.asdict(plan)
-    for option in raw["options"]:
-        if option["probe"] is not None:
-            del option["probe"]["seconds"]
-    return raw
 
 
 def _process(option: Option) -> int:

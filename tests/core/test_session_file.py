@@ -1,6 +1,7 @@
 """Sessions survive the disk bit by bit; what is no whole session is refused with a sentence."""
 
 import dataclasses
+import json
 import zipfile
 
 import numpy as np
@@ -21,6 +22,7 @@ from nbmem.core.events import (
     Segments,
 )
 from nbmem.core.holders import HolderKind
+from nbmem.core.oom import Refusal
 from nbmem.core.session import (
     DeviceInfo,
     DeviceTrace,
@@ -175,6 +177,81 @@ def test_a_file_from_before_the_holders_is_opened(tmp_path):
     rewritten(path, "session.json", lambda d: d.replace(b'"holders_known": false, ', b""))
     assert b"holders" not in zipfile.ZipFile(path).read("session.json")
     assert open_session(path).devices[0].holders is None
+
+
+def test_the_keys_are_the_formats_whatever_attributes_are_called(tmp_path):
+    session = session_of(load("lstm_lm_b32s128_sgd"))
+    info = DeviceInfo(
+        index=0,
+        name="L4",
+        total_bytes=7,
+        virtual=False,
+        torch="2.13.0",
+        capability=(8, 9),
+        driver_bytes=8,
+    )
+    span = Span(kind="phase", name="forward", step=2, t0_ns=3, t1_ns=4, first=(0,), last=(0,))
+    refusal = Refusal(
+        t_ns=1,
+        device=0,
+        wanted=2,
+        free=3,
+        limit=4,
+        allocated=5,
+        reserved=6,
+        stack=(Frame("a.py", 1, "f"),),
+        layer="fc",
+        operator="mm",
+        progress=0.5,
+        evaluating=True,
+        thread="t",
+    )
+    session = dataclasses.replace(
+        session,
+        devices=(dataclasses.replace(session.devices[0], info=info),),
+        spans=(span,),
+        refusals=(refusal,),
+    )
+    raw = json.loads(zipfile.ZipFile(save_session(session, tmp_path / "one")).read("session.json"))
+    frame = {"file": "a.py", "line": 1, "function": "f"}
+    assert raw["spans"] == [
+        {
+            "kind": "phase",
+            "name": "forward",
+            "step": 2,
+            "parent": None,
+            "t0_ns": 3,
+            "t1_ns": 4,
+            "first": [0],
+            "last": [0],
+        }
+    ]
+    assert raw["refusals"] == [
+        {
+            "t_ns": 1,
+            "device": 0,
+            "wanted": 2,
+            "free": 3,
+            "limit": 4,
+            "allocated": 5,
+            "reserved": 6,
+            "stack": [frame],
+            "layer": "fc",
+            "operator": "mm",
+            "progress": 0.5,
+            "evaluating": True,
+            "thread": "t",
+        }
+    ]
+    assert raw["devices"][0]["info"] == {
+        "index": 0,
+        "name": "L4",
+        "total_bytes": 7,
+        "virtual": False,
+        "torch": "2.13.0",
+        "capability": [8, 9],
+        "driver_bytes": 8,
+    }
 
 
 def test_a_missing_file_is_a_sentence(tmp_path):

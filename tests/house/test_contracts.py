@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("importlinter", reason="import-linter is not installed")
 
-from nbmem.core.sources import OURS, is_nbmems
+from nbmem.core.sources import OURS, is_ours
 
 ROOT = Path(__file__).parents[2]
 LINT = "from importlinter.cli import lint_imports_command as run; run(['--no-logo', '--no-cache'])"
@@ -80,8 +80,8 @@ def test_the_folders_that_stand_before_torch_are_those_that_may_touch_it_or_capt
     }
     folders = {name for name in allowed if (ROOT / "nbmem" / name).is_dir()}
     assert set(OURS) == folders
-    assert all(is_nbmems(f"/x/nbmem/{name}/a.py") for name in folders)
-    assert not is_nbmems("/x/nbmem/train.py")
+    assert all(is_ours(f"/x/nbmem/{name}/a.py") for name in folders)
+    assert not is_ours("/x/nbmem/train.py")
 
 
 def test_the_contracts_are_kept_as_it_is(house):

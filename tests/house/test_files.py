@@ -71,7 +71,7 @@ def relative(path: Path) -> str:
 
 def test_modules_fit_in_one_sitting():
     lines = {relative(path): len(path.read_text().splitlines()) for path in MODULES}
-    assert {name for name, count in lines.items() if count > FITS} == set(LONGER)
+    assert {name for name, count in lines.items() if count > FITS} <= set(LONGER)
     assert sorted(lines.values())[len(lines) * 9 // 10] <= NINE_IN_TEN
 
 
@@ -83,7 +83,7 @@ def test_functions_fit_on_a_screen():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno >= LONG_FUNCTION
     }
-    assert long == set(LONGER_FUNCTIONS)
+    assert long <= set(LONGER_FUNCTIONS)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)

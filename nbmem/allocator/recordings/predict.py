@@ -65,6 +65,10 @@ class Difference:
     after_refusal: bool = False
     new_segment: bool = False
 
+    def to_json(self) -> dict[str, object]:
+        """As JSON: where, and what the two did."""
+        return {"event": self.event, "recorded": self.recorded, "model": self.model}
+
 
 class Prediction:
     """One run of the model beside a recording.

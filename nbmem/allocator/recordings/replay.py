@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbmem.allocator.recordings.compare import Checks, layout_difference
@@ -68,14 +68,19 @@ class ReplayResult:
     def to_json(self) -> dict[str, Any]:
         """As JSON; bytes, and null where there is no difference."""
         difference = self.first_difference
-        found = asdict(self)
-        found["notes"] = list(self.notes)
-        found["first_difference"] = difference and {
-            "event": difference.event,
-            "recorded": difference.recorded,
-            "model": difference.model,
+        return {
+            "name": self.name,
+            "release": self.release,
+            "release_known": self.release_known,
+            "events": self.events,
+            "exact": self.exact,
+            "first_difference": difference and difference.to_json(),
+            "peak_allocated": self.peak_allocated,
+            "peak_reserved": self.peak_reserved,
+            "recorded_peak_allocated": self.recorded_peak_allocated,
+            "recorded_peak_reserved": self.recorded_peak_reserved,
+            "notes": list(self.notes),
         }
-        return found
 
     def text(self) -> str:
         """For people."""

@@ -1,4 +1,6 @@
-"""What a session's JSON says, row by row: stacks, spans, refused requests, cards.
+"""What a session's JSON says, row by row, written and read: stacks, spans, refusals, cards.
+
+The keys are the format's, whatever the attributes are called.
 
 Every message is the middle of a sentence: the reader puts the file before it.
 """
@@ -83,6 +85,20 @@ def span_of(raw: Any, at: int) -> Span:
     )
 
 
+def span_json(span: Span) -> dict[str, Any]:
+    """Write a span as `span_of` reads it."""
+    return {
+        "kind": span.kind,
+        "name": span.name,
+        "step": span.step,
+        "parent": span.parent,
+        "t0_ns": span.t0_ns,
+        "t1_ns": span.t1_ns,
+        "first": span.first,
+        "last": span.last,
+    }
+
+
 def refusal_of(raw: Any) -> Refusal:
     """A request that could not be served."""
     refusal = Fields(raw, "a refused request")
@@ -106,6 +122,28 @@ def refusal_of(raw: Any) -> Refusal:
     )
 
 
+def refusal_json(refusal: Refusal) -> dict[str, Any]:
+    """Write a refused request as `refusal_of` reads it."""
+    return {
+        "t_ns": refusal.t_ns,
+        "device": refusal.device,
+        "wanted": refusal.wanted,
+        "free": refusal.free,
+        "limit": refusal.limit,
+        "allocated": refusal.allocated,
+        "reserved": refusal.reserved,
+        "stack": [
+            {"file": frame.file, "line": frame.line, "function": frame.function}
+            for frame in refusal.stack
+        ],
+        "layer": refusal.layer,
+        "operator": refusal.operator,
+        "progress": refusal.progress,
+        "evaluating": refusal.evaluating,
+        "thread": refusal.thread,
+    }
+
+
 def info_of(raw: Any) -> DeviceInfo:
     """A card."""
     info = Fields(raw, "a card's info")
@@ -121,3 +159,16 @@ def info_of(raw: Any) -> DeviceInfo:
         capability=(capability[0], capability[1]) if capability else None,
         driver_bytes=info.maybe(info.count, "driver_bytes") or 0,
     )
+
+
+def info_json(info: DeviceInfo) -> dict[str, Any]:
+    """Write a card as `info_of` reads it."""
+    return {
+        "index": info.index,
+        "name": info.name,
+        "total_bytes": info.total_bytes,
+        "virtual": info.virtual,
+        "torch": info.torch,
+        "capability": info.capability,
+        "driver_bytes": info.driver_bytes,
+    }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import secrets
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from nbmem.core.errors import NotWrittenError
 from nbmem.core.files.door import expanded
@@ -70,6 +71,11 @@ def write_text(path: str | Path, text: str) -> Path:
     with replacing(path) as file:
         file.write(text.encode("utf-8", "replace"))
     return expanded(path)
+
+
+def write_json(path: str | Path, form: dict[str, Any]) -> Path:
+    """Write one of the stable forms: indented, a line break at its end. As `write_text`."""
+    return write_text(path, f"{json.dumps(form, indent=2)}\n")
 
 
 def _beside(target: Path) -> tuple[Path, IO[bytes]]:

@@ -14,7 +14,6 @@ from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from types import TracebackType
 
 LINES = 12
@@ -148,21 +147,3 @@ def _with_head(head: str, bundle: dict[str, str]) -> dict[str, str]:
 def source_of(shell: Any, cell: str) -> str:
     """A cell's body as plain Python, numbered as the notebook does: the magic is line 1."""
     return f"\n{shell.transform_cell(cell)}"
-
-
-def write(answer: Any, *, json: str | None, html: str | None) -> list[Path]:
-    """Write an answer's files.
-
-    Raises:
-        NotWrittenError: One cannot be written.
-    """
-    from json import dumps
-
-    from nbmem.core.files.writing import write_text
-
-    written = []
-    for name, text in ((json, lambda: dumps(answer.to_json(), indent=2)), (html, answer.to_html)):
-        if name is None:
-            continue
-        written.append(write_text(name, f"{text()}\n"))
-    return written

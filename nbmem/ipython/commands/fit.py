@@ -50,7 +50,7 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
             program, **search(options), tell=progress.tell, show=progress.partial
         )
         progress.show(answer)
-    asking.write(answer, json=options.json, html=options.html)
+    answer.write(json=options.json, html=options.html)
 
 
 COMMAND = MagicCommand(

@@ -46,7 +46,7 @@ def _run(notebook: Notebook, argument: str) -> None:
         title=options.model,
     ).sorted(options.sort)
     show_bundle(answer._repr_mimebundle_())
-    asking.write(answer, json=options.json, html=options.html)
+    answer.write(json=options.json, html=options.html)
 
 
 COMMAND = MagicCommand(

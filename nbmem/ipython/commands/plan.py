@@ -45,7 +45,7 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
     with asking.Progress(shell, "plan") as progress:
         answer = estimates.plan(program, **asked, tell=progress.tell, show=progress.partial)
         progress.show(answer)
-    asking.write(answer, json=options.json, html=options.html)
+    answer.write(json=options.json, html=options.html)
 
 
 COMMAND = MagicCommand(
