@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from nbmem import virtual
     from nbmem.api import open, phase, trace  # noqa: A004 - nbmem.open() reads well
     from nbmem.estimates import estimate, fit, layers, plan
+    from nbmem.freeing import free
     from nbmem.ipython.extension import load_ipython_extension, unload_ipython_extension
+    from nbmem.living import top
     from nbmem.testing import assert_peak, diff
 
 __version__ = "0.1.0"
@@ -23,11 +25,13 @@ __all__ = [
     "diff",
     "estimate",
     "fit",
+    "free",
     "layers",
     "load_ipython_extension",
     "open",
     "phase",
     "plan",
+    "top",
     "trace",
     "unload_ipython_extension",
     "virtual",
@@ -38,11 +42,13 @@ _HOMES = {
     "diff": "nbmem.testing",
     "estimate": "nbmem.estimates",
     "fit": "nbmem.estimates",
+    "free": "nbmem.freeing",
     "layers": "nbmem.estimates",
     "load_ipython_extension": "nbmem.ipython.extension",
     "open": "nbmem.api",
     "phase": "nbmem.api",
     "plan": "nbmem.estimates",
+    "top": "nbmem.living",
     "trace": "nbmem.api",
     "unload_ipython_extension": "nbmem.ipython.extension",
 }

@@ -15,7 +15,7 @@ _PACKAGES = re.compile(r"(?:^|[\\/])(?:site|dist)-packages[\\/]")
 _ANY_STDLIB = re.compile(r"[\\/]lib(?:64)?[\\/]python\d(?:\.\d+)?t?[\\/]|^<frozen ")
 _GENERATED = re.compile(r"[\\/]torchinductor_[^\\/]*[\\/]|^<eval_with_key>")
 """What torch.compile and torch.fx write: the line above it is the user's."""
-OURS = ("cli", "estimates", "ipython", "live", "probes", "record", "virtual")
+OURS = ("cli", "estimates", "freeing", "ipython", "live", "probes", "record", "virtual")
 """Folders of nbmem whose code can stand between a user's line and torch; not nbmem's as a whole,
 for a program may lie in a folder of that name. tests/house holds them to the import contracts."""
 _OURS = re.compile(rf"[\\/]nbmem[\\/](?:{'|'.join(OURS)})[\\/]")

@@ -139,10 +139,11 @@ class NotebookActions:
 
     def free(self, command: Command) -> tuple[str, int]:
         """Free what a command names; returns what to say, and the bytes that it brought."""
-        from nbmem.ipython.freeing import perform
+        from nbmem.freeing import perform
         from nbmem.views.freed import sentences
 
-        done = perform(self._notebook, command)
+        done = perform(command)
+        self._notebook.tracer.freed.extend(done)
         told = " ".join(sentence for freed in done for sentence in sentences(freed))
         return told, sum(freed.measured for freed in done)
 

@@ -1,4 +1,4 @@
-"""`%nbmem free traceback`: what failed cells left behind, in Python's hands and in IPython's.
+"""`free traceback`: what failed cells left behind, in Python's hands and in IPython's.
 
 `sys.last_*` and IPython's own copies are let go of, and the frames are emptied: a frame may still
 be held by a cycle with its own exception, or by those that IPython's formatter leaves behind.
@@ -17,7 +17,7 @@ from types import CellType, FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.holders import HolderKind
-from nbmem.ipython.freeing.target import Target
+from nbmem.freeing.target import Target
 from nbmem.probes.holders import Cut, reached
 from nbmem.probes.holders.places import kept_exceptions
 
@@ -36,13 +36,13 @@ _KEPT = {
 _PARTS = ("__traceback__", "__cause__", "__context__")
 
 
-def target(shell: Any) -> Target:
+def target(shell: Any | None, namespace: dict[str, Any]) -> Target:
     """The exceptions of failed cells with their frames."""
     others = Cut(place=lambda place: not _is_traceback(place))
     return Target(
         what="the traceback",
         cut=Cut(place=_is_traceback),
-        reached=reached(shell.user_ns, others),
+        reached=reached(namespace, others),
         release=partial(_release, shell),
     )
 
@@ -51,7 +51,7 @@ def _is_traceback(place: Place) -> bool:
     return place.kind is HolderKind.TRACEBACK
 
 
-def _release(shell: Any) -> list[str]:
+def _release(shell: Any | None) -> list[str]:
     for traceback in list(_tracebacks(kept_exceptions(shell))):
         _empty(traceback.tb_frame)
     for name in _LAST:

@@ -11,7 +11,9 @@ from nbmem.core.events import BlockState
 from nbmem.core.freed import Freed
 from nbmem.core.holders import roots_of
 from nbmem.core.units import format_bytes
-from nbmem.ipython.freeing import cache, names, results, tracebacks
+from nbmem.freeing import cache, names, results, tracebacks
+from nbmem.living import histories
+from nbmem.probes.cells import running_shell, user_names
 from nbmem.probes.holders import reached, walk
 from nbmem.record.deltas import DeltaReader
 
@@ -19,23 +21,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nbmem.core.holders import Root
-    from nbmem.ipython.commands.base import Notebook
-    from nbmem.ipython.freeing.target import Target
+    from nbmem.freeing.target import Target
     from nbmem.report import Command
 
 MOST_LEFT = 3
 """Holders that are named where something stays."""
 
 
-def perform(notebook: Notebook, command: Command) -> list[Freed]:
+def perform(command: Command) -> list[Freed]:
     """Free what a command names: `cache`, `traceback`, `out`, or paths of the notebook's.
 
     Args:
-        notebook: Where.
         command: `free` with its words; as a page, a tip or the user gives it.
 
     Returns:
-        One result for each thing named; all are kept in the notebook's record.
+        One result for each thing named.
 
     Raises:
         UsageError: It is no such command, or names what cannot be freed. Nothing was freed then.
@@ -45,18 +45,15 @@ def perform(notebook: Notebook, command: Command) -> list[Freed]:
             "Name what to free: `%nbmem free cache`, `free traceback`, `free out`, or variables "
             "of yours: `free checkpoint['model'] history`."
         )
-    done = _perform(notebook.shell, " ".join(command.arguments))
-    notebook.tracer.freed.extend(done)
-    return done
-
-
-def _perform(shell: Any, text: str) -> list[Freed]:
-    word = text.strip()
+    word = " ".join(command.arguments).strip()
     if word == "cache":
         return [_free_cache()]
+    shell, namespace = running_shell(), user_names()
     single = {"traceback": tracebacks.target, "out": results.target}.get(word)
-    wanted = [single(shell)] if single is not None else names.targets(shell, word)
-    return [_free(shell, target) for target in wanted]
+    if single is not None:
+        return [_free(namespace, single(shell, namespace))]
+    wanted = names.targets(shell, namespace, word)
+    return [_free(namespace, target) for target in wanted]
 
 
 def _free_cache() -> Freed:
@@ -76,8 +73,8 @@ def _free_cache() -> Freed:
     )
 
 
-def _free(shell: Any, target: Target) -> Freed:
-    namespace, reader = shell.user_ns, DeltaReader()
+def _free(namespace: Mapping[str, Any], target: Target) -> Freed:
+    reader = DeltaReader()
     goes = reached(namespace) - reached(namespace, target.cut)
     blocks = _blocks()
     before = reader.now()
@@ -112,7 +109,7 @@ def _left(namespace: Mapping[str, Any], storages: set[tuple[int, int]]) -> tuple
 def _blocks() -> dict[tuple[int, int], int]:
     """The bytes that each live block takes of its card, by card and address."""
     found: dict[tuple[int, int], int] = {}
-    for index, history in enumerate(cache.histories()):
+    for index, history in enumerate(histories()):
         blocks = history.layout_at_end.blocks
         blocks = blocks[np.flatnonzero(blocks.state == BlockState.ALLOCATED)]
         found.update(

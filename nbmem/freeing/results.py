@@ -1,12 +1,13 @@
-"""`%nbmem free out`: everything that IPython keeps of the cells' results."""
+"""`free out`: everything that IPython keeps of the cells' results."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.errors import UsageError
 from nbmem.core.holders import HolderKind
-from nbmem.ipython.freeing.target import Target
+from nbmem.freeing.target import Target
 from nbmem.probes.holders import Cut, reached
 
 if TYPE_CHECKING:
@@ -15,13 +16,19 @@ if TYPE_CHECKING:
 _NAMES = ("_", "__", "___")
 
 
-def target(shell: Any) -> Target:
-    """Out, `_` to `___`, `_12` and the display hook's copies of them."""
+def target(shell: Any | None, namespace: dict[str, Any]) -> Target:
+    """Out, `_` to `___`, `_12` and the display hook's copies of them.
+
+    Raises:
+        UsageError: There is no IPython here.
+    """
+    if shell is None:
+        raise UsageError("Outside of IPython no results are kept: there is no `out` to free.")
     others = Cut(place=lambda place: not _is_result(place))
     return Target(
         what="Out",
         cut=Cut(place=_is_result),
-        reached=reached(shell.user_ns, others),
+        reached=reached(namespace, others),
         release=partial(_release, shell),
     )
 

@@ -1,4 +1,4 @@
-"""`%nbmem free cache`: what torch has cached and the driver could have."""
+"""`free cache`: what torch has cached and the driver could have."""
 
 from __future__ import annotations
 
@@ -7,17 +7,8 @@ from typing import Any
 from nbmem.allocator.recordings.follow import follow
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.events import Events
-from nbmem.core.torch_snapshot import DeviceHistory, device_history
-from nbmem.probes.cuda import device_count, initialized_torch
-
-
-def histories() -> list[DeviceHistory]:
-    """The layout of every card that torch uses; none before CUDA."""
-    torch: Any = initialized_torch()
-    if torch is None:
-        return []
-    snapshot = {**torch.cuda.memory._snapshot(), "device_traces": ()}  # noqa: SLF001
-    return [device_history(snapshot, index) for index in range(device_count())]
+from nbmem.living import histories
+from nbmem.probes.cuda import initialized_torch
 
 
 def releasable() -> int:
