@@ -165,7 +165,7 @@ def _tips(
     books: Books, report: Report, *, all_of: bool
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     from nbmem.analysis.oom import said_already
-    from nbmem.tips import advise
+    from nbmem.tips.engine import advise
 
     advice = advise(books.session, books, report, everything=all_of)
     said = frozenset() if all_of else said_already(report.ooms)
@@ -173,7 +173,7 @@ def _tips(
 
 
 def _muted() -> frozenset[str]:
-    from nbmem.core.mutes import muted
+    from nbmem.tips.mutes import muted
 
     return muted()
 

@@ -51,11 +51,6 @@ class TrainingStep:
     loop: str | None = None
 
 
-def names_in(source: str) -> OwnNames:
-    """What a program calls them."""
-    return read(source)[0]
-
-
 def read(source: str) -> tuple[OwnNames, TrainingStep]:
     """What a program calls them, and where they stand."""
     usual = OwnNames()

@@ -18,7 +18,7 @@ def releasable() -> int:
     for history in histories():
         release = str(torch.__version__).split("+")[0]
         settings = AllocatorSettings.from_torch(history.settings, release)
-        followed = follow(history.layout_at_end, Events.empty(), settings, release)
+        followed = follow(history.layout_at_end, Events.empty(), settings)
         total += int(followed.releasable[0])
     return total
 

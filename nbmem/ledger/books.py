@@ -75,7 +75,7 @@ class Books:
         if start is None:
             start, notes = undo_with_notes(trace.end, trace.events, settings)
             self.notes.extend(notes)
-        followed = follow(start, trace.events, settings, trace.release)
+        followed = follow(start, trace.events, settings)
         self.notes.extend(followed.notes)
         return followed
 

@@ -110,7 +110,7 @@ def main() -> None:
 def _follow_seconds(events: Events, settings: object) -> float:
     parsed = AllocatorSettings.from_torch(settings)  # type: ignore[arg-type]
     begin = time.perf_counter()
-    follow(Layout.empty(), events, parsed, "2.11.0")
+    follow(Layout.empty(), events, parsed)
     return time.perf_counter() - begin
 
 

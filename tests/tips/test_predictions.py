@@ -10,7 +10,7 @@ from nbmem.analysis.growth import growth, step_ends
 from nbmem.core.categories import Category
 from nbmem.ledger.books import Books
 from nbmem.probes.saved import why_unreadable
-from nbmem.tips import find
+from nbmem.tips.engine import advise
 from tests.tips.measure import freed, saved
 from tests.tips.programs import FREEING, MODEL, REWRITING
 
@@ -251,7 +251,7 @@ def advice_with(trace, **facts):
     """What would be said of a recording with other facts."""
     session = replace(trace.session, facts={**trace.session.facts, **facts})
     books = books_of(session)
-    return find(session, books, report_of(books))
+    return advise(session, books, report_of(books)).findings
 
 
 def test_buckets_of_ddp_are_as_large_as_the_gradients(run):

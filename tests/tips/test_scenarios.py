@@ -8,7 +8,7 @@ import pytest
 
 import nbmem.api as nbmem
 from nbmem.analysis import books_of, report_of
-from nbmem.tips import advise
+from nbmem.tips.engine import advise
 
 SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
 MIB = 1 << 20

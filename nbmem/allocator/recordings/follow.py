@@ -81,7 +81,7 @@ class Followed:
     notes: tuple[str, ...]
 
 
-def follow(start: Layout, events: Events, settings: AllocatorSettings, release: str) -> Followed:
+def follow(start: Layout, events: Events, settings: AllocatorSettings) -> Followed:
     """Work out block sizes, lifetimes and curves from recorded events.
 
     Args:
@@ -89,9 +89,9 @@ def follow(start: Layout, events: Events, settings: AllocatorSettings, release: 
         events: What happened.
         settings: The settings in force. Changes during the window are not in the events: they show
             as contradictions, which are mended and noted.
-        release: The release of torch. The split rule is the same in all that are supported.
+
+    The rule by which a block is split is the same in all releases of torch that are supported.
     """
-    del release
     count = len(events)
     pieces = FreeMemory(start, settings)
     held = np.flatnonzero(start.blocks.state != BlockState.INACTIVE)

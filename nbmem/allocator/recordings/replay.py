@@ -142,7 +142,7 @@ def replay_recording(recording: CardRecording) -> ReplayResult:
     release = recording.release or NEWEST
     settings = AllocatorSettings.from_torch(recording.settings, release)
     start, notes = _start(recording, settings)
-    followed = follow(start, recording.events, settings, release)
+    followed = follow(start, recording.events, settings)
     runner = _Runner(recording, start, settings, release, followed)
     difference = runner.run()
     recorded = _recorded_peaks(recording, followed)

@@ -27,11 +27,6 @@ _SEGMENT_ACTIONS = (
 )
 
 
-def undo(final: Layout, events: Events, settings: AllocatorSettings) -> Layout:
-    """The layout before the first event. See `undo_with_notes`."""
-    return undo_with_notes(final, events, settings)[0]
-
-
 def undo_with_notes(
     final: Layout, events: Events, settings: AllocatorSettings
 ) -> tuple[Layout, tuple[str, ...]]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nbmem.core.categories import Category
-from nbmem.core.errors import NbmemError
 from nbmem.estimates.own_names import OwnNames
 
 if TYPE_CHECKING:
@@ -66,10 +65,6 @@ _UNCERTAIN = frozenset(
         Category.PENDING,
     )
 )  # fmt: skip
-
-
-class NotApplicableError(NbmemError):
-    """A remedy has nothing to do in this program; the text says why."""
 
 
 class Remedy:

@@ -42,8 +42,8 @@ def formats(_asked: Asked | None = None) -> Iterable[str]:
 
 def rules(_asked: Asked, *, muted: bool | None = None) -> Iterable[str]:
     """The tips by name; with `muted`, only those that are (or are not)."""
-    from nbmem.core import mutes
-    from nbmem.tips import RULES
+    from nbmem.tips import mutes
+    from nbmem.tips.rules import RULES
 
     silent = mutes.muted()
     return [rule.name for rule in RULES if muted is None or muted == (rule.name in silent)]

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 def _run(_notebook: Notebook, argument: str) -> None:
-    from nbmem.core.mutes import muted
-    from nbmem.tips import RULES, rule_named
+    from nbmem.tips.engine import rule_named
+    from nbmem.tips.mutes import muted
+    from nbmem.tips.rules import RULES
     from nbmem.views.catalogue import render_rule, render_rules
 
     silent = muted()

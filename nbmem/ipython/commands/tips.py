@@ -47,8 +47,8 @@ def _run(notebook: Notebook, argument: str) -> None:
 
 def _advice(notebook: Notebook, *, everything: bool) -> dict[str, str]:
     """The tips of the last report, what was left out of them, and which are muted."""
-    from nbmem.core.mutes import muted
     from nbmem.reading import read
+    from nbmem.tips.mutes import muted
     from nbmem.views.bundle import guarded_bundle, html_with, text_with
     from nbmem.views.tips import render_tips
     from nbmem.views.tips_html import render_tips_html

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.ipython.commands import dispatch
-from nbmem.ipython.showing import collected
 from nbmem.ipython.sidebar.comms import Comms, between_cells
 from nbmem.ipython.sidebar.output import can_be_replaced
 from nbmem.ipython.sidebar.status_line import StatusLine
@@ -135,7 +133,9 @@ class NotebookActions:
             from nbmem import devices
 
             devices.refuse_to_lose(self._notebook.shell.user_ns)
-        return self._type(f"gpu {card}")
+        from nbmem.ipython.commands.gpu import choose
+
+        return choose(self._notebook, card)
 
     def free(self, command: Command) -> tuple[str, int]:
         """Free what a command names; returns what to say, and the bytes that it brought."""
@@ -149,19 +149,15 @@ class NotebookActions:
 
     def mute(self, rule: str, *, muted: bool) -> str:
         """Show no more (or again) what a rule finds."""
-        return self._type(f"{'mute' if muted else 'unmute'} {rule}")
+        from nbmem.ipython.commands import mute
+
+        return mute.mute(rule) if muted else mute.unmute(rule)
 
     def muted(self) -> tuple[str, ...]:
         """The rules that are muted."""
-        from nbmem.core.mutes import muted
+        from nbmem.tips.mutes import muted
 
         return tuple(sorted(muted()))
-
-    def _type(self, line: str) -> str:
-        """What `%nbmem LINE` says."""
-        with collected() as bundles:
-            dispatch(self._notebook, line)
-        return "\n".join(bundle["text/plain"] for bundle in bundles)
 
 
 def _recorder() -> Recorder | None:
