@@ -208,7 +208,7 @@ class Trace:
         Returns:
             The file's path; `.nbmem` is added if it has no suffix.
         """
-        from nbmem.core.session_file import save_session
+        from nbmem.files.session import save_session
 
         return save_session(self._finished(), path)
 
@@ -348,7 +348,7 @@ def open(path: str | Path, *, max_size: int | str | None = None) -> Trace:  # no
     Raises:
         NbmemError: It is missing, too large, truncated, hostile or of another kind.
     """
-    from nbmem.core.recording import read_recording
+    from nbmem.files.recording import read_recording
 
     session = read_recording(path, max_size)
     opened = Trace(session.name)

@@ -8,7 +8,7 @@ from nbmem.analysis.lines import users_line
 from nbmem.core.categories import Category
 from nbmem.core.events import BlockState
 from nbmem.core.holders import HolderKind
-from nbmem.core.torch_snapshot import DeviceHistory, device_history
+from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes import tensors
 from nbmem.probes.cells import user_names, with_cells
 from nbmem.probes.cuda import device_count, initialized_torch

@@ -14,7 +14,7 @@ from nbmem.allocator.pool import PrivatePool
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.allocator.torch_rules import NEWEST, rules_for
 from nbmem.core.errors import UsageError
-from nbmem.core.torch_snapshot import pool_id
+from nbmem.files.torch_snapshot import pool_id
 
 if TYPE_CHECKING:
     from nbmem.allocator.driver import Driver

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import UsageError
-from nbmem.core.files.door import expanded
+from nbmem.files.door import expanded
 
 if TYPE_CHECKING:
     import argparse

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.cli.base import EXIT_OK, Subcommand, add_max_size, writable, write_out
 from nbmem.core.errors import UsageError
-from nbmem.core.files.writing import write_json
+from nbmem.files.writing import write_json
 
 if TYPE_CHECKING:
     import argparse

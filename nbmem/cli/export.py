@@ -42,8 +42,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _notebook(options: argparse.Namespace) -> int:
     """A saved notebook as a page in which its reports are alive."""
-    from nbmem.core.files.door import expanded
-    from nbmem.core.files.writing import write_text
+    from nbmem.files.door import expanded
+    from nbmem.files.writing import write_text
 
     if options.format != "html":
         raise UsageError(f"A notebook is exported as html, not as {options.format}.")

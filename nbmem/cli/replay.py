@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Replay the file; 1 if the simulation and the recording differ."""
     from nbmem.allocator.recordings.replay import replay
-    from nbmem.core.files.limits import Limits
+    from nbmem.files.limits import Limits
 
     result = replay(options.file, limits=Limits.of(options.max_size))
     write_out(json.dumps(result.to_json(), indent=2) if options.json else result.text())

@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbmem.cli.base import EXIT_OK, Subcommand
-from nbmem.core.files.door import content
-from nbmem.core.files.limits import Limits
+from nbmem.files.door import content
+from nbmem.files.limits import Limits
 from nbmem.views.mime import MIME
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ class _Shown:
         Raises:
             NotWrittenError: One cannot be written.
         """
-        from nbmem.core.files.writing import write_json, write_text
+        from nbmem.files.writing import write_json, write_text
 
         if json is not None:
             write_json(json, self.to_json())

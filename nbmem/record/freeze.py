@@ -13,7 +13,7 @@ from nbmem.core.categories import Category
 from nbmem.core.events import Action, Events, Layout
 from nbmem.core.session import DeviceTrace, Session
 from nbmem.core.spans import Span
-from nbmem.core.torch_snapshot import DeviceHistory, device_history
+from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes.cells import with_cells
 from nbmem.probes.cuda import device_info
 from nbmem.record.gaps import Births, Gaps

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from nbmem.core.errors import NotWrittenError, UsageError
-from nbmem.core.files.writing import write_text
+from nbmem.files.writing import write_text
 
 _session: set[str] = set()
 """Muted until the process ends."""

@@ -16,8 +16,8 @@ from nbmem.allocator.recordings.replay import replay
 from nbmem.allocator.recordings.undo import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.events import Action, BlockState, Layout
-from nbmem.core.session_file import save_session
 from nbmem.core.units import GIB, MIB
+from nbmem.files.session import save_session
 from tests.allocator.programs import RECORDINGS, events_of
 from tests.recorded import load, session_of
 

@@ -11,23 +11,23 @@ import numpy as np
 from nbmem.core.cards import highest_reserved
 from nbmem.core.errors import FileFormatError, UsageError
 from nbmem.core.events import Action, Events, Layout
-from nbmem.core.files.archive import plain_json
-from nbmem.core.files.checks import check_card
-from nbmem.core.files.door import content
-from nbmem.core.files.limits import Limits
-from nbmem.core.files.pickles import without_collector
-from nbmem.core.files.settings import plain_settings
 from nbmem.core.names import shown
-from nbmem.core.recording import is_session
-from nbmem.core.session_file import open_session
-from nbmem.core.torch_snapshot import device_history, snapshot_from_bytes
+from nbmem.files.archive import plain_json
+from nbmem.files.checks import check_card
+from nbmem.files.door import content
+from nbmem.files.limits import Limits
+from nbmem.files.pickles import without_collector
+from nbmem.files.recording import is_session
+from nbmem.files.session import open_session
+from nbmem.files.settings import plain_settings
+from nbmem.files.torch_snapshot import device_history, snapshot_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nbmem.core.events import Stack
     from nbmem.core.session import DeviceTrace
-    from nbmem.core.torch_snapshot import DeviceHistory
+    from nbmem.files.torch_snapshot import DeviceHistory
 
 COUNTERS = ("allocated", "active", "requested", "reserved", "inactive_split")
 PEAKS = ("peak_allocated", "peak_requested", "peak_reserved")

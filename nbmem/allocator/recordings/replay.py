@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nbmem.allocator.caching import CachingAllocator
     from nbmem.allocator.recordings.follow import Followed
     from nbmem.allocator.recordings.recording import CardRecording
-    from nbmem.core.files.limits import Limits
+    from nbmem.files.limits import Limits
 
 TRIED = (NEWEST, "2.11.0", "2.12.0")
 """Releases whose rules are tried when a file does not name its own: one for each tie order."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nbmem.analysis.build import recorded_times
 from nbmem.analysis.lifetimes import stack_line
 from nbmem.core.categories import Category
-from nbmem.core.files.writing import replacing
+from nbmem.files.writing import replacing
 from nbmem.views.exports.places import cells_of
 
 if TYPE_CHECKING:

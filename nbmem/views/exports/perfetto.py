@@ -15,7 +15,7 @@ from nbmem.analysis.build import recorded_times
 from nbmem.analysis.curves import chosen_positions
 from nbmem.core.categories import RESERVED
 from nbmem.core.events import Action
-from nbmem.core.files.writing import write_text
+from nbmem.files.writing import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

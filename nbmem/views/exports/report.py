@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.categories import Category
-from nbmem.core.files.writing import write_json
+from nbmem.files.writing import write_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.events import Frame
-from nbmem.core.files.limits import MOST_FRAMES
 from nbmem.core.names import shown
+from nbmem.files.limits import MOST_FRAMES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nbmem.core.errors import NotWrittenError
-from nbmem.core.files.door import expanded
+from nbmem.files.door import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,8 +32,8 @@ from nbmem.core.session import (
     Samples,
     Session,
 )
-from nbmem.core.session_file import open_session, save_session
 from nbmem.core.spans import Span
+from nbmem.files.session import open_session, save_session
 from tests.fuzz.bases import session as fuzzed
 from tests.recorded import load, session_of
 

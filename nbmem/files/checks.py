@@ -12,9 +12,9 @@ import numpy as np
 from nbmem.core.categories import Category
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Action, BlockState
-from nbmem.core.files.limits import MOST_CARDS, MOST_FRAMES
 from nbmem.core.holders import HolderKind
 from nbmem.core.session import NOT_KNOWN
+from nbmem.files.limits import MOST_CARDS, MOST_FRAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.core.events import Columns, Events, Layout
-    from nbmem.core.files.limits import Limits
     from nbmem.core.session import DeviceTrace, Session
+    from nbmem.files.limits import Limits
 
 MOST_BYTES = 1 << 50
 """Of a card, a block or a reading: a PiB."""

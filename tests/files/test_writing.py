@@ -6,9 +6,9 @@ import os
 import pytest
 
 from nbmem.core.errors import NotWrittenError
-from nbmem.core.files import writing
-from nbmem.core.files.writing import replacing, write_text
 from nbmem.core.names import NAME, shown
+from nbmem.files import writing
+from nbmem.files.writing import replacing, write_text
 
 
 def test_a_file_is_replaced_when_it_is_whole(tmp_path):

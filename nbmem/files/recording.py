@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.files.door import opened
-from nbmem.core.files.limits import Limits
-from nbmem.core.session_file import open_session
-from nbmem.core.snapshot_session import session_of_snapshot
+from nbmem.files.door import opened
+from nbmem.files.limits import Limits
+from nbmem.files.session import open_session
+from nbmem.files.snapshot_session import session_of_snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ import math
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union
 
 from nbmem.core.errors import FileFormatError
-from nbmem.core.files.checks import LAST_NS, MOST_BYTES
 from nbmem.core.names import NAME, SENTENCE, shown
+from nbmem.files.checks import LAST_NS, MOST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,15 +12,15 @@ import numpy as np
 from nbmem.core.cards import before_each, fullest, highest_reserved, reserved_before
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Action, BlockState, Columns, Events, Stack
-from nbmem.core.files.checks import check
-from nbmem.core.files.limits import Limits
-from nbmem.core.files.pickles import without_collector
 from nbmem.core.names import shown
 from nbmem.core.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session
 from nbmem.core.spans import Span
 from nbmem.core.stack_phases import phases_of
-from nbmem.core.torch_snapshot import device_history, load_snapshot
 from nbmem.core.units import MIB, format_bytes
+from nbmem.files.checks import check
+from nbmem.files.limits import Limits
+from nbmem.files.pickles import without_collector
+from nbmem.files.torch_snapshot import device_history, load_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

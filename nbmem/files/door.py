@@ -16,7 +16,7 @@ from nbmem.core.units import MIB, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nbmem.core.files.limits import Limits
+    from nbmem.files.limits import Limits
 
 _XZ, _GZIP = b"\xfd7zXZ\x00", b"\x1f\x8b"
 _CHUNK = 1 << 16

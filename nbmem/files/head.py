@@ -14,17 +14,17 @@ import numpy as np
 
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Frame
-from nbmem.core.files.fields import Fields
-from nbmem.core.files.limits import MOST_FRAMES
 from nbmem.core.names import shown
 from nbmem.core.oom import Refusal
 from nbmem.core.session import DeviceInfo
 from nbmem.core.spans import Span
+from nbmem.files.fields import Fields
+from nbmem.files.limits import MOST_FRAMES
 
 if TYPE_CHECKING:
     from nbmem.core.events import Stack
-    from nbmem.core.files.archive import Archive
     from nbmem.core.spans import SpanKind
+    from nbmem.files.archive import Archive
 
 _KINDS: tuple[SpanKind, ...] = ("cell", "phase", "block")
 _MOST_ORDINAL = 1023

@@ -13,11 +13,11 @@ import numpy as np
 
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Action, Blocks, BlockState, Events, Layout, Segments
-from nbmem.core.files.door import content
-from nbmem.core.files.limits import HOW_TO_RAISE, MOST_CARDS, Limits
-from nbmem.core.files.pickles import load_plain
-from nbmem.core.files.settings import plain_settings
-from nbmem.core.files.stacks import Stacks
+from nbmem.files.door import content
+from nbmem.files.limits import HOW_TO_RAISE, MOST_CARDS, Limits
+from nbmem.files.pickles import load_plain
+from nbmem.files.settings import plain_settings
+from nbmem.files.stacks import Stacks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,22 +11,6 @@ import numpy as np
 
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Blocks, Columns, Events, Frame, Layout, Segments
-from nbmem.core.files.archive import Archive
-from nbmem.core.files.checks import check
-from nbmem.core.files.door import expanded, opened
-from nbmem.core.files.fields import Fields, facts
-from nbmem.core.files.head import (
-    info_json,
-    info_of,
-    refusal_json,
-    refusal_of,
-    span_json,
-    span_of,
-    stacks_of,
-)
-from nbmem.core.files.limits import Limits
-from nbmem.core.files.settings import plain_settings
-from nbmem.core.files.writing import replacing
 from nbmem.core.names import SENTENCE, shown
 from nbmem.core.session import (
     DeviceTrace,
@@ -36,6 +20,22 @@ from nbmem.core.session import (
     Samples,
     Session,
 )
+from nbmem.files.archive import Archive
+from nbmem.files.checks import check
+from nbmem.files.door import expanded, opened
+from nbmem.files.fields import Fields, facts
+from nbmem.files.head import (
+    info_json,
+    info_of,
+    refusal_json,
+    refusal_of,
+    span_json,
+    span_of,
+    stacks_of,
+)
+from nbmem.files.limits import Limits
+from nbmem.files.settings import plain_settings
+from nbmem.files.writing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ import pytest
 
 from nbmem.core.errors import FileFormatError, UsageError
 from nbmem.core.events import Action, BlockState, Frame
-from nbmem.core.torch_snapshot import device_history, load_snapshot, pool_id, pool_number
+from nbmem.files.torch_snapshot import device_history, load_snapshot, pool_id, pool_number
 
 FRAMES = [{"filename": "train.py", "line": 3, "name": "<module>"}]
 

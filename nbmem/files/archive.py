@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nbmem.core.files.limits import Limits
+    from nbmem.files.limits import Limits
 
 _MOST_ENTRIES = 10_000
 """Columns of 64 cards, and more."""
