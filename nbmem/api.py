@@ -213,7 +213,7 @@ class Trace:
         return save_session(self._finished(), path)
 
     def export(self, form: str, path: str | Path, device: int | None = None) -> Path:
-        """Write it for another program: `t.export("perfetto", "train.json")`.
+        """Write the recording for another program: `t.export("perfetto", "train.json")`.
 
         Args:
             form: `html`, `json`, `csv`, `perfetto` or `snapshot` (`nbmem.views.exports`).
@@ -357,7 +357,7 @@ def open(path: str | Path, *, max_size: int | str | None = None) -> Trace:  # no
 
 
 def running_recorder() -> Recorder | None:
-    """The one recorder that records now, for who shows its progress; None without a trace."""
+    """The one recorder that records now, for a view of its progress; None without a trace."""
     recordings = sys.modules.get("nbmem.record.recording")  # not there: nothing was recorded yet
     recording = None if recordings is None else recordings.running()
     recorder: Recorder | None = None if recording is None else recording.recorder

@@ -1,4 +1,4 @@
-"""What leads a view from the peak to any other moment: lives of allocations, the pool's map."""
+"""Lifetimes of allocations and the pool's layout over time, for views that a person explores."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def shown(
 
 
 def text_of(session: Session, device: int | None, read_report: Callable[[], Report]) -> str:
-    """The same as text alone; the same arguments and errors."""
+    """What is shown of a session, as text alone; arguments and errors as of `shown`."""
     try:
         report = read_report()
     except UsageError:

@@ -167,7 +167,7 @@ class Diff:
         return {"text/plain": str(self), "text/html": render_comparison_html(self.comparison)}
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON, all figures in bytes."""
+        """Write as JSON, all figures in bytes."""
         from nbmem.views.compare import comparison_json
 
         return comparison_json(self.comparison)

@@ -28,7 +28,7 @@ class Counter:
         self.freed += amount
 
     def to_dict(self) -> dict[str, int]:
-        """As torch nests it."""
+        """Nest the figures as torch does."""
         return {
             "current": self.current,
             "peak": self.peak,
@@ -62,7 +62,7 @@ class Trio:
         return self.all, self.small, self.large
 
     def to_dict(self) -> dict[str, dict[str, int]]:
-        """As torch nests it."""
+        """Nest the figures as torch does."""
         return {
             "all": self.all.to_dict(),
             "small_pool": self.small.to_dict(),

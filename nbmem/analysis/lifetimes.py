@@ -1,4 +1,4 @@
-"""What leads from the peak to any other moment: who lived when, and how the pool lay."""
+"""Lifetimes of allocations, and the pool's layout, over time: of a recording's books."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_PIECES = 60_000
 
 
 def details(books: Books, moments: Ints, peak: int, t0_ns: int) -> Details:
-    """Gather them.
+    """Gather what the views need of moments and single allocations.
 
     Args:
         books: The card's books.
@@ -113,7 +113,7 @@ def born_in(books: Books, row: int) -> str | None:
 
 
 def phase_at(books: Books, position: int) -> str | None:
-    """The same of the event that led to a position."""
+    """Phase and step of the event that led to a position; None between phases."""
     return phase_text(books, int(books.phases.of(np.array([position - 1], np.int64))[0]))
 
 

@@ -76,7 +76,7 @@ def met(
     lost: Callable[[str, Exception], None] | None,
     interrupted: Callable[[], None] | None = None,
 ) -> Delivery | None:
-    """What is done with an exception that must not reach who called nbmem.
+    """What is done with an exception that must not reach nbmem's caller.
 
     Args:
         err: The exception.
@@ -111,7 +111,7 @@ def lost_sentence(part: str, err: BaseException) -> str:
 
 
 def caller() -> FrameType | None:
-    """The innermost frame that is not nbmem's: who called in. None if there is none.
+    """The innermost frame that is not nbmem's: the caller. None if there is none.
 
     The frames are searched and not counted: a count changes with every function between.
     """

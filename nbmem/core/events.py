@@ -49,7 +49,7 @@ class Columns:
         return len(first)
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> Self:
-        """The same columns for some rows."""
+        """Choose rows: the columns at some of them."""
         return type(self)(**{name: column[rows] for name, column in self.columns()})
 
     def columns(self) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -62,7 +62,7 @@ class Faults:
 
 
 class Unguarded(Faults):
-    """Lets every fault through: for who calls a view from Python, and wants to know."""
+    """Lets every fault through: for a caller of views from Python, who wants to know."""
 
     def part(self, what: str, make: Callable[[], Made], instead: Instead) -> Made | Instead:  # noqa: ARG002 - as in Faults
         """Make one part, and raise what it raises."""

@@ -84,7 +84,7 @@ def signal_of(err: BaseException) -> int | None:
 
 
 def let_pass(err: BaseException) -> None:
-    """Raise again what a signal's handler raised: it is not for who catches everything.
+    """Raise again what a signal's handler raised: it is not for code that catches everything.
 
     `nbmem.core.entry` delivers it in the user's own frame.
     """

@@ -1,4 +1,4 @@
-"""Whose a source file is: the user's, nbmem's, an installed package's or Python's library's.
+"""The owner of a source file: the user, nbmem, an installed package or Python's library.
 
 Told by the path alone, for the stacks of a recording come from other machines, and packages come
 from more folders than this interpreter's own: a user's, the system's, an environment behind this

@@ -43,7 +43,7 @@ class _Shown:
         raise NotImplementedError
 
     def write(self, *, json: str | Path | None = None, html: str | Path | None = None) -> None:
-        """Write it to files: its stable form, and a page that stands alone; None for neither.
+        """Write files: the stable form, and a page that stands alone; None for neither.
 
         Raises:
             NotWrittenError: One cannot be written.
@@ -115,7 +115,7 @@ class LayersAnswer(_Shown, Layers):
         return layers_json(self)
 
     def __str__(self) -> str:
-        """As wide as the terminal, where there is one."""
+        """Text as wide as the terminal, where there is one."""
         from nbmem.views.layers import render_text
 
         return render_text(self, shutil.get_terminal_size((_ENDLESS, 24)).columns)
@@ -148,5 +148,5 @@ class LayersAnswer(_Shown, Layers):
 
 
 def shown(kind: type[Answer], answer: Fit | Plan | Layers) -> Answer:
-    """The same answer as one that shows itself."""
+    """Copy an answer into one that shows itself."""
     return kind(**{f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)})

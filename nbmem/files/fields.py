@@ -119,7 +119,7 @@ class Fields:
         return float(value)
 
     def maybe(self, read: Callable[[str], _T], name: str) -> _T | None:
-        """The same, or None where the file has null or nothing."""
+        """Read a field by another method, or None where the file has null or nothing."""
         return None if self._raw.get(name) is None else read(name)
 
     def items(self, name: str) -> list[Any]:

@@ -71,7 +71,7 @@ class Stacks:
         return index
 
     def indices_of(self, column: list[list[dict[str, Any]] | None]) -> NDArray[np.int64]:
-        """The same for a column of them: a list that is there a thousand times is read once."""
+        """Indices of a column of stacks: a list that is there a thousand times is read once."""
         keys = np.fromiter(map(id, column), np.int64, len(column))
         _, first, place = np.unique(keys, return_index=True, return_inverse=True)
         found = [self.index_of(column[row]) for row in first.tolist()]

@@ -57,7 +57,7 @@ class FirstSteps:
         self.trace = trace.start()
 
     def stepped(self, step: int) -> bool:
-        """So many steps are done; True if those were all."""
+        """Whether all steps that are traced are done, after so many."""
         return self.runs and step - self._first >= self.steps
 
     def stop(self, error: BaseException | None = None) -> bool:

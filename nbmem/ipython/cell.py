@@ -65,7 +65,7 @@ class CellListener(Protocol):
         """Highest allocated bytes while it ran, as far as anybody saw; None if nobody did."""
 
     def cell_ended(self, cell: RunningCell, delta: CellDelta | None) -> None:
-        """It has run, and its report is shown; `delta` is its line in the history, or None."""
+        """A cell has run, and its report is shown; `delta` is its line in the history, or None."""
 
 
 class CellHooks:

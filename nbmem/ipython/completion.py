@@ -154,7 +154,7 @@ def _is_statement(asked: Asked) -> bool:
 
 
 def _beginning(word: str, *offered: Iterable[str]) -> list[str]:
-    """Those that begin as the word does, in any case."""
+    """Words that begin as the one at the cursor, upper case or lower."""
     return [
         one
         for some in offered

@@ -69,7 +69,7 @@ def asks_for_help(line: str) -> bool:
 
 
 def statement_asks_for_help(line: str) -> bool:
-    """The same of `%memtrace`, where only what stands before the statement is nbmem's."""
+    """Whether a `%memtrace` line asks for help: what stands before the statement is nbmem's."""
     options = itertools.takewhile(lambda word: word.startswith("--"), line.split())
     return HELP.flag in options
 

@@ -44,10 +44,10 @@ class TraceListener(Protocol):
         """A trace has begun; a line may be shown in its cell until its report is there."""
 
     def trace_ended(self) -> Output | None:
-        """It has ended; returns where that line stands, if there is one to replace."""
+        """A trace has ended; returns where that line stands, if there is one to replace."""
 
     def reported(self, trace: Trace, device: int | None) -> None:
-        """Its report is shown."""
+        """A trace's report is shown."""
 
 
 class Tracer:

@@ -1,4 +1,4 @@
-"""What of a forward's results the user keeps: a fact of their lives, not of who looked when."""
+"""What of a forward's results the user keeps: a fact of their lives, not of when it is seen."""
 
 from __future__ import annotations
 

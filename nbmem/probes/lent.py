@@ -98,7 +98,7 @@ class LentMethod:
         method = self._original.__get__(thing, kind)
         if thing is None or self._inside.busy:  # the many calls inside a model's cost 0.2 us each
             return method
-        return self._lent(thing, method, sys._getframe(1))  # noqa: SLF001 - who looks it up
+        return self._lent(thing, method, sys._getframe(1))  # noqa: SLF001 - the frame that looks it up
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What a call through the class's dictionary does."""

@@ -284,7 +284,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def _kept(self, part: str) -> Iterator[None]:
-        """As `guard`, and an interrupt costs this part alone; it is handed on at the end."""
+        """Guard a part, and let an interrupt cost this part alone; it is handed on at the end."""
         try:
             yield
         except GeneratorExit:

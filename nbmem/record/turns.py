@@ -155,7 +155,7 @@ class TurnLog:
         return loop is not None and loop.weights.changed()
 
     def _updated(self, loop: Loop) -> bool:
-        """The same before a turn; it counts as the step of an optimizer."""
+        """Whether weights were updated by hand before a turn: the step of an optimizer."""
         if loop.busy == "backward" or not loop.weights.changed():
             return False
         loop.steps(0)

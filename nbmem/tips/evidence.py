@@ -274,7 +274,7 @@ class Evidence:
         return "model" if found is None else str(found["name"])
 
     def model_code(self) -> str | None:
-        """The same as it may be typed; None where the notebook has no name for it."""
+        """The model as it may be typed; None where the notebook has no name for it."""
         return typed(self.model())
 
     def optimizer(self) -> dict[str, Any] | None:

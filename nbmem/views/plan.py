@@ -111,7 +111,7 @@ def _helpful(plan: Plan) -> list[Option]:
 
 
 def _written(plan: Plan) -> list[Option]:
-    """Those that help and were run, without the pairs: their lines are known."""
+    """Options that help and were run, without the pairs: their lines are known."""
     return [o for o in _helpful(plan)[1:] if "+" not in o.key and o.code]
 
 

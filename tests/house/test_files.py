@@ -93,6 +93,22 @@ def test_a_module_says_in_one_sentence_what_it_is_for(path):
     assert docstring.split("\n\n")[0].rstrip().endswith((".", "?"))
 
 
+LEANS = re.compile(r"(?:The same|It|Its|And|They|Those|This|That|Who|Whom)\b")
+"""A docstring that leans on the one above it says nothing where it is read alone."""
+
+
+def test_docstrings_stand_alone():
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    leaning = [
+        f"{relative(path)}: {text.splitlines()[0]}"
+        for path in MODULES
+        if "nbmem/virtual" not in relative(path)  # a house of its own
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, documented) and LEANS.match(text := ast.get_docstring(node) or "")
+    ]
+    assert not leaning, "\n".join(leaning)
+
+
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_no_module_is_a_drawer_for_leftovers(path):
     assert path.stem not in {"utils", "util", "helpers", "common", "misc"}

@@ -66,7 +66,7 @@ class Difference:
     new_segment: bool = False
 
     def to_json(self) -> dict[str, object]:
-        """As JSON: where, and what the two did."""
+        """Write as JSON where it is, and what the two did."""
         return {"event": self.event, "recorded": self.recorded, "model": self.model}
 
 

@@ -66,7 +66,7 @@ class ReplayResult:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON; bytes, and null where there is no difference."""
+        """Write as JSON: bytes, and null where there is no difference."""
         difference = self.first_difference
         return {
             "name": self.name,

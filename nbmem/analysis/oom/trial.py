@@ -43,7 +43,7 @@ class Trial:
         return rows[np.isin(case.books.category[rows], categories)]
 
     def new_rows(self, *categories: Category) -> Ints:
-        """The same, only those of this step."""
+        """Live allocations of some categories that were born in this step."""
         rows = self.rows(*categories)
         return rows[self.case.of_this_step(rows)]
 

@@ -106,7 +106,7 @@ class Remedy:
         self.own = OwnNames()
 
     def refuse(self, why: str) -> None:
-        """It cannot help; said once, and the run goes on as it is."""
+        """Note why the remedy cannot help, once; the run goes on as it is."""
         self.why_not = self.why_not or why
 
     @property

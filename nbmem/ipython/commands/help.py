@@ -43,7 +43,7 @@ def command_help(command: MagicCommand) -> str:
 
 
 def memtrace_help() -> str:
-    """The same of `%%memtrace`."""
+    """Write the help of `%%memtrace`."""
     return _page(
         ["%%memtrace [NAME] [OPTIONS]", "%memtrace [OPTIONS] STATEMENT"], _MEMTRACE, OPTIONS
     )

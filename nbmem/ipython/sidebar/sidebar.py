@@ -50,7 +50,7 @@ class Sidebar:
         self.hub.open()
 
     def close(self) -> None:
-        """Undo it."""
+        """Watch no more, and let no page find this kernel."""
         self._notebook.hooks.watcher = None
         self._notebook.tracer.watcher = None
         try:
@@ -92,7 +92,7 @@ class Sidebar:
             self.hub.watchers.append(self._progress.renew)
 
     def trace_ended(self) -> Output | None:
-        """It has ended; returns where the line stands that its report is to replace."""
+        """A trace has ended; returns where the line stands that its report is to replace."""
         progress = self._progress
         if progress is None:
             return None
@@ -102,7 +102,7 @@ class Sidebar:
         return place
 
     def reported(self, trace: Trace, device: int | None) -> None:
-        """Its report is shown."""
+        """A trace's report is shown."""
         from nbmem.live.summary import summary
 
         known = self.hub.state()

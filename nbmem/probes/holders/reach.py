@@ -77,7 +77,7 @@ class Reach:
             self._cut.setdefault(source, set()).add(target)
 
     def others(self, things: Sequence[Any]) -> list[Any]:
-        """Those among some objects that were neither reached nor barred."""
+        """Objects, of some, that were neither reached nor barred."""
         return list(compress(things, map(not_, map(self._piece_of.__contains__, map(id, things)))))
 
     def steps(self, starts: Iterable[object]) -> Iterator[None]:

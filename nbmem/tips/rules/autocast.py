@@ -73,7 +73,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _code(model: str | None, dtype: str) -> str | None:
-    """Its forward under autocast; None where the notebook has no name for the model."""
+    """The model's forward under autocast; None where the notebook has no name for the model."""
     if model is None:
         return None
     scaler = "" if dtype == "bfloat16" else (

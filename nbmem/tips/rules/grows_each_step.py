@@ -82,7 +82,7 @@ def _fills(e: Evidence, count: int) -> bool:
 
 
 def _keeper(e: Evidence, growth: Growth) -> str | None:
-    """Who keeps at the end what grew; where all of it has gone by then, what it was called."""
+    """The holder at the end of what grew; where all of it has gone by then, what it was called."""
     mine = _rows(e, growth)
     if not len(mine):
         return _local(growth.account.holder)

@@ -37,7 +37,7 @@ class Format(NamedTuple):
     def write(
         self, report: Callable[[], Report], books: Callable[[], Books], path: str | Path
     ) -> Path:
-        """Write it from what it is made of; the other is not read.
+        """Write the file from what its format needs; the other is not read.
 
         Returns:
             The file.

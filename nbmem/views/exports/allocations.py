@@ -34,7 +34,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write(books: Books, path: Path) -> None:
-    """Write it."""
+    """Write every allocation as a line of CSV."""
     with (
         replacing(path) as file,
         io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="") as text,

@@ -24,7 +24,7 @@ _POLICY = (
 
 
 def write(report: Report, path: Path) -> None:
-    """Write it."""
+    """Write a report as a page that stands alone."""
     write_text(path, living_page(report))
 
 

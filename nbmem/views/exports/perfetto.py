@@ -30,7 +30,7 @@ TRACKS = {"cell": 1, "step": 2, "phase": 3, "block": 4}
 
 
 def write(books: Books, path: Path) -> None:
-    """Write it."""
+    """Write a recording as a trace for Perfetto."""
     events = [*_names(books), *_spans(books), *_steps(books), *_failures(books), *_bytes(books)]
     trace = {"displayTimeUnit": "ms", "traceEvents": events}
     write_text(path, json.dumps(trace, separators=(",", ":")) + "\n")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def write(report: Report, path: Path) -> None:
-    """Write it."""
+    """Write a report in its stable form."""
     write_json(path, report_json(report))
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def write(books: Books, path: Path) -> None:
-    """Write it; other cards than this one are empty in it."""
+    """Write a card's recording as torch's snapshot; other cards are empty in it."""
     ordinal, told = books.trace.info.index, _Told(books)
     snapshot = {
         "segments": list(_segments(books, told)),
@@ -54,7 +54,7 @@ class _Told:
         return Category(int(self._books.category[row])).label
 
     def what(self, row: int) -> str:
-        """Its category and its name."""
+        """Category and name of an allocation."""
         name = self._books.name(row)
         return self.category(row) if name is None else f"{self.category(row)}: {name}"
 
