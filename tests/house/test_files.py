@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,14 @@ LONGER_FUNCTIONS = {
     "tensor_patches": "a table of what is replaced",
     "timeline": "a figure is described in one piece",
 }
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+LEANS = re.compile(r"(?:The same|It|Its|And|They|Those|This|That|Who|Whom)\b")
+"""A docstring that leans on the one above it says nothing where it is read alone."""
+OF_ONE_NAME = {
+    # The classes that a user writes down are called alike in each framework, as the docs show them.
+    "MemoryCallback": {"integrations/lightning.py", "integrations/transformers.py"},
+}
+"""Classes of the same name."""
 TOP_LEVEL = {
     ".ci",
     ".github",  # forms and the release, where the code host looks for them
@@ -65,6 +74,12 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in names.split("\0") if name and (ROOT / name).exists()]
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """The classes, functions and the module itself of a file."""
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, DOCUMENTED)]
+
+
 def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -79,7 +94,7 @@ def test_functions_fit_on_a_screen():
     long = {
         node.name
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno >= LONG_FUNCTION
     }
@@ -88,23 +103,18 @@ def test_functions_fit_on_a_screen():
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_a_module_says_in_one_sentence_what_it_is_for(path):
-    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    docstring = ast.get_docstring(nodes(path)[0])
     assert docstring, "no docstring"
     assert docstring.split("\n\n")[0].rstrip().endswith((".", "?"))
 
 
-LEANS = re.compile(r"(?:The same|It|Its|And|They|Those|This|That|Who|Whom)\b")
-"""A docstring that leans on the one above it says nothing where it is read alone."""
-
-
 def test_docstrings_stand_alone():
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     leaning = [
         f"{relative(path)}: {text.splitlines()[0]}"
         for path in MODULES
         if "nbmem/virtual" not in relative(path)  # a house of its own
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, documented) and LEANS.match(text := ast.get_docstring(node) or "")
+        for node in nodes(path)
+        if LEANS.match(text := ast.get_docstring(node) or "")
     ]
     assert not leaning, "\n".join(leaning)
 
@@ -114,19 +124,13 @@ def test_no_module_is_a_drawer_for_leftovers(path):
     assert path.stem not in {"utils", "util", "helpers", "common", "misc"}
 
 
-OF_ONE_NAME = {
-    # The classes that a user writes down are called alike in each framework, as the docs show them.
-    "MemoryCallback": {"integrations/lightning.py", "integrations/transformers.py"},
-}
-
-
 def test_a_class_has_a_name_of_its_own():
     homes: dict[str, set[str]] = {}
     for path in ROOT.glob("nbmem/**/*.py"):
         home = str(path.relative_to(ROOT / "nbmem"))
         if home.startswith("virtual/"):
             continue  # a house of its own
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, set()).add(home)
     assert {name: where for name, where in homes.items() if len(where) > 1} == OF_ONE_NAME
