@@ -1,4 +1,8 @@
-"""Memory held to a limit, and one run held against another: for tests, and for a second look."""
+"""Memory held to a limit, and one run held against another: for tests, and for a second look.
+
+A test's peak is what the card held, with what others had left. The sentence says how much that was
+and does not subtract it, or a shared model would count only in the first test that uses it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The allocator's map at any moments: segments, and the blocks that tile them."""
+"""The allocator's map at any moments: segments, and the blocks that tile them.
+
+A training loop comes back to the same few hundred tilings of segments, so each is laid out and
+written once, and a segment's list says which it had when: 2 to 30 kB for 1,500 moments. XOR over a
+number for each block tells them apart.
+"""
 
 from __future__ import annotations
 

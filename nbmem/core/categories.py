@@ -2,6 +2,14 @@
 
 The live categories count requested bytes. With rounding and pending they make the active bytes,
 with the two cached ones the reserved, with the context the process, with the rest the card.
+
+A tensor's size is what was requested, in every view; `rounding` has a line of its own, and what
+freeing a tensor brings is counted in blocks. Two figures for one tensor in two views looked like a
+mistake.
+
+The card is NVML's: the total that nvidia-smi shows (on an H100 81,559 MiB), not torch's
+`total_memory` (81,079 MiB). What the driver keeps for itself is a category of its own: among the
+other processes a T4 that nobody else used showed 447 MiB of somebody.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Whatever they call is guarded by `entry`: a fault inside becomes a note, and the
 if nbmem were not there. An interrupt is the user's, and so is what their handler of another signal
 raises: it is delivered again in their own frame, the moment that ours is gone. tests/faults finds
 by itself what is called from outside without a mark.
+
+An interrupt has to be delivered after nbmem's last frame is gone: what does it is an object whose
+`__del__` is `interrupt_main`, which dies with that frame.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Parts that fail: each is left out alone, and one note says what and why."""
+"""Parts that fail: each is left out alone, and one note says what and why.
+
+A part is left out by the code that puts the parts together, never by itself: a caller of a view
+from Python meets its faults, and so do the tests of views. A report that something was left out of
+is not remembered.
+"""
 
 from __future__ import annotations
 

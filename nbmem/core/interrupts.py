@@ -1,4 +1,8 @@
-"""Ctrl-C and other signals while something must not be cut in two: held back, delivered after."""
+"""Ctrl-C and other signals while something must not be cut in two: held back, delivered after.
+
+What a signal's handler raises is the user's wherever it is met. The handler's own code is in the
+traceback, so whatever catches everything asks here whether it may keep what it caught.
+"""
 
 from __future__ import annotations
 

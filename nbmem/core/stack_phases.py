@@ -5,6 +5,8 @@ every release. The engine's thread has no Python stack, or one that begins in th
 C++ has called (a Function's backward, a hook), not where a program or a thread begins. A line that
 runs before the first forward and again behind one is the loop's own: the batch. A forward without
 gradients cannot be told from one with them.
+
+With that a recording that was made without nbmem gets the same tips.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Traces some steps of a training that a framework runs, and hands on what they took."""
+"""Traces some steps of a training that a framework runs, and hands on what they took.
+
+A trace that a callback keeps holds no model, and a callback knows its Trainer weakly: a cycle
+through the model would keep it on the card.
+"""
 
 from __future__ import annotations
 

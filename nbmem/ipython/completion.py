@@ -3,6 +3,8 @@
 IPython asks several matchers and joins what they find, so beside nbmem's words there would be
 Python's (`--` begins `--abs`). Its completer is asked by two calls in every version; on nbmem's own
 lines these answer in its place.
+
+A command's options are listed once, for its help and for Tab.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Between cells it sleeps and nothing is sent: a server takes each message for activity, so a kernel
 that spoke while idle would never be culled.
+
+The sidebar is told and does not ask, since a request would wait for the cell; and on iopub, for a
+`comm_open` from the kernel makes front ends without nbmem warn. This thread touches no tensor.
 """
 
 from __future__ import annotations

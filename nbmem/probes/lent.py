@@ -8,6 +8,11 @@ raised. No frame of nbmem's lies between torch and itself, in no traceback.
 
 Whoever asks the class, and not an instance on its way to a call, gets what was there before. An
 attribute that somebody has replaced since is left as they made it.
+
+A hook in a module would also be refused by a scripted one, and a global hook takes all modules off
+torch's fast path. Python calls signal handlers where functions begin, also a finalizer's, which
+loses what is raised before its first `try`; so the end of a call is told by a generator, which goes
+on inside of one.
 """
 
 from __future__ import annotations

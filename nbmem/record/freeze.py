@@ -1,4 +1,9 @@
-"""From a finished recording to a Session: events cut to the recording, everything else placed."""
+"""From a finished recording to a Session: events cut to the recording, everything else placed.
+
+Phases are bounded here for a session, and in analysis/shown.py for what is drawn: bounds stand
+where something grows with the run, and what is left out is counted in a note.
+tests/benchmarks/load.py runs the programs that showed which.
+"""
 
 from __future__ import annotations
 

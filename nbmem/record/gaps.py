@@ -1,4 +1,8 @@
-"""What was done between two turns, told by what was born there and how long it lived."""
+"""What was done between two turns, told by what was born there and how long it lived.
+
+An update is most of the gradients' sizes again with nothing else left; what takes memory before the
+first forward is `load`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What the training hooks saw, in order, with as few readings as the phases need."""
+"""What the training hooks saw, in order, with as few readings as the phases need.
+
+An event of the history names no thread: where several train at the same time there are no phases,
+and a note says so (loops.py).
+"""
 
 from __future__ import annotations
 

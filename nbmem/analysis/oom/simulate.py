@@ -1,4 +1,9 @@
-"""Would it have been served? The failed request again, with one thing changed."""
+"""Would it have been served? The failed request again, with one thing changed.
+
+A remedy is said only if the unchanged replay fails where the recording did; else the simulation
+says nothing about the change. What is freed just before the line is tried on the layout of that
+moment, not as if it had never been: its neighbours stay where they are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The comms of a kernel: one that pushes to every page, and one for each page that asks."""
+"""The comms of a kernel: one that pushes to every page, and one for each page that asks.
+
+What a page asks for is done in the thread that runs cells, between two of them: requests arrive in
+a subshell's thread, but a virtual card is put in for the thread that asks. The answer goes out from
+the subshell's, because ipykernel sends what comes for a comm to the shell that last sent on it.
+"""
 
 from __future__ import annotations
 

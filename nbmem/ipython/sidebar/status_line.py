@@ -1,4 +1,8 @@
-"""The line under a traced cell while it runs; the report takes its place."""
+"""The line under a traced cell while it runs; the report takes its place.
+
+The report takes its place by the display id. A cell that clears its output gets the report anew,
+for an update of an output that is gone would be lost.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,11 @@
 Between pieces the caller may run other code, the user's too (a front end's event loop does). So the
 garbage collector and torch's functions of subclasses are off only inside a piece, and whatever ends
 the work, an interrupt in its middle included, leaves no frame that holds what it had in its hands.
+
+What an id was noted of is held, a dictionary's key is said only where the key was seen, a cycle is
+judged in one go, and nothing counts as unseen: it may have been put where the walk had been. An
+exception's frames are emptied, for they hold half the heap. Classes are told apart by `id()`: a
+metaclass may have an `__eq__`.
 """
 
 from __future__ import annotations

@@ -74,7 +74,11 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _idle_while_growing(e: Evidence) -> tuple[int, int, int] | None:
-    """(where, bytes that lay idle from there to the end, bytes taken from the driver since)."""
+    """(where, bytes that lay idle from there to the end, bytes taken from the driver since).
+
+    Cache is unused only if it stayed idle while torch asked the driver for more: a ratio cannot
+    tell the fault from a plain VGG.
+    """
     events, books = e.trace.events, e.books
     grows = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
     taken = np.where(grows, events.size, 0)

@@ -1,4 +1,10 @@
-"""A live explorer: what a person chooses are traits, and choosing them moves the picture."""
+"""A live explorer: what a person chooses are traits, and choosing them moves the picture.
+
+The buttons are HTML: made of ipywidgets they would need a kernel, and the saved output, which is
+the same TypeScript, has none. Nobody's code wants to know of a zoom or a tab; `moment`, `span` and
+`tensor` are for `link`, `jslink` and `observe`. What the kernel tells of a moment makes the data
+finer there, and they are drawn as they are.
+"""
 
 from __future__ import annotations
 
