@@ -8,12 +8,10 @@ import numpy as np
 
 from nbmem.allocator.recordings.inference import emptied_by_user
 from nbmem.allocator.recordings.recording import CardRecording
-from nbmem.core.events import Action
+from nbmem.core.events import GIVES_BACK, TAKES, Action
 
 if TYPE_CHECKING:
     from nbmem.core.session import DeviceTrace
-
-_GIVEN_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 def released_by_need(trace: DeviceTrace) -> tuple[int, ...]:
@@ -45,10 +43,10 @@ def releases(recording: CardRecording) -> dict[int, bool]:
     only empty_cache() explains it (see Prediction._may_be_for).
     """
     events = recording.events
-    gives = np.isin(events.action, _GIVEN_BACK)
+    gives = np.isin(events.action, GIVES_BACK)
     if not gives.any():
         return {}
-    takes = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    takes = np.isin(events.action, TAKES)
     change = np.where(takes, events.size, 0) - np.where(gives, events.size, 0)
     held = np.concatenate([[0], np.cumsum(change)])
     highest = held.max()

@@ -100,7 +100,20 @@ MEANINGS: dict[Category, str] = {
 
 LIVE: tuple[Category, ...] = tuple(c for c in Category if c <= Category.UNKNOWN)
 """Categories of live requested bytes: exactly one for each allocation."""
+OF_TRAINING: tuple[Category, ...] = (
+    Category.WEIGHTS,
+    Category.BUFFERS,
+    Category.GRADIENTS,
+    Category.OPTIMIZER_STATE,
+)
+"""What modules and optimizers own: known while a loop runs, in the order to stack it."""
 ACTIVE: tuple[Category, ...] = (*LIVE, Category.ROUNDING, Category.PENDING)
 RESERVED: tuple[Category, ...] = (*ACTIVE, Category.CACHED_RELEASABLE, Category.CACHED_STUCK)
 PROCESS: tuple[Category, ...] = (*RESERVED, Category.CONTEXT)
+OUTSIDE: tuple[Category, ...] = (
+    Category.CONTEXT,
+    Category.OTHER_PROCESSES,
+    Category.DRIVER,
+)
+"""What is in use of the card beyond torch's reserved bytes."""
 CARD: tuple[Category, ...] = tuple(Category)

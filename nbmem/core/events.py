@@ -31,6 +31,12 @@ class Action(IntEnum):
     SNAPSHOT = 8
 
 
+TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+"""By which torch takes memory from the driver."""
+GIVES_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+"""By which torch gives memory back to the driver."""
+
+
 class BlockState(IntEnum):
     """State of a block in a layout."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbmem.core.events import Action
+from nbmem.core.events import TAKES, Action
 from nbmem.core.spans import Span
 from nbmem.core.steps import number_steps
 
@@ -145,7 +145,7 @@ def _births(events: Events) -> Iterator[tuple[int, int]]:
         if action == Action.ALLOC:
             yield (position if taken < 0 else taken), stack
             taken = -1
-        elif action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+        elif action in TAKES:
             taken = position if taken < 0 else taken
         else:
             taken = -1

@@ -9,7 +9,7 @@ import numpy as np
 from nbmem.allocator.recordings.follow import follow
 from nbmem.allocator.recordings.undo import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.core.categories import LIVE, Category
+from nbmem.core.categories import LIVE, OUTSIDE, Category
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.ledger.attribution import attribute
 from nbmem.ledger.balance import Ledger
@@ -120,9 +120,7 @@ class Books:
             table[:, category] = self._sums.at(category, positions)
         pending = self._sums.pending(positions)
         table[:, Category.PENDING] = pending
-        table[:, Category.ROUNDING] = (
-            self.active[positions] - pending - table[:, : Category.ROUNDING].sum(axis=1)
-        )
+        table[:, Category.ROUNDING] = self.active[positions] - pending - table[:, LIVE].sum(axis=1)
         releasable = self.releasable[positions]
         table[:, Category.CACHED_RELEASABLE] = releasable
         table[:, Category.CACHED_STUCK] = (
@@ -131,7 +129,7 @@ class Books:
         # The last position lasts: what was read after the last event belongs to it.
         times = np.where(positions < self.events, self.times(positions), np.iinfo(np.int64).max)
         outside = self._outside.at(times, self.reserved[positions])
-        table[:, Category.CONTEXT : Category.FREE] = np.stack(outside, axis=1)
+        table[:, OUTSIDE] = np.stack(outside, axis=1)
         table[:, Category.FREE] = self.trace.info.total_bytes - table.sum(axis=1)
         return table
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.categories import Category
-from nbmem.record.progress import CATEGORIES
+from nbmem.core.categories import OF_TRAINING, Category
 
 if TYPE_CHECKING:
     from nbmem.live.messages import Entry
@@ -22,7 +21,7 @@ def by_category(progress: LoopProgress, device: int, allocated: int) -> tuple[En
         device: The card's CUDA ordinal.
         allocated: Its allocated bytes, read after that.
     """
-    sums = {c: progress.known.get((device, c), 0) for c in CATEGORIES}
+    sums = {c: progress.known.get((device, c), 0) for c in OF_TRAINING}
     gradients = sums.pop(Category.GRADIENTS) - progress.freed.get(device, 0)
     beside = allocated - sum(sums.values())
     # zero_grad() frees one after the other, and only its end is seen: no more than there are.
@@ -30,5 +29,5 @@ def by_category(progress: LoopProgress, device: int, allocated: int) -> tuple[En
     rest = beside - sums[Category.GRADIENTS]
     if rest < 0 or rest == allocated:  # seen before something went, or nothing seen
         return ()
-    named = tuple((c.key, c.label, sums[c]) for c in CATEGORIES if sums[c])
+    named = tuple((c.key, c.label, sums[c]) for c in OF_TRAINING if sums[c])
     return (*named, (*REST, rest))

@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbmem.core.categories import Category
+from nbmem.core.categories import OF_TRAINING, Category
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from nbmem.record.marks import MarkLog
     from nbmem.record.met import Known
     from nbmem.record.turns import TurnLog
-
-CATEGORIES = (
-    Category.WEIGHTS,
-    Category.BUFFERS,
-    Category.GRADIENTS,
-    Category.OPTIMIZER_STATE,
-)
-"""What the hooks know of while the loop runs, in the order to stack it."""
 
 Storages = dict[tuple[int, int], int]
 """(card, address) -> bytes."""
@@ -42,7 +34,7 @@ class LoopProgress:
         phase: What the thread that was heard last does; None between phases.
         step: Step of what runs; None before the loop. In a loop of several optimizers it is a
             guess until the first pass is over.
-        known: Bytes by (CUDA ordinal, category of CATEGORIES), as they were seen last.
+        known: Bytes by (CUDA ordinal, category of OF_TRAINING), as they were seen last.
         freed: Bytes of the known gradients that zero_grad() has freed since, by CUDA ordinal.
     """
 
@@ -122,7 +114,7 @@ class ProgressLog:
         gone = [key for key in self._owned if key[0].ref() is None]
         for walk in gone:
             del self._owned[walk]
-        storages: dict[Category, Storages] = {c: {} for c in CATEGORIES}
+        storages: dict[Category, Storages] = {c: {} for c in OF_TRAINING}
         for (_, category), (_, seen) in self._owned.items():
             if category in storages:
                 storages[category].update(seen)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator.rounding import SMALL_SEGMENT
-from nbmem.core.events import Action, Segments
+from nbmem.core.events import TAKES, Action, Segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ class AddressRanges:
         """
         end = addr + size
         small = size <= SMALL_SEGMENT
-        if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+        if action in TAKES:
             for old in list(self._touching(addr, end)):
                 del self._at[old.addr]
                 if old.addr < addr:

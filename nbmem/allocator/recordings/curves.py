@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.events import Action
+from nbmem.core.events import GIVES_BACK, TAKES, Action
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _SIGN = np.zeros(len(Action), np.int64)
-_SIGN[[Action.SEGMENT_ALLOC, Action.SEGMENT_MAP]] = 1
-_SIGN[[Action.SEGMENT_FREE, Action.SEGMENT_UNMAP]] = -1
+_SIGN[[*TAKES]] = 1
+_SIGN[[*GIVES_BACK]] = -1
 
 
 def curves_of(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator.rounding import LARGE_STEP, segment_bytes
-from nbmem.core.events import Action
+from nbmem.core.events import TAKES, Action
 
 if TYPE_CHECKING:
     from nbmem.allocator.recordings.follow import Followed
@@ -38,7 +38,7 @@ def pools_of(recording: CardRecording) -> dict[int, int]:
     allocs = np.flatnonzero(events.action == Action.ALLOC)
     row = np.searchsorted(private.addr, events.addr[allocs], "right") - 1
     inside = (row >= 0) & (events.addr[allocs] < (private.addr + private.size)[row])
-    taken = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    taken = np.isin(events.action, TAKES)
     made = {
         int(addr): int(np.flatnonzero(taken & (events.addr == addr))[-1])
         for addr in private.addr

@@ -17,7 +17,7 @@ from nbmem.allocator.recordings.restore import restore
 from nbmem.allocator.rounding import SMALL_LIMIT, round_size, segment_bytes
 from nbmem.allocator.search import would_find
 from nbmem.core.errors import NbmemError
-from nbmem.core.events import Action
+from nbmem.core.events import GIVES_BACK, TAKES, Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -110,8 +110,8 @@ class Prediction:
 
     def _highest_reserved(self, start: Layout) -> int:
         sign = np.zeros(len(Action), np.int64)
-        sign[[Action.SEGMENT_ALLOC, Action.SEGMENT_MAP]] = 1
-        sign[[Action.SEGMENT_FREE, Action.SEGMENT_UNMAP]] = -1
+        sign[[*TAKES]] = 1
+        sign[[*GIVES_BACK]] = -1
         held = np.cumsum(sign[self.events.action] * self.events.size)
         return int(start.segments.size.sum()) + int(held.max(initial=0))
 
@@ -235,7 +235,7 @@ class Prediction:
         """Decide whether memory that was given back was so by empty_cache() or for this request."""
         self.driver.fails = fails
         self.driver.refused = False
-        if self._due and self._due[0][0] in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
+        if self._due and self._due[0][0] in GIVES_BACK:
             by_user = self._due_from in self.assumptions.emptied
             if by_user or not self._may_be_for(size, stream, fails=fails):
                 self._empty_cache_if_due(index)
@@ -267,7 +267,7 @@ class Prediction:
         if not self._due:
             return
         rest = []
-        while self._due and self._due[-1][0] in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+        while self._due and self._due[-1][0] in TAKES:
             rest.append(self._due.pop())
         if self._due:
             self.allocator.empty_cache()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import ReplayError
-from nbmem.core.events import Action
+from nbmem.core.events import GIVES_BACK, Action
 
 if TYPE_CHECKING:
     from collections import deque
@@ -14,8 +14,6 @@ NOWHERE = 1 << 62
 """An address that no recording has."""
 DriverEvent = tuple[Action, int, int]
 """Action, address, bytes."""
-
-_GIVEN_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 class Divergence(ReplayError):  # noqa: N818 - the ordinary end of a comparison, not a fault
@@ -76,7 +74,7 @@ class RecordedDriver:
                 raise Divergence(describe(self.due[0]), asked, after_refusal=self.refused)
             self.due.popleft()
             return addr
-        if self.fails or (self.due and self.due[0][0] in _GIVEN_BACK):
+        if self.fails or (self.due and self.due[0][0] in GIVES_BACK):
             self.refused = True
             return None
         recorded_text = describe(self.due[0]) if self.due else "took no new memory"
@@ -129,6 +127,6 @@ class RecordedDriver:
             if due == event:
                 del self.due[at]
                 return
-            if due[0] not in _GIVEN_BACK:
+            if due[0] not in GIVES_BACK:
                 break
         raise Divergence("did not", describe(event), after_refusal=self.refused)

@@ -10,7 +10,7 @@ import numpy as np
 from nbmem.allocator.recordings.undo import tiled, undo_with_notes
 from nbmem.allocator.rounding import LARGE_STEP, SMALL_LIMIT, segment_bytes
 from nbmem.analysis.whatif import in_force
-from nbmem.core.events import Action, BlockState, Layout
+from nbmem.core.events import GIVES_BACK, Action, BlockState, Layout
 from nbmem.core.oom import is_oom_text, read_message
 from nbmem.core.units import GIB
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-_GIVEN_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _ROUNDED = 0.005
 """Part of a GiB by which the limit in torch's message may be off: it has two decimals."""
 
@@ -106,7 +105,7 @@ def _case(books: Books, index: int, refusal: Refusal | None, *, caught: bool) ->
     size, free = int(events.size[index]), int(events.addr[index])
     reserved = int(books.reserved[index])
     begun = index
-    while begun and events.action[begun - 1] in _GIVEN_BACK:
+    while begun and events.action[begun - 1] in GIVES_BACK:
         begun -= 1
     wanted = segment_bytes(size, settings.large_segment_size)
     if refusal is not None:

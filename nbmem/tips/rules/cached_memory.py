@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.analysis.whatif import try_settings
-from nbmem.core.events import Action
+from nbmem.core.events import TAKES
 from nbmem.report import Command, Finding
 from nbmem.tips.rule import Rule, say
 
@@ -80,7 +80,7 @@ def _idle_while_growing(e: Evidence) -> tuple[int, int, int] | None:
     tell the fault from a plain VGG.
     """
     events, books = e.trace.events, e.books
-    grows = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    grows = np.isin(events.action, TAKES)
     taken = np.where(grows, events.size, 0)
     since = np.append(np.cumsum(taken[::-1])[::-1], 0)
     idle = np.minimum.accumulate(books.releasable[::-1])[::-1]

@@ -28,7 +28,7 @@ from nbmem.analysis.whatif import (
     try_settings,
     with_conf,
 )
-from nbmem.core.events import Action
+from nbmem.core.events import TAKES, Action
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say
 
@@ -138,7 +138,7 @@ def _reason(e: Evidence) -> str | None:
 
 def _growing_steps(e: Evidence) -> set[int]:
     """Steps behind the second whose training took more from the driver: an evaluation is none."""
-    takes = np.isin(e.trace.events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    takes = np.isin(e.trace.events.action, TAKES)
     at = np.flatnonzero(takes)
     trained = e.books.phases.named(e.books.phases.of(at), "forward", "backward", "optimizer")
     steps = np.searchsorted(e.step_ends, at[trained], side="right")
