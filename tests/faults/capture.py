@@ -49,6 +49,8 @@ CAPTURE = (
     "nbmem.live",
     "nbmem.ipython",
     "nbmem.devices",
+    "nbmem.freeing",
+    "nbmem.living",
 )
 THE_DOOR = (
     "nbmem.core.entry",
