@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from nbmem import virtual
     from nbmem.api import open, phase, trace  # noqa: A004 - nbmem.open() reads well
     from nbmem.estimates import estimate, fit, layers, plan
+    from nbmem.freeing import free
     from nbmem.ipython.extension import load_ipython_extension, unload_ipython_extension
-    from nbmem.regression import assert_peak, diff
+    from nbmem.living import top
+    from nbmem.testing import assert_peak, diff
 
 __version__ = "0.1.0"
 
@@ -23,26 +25,30 @@ __all__ = [
     "diff",
     "estimate",
     "fit",
+    "free",
     "layers",
     "load_ipython_extension",
     "open",
     "phase",
     "plan",
+    "top",
     "trace",
     "unload_ipython_extension",
     "virtual",
 ]
 
 _HOMES = {
-    "assert_peak": "nbmem.regression",
-    "diff": "nbmem.regression",
+    "assert_peak": "nbmem.testing",
+    "diff": "nbmem.testing",
     "estimate": "nbmem.estimates",
     "fit": "nbmem.estimates",
+    "free": "nbmem.freeing",
     "layers": "nbmem.estimates",
     "load_ipython_extension": "nbmem.ipython.extension",
     "open": "nbmem.api",
     "phase": "nbmem.api",
     "plan": "nbmem.estimates",
+    "top": "nbmem.living",
     "trace": "nbmem.api",
     "unload_ipython_extension": "nbmem.ipython.extension",
 }

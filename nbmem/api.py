@@ -208,12 +208,12 @@ class Trace:
         Returns:
             The file's path; `.nbmem` is added if it has no suffix.
         """
-        from nbmem.core.session_file import save_session
+        from nbmem.files.session import save_session
 
         return save_session(self._finished(), path)
 
     def export(self, form: str, path: str | Path, device: int | None = None) -> Path:
-        """Write it for another program: `t.export("perfetto", "train.json")`.
+        """Write the recording for another program: `t.export("perfetto", "train.json")`.
 
         Args:
             form: `html`, `json`, `csv`, `perfetto` or `snapshot` (`nbmem.views.exports`).
@@ -348,7 +348,7 @@ def open(path: str | Path, *, max_size: int | str | None = None) -> Trace:  # no
     Raises:
         NbmemError: It is missing, too large, truncated, hostile or of another kind.
     """
-    from nbmem.core.recording import read_recording
+    from nbmem.files.recording import read_recording
 
     session = read_recording(path, max_size)
     opened = Trace(session.name)
@@ -357,7 +357,7 @@ def open(path: str | Path, *, max_size: int | str | None = None) -> Trace:  # no
 
 
 def running_recorder() -> Recorder | None:
-    """The one recorder that records now, for who shows its progress; None without a trace."""
+    """The one recorder that records now, for a view of its progress; None without a trace."""
     recordings = sys.modules.get("nbmem.record.recording")  # not there: nothing was recorded yet
     recording = None if recordings is None else recordings.running()
     recorder: Recorder | None = None if recording is None else recording.recorder

@@ -1,4 +1,4 @@
-"""What leads a view from the peak to any other moment: lives of allocations, the pool's map."""
+"""Lifetimes of allocations and the pool's layout over time, for views that a person explores."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class CellSpan:
     """A cell inside the recording, by time and by event.
 
     Attributes:
@@ -135,7 +135,7 @@ class Details:
     """
 
     phases: tuple[tuple[int, int], ...]
-    cells: tuple[Stretch, ...]
+    cells: tuple[CellSpan, ...]
     live: NDArray[np.int64]
     lines: tuple[str | None, ...]
     lives: tuple[Life, ...]

@@ -1,4 +1,8 @@
-"""Which card a notebook or a script runs on: a real one if there is one, else a virtual one."""
+"""Which card a notebook or a script runs on: a real one if there is one, else a virtual one.
+
+A card is not left while tensors live on it, except by a typed `%nbmem gpu off`, which says what is
+lost.
+"""
 
 from __future__ import annotations
 

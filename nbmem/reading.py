@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nbmem.core.history import CellDelta
-    from nbmem.core.session import DeviceTrace, Session
+    from nbmem.core.session import Session
     from nbmem.ledger.books import Books
     from nbmem.report import Finding, Report
 
@@ -28,14 +28,14 @@ logger = logging.getLogger("nbmem")
 TEXT = "text/plain"
 
 
-class Reading(NamedTuple):
+class PartialReport(NamedTuple):
     """A report, and a sentence for each thing that was left out of it."""
 
     report: Report
     left_out: tuple[str, ...]
 
 
-def read(session: Session, device: int | None, *, everything: bool = False) -> Reading:
+def read(session: Session, device: int | None, *, everything: bool = False) -> PartialReport:
     """Read a session with its tips; what fails is left out, with a note in the report.
 
     Args:
@@ -56,7 +56,7 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> R
         "The tips", lambda: _tips(books, report, all_of=everything), ((), ())
     )
     missing = (*notes, *faults.notes)
-    return Reading(replace(report, findings=found, notes=(*report.notes, *missing)), missing)
+    return PartialReport(replace(report, findings=found, notes=(*report.notes, *missing)), missing)
 
 
 def unmuted(report: Report) -> Report:
@@ -103,7 +103,7 @@ def shown(
 
 
 def text_of(session: Session, device: int | None, read_report: Callable[[], Report]) -> str:
-    """The same as text alone; the same arguments and errors."""
+    """What is shown of a session, as text alone; arguments and errors as of `shown`."""
     try:
         report = read_report()
     except UsageError:
@@ -142,17 +142,17 @@ def _books(session: Session, device: int | None, faults: Faults) -> Books:
     except UsageError:
         raise
     except Exception as err:  # noqa: BLE001 - unless the books themselves fail again
-        books = Books(session, session.devices.index(_card(session, device)))
+        books = Books(session, _card(session, device))
         faults.leave_out("The choice of the card", err)
         return books
 
 
-def _card(session: Session, device: int | None) -> DeviceTrace:
-    """The card that was asked for, or the one that held the most."""
+def _card(session: Session, device: int | None) -> int:
+    """The card that was asked for, or the one that held the most: its index in the session."""
     from nbmem.core.cards import fullest
 
-    asked = [trace for trace in session.devices if trace.info.index == device]
-    return asked[0] if asked else session.devices[fullest(session.devices)]
+    asked = [i for i, trace in enumerate(session.devices) if trace.info.index == device]
+    return asked[0] if asked else fullest(session.devices)
 
 
 def _analysed(books: Books, faults: Faults) -> Report:
@@ -165,7 +165,7 @@ def _tips(
     books: Books, report: Report, *, all_of: bool
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     from nbmem.analysis.oom import said_already
-    from nbmem.tips import advise
+    from nbmem.tips.engine import advise
 
     advice = advise(books.session, books, report, everything=all_of)
     said = frozenset() if all_of else said_already(report.ooms)
@@ -173,7 +173,7 @@ def _tips(
 
 
 def _muted() -> frozenset[str]:
-    from nbmem.core.mutes import muted
+    from nbmem.tips.mutes import muted
 
     return muted()
 
@@ -183,7 +183,7 @@ def _bare(books: Books) -> Report:
     from nbmem.analysis.build import bare_timeline
     from nbmem.report import Moment, Peak, Report
 
-    session, followed = books.session, books.followed
+    session = books.session
     top = books.peak(0, books.events)
     spans = session.spans
     duration_ns = spans[0].t1_ns - spans[0].t0_ns if spans else 0
@@ -193,10 +193,10 @@ def _bare(books: Books) -> Report:
         duration_ns=duration_ns,
         peak=Peak(
             at=Moment(event=top, t_ns=duration_ns // 2),
-            allocated=int(followed.allocated[top]),
-            reserved=int(followed.reserved.max()),
-            active=int(followed.active.max()),
-            requested=int(followed.requested.max()),
+            allocated=int(books.allocated[top]),
+            reserved=int(books.reserved.max()),
+            active=int(books.active.max()),
+            requested=int(books.requested.max()),
             process=books.peak_process(),
         ),
         ledger_at_start=books.ledger(0),
@@ -231,7 +231,7 @@ def _counted(session: Session, device: int | None, why: Exception) -> str:
         "the recording itself is whole. Please report it with the session's file (%nbmem save)."
     )
     try:
-        trace = _card(session, device)
+        trace = session.devices[_card(session, device)]
         figures = f"{session.name} on {trace.info.name}, as it was read:\n{counter_lines(trace)}"
     except Exception as err:  # noqa: BLE001 - the last form: what remains is a sentence
         figures = f"{session.name}: its counters cannot be read, either: {error_of(err)}."

@@ -63,7 +63,7 @@ class PhaseRow:
     """One phase: what it found, peaked at and left.
 
     Attributes:
-        name: One of core.spans.PHASES (or the user's own name for a block).
+        name: A phase as core.spans.Span has it (or the user's own name for a block).
         step: From 0; None outside of a step.
         depth: 0, or 1 for a phase inside another (recompute in backward).
         t0_ns: Start, since the start of the recording.

@@ -14,8 +14,9 @@ sys.path.insert(0, str(ROOT))
 
 from nbmem.analysis import books_of, report_of  # noqa: E402
 from nbmem.core.units import format_bytes  # noqa: E402
-from nbmem.tips import RULES, find  # noqa: E402
+from nbmem.tips.engine import advise  # noqa: E402
 from nbmem.tips.rule import HEADINGS, Rule, saying  # noqa: E402
+from nbmem.tips.rules import RULES  # noqa: E402
 from nbmem.views.catalogue import WHEN  # noqa: E402
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _scenario(path: Path) -> str:
     session = api.open(path).session
     assert session is not None  # noqa: S101 - what was opened is finished
     books = books_of(session)
-    found = find(session, books, report_of(books))
+    found = advise(session, books, report_of(books)).findings
     name = path.name.split(".")[0]
     if not found:
         return f"| {name} | none | | | |"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.allocator import streams
+from nbmem.allocator.cached_blocks import release_all
 from nbmem.allocator.driver import SimulatedDriver
 from nbmem.allocator.fast_path import FastPath
-from nbmem.allocator.giving_back import release_all
 from nbmem.allocator.heap import Scope
 from nbmem.allocator.layout import layout_of
 from nbmem.allocator.pool import PrivatePool
-from nbmem.allocator.release import NEWEST, rules_for
 from nbmem.allocator.settings import AllocatorSettings
+from nbmem.allocator.torch_rules import NEWEST, rules_for
 from nbmem.core.errors import UsageError
-from nbmem.core.torch_snapshot import pool_id
+from nbmem.files.torch_snapshot import pool_id
 
 if TYPE_CHECKING:
     from nbmem.allocator.driver import Driver

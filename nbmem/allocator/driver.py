@@ -115,6 +115,7 @@ class DownwardDriver(SimulatedDriver):
     Address space is taken in chunks of 32 MiB, each below the last, and smaller segments go into
     what larger ones leave of their chunks (nearly always so on the H100 of tests/recordings). It
     matters because up to torch 2.11 the allocator takes the lowest of equal blocks: the newest.
+    With rising addresses the same requests took 68 MiB more in `resnet50_b40_sgdm_offload`.
     """
 
     __slots__ = ("_left", "_lowest")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from nbmem.allocator import ladder, streams
+from nbmem.allocator import new_memory, streams
 from nbmem.allocator.heap import AllocatorOOM, Heap
 from nbmem.allocator.pool import SIZE_SHIFT, Block, Pool
 from nbmem.allocator.rounding import MIN_BLOCK, SMALL_LIMIT, TOO_LARGE, round_size
@@ -58,7 +58,7 @@ class FastPath(Heap):
         if block is None:
             if rounded >= TOO_LARGE:
                 raise self._too_large(size, rounded)
-            block = ladder.obtain(self, pool, stream, rounded, size)
+            block = new_memory.obtain(self, pool, stream, rounded, size)
             pool = block.segment.pool  # a private pool may have lent it
         segment = block.segment
         addr = block.addr

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.allocator.pool import COUNTER_SHIFT, NEVER, Block, Pool, PrivatePool, Segment
-from nbmem.allocator.release import TieOrder
 from nbmem.allocator.rounding import MIN_BLOCK, NO_DIVISIONS, SMALL_LIMIT
 from nbmem.allocator.statistics import Statistics
+from nbmem.allocator.torch_rules import TieOrder
 from nbmem.core.errors import NbmemError
 from nbmem.core.events import Action
 from nbmem.core.units import format_bytes
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.allocator.driver import Driver
-    from nbmem.allocator.release import Rules
     from nbmem.allocator.settings import AllocatorSettings
+    from nbmem.allocator.torch_rules import Rules
 
     OnEvent = Callable[[Action, int, int, int], None]
 

@@ -9,7 +9,7 @@ from nbmem.allocator.rounding import MIN_BLOCK, SMALL_LIMIT
 from nbmem.allocator.statistics import Trio
 
 if TYPE_CHECKING:
-    from nbmem.allocator.statistics import Side
+    from nbmem.allocator.statistics import PoolCounters
 
 SIZE_SHIFT = 96
 """A free block's key is one integer: its size above bit 96, a counter above bit 64, its address.
@@ -193,7 +193,9 @@ class Pool:
 
     __slots__ = ("least_rest", "lists", "owner", "searches", "side", "small", "split_below")
 
-    def __init__(self, side: Side, *, small: bool, owner: PrivatePool | None = None) -> None:
+    def __init__(
+        self, side: PoolCounters, *, small: bool, owner: PrivatePool | None = None
+    ) -> None:
         self.small = small
         self.side = side
         self.owner = owner
@@ -239,7 +241,7 @@ class PrivatePool:
         "users",
     )
 
-    def __init__(self, number: int, small_side: Side, large_side: Side) -> None:
+    def __init__(self, number: int, small_side: PoolCounters, large_side: PoolCounters) -> None:
         self.number = number
         self.small = Pool(small_side, small=True, owner=self)
         self.large = Pool(large_side, small=False, owner=self)

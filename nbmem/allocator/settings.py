@@ -13,8 +13,8 @@ from nbmem.allocator.conf_values import (
     number_of,
     tokens_of,
 )
-from nbmem.allocator.release import NEWEST, rules_for
 from nbmem.allocator.rounding import LARGE_SEGMENT, NO_DIVISIONS
+from nbmem.allocator.torch_rules import NEWEST, rules_for
 from nbmem.core.errors import UsageError
 from nbmem.core.units import MIB
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nbmem.allocator.conf_values import Value
-    from nbmem.allocator.release import Rules
+    from nbmem.allocator.torch_rules import Rules
 
 NO_EFFECT: dict[str, Callable[[str, Value], Any]] = {
     "graph_capture_record_stream_reuse": flag_of,

@@ -28,7 +28,7 @@ class Counter:
         self.freed += amount
 
     def to_dict(self) -> dict[str, int]:
-        """As torch nests it."""
+        """Nest the figures as torch does."""
         return {
             "current": self.current,
             "peak": self.peak,
@@ -62,7 +62,7 @@ class Trio:
         return self.all, self.small, self.large
 
     def to_dict(self) -> dict[str, dict[str, int]]:
-        """As torch nests it."""
+        """Nest the figures as torch does."""
         return {
             "all": self.all.to_dict(),
             "small_pool": self.small.to_dict(),
@@ -79,7 +79,7 @@ BUSY = (
     ("inactive_split", "pieces_up", "pieces_down", "pieces_peak"),
     ("inactive_split_bytes", "split_up", "split_down", "split_peak"),
 )
-"""Torch's name of a counter that changes at each operation, and the fields of Side behind it."""
+"""Torch's name of a counter that changes at each operation, and PoolCounters' fields behind it."""
 
 
 class Peaks:
@@ -108,7 +108,7 @@ class Peaks:
         self.pieces_peak = 0
 
 
-class Side(Peaks):
+class PoolCounters(Peaks):
     """The counters of the small or of the large pools that change at each operation.
 
     They are kept as two sums, up and down: the current value is their difference, and torch reports
@@ -144,7 +144,7 @@ class Side(Peaks):
         self.split_up = self.split_down = 0
         self.pieces_up = self.pieces_down = 0
         self.pending = self.pendings = 0
-        self.other: Side
+        self.other: PoolCounters
         self.marks: dict[str, int] = {}
 
     @property
@@ -169,8 +169,8 @@ class Statistics:
     """
 
     def __init__(self) -> None:
-        self.small = Side()
-        self.large = Side()
+        self.small = PoolCounters()
+        self.large = PoolCounters()
         self.small.other, self.large.other = self.large, self.small
         self.total = Peaks()
         self.pending_seen = False
@@ -199,7 +199,7 @@ class Statistics:
                 peaks.active_peak = peaks.bytes_peak
                 peaks.actives_peak = peaks.count_peak
 
-    def raise_active_peaks(self, side: Side) -> None:
+    def raise_active_peaks(self, side: PoolCounters) -> None:
         """After an allocation, while active peaks are kept apart."""
         for peaks, active, actives in (
             (side, side.bytes_up - side.active_down, side.count_up - side.actives_down),

@@ -54,7 +54,7 @@ def accounts(books: Books, rows: Ints) -> tuple[list[Account], Ints]:
     """
     named, name_of = _texts(books.names[rows], lambda i: _plain(books.texts[i]))
     placed, place_of = _texts(
-        books.followed.allocations.stack[rows], lambda i: users_line(books.session.stacks[i])
+        books.allocations.stack[rows], lambda i: users_line(books.session.stacks[i])
     )
     born, birth_of = _texts(books.born_in[rows], lambda i: books.phases.spans[i][1].name)
     codes = np.stack([name_of, books.category[rows].astype(np.int64), birth_of, place_of], axis=1)
@@ -74,7 +74,7 @@ def sums(books: Books, position: int) -> dict[Account, int]:
         return {}
     found, index = accounts(books, rows)
     held = np.zeros(len(found), np.int64)
-    np.add.at(held, index, books.followed.allocations.block[rows])
+    np.add.at(held, index, books.allocations.block[rows])
     return dict(zip(found, held.tolist(), strict=True))
 
 

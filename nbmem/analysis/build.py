@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.analysis.curves import timeline
-from nbmem.analysis.details import born_in, details, stack_line
+from nbmem.analysis.lifetimes import born_in, details, stack_line
 from nbmem.analysis.oom import autopsies
 from nbmem.analysis.other_cards import other_cards
 from nbmem.analysis.shown import note_of_shown, shown_spans
@@ -61,7 +61,7 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
         faults: Takes what fails and leaves it out, where a report can be without it; by default
             it is raised.
     """
-    session, trace, followed, part = books.session, books.trace, books.followed, faults.part
+    session, trace, part = books.session, books.trace, faults.part
     t0_ns, t1_ns = recorded_times(books)
     top = books.peak(0, books.events)
     at_peak = books.ledger(top)
@@ -74,14 +74,14 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
         peak=Peak(
             at=part("The moment of the peak", lambda: _moment(books, top, t0_ns), None)
             or Moment(event=top, t_ns=0),
-            allocated=int(followed.allocated[top]),
-            reserved=int(followed.reserved.max()),
-            active=int(followed.active.max()),
-            requested=int(followed.requested.max()),
+            allocated=int(books.allocated[top]),
+            reserved=int(books.reserved.max()),
+            active=int(books.active.max()),
+            requested=int(books.requested.max()),
             process=books.peak_process(),
             reserved_at=part(
                 "The moment of the most reserved bytes",
-                lambda: _moment(books, int(followed.reserved.argmax()), t0_ns),
+                lambda: _moment(books, int(books.reserved.argmax()), t0_ns),
                 None,
             ),
             process_at=part(
@@ -112,7 +112,7 @@ def bare_timeline(books: Books, top: int, duration_ns: int) -> Timeline:
         t_ns=np.array([0, duration_ns // 2, duration_ns], np.int64),
         event=positions,
         held=books.held(positions),
-        reserved=books.followed.reserved[positions],
+        reserved=books.reserved[positions],
         bands=(),
     )
 
@@ -171,13 +171,11 @@ def _phase_at(books: Books, position: int) -> Span | None:
 
 
 def _phase_rows(books: Books, session: Session, t0_ns: int, peak: int) -> tuple[PhaseRow, ...]:
-    device = session.devices.index(books.trace)
     spans = shown_spans(books, peak)
-    bounds = [(span.first[device], span.last[device]) for span in spans]
+    bounds = [books.bounds(span) for span in spans]
     peaks = [books.peak(first, last) for first, last in bounds]
     at_peaks = _ledgers(books, peaks)
     at_ends = _ledgers(books, [last for _, last in bounds])
-    f = books.followed
     return tuple(
         PhaseRow(
             name=span.name,
@@ -185,11 +183,11 @@ def _phase_rows(books: Books, session: Session, t0_ns: int, peak: int) -> tuple[
             depth=int(span.parent is not None and session.spans[span.parent].kind != "cell"),
             t0_ns=span.t0_ns - t0_ns,
             t1_ns=span.t1_ns - t0_ns,
-            allocated_before=int(f.allocated[first]),
-            allocated=int(f.allocated[last]),
-            reserved=int(f.reserved[last]),
-            peak_allocated=int(f.allocated[peak]),
-            peak_reserved=int(f.reserved[first : last + 1].max()),
+            allocated_before=int(books.allocated[first]),
+            allocated=int(books.allocated[last]),
+            reserved=int(books.reserved[last]),
+            peak_allocated=int(books.allocated[peak]),
+            peak_reserved=int(books.reserved[first : last + 1].max()),
             ledger_at_peak=at_peak,
             ledger_at_end=at_end,
         )
@@ -209,7 +207,7 @@ def _ledgers(books: Books, positions: Sequence[int]) -> list[Ledger]:
 
 
 def _holdings(books: Books, position: int) -> tuple[Holding, ...]:
-    a = books.followed.allocations
+    a = books.allocations
     rows = books.live(position)
     rows = rows[np.argsort(-a.requested[rows], kind="stable")][:LARGEST]
     held = {h.addr: h for h in held_storages(books.session, books.trace) or ()}
@@ -242,8 +240,7 @@ def _name(seen: str | None, held: HeldStorage | None) -> str | None:
 
 
 def _notes(session: Session, books: Books, at_peak: Ledger) -> tuple[str, ...]:
-    shown = session.devices.index(books.trace)
-    notes = [*session.notes, *books.notes, *other_cards(session, shown)]
+    notes = [*session.notes, *books.notes, *other_cards(books)]
     shown_only = note_of_shown(session)
     notes += [] if shown_only is None else [shown_only]
     unknown = at_peak[Category.UNKNOWN]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.analysis.build import recorded_times
-from nbmem.analysis.details import LIVES, lines_at, live_counts, lives_of
+from nbmem.analysis.lifetimes import LIVES, lines_at, live_counts, lives_of
 from nbmem.analysis.pool import pool_history
 from nbmem.details import Closeup
 
@@ -28,7 +28,7 @@ def closeup(books: Books, moment: int, *others: int, tensors: Sequence[int] = ()
     """
     positions = np.unique(np.array([moment, *others], np.int64))
     rows = books.live(moment)
-    largest = rows[np.argsort(-books.followed.allocations.requested[rows], kind="stable")][:LIVES]
+    largest = rows[np.argsort(-books.allocations.requested[rows], kind="stable")][:LIVES]
     start, _ = recorded_times(books)
     return Closeup(
         t_ns=np.maximum(books.times(positions) - start, 0),

@@ -125,7 +125,7 @@ def side(session: Session, *, label: str | None = None, step: int | None = None)
     books = Books(session, index)
     first, last = (0, books.events) if step is None else _bounds(books, index, step)
     top = books.peak(first, last)
-    ledger, f = books.ledger(top), books.followed
+    ledger = books.ledger(top)
     held: Counter[tuple[Kind, str]] = Counter()
     for category in RESERVED:
         held["category", category.label] = ledger[category]
@@ -136,9 +136,9 @@ def side(session: Session, *, label: str | None = None, step: int | None = None)
     return Side(
         label=label or session.name,
         card=books.trace.info.name,
-        allocated=int(f.allocated[top]),
-        reserved=int(f.reserved[first : last + 1].max()),
-        left=int(f.allocated[last]),
+        allocated=int(books.allocated[top]),
+        reserved=int(books.reserved[first : last + 1].max()),
+        left=int(books.allocated[last]),
         held=held,
         lines=bool(session.stacks),
     )

@@ -34,7 +34,7 @@ def timeline(books: Books, t0_ns: int) -> Timeline:
         t_ns=np.maximum.accumulate(np.maximum(books.times(positions) - t0_ns, 0)),
         event=positions,
         held=books.held(positions),
-        reserved=books.followed.reserved[positions],
+        reserved=books.reserved[positions],
         bands=tuple(
             (span.t0_ns - t0_ns, span.t1_ns - t0_ns, span.name, span.step)
             for _, span in books.phases.spans
@@ -50,14 +50,13 @@ def chosen_positions(books: Books, bins: int = BINS) -> Ints:
     edges = np.linspace(0, n + 1, bins + 1).astype(np.int64)
     chosen: list[int] = [0, n]
     for curve, extreme in (
-        (books.followed.allocated, np.argmax),
-        (books.followed.allocated, np.argmin),
-        (books.followed.reserved, np.argmax),
+        (books.allocated, np.argmax),
+        (books.allocated, np.argmin),
+        (books.reserved, np.argmax),
     ):
         chosen.extend(int(low + extreme(curve[low:high])) for low, high in pairwise(edges))
-    device = books.session.devices.index(books.trace)
     for _, span in books.phases.spans[:MOST_PHASES]:
-        first, last = span.first[device], span.last[device]
+        first, last = books.bounds(span)
         chosen.extend((first, books.peak(first, last), last))
     return _settled(books, np.array(chosen, np.int64))
 

@@ -52,7 +52,7 @@ def growth(books: Books) -> tuple[Growth, ...]:
     ends = _updates(books)[1:]
     if len(ends) < FEWEST_STEPS:
         return ()
-    a = books.followed.allocations
+    a = books.allocations
     first = np.searchsorted(ends, a.born, "right")
     gone = np.searchsorted(ends, a.freed, "right")
     rows = np.flatnonzero(gone > first)
@@ -126,11 +126,10 @@ def step_ends(books: Books) -> Ints:
 
 def _by_step(books: Books, name: str | None, *, at_end: bool) -> Ints:
     """Of the last phase of each step, of that name if one is given, where it ends or begins."""
-    device = books.session.devices.index(books.trace)
     found: dict[int, int] = {}
     for span in books.session.spans:
         if span.kind == "phase" and span.step is not None and name in (None, span.name):
-            place = (span.last if at_end else span.first)[device]
+            place = books.bounds(span)[at_end]
             found[span.step] = max(found.get(span.step, 0), place)
     places = np.array([found[step] for step in sorted(found)], np.int64)
     return np.maximum.accumulate(places)  # a file may number them as it likes

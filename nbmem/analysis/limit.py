@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from nbmem.analysis.accounts import sums
-from nbmem.analysis.details import lines_at, phase_at
+from nbmem.analysis.lifetimes import lines_at, phase_at
 from nbmem.core.categories import LIVE, RESERVED, Category
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
@@ -53,7 +53,7 @@ def over_limit(  # noqa: PLR0913 - each is an option of assert_peak's
             if which == "process":
                 peak = _process(books, first, last)
             else:
-                peak = int(getattr(books.followed, which)[position])
+                peak = int(getattr(books, which)[position])
             if peak > limit:
                 said = _sentences(books, position, what, which, peak, limit)
                 return said + _before(books, which, first)
@@ -63,10 +63,10 @@ def over_limit(  # noqa: PLR0913 - each is an option of assert_peak's
 def _highest(books: Books, which: Figure, first: int, last: int) -> int:
     """The position of the peak."""
     # What this process holds beyond the reserved bytes changes little, so reserved leads to it.
-    curve = getattr(books.followed, "reserved" if which == "process" else which)
+    curve = getattr(books, "reserved" if which == "process" else which)
     highest = first + np.flatnonzero(curve[first : last + 1] == curve[first : last + 1].max())
     # Of several such moments the one that says most: that in which most lived.
-    return int(highest[np.argmax(books.followed.allocated[highest])])
+    return int(highest[np.argmax(books.allocated[highest])])
 
 
 def _process(books: Books, first: int, last: int | None) -> int:
@@ -97,7 +97,7 @@ def _sentences(  # noqa: PLR0913, PLR0917 - what the sentences name
 
 def _before(books: Books, which: Figure, first: int) -> str:
     """What others had left before it began: without them it may be within its limit."""
-    before = 0 if which == "process" else int(getattr(books.followed, which)[first])
+    before = 0 if which == "process" else int(getattr(books, which)[first])
     return f"\nBefore it began: {format_bytes(before)} {which}." if before else ""
 
 

@@ -6,14 +6,11 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from nbmem.core.sources import is_library
+from nbmem.core.sources import is_library, is_ours
 
 if TYPE_CHECKING:
     from nbmem.core.events import Frame, Stack
 
-OWN = re.compile(r"[\\/]nbmem[\\/](?:cli|estimates|ipython|live|probes|record|virtual)[\\/]")
-"""Files of nbmem that can stand between a user's line and torch; not just any folder of that name,
-for a program may lie in one."""
 KERNEL_CELL = re.compile(r"[\\/](?:ipykernel_\d+[\\/]|ipython-input-)\d+\.py$")
 """A cell of a kernel that is gone, or of an IPython that does not say its number."""
 NUMBERED_CELL = re.compile(r"(?:^<|[\\/])ipython-input-(\d+)-")
@@ -29,7 +26,7 @@ def users_line(stack: Stack) -> str | None:
     Where there is none (the engine's thread has no Python frames of the user's), the innermost of a
     library; None for an empty stack.
     """
-    others = [frame for frame in stack if not OWN.search(frame.file)]
+    others = [frame for frame in stack if not is_ours(frame.file)]
     for frame in others:
         if not is_library(frame.file):
             return _text(frame)
@@ -39,7 +36,7 @@ def users_line(stack: Stack) -> str | None:
 def users_stack(stack: Stack) -> tuple[str, ...]:
     """The user's own lines of a stack, the innermost first; of a library's none."""
     return tuple(
-        _text(frame) for frame in stack if not OWN.search(frame.file) and not is_library(frame.file)
+        _text(frame) for frame in stack if not is_ours(frame.file) and not is_library(frame.file)
     )
 
 

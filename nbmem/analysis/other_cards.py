@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nbmem.analysis.details import phase_at
+from nbmem.analysis.lifetimes import phase_at
 from nbmem.core.units import format_bytes
 from nbmem.ledger.books import Books
 
-if TYPE_CHECKING:
-    from nbmem.core.session import Session
 
-
-def other_cards(session: Session, shown: int) -> tuple[str, ...]:
+def other_cards(books: Books) -> tuple[str, ...]:
     """The cards beside the one that is shown, in order.
 
     Args:
-        session: What was recorded.
-        shown: Index of that one in the session's devices.
+        books: The shown card's books.
     """
-    return tuple(
-        _sentence(Books(session, index)) for index in range(len(session.devices)) if index != shown
-    )
+    session = books.session
+    others = (i for i, trace in enumerate(session.devices) if trace is not books.trace)
+    return tuple(_sentence(Books(session, index)) for index in others)
 
 
 def _sentence(books: Books) -> str:
-    info, allocated = books.trace.info, books.followed.allocated
+    info, allocated = books.trace.info, books.allocated
     top = books.peak(0, books.events)
     phase = phase_at(books, top)
     where = f" in {phase}" if phase else ""

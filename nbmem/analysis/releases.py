@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.allocator.assume import emptied_by_user
-from nbmem.allocator.recording import Recording
-from nbmem.core.events import Action
+from nbmem.allocator.recordings.inference import emptied_by_user
+from nbmem.allocator.recordings.recording import CardRecording
+from nbmem.core.events import GIVES_BACK, TAKES, Action
 
 if TYPE_CHECKING:
     from nbmem.core.session import DeviceTrace
-
-_GIVEN_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 def released_by_need(trace: DeviceTrace) -> tuple[int, ...]:
@@ -26,9 +24,9 @@ def emptied(trace: DeviceTrace) -> tuple[int, ...]:
     return tuple(at for at, by_user in releases(recording_of(trace)).items() if by_user)
 
 
-def recording_of(trace: DeviceTrace) -> Recording:
+def recording_of(trace: DeviceTrace) -> CardRecording:
     """What the allocator's own tools read, of a session's card."""
-    return Recording(
+    return CardRecording(
         name="",
         device=trace.info.index,
         events=trace.events,
@@ -38,17 +36,17 @@ def recording_of(trace: DeviceTrace) -> Recording:
     )
 
 
-def releases(recording: Recording) -> dict[int, bool]:
+def releases(recording: CardRecording) -> dict[int, bool]:
     """Where each run of releases begins, and whether the user called for it.
 
     It was for a request if the next event takes memory and there was never room for both: else
     only empty_cache() explains it (see Prediction._may_be_for).
     """
     events = recording.events
-    gives = np.isin(events.action, _GIVEN_BACK)
+    gives = np.isin(events.action, GIVES_BACK)
     if not gives.any():
         return {}
-    takes = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    takes = np.isin(events.action, TAKES)
     change = np.where(takes, events.size, 0) - np.where(gives, events.size, 0)
     held = np.concatenate([[0], np.cumsum(change)])
     highest = held.max()

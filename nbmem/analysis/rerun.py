@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.allocator.assume import pools_of
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.driver import SimulatedDriver
 from nbmem.allocator.heap import AllocatorOOM
+from nbmem.allocator.recordings.inference import pools_of
 from nbmem.analysis.releases import recording_of, releases
 from nbmem.core.events import Action
 

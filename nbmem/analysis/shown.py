@@ -22,13 +22,12 @@ def shown_spans(books: Books, peak: int) -> list[Span]:
         books: The card's books.
         peak: Position of the recording's peak.
     """
-    device = books.session.devices.index(books.trace)
     spans = _phases(books.session)
-    spans.sort(key=lambda span: (span.first[device], span.t0_ns, -span.last[device]))
+    spans.sort(key=lambda span: (books.bounds(span)[0], span.t0_ns, -books.bounds(span)[1]))
     if len(spans) <= FIRST_PHASES + LAST_PHASES:
         return spans
     middle = spans[FIRST_PHASES:-LAST_PHASES]
-    over = [span.first[device] <= peak <= span.last[device] for span in middle]
+    over = [first <= peak <= last for first, last in map(books.bounds, middle)]
     steps = {span.step for span, is_over in zip(middle, over, strict=True) if is_over} - {None}
     there = [s for s, is_over in zip(middle, over, strict=True) if is_over or s.step in steps]
     return [*spans[:FIRST_PHASES], *there[:LAST_PHASES], *spans[-LAST_PHASES:]]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.allocator.adopt import adopt
 from nbmem.allocator.caching import CachingAllocator
+from nbmem.allocator.recordings.restore import restore
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.analysis.rerun import NO_LIMIT, Rerun
 
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 MOST_EVENTS = 100_000
 """Events that are replayed at most (a fifth of a second); figures then speak of these alone."""
-
-
-def releasable(books: Books, position: int) -> int:
-    """Bytes that empty_cache() would give back at a position: pieces of used segments stay."""
-    return int(books.followed.releasable[position])
 
 
 def try_settings(  # noqa: PLR0913 - each names one thing that could have been otherwise
@@ -117,7 +112,7 @@ def _settings(trace: DeviceTrace, conf: str | None) -> AllocatorSettings:
 
 def _old(books: Books) -> list[tuple[int, int]]:
     """(address, bytes asked for) of what lived before the recording, by address."""
-    a = books.followed.allocations
+    a = books.allocations
     rows = np.flatnonzero((a.born < 0) & (a.freed >= 0))
     return list(zip(a.addr[rows].tolist(), a.requested[rows].tolist(), strict=True))
 
@@ -128,7 +123,7 @@ def try_more(books: Books, sizes: Sequence[int]) -> tuple[int, int]:
     allocator = CachingAllocator(
         total_bytes=NO_LIMIT, release=trace.release, settings=_settings(trace, None)
     )
-    adopt(allocator, trace.end)
+    restore(allocator, trace.end)
     allocated, reserved = allocator.allocated, allocator.reserved
     for size in sizes:
         allocator.malloc(size, 0)

@@ -19,9 +19,9 @@ from nbmem.core.errors import NbmemError, NotWrittenError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.cli.base import Command
+    from nbmem.cli.base import Subcommand
 
-COMMANDS: tuple[Command, ...] = (
+COMMANDS: tuple[Subcommand, ...] = (
     run.COMMAND,
     report.COMMAND,
     replay.COMMAND,
@@ -41,7 +41,7 @@ exact, or nbmem has a fault; 2 a wrong option, an unknown card, a missing or unr
 interrupted; `run` passes on the code of a script that exits by itself."""
 
 
-class _Parser(argparse.ArgumentParser):
+class _TerminalParser(argparse.ArgumentParser):
     """argparse with one sentence for a mistake instead of a page of usage."""
 
     def error(self, message: str) -> NoReturn:
@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = _Parser(
+    top = _TerminalParser(
         prog="nbmem",
         description=nbmem.__doc__,
         epilog=_EPILOG,
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"nbmem {nbmem.__version__}")
-    commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_TerminalParser)
     for command in COMMANDS:
         sub = commands.add_parser(
             command.name, help=command.help, description=command.help, allow_abbrev=False

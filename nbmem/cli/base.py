@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import UsageError
-from nbmem.core.files.door import expanded
+from nbmem.files.door import expanded
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +21,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
-class Command(NamedTuple):
+class Subcommand(NamedTuple):
     """One subcommand.
 
     Attributes:
@@ -56,6 +56,19 @@ def add_max_size(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="read files of up to this size, packed and unpacked: 4GiB; the default is 1GiB",
     )
+
+
+def targets(options: argparse.Namespace) -> dict[str, Path]:
+    """The files that the options name, each checked before anything runs.
+
+    Raises:
+        UsageError: One cannot be written.
+    """
+    return {
+        name: writable(value, f"--{name}")
+        for name in ("json", "html", "save")
+        if (value := getattr(options, name, None)) is not None
+    }
 
 
 def writable(path: str, option: str) -> Path:

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import Command, write_out
+from nbmem.cli.base import Subcommand, write_out
 from nbmem.cli.run import trace_script
 from nbmem.cli.script import Script
 
@@ -50,4 +50,4 @@ def run(options: argparse.Namespace) -> int:
         return trace_script(Script(str(path), ()), options)
 
 
-COMMAND = Command("demo", "train a small network and explain its memory", configure, run)
+COMMAND = Subcommand("demo", "train a small network and explain its memory", configure, run)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_OK, Command, add_max_size, writable, write_out
+from nbmem.cli.base import EXIT_OK, Subcommand, add_max_size, writable, write_out
 from nbmem.core.errors import UsageError
-from nbmem.core.files.writing import write_text
+from nbmem.files.writing import write_json
 
 if TYPE_CHECKING:
     import argparse
@@ -30,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare, and print what changed."""
-    from nbmem.regression import diff
+    from nbmem.testing import diff
 
     steps = None if options.steps is None else _steps(options.steps)
     if options.b is None and steps is None:
@@ -40,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     target = None if options.json is None else writable(options.json, "--json")
     found = diff(options.a, options.b or options.a, steps=steps, max_size=options.max_size)
     if target is not None:
-        write_text(target, f"{json.dumps(found.to_json(), indent=2)}\n")
+        write_json(target, found.to_json())
     write_out(str(found))
     return EXIT_OK
 
@@ -52,4 +51,4 @@ def _steps(text: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-COMMAND = Command("diff", "compare two recordings: categories, holders, lines", configure, run)
+COMMAND = Subcommand("diff", "compare two recordings: categories, holders, lines", configure, run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_OK, Command, add_max_size, say, writable
+from nbmem.cli.base import EXIT_OK, Subcommand, add_max_size, say, writable
 from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _notebook(options: argparse.Namespace) -> int:
     """A saved notebook as a page in which its reports are alive."""
-    from nbmem.core.files.door import expanded
-    from nbmem.core.files.writing import write_text
+    from nbmem.files.door import expanded
+    from nbmem.files.writing import write_text
 
     if options.format != "html":
         raise UsageError(f"A notebook is exported as html, not as {options.format}.")
@@ -66,4 +66,4 @@ def _notebook(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-COMMAND = Command("export", "write a recording for another program", configure, run)
+COMMAND = Subcommand("export", "write a recording for another program", configure, run)

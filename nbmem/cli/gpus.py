@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_OK, Command, write_out
+from nbmem.cli.base import EXIT_OK, Subcommand, write_out
 
 if TYPE_CHECKING:
     import argparse
@@ -22,4 +22,4 @@ def run(_options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-COMMAND = Command("gpus", "list the cards, real and virtual", configure, run)
+COMMAND = Subcommand("gpus", "list the cards, real and virtual", configure, run)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import Command
-from nbmem.cli.fit import files, finish
+from nbmem.cli.answers import finish
+from nbmem.cli.base import Subcommand, targets
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     from nbmem.estimates import programs
     from nbmem.estimates.options import shape
 
-    targets = files(options)
+    files = targets(options)
     program = programs.script(options.script, tuple(options.script_arguments))
     answer = estimates.layers_of(
         program,
@@ -36,7 +36,9 @@ def run(options: argparse.Namespace) -> int:
         shape(options.input, options.batch),
         gpu=options.gpu,
     )
-    return finish(answer.sorted(options.sort), targets)
+    return finish(answer.sorted(options.sort), files)
 
 
-COMMAND = Command("layers", "list a model layer by layer with its bytes and FLOPs", configure, run)
+COMMAND = Subcommand(
+    "layers", "list a model layer by layer with its bytes and FLOPs", configure, run
+)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import Command
-from nbmem.cli.fit import files, finish, progress
+from nbmem.cli.answers import finish, progress
+from nbmem.cli.base import Subcommand, targets
 
 if TYPE_CHECKING:
     import argparse
@@ -28,13 +28,13 @@ def run(options: argparse.Namespace) -> int:
     from nbmem.estimates import programs
     from nbmem.estimates.options import planned, with_batch
 
-    targets = files(options)
+    files = targets(options)
     asked = planned(options)
     script = programs.script(options.script, tuple(options.script_arguments))
     program = with_batch(script, options.batch)
     with progress(f"plan {Path(options.script).name}") as tell:
         answer = estimates.plan(program, **asked, tell=tell)
-    return finish(answer, targets)
+    return finish(answer, files)
 
 
-COMMAND = Command("plan", "what would make a script fit, the cheapest first", configure, run)
+COMMAND = Subcommand("plan", "what would make a script fit, the cheapest first", configure, run)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, add_max_size, write_out
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, add_max_size, write_out
 
 if TYPE_CHECKING:
     import argparse
@@ -25,12 +25,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Replay the file; 1 if the simulation and the recording differ."""
-    from nbmem.allocator.replay import replay
-    from nbmem.core.files.limits import Limits
+    from nbmem.allocator.recordings.replay import replay
+    from nbmem.files.limits import Limits
 
     result = replay(options.file, limits=Limits.of(options.max_size))
     write_out(json.dumps(result.to_json(), indent=2) if options.json else result.text())
     return EXIT_OK if result.exact else EXIT_FAILED
 
 
-COMMAND = Command("replay", "replay a recording with the simulated allocator", configure, run)
+COMMAND = Subcommand("replay", "replay a recording with the simulated allocator", configure, run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, add_max_size, writable
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, add_max_size, targets
 from nbmem.cli.run import add_outputs, write_report
 
 if TYPE_CHECKING:
@@ -25,16 +25,12 @@ def run(options: argparse.Namespace) -> int:
     """Read the file and write its report."""
     from nbmem import api
 
-    targets = {
-        name: writable(value, f"--{name}")
-        for name in ("json", "html")
-        if (value := getattr(options, name)) is not None
-    }
+    files = targets(options)
     trace = api.open(options.file, max_size=options.max_size)
     # A file without anything in it is an error here, unlike a script without CUDA.
     trace.report(options.device)
-    written = write_report(trace, targets, device=options.device, quiet=options.quiet)
+    written = write_report(trace, files, device=options.device, quiet=options.quiet)
     return EXIT_OK if written else EXIT_FAILED
 
 
-COMMAND = Command("report", "show a saved session or a torch memory snapshot", configure, run)
+COMMAND = Subcommand("report", "show a saved session or a torch memory snapshot", configure, run)

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Command, say, writable, write_out
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, say, targets, write_out
 from nbmem.cli.script import Script, conclude
 from nbmem.core.errors import NbmemError, NotWrittenError
 
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 def trace_script(script: Script, options: argparse.Namespace) -> int:
     """Run a script that was read already; the options are those of `nbmem run`."""
-    targets = _targets(options)
+    files = targets(options)
     traced = _use_card(options.gpu)
     script.prepare()
     trace = _begin(script, stacks=options.stacks) if traced else None
@@ -75,26 +75,24 @@ def trace_script(script: Script, options: argparse.Namespace) -> int:
     if trace is None:
         return code
     device = getattr(options, "device", None)
-    written = write_report(trace, targets, device=device, quiet=options.quiet)
+    written = write_report(trace, files, device=device, quiet=options.quiet)
     return code if code != EXIT_OK or written else EXIT_FAILED
 
 
-def write_report(
-    trace: Trace, targets: dict[str, Path], *, device: int | None, quiet: bool
-) -> bool:
+def write_report(trace: Trace, files: dict[str, Path], *, device: int | None, quiet: bool) -> bool:
     """Print one card's report and write the files asked for; False if one is missing then."""
     try:
-        if "save" in targets:
-            trace.save(targets["save"])
+        if "save" in files:
+            trace.save(files["save"])
         report = _without_commands(trace.report(device))
-        if "json" in targets:
+        if "json" in files:
             from nbmem.views.exports import report as figures
 
-            figures.write(report, targets["json"])
-        if "html" in targets:
+            figures.write(report, files["json"])
+        if "html" in files:
             from nbmem.views.exports import page
 
-            page.write(report, targets["html"])
+            page.write(report, files["html"])
         if not quiet:
             from nbmem.views.text import render_text
 
@@ -104,7 +102,7 @@ def write_report(
         return False
     except NbmemError as err:
         say(str(err))
-        return not targets
+        return not files
     except Exception as err:  # noqa: BLE001 - a fault of ours must not change how the script ended
         say(
             f"the report could not be made ({type(err).__name__}: {err}). It is a fault of "
@@ -117,15 +115,6 @@ def write_report(
 def _without_commands(report: Report) -> Report:
     """The process that failed is gone, or not a notebook: there is nothing left to free in it."""
     return replace(report, ooms=tuple(replace(oom, command=None) for oom in report.ooms))
-
-
-def _targets(options: argparse.Namespace) -> dict[str, Path]:
-    """The files to write, each checked before anything runs."""
-    return {
-        name: writable(value, f"--{name}")
-        for name in ("json", "html", "save")
-        if (value := getattr(options, name, None)) is not None
-    }
 
 
 def _use_card(name: str) -> bool:
@@ -148,4 +137,4 @@ def _begin(script: Script, *, stacks: bool) -> Trace:
     return api.trace(script.name, stacks=stacks, namespace=script.namespace).start()
 
 
-COMMAND = Command("run", "run a script and report where its GPU memory went", configure, run)
+COMMAND = Subcommand("run", "run a script and report where its GPU memory went", configure, run)

@@ -7,9 +7,9 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nbmem.cli.base import EXIT_OK, Command
-from nbmem.core.files.door import content
-from nbmem.core.files.limits import Limits
+from nbmem.cli.base import EXIT_OK, Subcommand
+from nbmem.files.door import content
+from nbmem.files.limits import Limits
 from nbmem.views.mime import MIME
 
 if TYPE_CHECKING:
@@ -71,4 +71,4 @@ def _strip(forms: dict[str, Any]) -> None:
     forms[TEXT] = [_TIME.sub(" -", line) for line in lines]
 
 
-COMMAND = Command("strip", "a notebook without its reports, for git", configure, run)
+COMMAND = Subcommand("strip", "a notebook without its reports, for git", configure, run)

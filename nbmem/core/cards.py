@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.events import Action
+from nbmem.core.events import GIVES_BACK, TAKES, Action
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,9 +34,7 @@ def highest_reserved(events: Events, end: Layout) -> int:
 
 def reserved_before(events: Events, end: Layout) -> NDArray[np.int64]:
     """Bytes held from the driver before each event, and at the end, worked out backwards."""
-    took = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
-    gave = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
-    return before_each(events, took, gave, int(end.segments.size.sum()))
+    return before_each(events, TAKES, GIVES_BACK, int(end.segments.size.sum()))
 
 
 def before_each(

@@ -2,6 +2,14 @@
 
 The live categories count requested bytes. With rounding and pending they make the active bytes,
 with the two cached ones the reserved, with the context the process, with the rest the card.
+
+A tensor's size is what was requested, in every view; `rounding` has a line of its own, and what
+freeing a tensor brings is counted in blocks. Two figures for one tensor in two views looked like a
+mistake.
+
+The card is NVML's: the total that nvidia-smi shows (on an H100 81,559 MiB), not torch's
+`total_memory` (81,079 MiB). What the driver keeps for itself is a category of its own: among the
+other processes a T4 that nobody else used showed 447 MiB of somebody.
 """
 
 from __future__ import annotations
@@ -92,7 +100,20 @@ MEANINGS: dict[Category, str] = {
 
 LIVE: tuple[Category, ...] = tuple(c for c in Category if c <= Category.UNKNOWN)
 """Categories of live requested bytes: exactly one for each allocation."""
+OF_TRAINING: tuple[Category, ...] = (
+    Category.WEIGHTS,
+    Category.BUFFERS,
+    Category.GRADIENTS,
+    Category.OPTIMIZER_STATE,
+)
+"""What modules and optimizers own: known while a loop runs, in the order to stack it."""
 ACTIVE: tuple[Category, ...] = (*LIVE, Category.ROUNDING, Category.PENDING)
 RESERVED: tuple[Category, ...] = (*ACTIVE, Category.CACHED_RELEASABLE, Category.CACHED_STUCK)
 PROCESS: tuple[Category, ...] = (*RESERVED, Category.CONTEXT)
+OUTSIDE: tuple[Category, ...] = (
+    Category.CONTEXT,
+    Category.OTHER_PROCESSES,
+    Category.DRIVER,
+)
+"""What is in use of the card beyond torch's reserved bytes."""
 CARD: tuple[Category, ...] = tuple(Category)

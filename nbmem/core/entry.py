@@ -4,6 +4,9 @@ Whatever they call is guarded by `entry`: a fault inside becomes a note, and the
 if nbmem were not there. An interrupt is the user's, and so is what their handler of another signal
 raises: it is delivered again in their own frame, the moment that ours is gone. tests/faults finds
 by itself what is called from outside without a mark.
+
+An interrupt has to be delivered after nbmem's last frame is gone: what does it is an object whose
+`__del__` is `interrupt_main`, which dies with that frame.
 """
 
 from __future__ import annotations
@@ -76,7 +79,7 @@ def met(
     lost: Callable[[str, Exception], None] | None,
     interrupted: Callable[[], None] | None = None,
 ) -> Delivery | None:
-    """What is done with an exception that must not reach who called nbmem.
+    """What is done with an exception that must not reach nbmem's caller.
 
     Args:
         err: The exception.
@@ -111,7 +114,7 @@ def lost_sentence(part: str, err: BaseException) -> str:
 
 
 def caller() -> FrameType | None:
-    """The innermost frame that is not nbmem's: who called in. None if there is none.
+    """The innermost frame that is not nbmem's: the caller. None if there is none.
 
     The frames are searched and not counted: a count changes with every function between.
     """

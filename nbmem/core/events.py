@@ -31,6 +31,12 @@ class Action(IntEnum):
     SNAPSHOT = 8
 
 
+TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+"""By which torch takes memory from the driver."""
+GIVES_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+"""By which torch gives memory back to the driver."""
+
+
 class BlockState(IntEnum):
     """State of a block in a layout."""
 
@@ -49,7 +55,7 @@ class Columns:
         return len(first)
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> Self:
-        """The same columns for some rows."""
+        """Choose rows: the columns at some of them."""
         return type(self)(**{name: column[rows] for name, column in self.columns()})
 
     def columns(self) -> Iterator[tuple[str, NDArray[Any]]]:

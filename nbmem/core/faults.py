@@ -1,4 +1,9 @@
-"""Parts that fail: each is left out alone, and one note says what and why."""
+"""Parts that fail: each is left out alone, and one note says what and why.
+
+A part is left out by the code that puts the parts together, never by itself: a caller of a view
+from Python meets its faults, and so do the tests of views. A report that something was left out of
+is not remembered.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +67,7 @@ class Faults:
 
 
 class Unguarded(Faults):
-    """Lets every fault through: for who calls a view from Python, and wants to know."""
+    """Lets every fault through: for a caller of views from Python, who wants to know."""
 
     def part(self, what: str, make: Callable[[], Made], instead: Instead) -> Made | Instead:  # noqa: ARG002 - as in Faults
         """Make one part, and raise what it raises."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from nbmem.core.holders import Root
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Totals:
     """The counters of all cards that torch uses, added up.
 
     Attributes:
@@ -42,8 +42,8 @@ class Freed:
     what: str
     measure: Literal["allocated", "reserved"]
     predicted: int
-    before: Reading
-    after: Reading
+    before: Totals
+    after: Totals
     left: tuple[Root, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -53,19 +53,3 @@ class Freed:
         before: int = getattr(self.before, self.measure)
         after: int = getattr(self.after, self.measure)
         return before - after
-
-    def as_json(self) -> dict[str, Any]:
-        """The same for a page or a file."""
-        return {
-            "what": self.what,
-            "measure": self.measure,
-            "predicted": self.predicted,
-            "measured": self.measured,
-            "before": asdict(self.before),
-            "after": asdict(self.after),
-            "left": [
-                {"holder": root.name, "kind": root.kind.name.lower(), "bytes": root.reached}
-                for root in self.left
-            ],
-            "notes": list(self.notes),
-        }

@@ -1,4 +1,4 @@
-"""Who keeps memory alive: what the columns of `Holders` mean, and how reading asks them.
+"""What keeps memory alive: what the columns of `Holders` mean, and how reading asks them.
 
 for held in held_storages(session, device):   # largest first, each storage once
     held.size, held.form, held.holders        # "(1000, 1000) float32", its ways to be reached
@@ -97,7 +97,7 @@ class HeldStorage:
         return self.holders[0].path
 
     def name_in(self, root: str) -> str:
-        """Its path from one root."""
+        """The path from one root to the storage."""
         return next((way.path for way in self.holders if way.root == root), self.name)
 
 
@@ -153,7 +153,7 @@ def storages_of(holders: Holders, names: tuple[str, ...]) -> tuple[HeldStorage, 
 
 
 def roots_of(storages: tuple[HeldStorage, ...]) -> tuple[Root, ...]:
-    """The same storages by what keeps them."""
+    """Group storages by what keeps them, what frees most first."""
     reached: dict[str, list[HeldStorage]] = {}
     for held in storages:
         for name in dict.fromkeys(holder.root for holder in held.holders):

@@ -1,4 +1,8 @@
-"""Ctrl-C and other signals while something must not be cut in two: held back, delivered after."""
+"""Ctrl-C and other signals while something must not be cut in two: held back, delivered after.
+
+What a signal's handler raises is the user's wherever it is met. The handler's own code is in the
+traceback, so whatever catches everything asks here whether it may keep what it caught.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +88,7 @@ def signal_of(err: BaseException) -> int | None:
 
 
 def let_pass(err: BaseException) -> None:
-    """Raise again what a signal's handler raised: it is not for who catches everything.
+    """Raise again what a signal's handler raised: it is not for code that catches everything.
 
     `nbmem.core.entry` delivers it in the user's own frame.
     """

@@ -18,13 +18,13 @@ def is_raised(err: BaseException | None, kind: type[Kind]) -> TypeGuard[Kind]:
 
 
 def traceback_of(err: BaseException) -> TracebackType | None:
-    """Where it was raised."""
+    """Where an exception was raised."""
     found: TracebackType | None = _KEPT["__traceback__"].__get__(err)
     return found
 
 
 def behind(err: BaseException) -> tuple[BaseException | None, ...]:
-    """Its cause, its context, and the members of a group."""
+    """The cause and the context of an exception, and the members of a group."""
     is_group = is_raised(err, BaseExceptionGroup)
     members = vars(BaseExceptionGroup)["exceptions"].__get__(err) if is_group else ()
     return _KEPT["__cause__"].__get__(err), _KEPT["__context__"].__get__(err), *members

@@ -113,7 +113,7 @@ class Identities(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Holders(Columns):
-    """Who kept what alive at the end: one row for each storage and root that reaches it.
+    """What kept memory alive at the end: one row for each storage and root that reaches it.
 
     `core.holders` reads them. A storage's rows lie together, its best holder first.
 

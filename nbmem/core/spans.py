@@ -9,18 +9,6 @@ from nbmem.core.names import shown
 
 SpanKind = Literal["cell", "phase", "block"]
 
-PHASES: tuple[str, ...] = (
-    "load",
-    "input",
-    "forward",
-    "backward",
-    "optimizer",
-    "zero_grad",
-    "inference",
-    "recompute",
-)
-"""What a training loop spends its time on; `recompute` lies inside a backward (checkpointing)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
@@ -28,7 +16,8 @@ class Span:
 
     Attributes:
         kind: What opened it.
-        name: Cell label, phase name (one of PHASES) or the user's own name, as it may be shown.
+        name: Cell label, phase name (load, input, forward, backward, optimizer, zero_grad,
+            inference; recompute inside a backward) or the user's own name, as it may be shown.
         step: Which pass of the training loop, from 0; None outside of one.
         parent: Index of the enclosing span in the session, or None.
         t0_ns: Start, nanoseconds since the epoch.

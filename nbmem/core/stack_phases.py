@@ -5,6 +5,8 @@ every release. The engine's thread has no Python stack, or one that begins in th
 C++ has called (a Function's backward, a hook), not where a program or a thread begins. A line that
 runs before the first forward and again behind one is the loop's own: the batch. A forward without
 gradients cannot be told from one with them.
+
+With that a recording that was made without nbmem gets the same tips.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbmem.core.events import Action
+from nbmem.core.events import TAKES, Action
 from nbmem.core.spans import Span
 from nbmem.core.steps import number_steps
 
@@ -30,7 +32,7 @@ _STARTS = ("<module>", "<cell line: ", "_run_module_as_main", "_bootstrap")
 
 
 @dataclass(slots=True)
-class Stretch:
+class StackPhase:
     """A phase in the making, and its place in one card's events.
 
     Attributes:
@@ -59,7 +61,7 @@ def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
     births = list(_births(events))
     for stack in _batches(births, kinds):
         kinds[stack] = "input"
-    running = Stretch("load", 0)
+    running = StackPhase("load", 0)
     done = [running]
     left = False  # whether the module of the forward that runs has returned
     for position, stack in births:
@@ -73,7 +75,7 @@ def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
             again = left and call == running.key != _NO_CALL
         if phase != running.name or (again and phase in ("forward", "optimizer")):
             running.last = position
-            running = Stretch(phase, position, key=call)
+            running = StackPhase(phase, position, key=call)
             done.append(running)
             left = False
         left = left or (phase == "forward" and kind == _OTHER)
@@ -143,7 +145,7 @@ def _births(events: Events) -> Iterator[tuple[int, int]]:
         if action == Action.ALLOC:
             yield (position if taken < 0 else taken), stack
             taken = -1
-        elif action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+        elif action in TAKES:
             taken = position if taken < 0 else taken
         else:
             taken = -1
@@ -158,7 +160,7 @@ def _phase(before: str, kind: str) -> str:
     return kind
 
 
-def _spans(events: Events, stretches: Sequence[Stretch]) -> Iterator[Span]:
+def _spans(events: Events, stretches: Sequence[StackPhase]) -> Iterator[Span]:
     times = events.t_ns
     for one in stretches:
         if one.last > one.first:

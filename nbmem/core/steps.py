@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _BEFORE = ("load", "input", "zero_grad")
 
 
-class Phase(Protocol):
+class NumberedPhase(Protocol):
     """A phase whose step is to be found.
 
     Attributes:
@@ -27,7 +27,7 @@ class Phase(Protocol):
     goes_on: bool
 
 
-def number_steps(phases: Sequence[Phase]) -> None:
+def number_steps(phases: Sequence[NumberedPhase]) -> None:
     """Number the passes of the training loop, in place; `load` stays outside.
 
     A pass ends with the last optimizer before one of them steps again (two optimizers, as in a GAN,
@@ -49,7 +49,7 @@ def number_steps(phases: Sequence[Phase]) -> None:
         ended = ended or index in ends
 
 
-def _pass_ends(phases: Sequence[Phase], closer: str) -> set[int]:
+def _pass_ends(phases: Sequence[NumberedPhase], closer: str) -> set[int]:
     closing = _without_inner(phases, closer)
     first: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -72,7 +72,7 @@ def _pass_ends(phases: Sequence[Phase], closer: str) -> set[int]:
     return ends
 
 
-def _without_inner(phases: Sequence[Phase], closer: str) -> list[int]:
+def _without_inner(phases: Sequence[NumberedPhase], closer: str) -> list[int]:
     """What may end a pass: updates by hand have no key, and may lie inside of another's passes."""
     closing = [i for i, p in enumerate(phases) if p.name == closer and not p.goes_on]
     known = [i for i in closing if phases[i].key]
@@ -86,7 +86,7 @@ def _follows(key: int, before: int, first: dict[int, int], last: dict[int, int])
     return last[before] < first[key] and not once
 
 
-def _heads(phases: Sequence[Phase], ends: set[int]) -> bool:
+def _heads(phases: Sequence[NumberedPhase], ends: set[int]) -> bool:
     """Whether zero_grad() stands at the head of the loop, and so belongs to what follows it.
 
     Then the first pass begins with it, and behind the last one it is only called for another.
@@ -99,7 +99,7 @@ def _heads(phases: Sequence[Phase], ends: set[int]) -> bool:
     return "zero_grad" not in behind or "forward" in behind or "backward" in behind
 
 
-def _opens_pass(phases: Sequence[Phase], index: int, closer: str, *, heads: bool) -> bool:
+def _opens_pass(phases: Sequence[NumberedPhase], index: int, closer: str, *, heads: bool) -> bool:
     """Whether a phase after a pass's end begins the next: evaluation in between does not.
 
     Nor do forwards between the pass and a zero_grad() at the loop's head, or behind the last one: a
@@ -116,10 +116,10 @@ def _opens_pass(phases: Sequence[Phase], index: int, closer: str, *, heads: bool
     return True
 
 
-def _has_zero_grad(phases: Sequence[Phase], first: int, last: int) -> bool:
+def _has_zero_grad(phases: Sequence[NumberedPhase], first: int, last: int) -> bool:
     return any(phases[index].name == "zero_grad" for index in range(first, last))
 
 
-def _next(phases: Sequence[Phase], index: int) -> int | None:
+def _next(phases: Sequence[NumberedPhase], index: int) -> int | None:
     """Where the next phase is that is no preparation; a slice would copy the rest each time."""
     return next((i for i in range(index, len(phases)) if phases[i].name not in _BEFORE), None)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates import by_layer, fitting, planning, programs
-from nbmem.estimates.answered import Answer, FitAnswer, LayersAnswer, PlanAnswer, shown
 from nbmem.estimates.apart import Apart
 from nbmem.estimates.cards import card_for
+from nbmem.estimates.display import Answer, FitAnswer, LayersAnswer, PlanAnswer, shown
 from nbmem.estimates.probing import Request, record
 
 if TYPE_CHECKING:

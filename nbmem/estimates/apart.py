@@ -5,6 +5,9 @@ not stand beside a real context, and a program that takes all of the host's memo
 kernel. A fork of it is no way out: autograd refuses to run in the fork of a process that used CUDA,
 and a fork of a process with threads may hang. So the names are sent to another Python.
 Random state, flags, the cards (real and virtual) and every variable here are not touched at all.
+
+Functions and classes of the notebook travel as code (by_value.py), tensors without their data
+(tensors.py); what cannot be copied raises by name when it is used.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
-from nbmem.estimates import places
+from nbmem.estimates import assignments
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, MutableMapping, Sequence
@@ -48,9 +48,9 @@ def in_script(name: str, source: str, arguments: Sequence[str] = ()) -> Binding:
     given = _given(plain, arguments)
     if given is not None:
         return given
-    target = places.target(plain)
+    target = assignments.target(plain)
     tree = ast.parse(source)
-    found = _written(tree, target) or places.keywords(tree, target)
+    found = _written(tree, target) or assignments.keywords(tree, target)
     if found:
         return _only(found, target)
     text = ast.unparse(target)
@@ -79,17 +79,17 @@ def in_cell(
     Raises:
         UsageError: It cannot be replaced, or there is none.
     """
-    target = places.target(name)
+    target = assignments.target(name)
     tree = ast.parse(source)
     text = ast.unparse(target)
     found = _written(tree, target)
     if found:
         return _only(found, target)
     value = _held(namespace, target)
-    used = places.root(target) in copied
+    used = assignments.root(target) in copied
     if value is not None and used:
         return Binding(text, value)
-    found = places.keywords(tree, target)
+    found = assignments.keywords(tree, target)
     if found:
         return _only(found, target)
     if value is None:
@@ -104,8 +104,8 @@ def compiled(source: str, file: str, binding: Binding | None, value: int | None)
     """The program's code, with another value where it writes the variable's."""
     tree = ast.parse(source, file)
     if binding is not None and binding.line is not None and value is not None:
-        target = places.target(binding.name)
-        (place,) = _written(tree, target) or places.keywords(tree, target)
+        target = assignments.target(binding.name)
+        (place,) = _written(tree, target) or assignments.keywords(tree, target)
         assert place.now is not None  # noqa: S101 - a number was read there
         place.put(ast.copy_location(ast.Constant(value), place.now))
     return compile(ast.fix_missing_locations(tree), file, "exec")
@@ -113,9 +113,9 @@ def compiled(source: str, file: str, binding: Binding | None, value: int | None)
 
 def written(source: str, binding: Binding, value: int) -> str | None:
     """The source with another number where it writes the variable's; None where it writes none."""
-    target = places.target(binding.name)
+    target = assignments.target(binding.name)
     tree = ast.parse(source)
-    found = _written(tree, target) or places.keywords(tree, target)
+    found = _written(tree, target) or assignments.keywords(tree, target)
     if len(found) != 1 or found[0].now is None:
         return None
     now, lines = found[0].now, source.splitlines()
@@ -128,13 +128,13 @@ def written(source: str, binding: Binding, value: int) -> str | None:
 
 def put(namespace: MutableMapping[str, Any], name: str, value: int) -> None:
     """Give a variable of the notebook another value, in a copy."""
-    target = places.target(name)
+    target = assignments.target(name)
     if isinstance(target, ast.Name):
         namespace[target.id] = value
     elif isinstance(target, ast.Subscript):
-        places.value(namespace, target.value)[ast.literal_eval(target.slice)] = value
+        assignments.value(namespace, target.value)[ast.literal_eval(target.slice)] = value
     elif isinstance(target, ast.Attribute):
-        owner = places.value(namespace, target.value)
+        owner = assignments.value(namespace, target.value)
         try:
             setattr(owner, target.attr, value)
         except AttributeError:  # a frozen dataclass
@@ -160,25 +160,25 @@ def _given(name: str, arguments: Sequence[str]) -> Binding | None:
     return None
 
 
-def _written(tree: ast.Module, target: ast.expr) -> list[places.Place]:
+def _written(tree: ast.Module, target: ast.expr) -> list[assignments.Assignment]:
     """Where the program assigns it, or makes what it is a part of."""
-    found = places.assigned(tree, target)
+    found = assignments.assigned(tree, target)
     if found or isinstance(target, ast.Name):
         return found
     text = ast.unparse(target)
     owner = target.value  # type: ignore[attr-defined] # an attribute or an entry
-    made = places.assigned(tree, owner)
-    found = [part for place in made for part in places.parts(place.now, target)]
+    made = assignments.assigned(tree, owner)
+    found = [part for place in made for part in assignments.parts(place.now, target)]
     if made and not found:
         raise UsageError(
             f"{ast.unparse(owner)} is made in the program (line {made[-1].line}), and its "
-            f"{places.part(target)} is not written there as a whole number, so no other value can "
-            f"be put there. Write `{text} = 32` on a line of its own below it."
+            f"{assignments.part(target)} is not written there as a whole number, so no other value "
+            f"can be put there. Write `{text} = 32` on a line of its own below it."
         )
     return found
 
 
-def _only(found: list[places.Place], target: ast.expr) -> Binding:
+def _only(found: list[assignments.Assignment], target: ast.expr) -> Binding:
     text = ast.unparse(target)
     if len(found) > 1:
         raise UsageError(
@@ -199,7 +199,7 @@ def _only(found: list[places.Place], target: ast.expr) -> Binding:
 def _held(namespace: Mapping[str, Any], target: ast.expr) -> int | None:
     """The whole number that the notebook holds there, or None."""
     try:
-        value = places.value(namespace, target)
+        value = assignments.value(namespace, target)
     except Exception:  # noqa: BLE001 - whatever an object does when it is asked for a part
         return None
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.answers import LayerRow, Layers
 from nbmem.core.errors import UsageError
-from nbmem.estimates.layer_watch import Watch, on_card, shape_of, tensors, train
+from nbmem.estimates.layer_watch import LayerWatch, on_card, shape_of, tensors, train
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -94,7 +94,7 @@ def _measure(
     if optimizer is None:
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(trained) if trained else None
-    watch = Watch(model)
+    watch = LayerWatch(model)
     if given is not None:
         train(watch, model, on_card(given))
         watch.notes.append("What several layers save is counted at the first of them.")
@@ -133,7 +133,7 @@ def formula(layer: Any) -> str:
     return " + ".join(sizes.values())
 
 
-def _rows(model: Any, state: dict[int, int], watch: Watch | None) -> Iterator[LayerRow]:
+def _rows(model: Any, state: dict[int, int], watch: LayerWatch | None) -> Iterator[LayerRow]:
     seen: set[int] = set()
     for name, layer in model.named_modules():
         own = [p for p in layer.parameters(recurse=False) if id(p) not in seen]

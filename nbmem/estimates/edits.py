@@ -13,7 +13,7 @@ from nbmem.estimates import own_names
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nbmem.estimates.own_names import OwnNames, Sites
+    from nbmem.estimates.own_names import OwnNames, TrainingStep
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Edit:
 
     source: str
     own: OwnNames
-    sites: Sites
+    sites: TrainingStep
     _lines: list[str]
     _changes: dict[int, tuple[int, list[str]]] = field(default_factory=dict)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Watch:
+class LayerWatch:
     """What each layer's forward keeps, gives out and computes."""
 
     def __init__(self, model: Any) -> None:
@@ -65,7 +65,7 @@ def _identity(storage: Any) -> int:
     return key
 
 
-def train(watch: Watch, model: Any, given: Any) -> None:
+def train(watch: LayerWatch, model: Any, given: Any) -> None:
     """Run a model forward and backward under a watch.
 
     Raises:

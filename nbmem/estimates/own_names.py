@@ -27,7 +27,7 @@ class OwnNames:
 
 
 @dataclass(slots=True)
-class Sites:
+class TrainingStep:
     """Where in a source the parts of a training step stand; None where there is none or several.
 
     Attributes:
@@ -51,19 +51,14 @@ class Sites:
     loop: str | None = None
 
 
-def names_in(source: str) -> OwnNames:
-    """What a program calls them."""
-    return read(source)[0]
-
-
-def read(source: str) -> tuple[OwnNames, Sites]:
+def read(source: str) -> tuple[OwnNames, TrainingStep]:
     """What a program calls them, and where they stand."""
     usual = OwnNames()
     tree = ast.parse(source)
     steppers = [name for name in _receivers(tree, "step") if name in _receivers(tree, "zero_grad")]
     optimizer = _only(steppers) or _only(_receivers(tree, "step")) or usual.optimizer
     model = _only(_receivers(tree, "parameters")) or usual.model
-    sites = Sites(
+    sites = TrainingStep(
         model=_assigned(tree, model),
         optimizer=_assigned(tree, optimizer),
         step=_called(tree, "step", optimizer),
@@ -169,7 +164,7 @@ def _calls(statement: Statement, model: str) -> bool:
     )
 
 
-def _looped(tree: ast.Module, sites: Sites) -> Sites:
+def _looped(tree: ast.Module, sites: TrainingStep) -> TrainingStep:
     """Note the variable of the innermost loop around backward that counts from 0."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.For) or not any(n is sites.backward for n in ast.walk(node)):

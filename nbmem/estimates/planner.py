@@ -1,4 +1,8 @@
-"""Asks for one program under remedies, and keeps what is known of each: run, or foreseen."""
+"""Asks for one program under remedies, and keeps what is known of each: run, or foreseen.
+
+A plan runs what can change its answer. The first run's ledger gives each remedy what it will save
+and a floor that no run goes below; what is only foreseen says so.
+"""
 
 from __future__ import annotations
 

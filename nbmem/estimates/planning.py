@@ -107,7 +107,7 @@ def _pairs(planner: Planner, *, every: bool) -> None:
 
 
 def _searched(planner: Planner, *, every: bool) -> Iterator[Keys]:
-    """Whose largest value is worth finding: all that help, or the cheapest, else the best."""
+    """Options whose largest value is looked for: all that help, or the cheapest, else the best."""
     if planner.value is None:
         return
     first, *others = planner.plan().options
@@ -117,6 +117,6 @@ def _searched(planner: Planner, *, every: bool) -> Iterator[Keys]:
 
 
 def _worth(options: Sequence[Option], base: Probe) -> list[Option]:
-    """Those that save enough to be looked at closer."""
+    """Options that save enough to be looked at closer."""
     least = WORTH * base.allocated
     return [o for o in options if o.probe is not None and verdicts.gain(o) >= least]

@@ -1,4 +1,8 @@
-"""One run of a program on a virtual card, and what it took."""
+"""One run of a program on a virtual card, and what it took.
+
+A run asks for what it wants first, on a card without an end. Only what exceeds the real one runs a
+second time, there: torch may still make room by giving cached segments back.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def take() -> subprocess.Popen[bytes]:
 
 
 def give_back(process: subprocess.Popen[bytes]) -> None:
-    """Its question is answered, and it can wait for the next one."""
+    """Let a worker wait for its next question; one that is gone is ended."""
     assert process.stdin is not None  # noqa: S101 - a pipe
     try:
         wire.write(process.stdin.fileno(), pickle.dumps(None))

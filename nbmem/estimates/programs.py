@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
-from nbmem.estimates import binding, places, surroundings
+from nbmem.estimates import assignments, binding, surroundings
 from nbmem.estimates.parcel import Parcel, pack
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def cell(
         raise UsageError(
             f"The cell cannot be read as Python: {err.msg} (line {err.lineno}).{also}"
         ) from None
-    names = pack(namespace, places.names_of(source))
-    own = places.bound(source)  # what the cell makes anew needs no note on its copy
+    names = pack(namespace, assignments.names_of(source))
+    own = assignments.bound(source)  # what the cell makes anew needs no note on its copy
     names = dataclasses.replace(names, notes=tuple(n for n in names.notes if n[0] not in own))
     program = Program(title=title, source=source, file=CELL, names=names)
     return program if vary is None else varied(program, vary, namespace)

@@ -2,6 +2,9 @@
 
 They are read where the question is asked and put in place before every run, so that each begins as
 the notebook stands: a program that turns a switch does not turn it for the next run.
+
+A default device reaches what is imported, too. Up to torch 2.9 `get_default_device()` fails after
+`set_default_device(None)`, so setting the device back removes the rest.
 """
 
 from __future__ import annotations

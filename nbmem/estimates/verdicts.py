@@ -23,7 +23,7 @@ def keys(option: Option) -> tuple[str, ...]:
 
 
 def price(option: Option) -> tuple[int, int]:
-    """Its place among all: single ones before pairs, each by the dearest part."""
+    """An option's place among all: single ones before pairs, each by the dearest part."""
     found = keys(option)
     return len(found), max((_ORDER.index(key) for key in found), default=-1)
 

@@ -6,6 +6,8 @@ print goes nowhere; they see no real card, so that they cannot disturb one.
 A question begins with how the asking process stands, and ends with None. Each has a fork of this
 process to itself: torch is imported there already, and what a program leaves behind (modules,
 patches, threads) goes with the fork. Where no fork is safe, the process answers one question.
+
+A process that kept programs would answer with modules that have been edited since.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Traces some steps of a training that a framework runs, and hands on what they took."""
+"""Traces some steps of a training that a framework runs, and hands on what they took.
+
+A trace that a callback keeps holds no model, and a callback knows its Trainer weakly: a cycle
+through the model would keep it on the card.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +61,7 @@ class FirstSteps:
         self.trace = trace.start()
 
     def stepped(self, step: int) -> bool:
-        """So many steps are done; True if those were all."""
+        """Whether all steps that are traced are done, after so many."""
         return self.runs and step - self._first >= self.steps
 
     def stop(self, error: BaseException | None = None) -> bool:

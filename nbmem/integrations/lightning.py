@@ -2,6 +2,9 @@
 
 It serves `lightning.pytorch` and `pytorch_lightning`: each takes callbacks of its own class only,
 so it is of those that are imported by then.
+
+Lightning's own `self.log` is not used for the figures: it makes float32 tensors on the card, so it
+rounds and changes what is measured.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ class Cards:
         with self._lock:
             if self._reader is None:
                 self._reader = CardReader()
-            found = self._reader.read(running_recorder())
+            recorder = running_recorder()
+            found = self._reader.read(None if recorder is None else recorder.progress())
             return tuple(replace(one, peak=self._reader.torchs_peak(one)) for one in found)
 
 

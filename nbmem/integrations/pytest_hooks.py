@@ -157,7 +157,7 @@ def _trace_of(item: pytest.Item) -> Trace:
 def _hold(item: pytest.Item, trace: Trace, limit: Limit) -> None:
     """Fail a test that went above its limit."""
     from nbmem.core.errors import UsageError
-    from nbmem.regression import exceeded
+    from nbmem.testing import exceeded
 
     session = trace.session
     if not limit.asked and session is not None and not session.devices:

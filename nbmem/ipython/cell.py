@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.errors import UsageError
 from nbmem.core.interrupts import held_back
+from nbmem.ipython.enclosing import running_cells
 from nbmem.ipython.failure import FailureWatch
 from nbmem.ipython.guest import guest, say, shell_entry
 from nbmem.ipython.hand_on import InterruptsTheCell
 from nbmem.ipython.options import CellOptions, asks_for_help, parse_cell_line
-from nbmem.ipython.transformer import memtrace_line, running_cells
+from nbmem.ipython.transformer import memtrace_line
 
 if TYPE_CHECKING:
     from nbmem.api import Trace
@@ -54,8 +55,8 @@ class RunningCell:
     begun_ns: int = field(default_factory=time.monotonic_ns)
 
 
-class Watcher(Protocol):
-    """Who wants to know of cells (the sidebar's hub)."""
+class CellListener(Protocol):
+    """Is told of cells (the sidebar's hub)."""
 
     def cell_begun(self, cell: RunningCell) -> None:
         """A cell is about to run."""
@@ -64,7 +65,7 @@ class Watcher(Protocol):
         """Highest allocated bytes while it ran, as far as anybody saw; None if nobody did."""
 
     def cell_ended(self, cell: RunningCell, delta: CellDelta | None) -> None:
-        """It has run, and its report is shown; `delta` is its line in the history, or None."""
+        """A cell has run, and its report is shown; `delta` is its line in the history, or None."""
 
 
 class CellHooks:
@@ -81,7 +82,7 @@ class CellHooks:
         self.rows: deque[CellDelta] = deque(maxlen=MAX_ROWS)
         self.deltas = True
         self.trace_next = False
-        self.watcher: Watcher | None = None
+        self.watcher: CellListener | None = None
         self._shell = shell
         self._tracer = tracer
         self._reader: DeltaReader | None = None

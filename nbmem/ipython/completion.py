@@ -3,6 +3,8 @@
 IPython asks several matchers and joins what they find, so beside nbmem's words there would be
 Python's (`--` begins `--abs`). Its completer is asked by two calls in every version; on nbmem's own
 lines these answer in its place.
+
+A command's options are listed once, for its help and for Tab.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nbmem.ipython.commands.base import Notebook
-    from nbmem.ipython.options import Option
+    from nbmem.ipython.options import CommandOption
 
 _LINE = re.compile(r"\s*(%%?)(nbmem|memtrace)[ \t]+(.*)")
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*(?:"|$)|'[^']*(?:'|$))+""")
@@ -124,7 +126,7 @@ def _split(line: str) -> tuple[tuple[str, ...], str]:
 
 
 def _in_line(
-    asked: Asked, options: tuple[Option, ...], offers: Callable[[], Iterable[str]]
+    asked: Asked, options: tuple[CommandOption, ...], offers: Callable[[], Iterable[str]]
 ) -> Found:
     """A flag, the value of one, or what else may stand there."""
     known = {option.flag: option for option in options}
@@ -154,7 +156,7 @@ def _is_statement(asked: Asked) -> bool:
 
 
 def _beginning(word: str, *offered: Iterable[str]) -> list[str]:
-    """Those that begin as the word does, in any case."""
+    """Words that begin as the one at the cursor, upper case or lower."""
     return [
         one
         for some in offered

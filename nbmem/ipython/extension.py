@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 from nbmem.ipython.cell import CellHooks
 from nbmem.ipython.commands.base import Notebook
 from nbmem.ipython.completion import Completion
+from nbmem.ipython.enclosing import reloads
 from nbmem.ipython.guest import guest, insist, shell_entry
 from nbmem.ipython.magics import Magics
 from nbmem.ipython.tracer import Tracer
-from nbmem.ipython.transformer import calls_of, insert_before_cell_magic, strip_memtrace_line
+from nbmem.ipython.transformer import insert_before_cell_magic, strip_memtrace_line
 
 if TYPE_CHECKING:
-    from nbmem.ipython.live.sidebar import Sidebar
-    from nbmem.live.memory import Memory
+    from nbmem.ipython.sidebar.sidebar import Sidebar
+    from nbmem.live.state import HubState
 
 _LOADED: dict[Any, Extension] = {}
 _RELOADING: dict[Any, Extension] = {}
@@ -69,9 +70,9 @@ class Extension:
             if strip_memtrace_line in chain:
                 chain.remove(strip_memtrace_line)
 
-    def sidebar_memory(self) -> Memory | None:
+    def sidebar_memory(self) -> HubState | None:
         """What the sidebar shall know after a reload of the extension."""
-        return None if self._sidebar is None else self._sidebar.hub.memory()
+        return None if self._sidebar is None else self._sidebar.hub.state()
 
     def take_card_out(self) -> None:
         """Leave the virtual card, if it was put in from this notebook."""
@@ -93,12 +94,12 @@ def _end_estimates() -> None:
         processes.end_all()
 
 
-def _sidebar(notebook: Notebook, before: Memory | None) -> Sidebar | None:
+def _sidebar(notebook: Notebook, before: HubState | None) -> Sidebar | None:
     """The sidebar's side in this kernel; None in a terminal, where nobody could see it."""
     if getattr(notebook.shell, "kernel", None) is None:
         return None
     with guest("prepare the sidebar"):
-        from nbmem.ipython.live.sidebar import Sidebar
+        from nbmem.ipython.sidebar.sidebar import Sidebar
 
         return Sidebar(notebook, before)
     return None
@@ -127,7 +128,7 @@ def unload_ipython_extension(shell: Any) -> None:
         return
     extension.unload()
     del _LOADED[shell]
-    if calls_of("reload_extension"):
+    if reloads():
         _RELOADING[shell] = extension
     else:
         extension.take_card_out()

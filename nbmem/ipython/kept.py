@@ -61,7 +61,7 @@ class KeptTraces:
         return next((trace for trace, _ in reversed(self._traces) if trace.name in wanted), None)
 
     def get(self, name: str) -> Trace:
-        """The same.
+        """Find a kept trace by its cell's number or its name.
 
         Raises:
             UsageError: There is none.

@@ -3,6 +3,8 @@
 A person who waits for the prompt gets the report after a few milliseconds of looking. What is not
 found by then is looked for when the kernel is idle, in pieces between which it takes requests, and
 the report is renewed. The next cell ends it, for it may change what is looked at.
+
+Front ends that execute for nobody (`allow_stdin` is off) get all of it at once.
 """
 
 from __future__ import annotations

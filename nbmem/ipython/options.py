@@ -37,7 +37,7 @@ class CellOptions:
     save: str | None = None
 
 
-class Option(NamedTuple):
+class CommandOption(NamedTuple):
     """One option: its flag, the name of its value (None for a switch) and what it does."""
 
     flag: str
@@ -45,21 +45,21 @@ class Option(NamedTuple):
     help: str
 
 
-DEVICE = Option("--device", "N", "report card N; the default is the one that the cell used")
-OPTIONS: tuple[Option, ...] = (
-    Option("--stacks", None, "record the Python line of every allocation (costs more)"),
+DEVICE = CommandOption("--device", "N", "report card N; the default is the one that the cell used")
+OPTIONS: tuple[CommandOption, ...] = (
+    CommandOption("--stacks", None, "record the Python line of every allocation (costs more)"),
     DEVICE,
-    Option("--gpu", "NAME", "run on a virtual card from here on (`%nbmem gpu` lists them)"),
-    Option("--max-peak", "20GiB", "fail the cell if its peak is above this"),
-    Option("--no-widget", None, "show the plain text only"),
-    Option("--save", "FILE", "save the session to a file"),
+    CommandOption("--gpu", "NAME", "run on a virtual card from here on (`%nbmem gpu` lists them)"),
+    CommandOption("--max-peak", "20GiB", "fail the cell if its peak is above this"),
+    CommandOption("--no-widget", None, "show the plain text only"),
+    CommandOption("--save", "FILE", "save the session to a file"),
 )
 USAGE = "[NAME] " + " ".join(
     f"[{option.flag}{' ' + option.value if option.value else ''}]" for option in OPTIONS
 )
 
 
-HELP = Option("--help", None, "show this")
+HELP = CommandOption("--help", None, "show this")
 _HELP_WORDS = {HELP.flag, "-h"}
 
 
@@ -69,7 +69,7 @@ def asks_for_help(line: str) -> bool:
 
 
 def statement_asks_for_help(line: str) -> bool:
-    """The same of `%memtrace`, where only what stands before the statement is nbmem's."""
+    """Whether a `%memtrace` line asks for help: what stands before the statement is nbmem's."""
     options = itertools.takewhile(lambda word: word.startswith("--"), line.split())
     return HELP.flag in options
 
@@ -129,7 +129,7 @@ def _scan(line: str, *, stop_at_word: bool) -> tuple[dict[str, str], list[str], 
     return values, words, line[at:].strip()
 
 
-def _find(flag: str) -> Option:
+def _find(flag: str) -> CommandOption:
     for option in OPTIONS:
         if option.flag == flag:
             return option

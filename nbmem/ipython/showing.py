@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import NbmemError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.api import Trace
 
 logger = logging.getLogger("nbmem")
@@ -75,20 +72,6 @@ def _forms(bundle: dict[str, Any], *, widget: bool) -> dict[str, Any]:
     return bundle if widget else {"text/plain": bundle["text/plain"]}
 
 
-_collecting: ContextVar[list[dict[str, Any]] | None] = ContextVar("nbmem_bundles", default=None)
-
-
-@contextmanager
-def collected() -> Iterator[list[dict[str, Any]]]:
-    """Collect what this thread would show, for who asked from outside the notebook."""
-    bundles: list[dict[str, Any]] = []
-    token = _collecting.set(bundles)
-    try:
-        yield bundles
-    finally:
-        _collecting.reset(token)
-
-
 def show_bundle(
     bundle: dict[str, Any], *, display_id: str | None = None, update: bool = False
 ) -> None:
@@ -101,10 +84,7 @@ def show_bundle(
     """
     from IPython.display import display
 
-    collecting = _collecting.get()
-    if collecting is not None:
-        collecting.append(bundle)
-    elif display_id is None:
+    if display_id is None:
         display(bundle, raw=True)
     else:
         display(bundle, raw=True, display_id=display_id, update=update)

@@ -24,8 +24,8 @@ from nbmem.ipython.showing import (
 if TYPE_CHECKING:
     from nbmem.api import Trace
     from nbmem.core.freed import Freed
-    from nbmem.ipython.live.output import Output
     from nbmem.ipython.options import CellOptions
+    from nbmem.ipython.sidebar.output import Output
 
 logger = logging.getLogger("nbmem")
 
@@ -37,17 +37,17 @@ class MemoryPeakExceededError(Exception):
     """A cell's peak is above its `--max-peak`: the one exception that nbmem raises into a cell."""
 
 
-class Watcher(Protocol):
-    """Who follows the traces (the sidebar, where the shell has a kernel)."""
+class TraceListener(Protocol):
+    """Follows the traces (the sidebar, where the shell has a kernel)."""
 
     def trace_begun(self, title: str, options: CellOptions) -> None:
         """A trace has begun; a line may be shown in its cell until its report is there."""
 
     def trace_ended(self) -> Output | None:
-        """It has ended; returns where that line stands, if there is one to replace."""
+        """A trace has ended; returns where that line stands, if there is one to replace."""
 
     def reported(self, trace: Trace, device: int | None) -> None:
-        """Its report is shown."""
+        """A trace's report is shown."""
 
 
 class Tracer:
@@ -67,7 +67,7 @@ class Tracer:
         self.kept = KeptTraces()
         self.activated = False
         self.freed: deque[Freed] = deque(maxlen=MAX_FREED)
-        self.watcher: Watcher | None = None
+        self.watcher: TraceListener | None = None
         self.later = Later(shell)
         self._shell = shell
         self._running: str | None = None

@@ -9,9 +9,9 @@ the hook in cell.py still sees the options in `info.raw_cell`.
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING
 
+from nbmem.ipython.enclosing import running_cells
 from nbmem.ipython.guest import shell_entry
 from nbmem.ipython.options import asks_for_help
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     Transformer = Callable[[list[str]], list[str]]
 
 _LINE = re.compile(r"%%memtrace(?=\s|$)(.*)")
-_RUNNER = "run_cell_async"
 
 
 def memtrace_line(raw_cell: str) -> str | None:
@@ -29,24 +28,6 @@ def memtrace_line(raw_cell: str) -> str | None:
     first = raw_cell.lstrip().partition("\n")[0]
     match = _LINE.match(first)
     return match[1].strip() if match else None
-
-
-def running_cells() -> int:
-    """How many cells enclose the caller: 1 in a cell's own hook, 2 in a cell that it runs.
-
-    The frames are asked and not a counter of ours, because an interrupted cell may never reach
-    its closing event.
-    """
-    return calls_of(_RUNNER)
-
-
-def calls_of(function: str) -> int:
-    """How many calls of a function of that name enclose the caller."""
-    count, frame = 0, sys._getframe()  # noqa: SLF001 - the documented way to one's own frames
-    while frame.f_back is not None:
-        frame = frame.f_back
-        count += frame.f_code.co_name == function
-    return count
 
 
 @shell_entry("read the %%memtrace line", otherwise=lambda lines: lines)

@@ -16,7 +16,7 @@ from nbmem.ledger.phase_map import NOWHERE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.allocator.follow import Allocations
+    from nbmem.allocator.recordings.follow import Allocations
     from nbmem.ledger.phase_map import PhaseMap
 
     Ints = NDArray[np.int64]

@@ -1,4 +1,14 @@
-"""What every allocation is for: a list of passes, surest first; what none claims stays unknown."""
+"""What every allocation is for: a list of passes, surest first; what none claims stays unknown.
+
+There is no hook on saved tensors, which would name every activation: torch then skips the check
+that one was modified in place (a traced cell would compute wrong gradients where an untraced one
+raises), and torch.func refuses to run under such hooks. Reading `grad_fn._saved_*` would run
+checkpoint's recomputation and save_on_cpu's copies. So an activation is what is born in forward and
+outlives it, which the events say exactly.
+
+In backward, what lives while nothing else is allocated is a temporary; everything else that dies
+there is an output gradient. The history has no operators, and this is as far as it goes.
+"""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.allocator.follow import follow
+from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.undo import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.allocator.undo import undo_with_notes
-from nbmem.core.categories import LIVE, Category
+from nbmem.core.categories import LIVE, OUTSIDE, Category
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.ledger.attribution import attribute
 from nbmem.ledger.balance import Ledger
@@ -20,8 +20,9 @@ from nbmem.ledger.phase_map import PhaseMap
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.allocator.follow import Followed
+    from nbmem.allocator.recordings.follow import Allocations, Followed
     from nbmem.core.session import DeviceTrace, Session
+    from nbmem.core.spans import Span
 
     Ints = NDArray[np.int64]
 
@@ -32,26 +33,38 @@ WORKSPACE = "cuBLAS workspace"
 class Books:
     """Every allocation of one card with its category, and the sums.
 
-    A *position* i is the moment before event i; position `events` is the end.
+    A *position* i is the moment before event i; position `events` is the end. Curves are in bytes,
+    one value for each position, shape (events + 1,).
 
     Args:
         session: What was recorded.
         device: Index of the card in the session's devices (not the CUDA ordinal).
+
+    Attributes:
+        trace: What was recorded of the card.
+        events: How many events it has.
+        phases: Which phase an event lies in.
+        notes: What is doubtful, one sentence each.
+        allocations: Every allocation that lived in the recording, in the order of birth: a *row*.
+        category: Of each row, as a number.
+        born_in: Index of each row's phase in `phases`.
     """
 
     def __init__(self, session: Session, device: int = 0) -> None:
         self.session = session
+        self._device = device
         self.trace: DeviceTrace = session.devices[device]
         self.notes: list[str] = []
         self.phases = PhaseMap(session.spans, device)
-        self.followed = self._follow()
+        self._followed = self._follow()
+        self.allocations = self._followed.allocations
         self.events = len(self.trace.events)
         facts, self.names, self.texts = facts_of(
-            self.followed.allocations, self.trace, self.phases, session.names
+            self.allocations, self.trace, self.phases, session.names
         )
         self.born_in = facts.born_in
         self.category = attribute(facts)
-        self._sums = _Sums(self.followed, self.category)
+        self._sums = _Sums(self.allocations, self.category)
         self._outside = Outside(self.trace)
         self._check_marks()
 
@@ -62,9 +75,38 @@ class Books:
         if start is None:
             start, notes = undo_with_notes(trace.end, trace.events, settings)
             self.notes.extend(notes)
-        followed = follow(start, trace.events, settings, trace.release)
+        followed = follow(start, trace.events, settings)
         self.notes.extend(followed.notes)
         return followed
+
+    @property
+    def allocated(self) -> Ints:
+        """The curve of what is in allocated blocks."""
+        return self._followed.allocated
+
+    @property
+    def active(self) -> Ints:
+        """The curve of what is in allocated and pending blocks."""
+        return self._followed.active
+
+    @property
+    def requested(self) -> Ints:
+        """The curve of what was asked for, of active blocks."""
+        return self._followed.requested
+
+    @property
+    def reserved(self) -> Ints:
+        """The curve of what is held from the driver."""
+        return self._followed.reserved
+
+    @property
+    def releasable(self) -> Ints:
+        """The curve of what empty_cache() would give back: pieces of used segments stay."""
+        return self._followed.releasable
+
+    def bounds(self, span: Span) -> tuple[int, int]:
+        """The positions on this card between which a span lies, both included."""
+        return span.first[self._device], span.last[self._device]
 
     @property
     def process_known(self) -> bool:
@@ -73,22 +115,21 @@ class Books:
 
     def held(self, positions: Ints) -> Ints:
         """Bytes by category at each position, shape (len(positions), len(Category))."""
-        f = self.followed
         table = np.zeros((len(positions), len(Category)), np.int64)
         for category in LIVE:
             table[:, category] = self._sums.at(category, positions)
         pending = self._sums.pending(positions)
         table[:, Category.PENDING] = pending
-        table[:, Category.ROUNDING] = (
-            f.active[positions] - pending - table[:, : Category.ROUNDING].sum(axis=1)
-        )
-        releasable = f.releasable[positions]
+        table[:, Category.ROUNDING] = self.active[positions] - pending - table[:, LIVE].sum(axis=1)
+        releasable = self.releasable[positions]
         table[:, Category.CACHED_RELEASABLE] = releasable
-        table[:, Category.CACHED_STUCK] = f.reserved[positions] - f.active[positions] - releasable
+        table[:, Category.CACHED_STUCK] = (
+            self.reserved[positions] - self.active[positions] - releasable
+        )
         # The last position lasts: what was read after the last event belongs to it.
         times = np.where(positions < self.events, self.times(positions), np.iinfo(np.int64).max)
-        outside = self._outside.at(times, f.reserved[positions])
-        table[:, Category.CONTEXT : Category.FREE] = np.stack(outside, axis=1)
+        outside = self._outside.at(times, self.reserved[positions])
+        table[:, OUTSIDE] = np.stack(outside, axis=1)
         table[:, Category.FREE] = self.trace.info.total_bytes - table.sum(axis=1)
         return table
 
@@ -100,13 +141,12 @@ class Books:
             held=tuple(int(size) for size in row),
             process_known=self.process_known,
         )
-        f = self.followed
-        ledger.check(allocated=int(f.allocated[position]), reserved=int(f.reserved[position]))
+        ledger.check(allocated=int(self.allocated[position]), reserved=int(self.reserved[position]))
         return ledger
 
     def peak(self, first: int, last: int) -> int:
         """The position between two (both included) at which most is allocated; the earliest."""
-        return first + int(np.argmax(self.followed.allocated[first : last + 1]))
+        return first + int(np.argmax(self.allocated[first : last + 1]))
 
     def peak_process(self, first: int = 0, last: int | None = None) -> int | None:
         """Highest process figure between two positions, read or at any event.
@@ -136,7 +176,7 @@ class Books:
 
     def _processes(self, positions: Ints) -> Ints:
         """The process figure at positions."""
-        reserved = self.followed.reserved[positions]
+        reserved = self.reserved[positions]
         context, *_ = self._outside.at(self.times(positions), reserved)
         held: Ints = reserved + context
         return held
@@ -157,12 +197,12 @@ class Books:
 
     def live(self, position: int) -> Ints:
         """Rows of the allocations that live at a position."""
-        a = self.followed.allocations
+        a = self.allocations
         return np.flatnonzero((a.born < position) & (a.freed >= position))
 
     def _check_marks(self) -> None:
         """The followed events must say what the allocator's own counters said."""
-        marks, f = self.trace.marks, self.followed
+        marks, f = self.trace.marks, self._followed
         if self.trace.dropped or not len(marks):
             return
         wrong = np.flatnonzero(
@@ -184,8 +224,7 @@ class Books:
 class _Sums:
     """Requested bytes by category at any position, in O(log n) a position."""
 
-    def __init__(self, followed: Followed, category: NDArray[np.uint8]) -> None:
-        a = followed.allocations
+    def __init__(self, a: Allocations, category: NDArray[np.uint8]) -> None:
         self._parts = {
             c: _Curve(a.born[rows], a.freed[rows], a.requested[rows])
             for c in LIVE

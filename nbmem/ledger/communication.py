@@ -18,7 +18,7 @@ from nbmem.ledger.workspace import CUBLAS, CUBLASLT
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.allocator.follow import Allocations
+    from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.session import Identities
     from nbmem.ledger.phase_map import PhaseMap
 

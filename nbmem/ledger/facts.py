@@ -1,4 +1,8 @@
-"""What is known of every allocation before anybody says what it is for."""
+"""What is known of every allocation before anybody says what it is for.
+
+What an unwinding exception frees in a forward is no temporary. Without the failure it would have
+lived on to backward, so at the moment of a caught error it counts as activations.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from nbmem.ledger.workspace import taken_once
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.allocator.follow import Allocations
+    from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.session import DeviceTrace
     from nbmem.ledger.phase_map import PhaseMap
 

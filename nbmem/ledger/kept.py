@@ -1,4 +1,4 @@
-"""What of a forward's results the user keeps: a fact of their lives, not of who looked when."""
+"""What of a forward's results the user keeps: a fact of their lives, not of when it is seen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nbmem.ledger.phase_map import NOWHERE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.allocator.follow import Allocations
+    from nbmem.allocator.recordings.follow import Allocations
     from nbmem.ledger.phase_map import PhaseMap
 
     Ints = NDArray[np.int64]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nbmem.allocator.follow import Allocations
+    from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.session import DeviceTrace
 
     Ints = NDArray[np.int64]

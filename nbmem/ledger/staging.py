@@ -17,7 +17,7 @@ from nbmem.core.events import Action
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.allocator.follow import Allocations
+    from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.events import Events
 
     Mask = NDArray[np.bool_]

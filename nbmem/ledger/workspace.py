@@ -17,7 +17,7 @@ from nbmem.allocator.cublas import WORKSPACE, WORKSPACE_HOPPER, WORKSPACE_LT
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.allocator.follow import Allocations
+    from nbmem.allocator.recordings.follow import Allocations
     from nbmem.ledger.facts import Facts
 
     Mask = NDArray[np.bool_]

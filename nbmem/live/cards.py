@@ -7,14 +7,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import ProbeUnavailableError
+from nbmem.live.known import by_category
 from nbmem.live.messages import CardSample, Process
 from nbmem.probes import cuda, host
 from nbmem.probes.nvml import NvmlProbe
 
 if TYPE_CHECKING:
-    from nbmem.live.known import KnownBytes
     from nbmem.live.messages import Entry
-    from nbmem.record.recorder import Recorder
+    from nbmem.record.progress import LoopProgress
 
 RETRIES = 3
 """The reserved bytes must be the same before and after the driver's reading."""
@@ -28,7 +28,7 @@ class CardReader:
         self._answering: Any = None
         self._counter: dict[int, int] = {}
         self._peak: dict[int, int] = {}
-        self._known: KnownBytes | None = None
+        self._progress: LoopProgress | None = None
         self._named: dict[int, tuple[int, tuple[Entry, ...]]] = {}
         self._names: dict[int, str] | None = None
 
@@ -44,14 +44,14 @@ class CardReader:
             if counters is not None and counters.reserved:
                 self._peak[index] = counters.allocated
 
-    def read(self, recorder: Recorder | None = None) -> tuple[CardSample, ...]:
+    def read(self, progress: LoopProgress | None = None) -> tuple[CardSample, ...]:
         """One reading of each card.
 
         Args:
-            recorder: The trace that runs: it knows what some of the bytes are.
+            progress: Of the trace that runs: it knows what some of the bytes are.
         """
         self._follow_virtual_card()
-        self._follow(recorder)
+        self._progress = progress
         return tuple(
             sample
             for index in range(cuda.device_count())
@@ -116,20 +116,10 @@ class CardReader:
             by_category=self._by_category(index, counters.allocated),
         )
 
-    def _follow(self, recorder: Recorder | None) -> None:
-        if recorder is None:
-            self._known = None
-        elif self._known is None or self._known.recorder is not recorder:
-            from nbmem.live.known import KnownBytes
-
-            self._known = KnownBytes(recorder)
-        if self._known is not None:
-            self._known.follow()
-
     def _by_category(self, index: int, allocated: int) -> tuple[Entry, ...]:
         """What the trace knows; once it has ended, for as long as nothing was taken or freed."""
-        if self._known is not None:
-            self._named[index] = allocated, self._known.of(index, allocated)
+        if self._progress is not None:
+            self._named[index] = allocated, by_category(self._progress, index, allocated)
         was, named = self._named.get(index, (allocated, ()))
         return named if was == allocated else ()
 

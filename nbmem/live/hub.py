@@ -2,6 +2,9 @@
 
 Between cells it sleeps and nothing is sent: a server takes each message for activity, so a kernel
 that spoke while idle would never be culled.
+
+The sidebar is told and does not ask, since a request would wait for the cell; and on iopub, for a
+`comm_open` from the kernel makes front ends without nbmem warn. This thread touches no tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import nbmem
 from nbmem.core.entry import entry
 from nbmem.core.faults import error_of
-from nbmem.live.memory import Memory
 from nbmem.live.messages import (
     USUAL_HZ,
     CellBegun,
@@ -30,6 +32,7 @@ from nbmem.live.messages import (
     Unloaded,
 )
 from nbmem.live.requests import MOST_CELLS
+from nbmem.live.state import HubState
 from nbmem.live.wire import encode
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from nbmem.core.history import CellDelta
     from nbmem.live.cards import CardReader
     from nbmem.live.messages import CardSample, Cell, LastReport, Push
+    from nbmem.record.progress import LoopProgress
     from nbmem.record.recorder import Recorder
     from nbmem.report import Command
 
@@ -66,13 +70,13 @@ class Hub:
         self,
         send: Callable[[dict[str, Any]], None],
         recorder: Callable[[], Recorder | None],
-        before: Memory | None = None,
+        before: HubState | None = None,
     ) -> None:
         self.hz: float = USUAL_HZ
         self.watchers: list[Callable[[Sample], None]] = []
         self._send = send
         self._recorder = recorder
-        before = before or Memory()
+        before = before or HubState()
         self._samples = deque(before.samples)
         self._cells = deque(before.cells, maxlen=MOST_CELLS)
         self._report, self._processes = before.report, before.processes
@@ -106,7 +110,7 @@ class Hub:
     def peak_of(self, cell: Cell) -> int | None:
         """Highest allocated bytes on any card since a cell began, as read; None without a card."""
         found: list[CardSample] = []
-        self._talk(lambda: found.extend(self._cards(self._recorder())))
+        self._talk(lambda: found.extend(self._cards(self._progress())))
         return max((card.peak for card in found), default=None) if cell in self._running else None
 
     def look(self) -> None:
@@ -142,10 +146,10 @@ class Hub:
             if self._reader is not None:
                 self._reader.close()
 
-    def memory(self) -> Memory:
+    def state(self) -> HubState:
         """What is remembered now."""
         with self._lock:
-            return Memory(
+            return HubState(
                 cell=next(iter(self._running), None),
                 samples=tuple(self._samples),
                 cells=tuple(self._cells),
@@ -227,16 +231,20 @@ class Hub:
             watcher(sample)
 
     def _read(self, cell: Cell) -> Sample:
-        recorder = self._recorder()
+        progress = self._progress()
         return Sample(
             t_ms=now_ms(),
             cell=cell,
-            phase=None if recorder is None else recorder.turns.phase,
-            step=None if recorder is None else recorder.turns.step_now(),
-            cards=self._cards(recorder),
+            phase=None if progress is None else progress.phase,
+            step=None if progress is None else progress.step,
+            cards=self._cards(progress),
         )
 
-    def _cards(self, recorder: Recorder | None) -> tuple[CardSample, ...]:
+    def _progress(self) -> LoopProgress | None:
+        recorder = self._recorder()
+        return None if recorder is None else recorder.progress()
+
+    def _cards(self, progress: LoopProgress | None) -> tuple[CardSample, ...]:
         """The cards; none, and nothing is imported, before the user has imported torch."""
         if "torch" not in sys.modules:
             return ()
@@ -244,7 +252,7 @@ class Hub:
             from nbmem.live.cards import CardReader
 
             self._reader = CardReader()
-        return self._reader.read(recorder)
+        return self._reader.read(progress)
 
     def _push_sample(self, sample: Sample) -> None:
         """Push a reading, unless it says what the last one of this cell said."""

@@ -23,6 +23,13 @@ def running_shell() -> Any | None:
     return None if shells is None else shells._instance  # noqa: SLF001 - instance() would make one
 
 
+def user_names() -> dict[str, Any]:
+    """The names of the notebook or, outside of one, of the program: `__main__`'s."""
+    shell = running_shell()
+    names: dict[str, Any] = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
+    return names
+
+
 def cell_of(filename: str) -> str | None:
     """`In [7]` for the file name that IPython gave a cell; None for any other."""
     number = numbers_of_cells().get(filename)

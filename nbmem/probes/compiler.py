@@ -121,7 +121,7 @@ class Compilations:
 
 
 def _handler() -> Any | None:
-    """Who tells of compilations; None before Dynamo is imported, and where it has nobody."""
+    """Dynamo's handler of callbacks; None before Dynamo is imported, and where it has none."""
     handler = getattr(sys.modules.get(_CALLBACKS), "callback_handler", None)
     there = hasattr(handler, "start_callbacks") and hasattr(handler, "end_callbacks")
     return handler if there else None

@@ -25,7 +25,7 @@ MOST = 12
 _NOT_THE_LOOPS = (*FOREIGN, "torch", "nbmem", "asyncio", "threading", "runpy", "nbclient")
 
 
-class Sites:
+class CallSites:
     """Places in the loops' code from which torch was called, and how often."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def variables() -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _outwards() -> Iterator[FrameType]:
-    """This thread's frames outside of torch and nbmem, without keeping one of ours."""
+    """Frames of this thread outside of torch and nbmem, without keeping one of ours."""
     frame: FrameType | None = sys._getframe().f_back  # noqa: SLF001 - the documented way
     while frame is not None:
         if module_of(frame) not in _NOT_THE_LOOPS:

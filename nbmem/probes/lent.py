@@ -8,6 +8,11 @@ raised. No frame of nbmem's lies between torch and itself, in no traceback.
 
 Whoever asks the class, and not an instance on its way to a call, gets what was there before. An
 attribute that somebody has replaced since is left as they made it.
+
+A hook in a module would also be refused by a scripted one, and a global hook takes all modules off
+torch's fast path. Python calls signal handlers where functions begin, also a finalizer's, which
+loses what is raised before its first `try`; so the end of a call is told by a generator, which goes
+on inside of one.
 """
 
 from __future__ import annotations
@@ -98,7 +103,7 @@ class LentMethod:
         method = self._original.__get__(thing, kind)
         if thing is None or self._inside.busy:  # the many calls inside a model's cost 0.2 us each
             return method
-        return self._lent(thing, method, sys._getframe(1))  # noqa: SLF001 - who looks it up
+        return self._lent(thing, method, sys._getframe(1))  # noqa: SLF001 - the frame that looks it up
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What a call through the class's dictionary does."""

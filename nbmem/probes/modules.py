@@ -3,6 +3,9 @@
 `named_parameters()`, `modules()`, `state` and `param_groups` may be overridden, and what a user
 wrote there may be slow, raise or exit. What torch keeps in the instance's own dictionary cannot.
 Module instances are told apart by identity: `__eq__` and `__hash__` are the user's, too.
+
+Classes are asked with `type()`, for `isinstance` asks `__class__`, and tensors are read through
+torch's getters in C.
 """
 
 from __future__ import annotations

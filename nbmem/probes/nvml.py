@@ -246,7 +246,7 @@ def give_up() -> str:
 
 
 def _answering() -> Any:
-    """Who answers as NVML now."""
+    """The function that answers as NVML now: another one once a virtual card is put in."""
     return getattr(sys.modules.get("pynvml"), "nvmlInit", None)
 
 

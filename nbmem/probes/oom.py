@@ -2,6 +2,10 @@
 
 torch calls an observer before it raises. What is kept of the moment is texts and figures: a frame
 or a tensor kept here would be the very leak that an out-of-memory error is known for.
+
+The exception itself may be caught, replaced or raised in a thread; the observer is called before
+it, where the line and the layer still run. Its place in the events is the allocator's own OOM
+entry.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 Nobody waits for such a call longer than a limit. The thread that hangs in it is a daemon: it keeps
 no process alive, and nothing of the user's waits for it.
+
+NVML is called only so wherever a cell waits: a wedged driver neither answers nor fails, and Python
+cannot interrupt a call in C. The sampler's first and last readings are its own thread's, and what
+hangs is left behind, once for the process. Only `nbmem gpus` and what chooses a card wait longer: a
+driver that nobody uses takes seconds to wake up.
 """
 
 from __future__ import annotations

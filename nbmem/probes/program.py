@@ -52,7 +52,7 @@ def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
 
 def module_facts(module: Any) -> dict[str, Any]:
-    """Its class, parameters and repeated blocks; what DDP was told, if it is DDP."""
+    """Class, parameters and repeated blocks of a module; what DDP was told, if it is DDP."""
     torch: Any = loaded_torch()
     parameters = [p for _, p in named_parameters(module)]
     on_card = [p for p in parameters if place_of(torch, p) is not None]
@@ -74,7 +74,7 @@ def module_facts(module: Any) -> dict[str, Any]:
 
 
 def optimizer_facts(optimizer: Any) -> dict[str, Any]:
-    """Its class, switches, what its parameters take and whether it has stepped yet."""
+    """Class and switches of an optimizer, what its parameters take, whether it has stepped."""
     torch: Any = loaded_torch()
     groups = param_groups(optimizer)
     found = [p for group in groups for p in parameters_of_group(group)]

@@ -3,6 +3,10 @@
 Read when a backward begins and all of them live. A node that takes a parameter belongs to the
 parameter's module; any other comes after the module that its first input comes from. The graph
 itself says both, so no module has to be hooked.
+
+One graph of each kind of forward is read (2 ms for GPT-2), through `SavedTensor.data`, which runs
+no hook; ledger/alike.py names all that allocate alike. What checkpointing computes again, and a
+forward that died before any of its kind had a backward, stay unnamed.
 """
 
 from __future__ import annotations

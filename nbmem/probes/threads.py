@@ -3,6 +3,11 @@
 Autograd and torch's operators work without the interpreter's lock: what another thread is doing to
 a tensor may be half done whenever we look. So nothing of another thread's is looked at while that
 thread may be at work. Its frames say whether it is, and reading them touches nothing of torch's.
+
+Which tensors a thread uses cannot be told from outside (its frames reach the notebook's names, a
+graph those of others), so the rule is coarse: a thread is at work while the user's code or torch is
+on its stack, unless it waits in Python's library or sleeps. What its own calls showed, in its own
+thread, has names all the same.
 """
 
 from __future__ import annotations

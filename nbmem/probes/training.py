@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Listener(Protocol):
-    """Who is told. Its methods hold nothing that they are given."""
+    """Hears of the training loop. Its methods hold nothing that they are given."""
 
     def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
         """The outermost module call begins; `in_backward` if it recomputes (checkpointing)."""

@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from nbmem.core.errors import NbmemError
-from nbmem.core.freed import Reading
+from nbmem.core.freed import Totals
 from nbmem.core.history import CellDelta
 from nbmem.core.interrupts import let_pass
 from nbmem.probes.cuda import Counters, device_count, read_counters
@@ -18,7 +18,7 @@ class DeltaReader:
 
     def __init__(self) -> None:
         self._nvml: NvmlProbe | None = NvmlProbe()
-        self._before: list[tuple[int, _Sums]] = []
+        self._before: list[tuple[int, _Totals]] = []
 
     def before(self) -> None:
         """A cell is about to run (cells may nest)."""
@@ -26,12 +26,12 @@ class DeltaReader:
 
     def before_torch(self, begun_ns: int) -> None:
         """A cell that began then has imported torch itself: it found nothing on a card."""
-        self._before.append((begun_ns, _Sums(0, 0, {})))
+        self._before.append((begun_ns, _Totals(0, 0, {})))
 
-    def now(self) -> Reading:
+    def now(self) -> Totals:
         """The counters at this moment."""
         sums = _sums()
-        return Reading(sums.allocated, sums.reserved, self._process())
+        return Totals(sums.allocated, sums.reserved, self._process())
 
     def after(
         self, label: str, error: str | None, execution_count: int | None = None
@@ -87,7 +87,7 @@ def _readings() -> list[tuple[int, Counters]]:
     return [(i, c) for i, c in cards if c is not None and c.reserved]
 
 
-class _Sums(NamedTuple):
+class _Totals(NamedTuple):
     """Bytes of all cards, and of each its allocated bytes and the peak that torch counts."""
 
     allocated: int
@@ -95,9 +95,9 @@ class _Sums(NamedTuple):
     cards: dict[int, tuple[int, int]]
 
 
-def _sums() -> _Sums:
+def _sums() -> _Totals:
     readings = _readings()
-    return _Sums(
+    return _Totals(
         sum(c.allocated for _, c in readings),
         sum(c.reserved for _, c in readings),
         {index: (c.allocated, c.peak_allocated) for index, c in readings},

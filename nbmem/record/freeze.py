@@ -1,4 +1,9 @@
-"""From a finished recording to a Session: events cut to the recording, everything else placed."""
+"""From a finished recording to a Session: events cut to the recording, everything else placed.
+
+Phases are bounded here for a session, and in analysis/shown.py for what is drawn: bounds stand
+where something grows with the run, and what is left out is counted in a note.
+tests/benchmarks/load.py runs the programs that showed which.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from nbmem.core.categories import Category
 from nbmem.core.events import Action, Events, Layout
 from nbmem.core.session import DeviceTrace, Session
 from nbmem.core.spans import Span
-from nbmem.core.torch_snapshot import DeviceHistory, device_history
+from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes.cells import with_cells
 from nbmem.probes.cuda import device_info
 from nbmem.record.gaps import Births, Gaps
@@ -29,8 +34,8 @@ if TYPE_CHECKING:
 
     from nbmem.core.events import Stack
     from nbmem.core.session import Identities
+    from nbmem.record.draft_phases import DraftPhase
     from nbmem.record.recorder import Recorder
-    from nbmem.record.stretches import Stretch
 
 MAX_PHASES = 200_000
 """Phases of a recording, the latest; a million events in a loop of twenty for each step are as
@@ -194,7 +199,7 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
     return tuple(spans)
 
 
-def _phases(recorder: Recorder, devices: Sequence[DeviceTrace]) -> tuple[list[Stretch], int]:
+def _phases(recorder: Recorder, devices: Sequence[DeviceTrace]) -> tuple[list[DraftPhase], int]:
     """The phases, and the index of the card in whose events they are placed."""
     main = fullest(devices)
     device = devices[main]
@@ -235,7 +240,7 @@ def _born(events: Events, identities: Identities, *what: Category) -> NDArray[np
     return np.unique(row[found])
 
 
-def _bounded(recorder: Recorder, stretches: list[Stretch], *, lost: bool) -> list[Stretch]:
+def _bounded(recorder: Recorder, stretches: list[DraftPhase], *, lost: bool) -> list[DraftPhase]:
     """The phases that have events, or had none to have; at most the latest so many.
 
     Steps are numbered before, so those that are kept have the numbers they had.
@@ -261,7 +266,7 @@ def _bounded(recorder: Recorder, stretches: list[Stretch], *, lost: bool) -> lis
 
 
 def _places(
-    stretches: Sequence[Stretch], devices: Sequence[DeviceTrace], main: int
+    stretches: Sequence[DraftPhase], devices: Sequence[DeviceTrace], main: int
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     """The phases' events on every card: exact on the main one, by time on the others."""
     begins = np.array([one.t0_ns for one in stretches], np.int64)

@@ -1,4 +1,8 @@
-"""What was done between two turns, told by what was born there and how long it lived."""
+"""What was done between two turns, told by what was born there and how long it lived.
+
+An update is most of the gradients' sizes again with nothing else left; what takes memory before the
+first forward is `load`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.events import Action
+from nbmem.core.events import TAKES, Action
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -143,7 +147,7 @@ class Gaps:
 
 def with_its_memory(events: Events, birth: int) -> int:
     """Where an allocation begins, the memory that was taken from the driver for it included."""
-    while birth and events.action[birth - 1] in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+    while birth and events.action[birth - 1] in TAKES:
         birth -= 1
     return birth
 

@@ -1,4 +1,4 @@
-"""Who keeps what alive at the end of a recording, as columns of the session."""
+"""What keeps memory alive at the end of a recording, as columns of the session."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.core.categories import Category
+from nbmem.core.categories import OF_TRAINING, Category
 from nbmem.core.interrupts import let_pass
 from nbmem.core.session import Identities, Marks
 from nbmem.probes import frames, modules, tensors
@@ -67,7 +67,7 @@ class IdentityLog:
         self._walked: dict[int, Footprint] = {}
         self._states: dict[int, tuple[tuple[int, ...], int]] = {}
         self._forwards: set[tuple[Any, ...]] = set()
-        self._sites = frames.Sites()
+        self._sites = frames.CallSites()
         self.full = False
         self.owned: list[tuple[int, int]] = []
         self.last_gradients = (0, 0)
@@ -277,7 +277,7 @@ class IdentityLog:
         for at, seen, _ in reversed(self._rows):
             if at < mark:
                 break
-            if seen.category <= Category.OPTIMIZER_STATE:
+            if seen.category in OF_TRAINING:
                 sizes.setdefault(seen.device, {})[seen.addr] = seen.size
         return {device: sum(found.values()) for device, found in sizes.items()}
 

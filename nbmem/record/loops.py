@@ -1,4 +1,4 @@
-"""Whose turns make the phases: a recording's events do not say which thread caused them."""
+"""The thread whose turns make the phases: events of a recording do not say what caused them."""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 The allocator counts what it writes into its history, so a reading names a place in it exactly;
 clocks could not (the history's is in microseconds, and another thread may be in between).
+
+The sum of six counters is the index of the next entry. Where the user has reset the accumulated
+counters the clock serves instead, and a note says so.
 """
 
 from __future__ import annotations

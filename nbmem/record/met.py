@@ -109,7 +109,7 @@ def known_in(known: dict[int, Known], thing: Any) -> Known:
 
 
 def living(known: dict[int, Known]) -> list[tuple[Any, Known]]:
-    """Those that still live."""
+    """Objects that still live, each with what is known of it."""
     return [(thing, entry) for entry in known.values() if (thing := entry.ref()) is not None]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.events import Action, Events
 from nbmem.core.steps import number_steps
-from nbmem.record.stretches import Stretch, following, joined, with_nested
+from nbmem.record.draft_phases import DraftPhase, following, joined, with_nested
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,16 +46,16 @@ class PhaseBuilder:
         self._events = events
         self._marks = marks
         self._gaps = gaps
-        self._done: list[Stretch] = []
-        self._nested: list[Stretch] = []
-        self._open: Stretch | None = None
+        self._done: list[DraftPhase] = []
+        self._nested: list[DraftPhase] = []
+        self._open: DraftPhase | None = None
         self._left = 0  # mark at which the open forward's module returned
         self._gap = 0  # mark at which the last phase ended
         self._around: int | None = None  # key of the optimizer inside whose step the pass runs
         self._called: set[int] = set()  # keys of the modules that were called until now
         self._next: Turn | None = None  # what begins now, or behind zero_grad()
 
-    def build(self, turns: Sequence[Turn], *, updated: bool = False) -> list[Stretch]:
+    def build(self, turns: Sequence[Turn], *, updated: bool = False) -> list[DraftPhase]:
         """Phases in order of their start, with steps; what runs inside a backward lies in it.
 
         Args:
@@ -91,7 +91,7 @@ class PhaseBuilder:
             self._open, self._gap = None, turn.mark  # nothing was done before the closure
         elif running is not None:  # its end was never told: an optimizer's step that raised
             self._close(turn.mark)
-        self._open = Stretch(turn.kind, *self._bridge(turn), key=turn.key)
+        self._open = DraftPhase(turn.kind, *self._bridge(turn), key=turn.key)
         self._left = turn.mark
         if turn.kind in _CALLS:
             self._called.add(turn.key)
@@ -117,7 +117,7 @@ class PhaseBuilder:
             if name is None:
                 self._done[-1].last, self._done[-1].t1_ns = ends
             elif ends[0] > begins[0] or name == "optimizer":  # it may have allocated nothing
-                self._close_at(Stretch(name, *begins), *ends)
+                self._close_at(DraftPhase(name, *begins), *ends)
         self._gap = turn.mark
 
     def _pieces(self, turn: Turn, start: int, end: int) -> list[tuple[str | None, int]]:
@@ -158,7 +158,7 @@ class PhaseBuilder:
         """Whether what begins now, or behind zero_grad(), is one of these."""
         return self._next is not None and self._next.kind in kinds
 
-    def _leave_forward(self, running: Stretch, turn: Turn) -> None:
+    def _leave_forward(self, running: DraftPhase, turn: Turn) -> None:
         """A forward or inference goes on until the next phase or the next input's birth."""
         start, end = self._position(self._left), self._position(turn.mark)
         cut = None
@@ -175,22 +175,22 @@ class PhaseBuilder:
         place = cut, self._time_of(cut)
         self._close_at(running, *place)
         if cut == self._gaps.first_input(start, end):
-            self._close_at(Stretch("input", *place), *self._place(turn.mark))
+            self._close_at(DraftPhase("input", *place), *self._place(turn.mark))
             self._gap = turn.mark
         else:
             self._fill(turn, place, self._place(turn.mark))
 
-    def _take_prefetched(self, running: Stretch, start: int, end: int) -> None:
+    def _take_prefetched(self, running: DraftPhase, start: int, end: int) -> None:
         """The next batch, fetched while the card computes this one's forward, is no part of it."""
         batch = self._gaps.inputs(start, end)
         if batch is None:
             return
         first, last = ((at, self._time_of(at)) for at in batch)
         self._close_at(running, *first)
-        self._open = Stretch("input", *first)
+        self._open = DraftPhase("input", *first)
         if self._gaps.any_born(last[0], end):
             self._close_at(self._open, *last)
-            self._open = Stretch(running.name, *last, key=running.key)
+            self._open = DraftPhase(running.name, *last, key=running.key)
 
     def _end(self, turn: Turn) -> None:
         if turn.kind == "optimizer" and turn.key == self._around:
@@ -214,13 +214,13 @@ class PhaseBuilder:
     def _back_to_optimizer(self, mark: int, *, goes_on: bool) -> None:
         """What follows a backward inside of its step, up to here, is the optimizer's."""
         key = self._around or 0
-        self._open = Stretch("optimizer", *self._place(self._gap), key=key, goes_on=goes_on)
+        self._open = DraftPhase("optimizer", *self._place(self._gap), key=key, goes_on=goes_on)
         self._close(mark)
 
     def _nest(self, turn: Turn) -> None:
         """What the engine calls lies inside its backward: a recomputation, a step in a hook."""
         if turn.begins:
-            self._nested.append(Stretch(turn.kind, *self._place(turn.mark)))
+            self._nested.append(DraftPhase(turn.kind, *self._place(turn.mark)))
         elif self._nested and self._nested[-1].last < 0:
             self._nested[-1].last, self._nested[-1].t1_ns = self._place(turn.mark)
 
@@ -229,15 +229,15 @@ class PhaseBuilder:
         if self._open is not None:
             self._close(final)
         elif not self._done and self._position(final) > 0:
-            self._close_at(Stretch("load", *self._place(0)), *self._place(final))
+            self._close_at(DraftPhase("load", *self._place(0)), *self._place(final))
             self._gap = final
         if self._done and self._done[-1].name == "backward":
             start, end = self._place(self._gap), self._place(final)
             update = self._gaps.update(start[0], end[0])
             if update is not None:
-                self._close_at(Stretch("optimizer", *start), update, self._time_of(update))
+                self._close_at(DraftPhase("optimizer", *start), update, self._time_of(update))
             elif updated:
-                self._close_at(Stretch("optimizer", *start), *end)
+                self._close_at(DraftPhase("optimizer", *start), *end)
 
     def _split_first_load(self) -> None:
         """The first forward without a module ends what seemed to be load; the next ones show it."""
@@ -250,7 +250,7 @@ class PhaseBuilder:
         if begins is None:
             return
         place = begins, self._time_of(begins)
-        self._done.insert(1, Stretch("forward", *place, last=load.last, t1_ns=load.t1_ns))
+        self._done.insert(1, DraftPhase("forward", *place, last=load.last, t1_ns=load.t1_ns))
         load.last, load.t1_ns = place
 
     # --- placing
@@ -282,7 +282,7 @@ class PhaseBuilder:
         self._close_at(self._open, position, t_ns)
         self._gap = mark
 
-    def _close_at(self, stretch: Stretch, position: int, t_ns: int) -> None:
+    def _close_at(self, stretch: DraftPhase, position: int, t_ns: int) -> None:
         stretch.last, stretch.t1_ns = max(stretch.first, position), max(stretch.t0_ns, t_ns)
         self._done.append(stretch)
         self._open = None

@@ -29,6 +29,7 @@ from nbmem.record.holders import matters
 from nbmem.record.identities import IdentityLog
 from nbmem.record.marks import MAX_MARKS, MarkLog
 from nbmem.record.program import ProgramLog
+from nbmem.record.progress import ProgressLog
 from nbmem.record.sampler import Sampler
 from nbmem.record.turns import MAX_TURNS, TurnLog
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from nbmem.core.oom import Refusal
     from nbmem.core.session import Session
     from nbmem.probes.holders import Walk
+    from nbmem.record.progress import LoopProgress
 
 logger = logging.getLogger("nbmem")
 
@@ -88,6 +90,7 @@ class Recorder:
         self.identities = IdentityLog()
         self.program = ProgramLog()
         self.turns = TurnLog(self.marks, self.identities, self.program)
+        self._progress = ProgressLog(self.turns, self.identities, self.marks)
         self.blocks: list[tuple[str, int, int]] = []
         self.history = HistoryProbe(max_entries=max_events, stacks=stacks, lost=self.lost)
         self.sampler = Sampler(device, self.note)
@@ -242,6 +245,10 @@ class Recorder:
                 at_end = self.history.take() if self.history.recording else None
             return freeze(self, "so far", at_end, None)
 
+    def progress(self) -> LoopProgress:
+        """How far the loop is and what is known of its bytes; for another thread, while it runs."""
+        return self._progress.now()
+
     # --- blocks of the user's own
 
     def begin_block(self, name: str) -> None:
@@ -277,7 +284,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def _kept(self, part: str) -> Iterator[None]:
-        """As `guard`, and an interrupt costs this part alone; it is handed on at the end."""
+        """Guard a part, and let an interrupt cost this part alone; it is handed on at the end."""
         try:
             yield
         except GeneratorExit:

@@ -150,7 +150,7 @@ class Sampler:
         return card[1] - card[0], NOT_KNOWN
 
     def _checked(self, index: int, reading: CardReading, reserved: int) -> tuple[int, int]:
-        """The same of a reading that must fit what torch knows of the card and holds of it."""
+        """Used and held bytes of a reading, which must fit what torch knows of the card."""
         known, _ = self._cards.get(index, (None, 0))
         if reading.total != known and (known or reading.total < _least_total(index, reserved)):
             raise ImpossibleReadingError(

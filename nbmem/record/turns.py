@@ -1,4 +1,8 @@
-"""What the training hooks saw, in order, with as few readings as the phases need."""
+"""What the training hooks saw, in order, with as few readings as the phases need.
+
+An event of the history names no thread: where several train at the same time there are no phases,
+and a note says so (loops.py).
+"""
 
 from __future__ import annotations
 
@@ -155,7 +159,7 @@ class TurnLog:
         return loop is not None and loop.weights.changed()
 
     def _updated(self, loop: Loop) -> bool:
-        """The same before a turn; it counts as the step of an optimizer."""
+        """Whether weights were updated by hand before a turn: the step of an optimizer."""
         if loop.busy == "backward" or not loop.weights.changed():
             return False
         loop.steps(0)

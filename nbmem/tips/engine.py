@@ -14,8 +14,6 @@ from nbmem.tips.evidence import Evidence
 from nbmem.tips.rules import RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from nbmem.core.session import Session
     from nbmem.ledger.books import Books
     from nbmem.report import Finding, Report
@@ -51,15 +49,7 @@ class Advice:
     notes: tuple[str, ...] = ()
 
 
-def advise(  # noqa: PLR0913 - the last ones are for commands and tests
-    session: Session,
-    books: Books,
-    report: Report,
-    *,
-    everything: bool = False,
-    muted: Collection[str] = (),
-    rules: Sequence[Rule] = RULES,
-) -> Advice:
+def advise(session: Session, books: Books, report: Report, *, everything: bool = False) -> Advice:
     """Ask every rule.
 
     Args:
@@ -67,16 +57,13 @@ def advise(  # noqa: PLR0913 - the last ones are for commands and tests
         books: The card's books.
         report: The same, ready to draw.
         everything: Ask also the rules that speak only where memory is short.
-        muted: Names of rules that are not asked.
-        rules: The rules.
     """
     evidence = Evidence(session, books, report, everything=everything)
     found: list[tuple[_Place, Finding]] = []
     faults = Faults()  # one broken rule must not cost the report or the other tips
-    for rule in rules:
-        if rule.name not in muted:
-            asked = partial(_ask, rule, evidence)
-            found.extend(faults.part(f"The tip {rule.name}", asked, []))
+    for rule in RULES:
+        asked = partial(_ask, rule, evidence)
+        found.extend(faults.part(f"The tip {rule.name}", asked, []))
     found.sort(key=itemgetter(0))
     return Advice(findings=tuple(finding for _, finding in found), notes=faults.notes)
 
@@ -95,15 +82,3 @@ def _may_speak(rule: Rule, evidence: Evidence) -> bool:
     if evidence.everything or rule.when == "always":
         return True
     return rule.when == "short" and evidence.short is not None
-
-
-def find(
-    session: Session,
-    books: Books,
-    report: Report,
-    *,
-    everything: bool = False,
-    muted: Collection[str] = (),
-) -> tuple[Finding, ...]:
-    """What the rules found, the largest saving first; see `advise`."""
-    return advise(session, books, report, everything=everything, muted=muted).findings

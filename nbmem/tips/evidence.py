@@ -108,7 +108,7 @@ class Evidence:
     @cached_property
     def fullest(self) -> Ledger:
         """The card when most was reserved."""
-        return self.books.ledger(int(np.argmax(self.books.followed.reserved)))
+        return self.books.ledger(int(np.argmax(self.books.reserved)))
 
     @cached_property
     def short(self) -> str | None:
@@ -145,34 +145,34 @@ class Evidence:
 
     def trains_before(self, position: int) -> bool:
         """Whether an optimizer stepped before a position."""
-        device = self.session.devices.index(self.trace)
-        spans = (span for _, span in self.books.phases.spans)
-        return any(s.name == "optimizer" and s.first[device] < position for s in spans)
+        books = self.books
+        spans = (span for _, span in books.phases.spans)
+        return any(s.name == "optimizer" and books.bounds(s)[0] < position for s in spans)
 
     def largest_step(self) -> tuple[int, int]:
         """Where the step begins and ends that allocated most."""
         ends = [0, *self.step_ends.tolist()]
-        f = self.books.followed
-        tops = [int(f.allocated[a : b + 1].max()) for a, b in itertools.pairwise(ends)]
+        allocated = self.books.allocated
+        tops = [int(allocated[a : b + 1].max()) for a, b in itertools.pairwise(ends)]
         at = tops.index(max(tops))
         first = ends[at] if at else self._first_step_begins()
         return first, ends[at + 1]
 
     def _first_step_begins(self) -> int:
-        device = self.session.devices.index(self.trace)
-        spans = (span for _, span in self.books.phases.spans)
-        return min((s.first[device] for s in spans if s.step is not None), default=0)
+        books = self.books
+        spans = (span for _, span in books.phases.spans)
+        return min((books.bounds(s)[0] for s in spans if s.step is not None), default=0)
 
     def born_in_stacks(self, wanted: Callable[[Stack], bool]) -> Ints:
         """Rows of the allocations whose stack is such a one; none where no stacks were taken."""
         such = np.array([wanted(stack) for stack in self.session.stacks] + [False])
-        return np.flatnonzero(such[self.books.followed.allocations.stack])
+        return np.flatnonzero(such[self.books.allocations.stack])
 
     def in_private_pool(self) -> Mask:
         """Which allocations lie in a pool of a CUDA graph's, that still lived at the end."""
         segments = self.trace.end.segments
         private = segments[segments.pool != 0]
-        addr = self.books.followed.allocations.addr
+        addr = self.books.allocations.addr
         row = np.searchsorted(private.addr, addr, side="right") - 1
         if not len(private):
             return np.zeros(len(addr), bool)
@@ -181,11 +181,11 @@ class Evidence:
 
     def peak_without(self, rows: Ints) -> int:
         """The highest allocated bytes, had these allocations not been."""
-        a, books = self.books.followed.allocations, self.books
+        a, books = self.books.allocations, self.books
         change = np.zeros(books.events + 2, np.int64)
         np.add.at(change, np.maximum(a.born[rows], -1) + 1, a.block[rows])
         np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
-        return int((books.followed.allocated - np.cumsum(change)[: books.events + 1]).max())
+        return int((books.allocated - np.cumsum(change)[: books.events + 1]).max())
 
     def sum_at(self, position: int, *categories: Category) -> int:
         """Bytes of some categories at a position."""
@@ -201,7 +201,7 @@ class Evidence:
 
     @cached_property
     def _block_at(self) -> dict[int, tuple[int, int]]:
-        a = self.books.followed.allocations
+        a = self.books.allocations
         rows = self.books.live(self.books.events)
         found = zip(a.addr[rows].tolist(), rows.tolist(), a.block[rows].tolist(), strict=True)
         return {addr: (row, block) for addr, row, block in found}
@@ -274,7 +274,7 @@ class Evidence:
         return "model" if found is None else str(found["name"])
 
     def model_code(self) -> str | None:
-        """The same as it may be typed; None where the notebook has no name for it."""
+        """The model as it may be typed; None where the notebook has no name for it."""
         return typed(self.model())
 
     def optimizer(self) -> dict[str, Any] | None:

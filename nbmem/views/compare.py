@@ -37,7 +37,7 @@ def render_comparison(comparison: Comparison, *, width: int = 100) -> str:
 
 
 def render_comparison_html(comparison: Comparison) -> str:
-    """The same for a notebook's output."""
+    """Draw a comparison for a notebook's output."""
     a, b = one_line(comparison.a.label), one_line(comparison.b.label)
     tables = [
         _html_table(f"{a} against {b}", [("", a, b, "change"), *_figures(comparison)]),
@@ -53,7 +53,7 @@ def render_comparison_html(comparison: Comparison) -> str:
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """As JSON; bytes. Keys are added in later versions, never renamed or removed."""
+    """Write as JSON; bytes. Keys are added in later versions, never renamed or removed."""
     sides = {
         name: {
             "label": side.label,

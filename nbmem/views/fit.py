@@ -1,14 +1,13 @@
-"""The answer to "will it fit": text, HTML and JSON."""
+"""The answer to "will it fit": text and HTML."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.charts.growth import growth
-from nbmem.views.grid import Cell, Grid, cells
+from nbmem.views.grid import Grid, TableCell, cells
 from nbmem.views.html import page
 from nbmem.views.markup import Markup, clipped, element
 
@@ -84,19 +83,6 @@ def formula(fit: Fit) -> str:
     )
 
 
-def fit_json(fit: Fit) -> dict[str, Any]:
-    """A documented, stable form: keys are added in later versions, never renamed or removed.
-
-    `card` {name, total, margin}; `best` and `limit`, null where there is none; `total` and `parts`
-    {name, fixed, each, square, residual} in bytes and bytes for each unit; `probes` by value
-    {value, fits, allocated, reserved, process, wanted, phase, held, failure {kind, text, line}}.
-    """
-    raw = dataclasses.asdict(fit)
-    for probe in raw["probes"]:
-        del probe["seconds"]
-    return raw
-
-
 def _bytes(count: float) -> str:
     return format_bytes(round(count))
 
@@ -118,21 +104,21 @@ def _parts(fit: Fit) -> Grid:
     )
 
 
-def _part(part: Part, held: int, whole: int) -> tuple[Cell, ...]:
+def _part(part: Part, held: int, whole: int) -> tuple[TableCell, ...]:
     last = part.name == "allocated"
     each = _bytes(part.each) + (f" + {_bytes(part.square)} x it" if part.square else "")
     if round(part.each) < 0:
         each = ""
     return (
-        Cell(text="= allocated" if last else part.name, strong=last),
+        TableCell(text="= allocated" if last else part.name, strong=last),
         # A line through what jumps, such as rounding, may begin below 0: that is no amount.
-        Cell(
+        TableCell(
             text=_bytes(part.fixed) if round(part.fixed) >= 0 else "",
             exact=f"{part.fixed:,.0f} B",
             strong=last,
         ),
-        Cell(text=each, exact=f"{part.each:,.1f} B", strong=last),
-        Cell(
+        TableCell(text=each, exact=f"{part.each:,.1f} B", strong=last),
+        TableCell(
             text=format_bytes(held),
             exact=f"{held:,} B; the line is off by at most {part.residual:,.0f} B",
             share=0 if last else held / max(whole, 1),
@@ -164,7 +150,7 @@ def _apart(fit: Fit) -> list[Probe]:
     return sorted(kept, key=lambda p: p.value or 0)
 
 
-def _probe(probe: Probe, fit: Fit, *, bars: bool) -> tuple[Cell, ...]:
+def _probe(probe: Probe, fit: Fit, *, bars: bool) -> tuple[TableCell, ...]:
     strong = probe.value == fit.best
     if not probe.ran:
         return cells(f"{probe.value:,}", "", "", "", "", clipped(f"fails: {probe.failure}", _ENDED))
@@ -173,10 +159,14 @@ def _probe(probe: Probe, fit: Fit, *, bars: bool) -> tuple[Cell, ...]:
     if bars:
         end = f"{end:<4}  {'#' * max(1, round(share * _BAR))}"
     return (
-        Cell(text=f"{probe.value:,}", strong=strong),
-        Cell(text=format_bytes(probe.allocated), exact=f"{probe.allocated:,} B", strong=strong),
-        Cell(text=format_bytes(probe.reserved), exact=f"{probe.reserved:,} B", strong=strong),
-        Cell(text=format_bytes(probe.need), exact=f"{probe.need:,} B", share=share, strong=strong),
-        Cell(text=probe.phase or "", strong=strong),
-        Cell(text=end, strong=strong),
+        TableCell(text=f"{probe.value:,}", strong=strong),
+        TableCell(
+            text=format_bytes(probe.allocated), exact=f"{probe.allocated:,} B", strong=strong
+        ),
+        TableCell(text=format_bytes(probe.reserved), exact=f"{probe.reserved:,} B", strong=strong),
+        TableCell(
+            text=format_bytes(probe.need), exact=f"{probe.need:,} B", share=share, strong=strong
+        ),
+        TableCell(text=probe.phase or "", strong=strong),
+        TableCell(text=end, strong=strong),
     )

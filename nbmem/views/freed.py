@@ -25,7 +25,7 @@ def render_freed(done: Sequence[Freed]) -> str:
 
 
 def render_freed_html(done: Sequence[Freed]) -> str:
-    """The same for a notebook's output."""
+    """Draw some actions for a notebook's output."""
     parts = [part for freed in done for part in _html(freed)]
     return element("div", *parts, style=style.BOX)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class TableCell:
     """One cell.
 
     Attributes:
@@ -44,7 +44,7 @@ class Grid:
 
     title: str
     head: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     left: frozenset[int] = frozenset({0})
 
     def text(self) -> str:
@@ -87,7 +87,7 @@ class Grid:
             return figure
         return figure.replace("text-align:right", "text-align:left")
 
-    def _cell(self, column: int, cell: Cell) -> Markup:
+    def _cell(self, column: int, cell: TableCell) -> Markup:
         figure = style.STRONG_FIGURE if cell.strong else style.FIGURE
         look = self._style(column, figure)
         if column in self.left:
@@ -112,6 +112,6 @@ def _lines(row: Sequence[str]) -> list[list[str]]:
     return [list(line) for line in zip(*filled, strict=True)]
 
 
-def cells(*texts: str, strong: bool = False) -> tuple[Cell, ...]:
+def cells(*texts: str, strong: bool = False) -> tuple[TableCell, ...]:
     """A row without anything special."""
-    return tuple(Cell(text=text, strong=strong) for text in texts)
+    return tuple(TableCell(text=text, strong=strong) for text in texts)

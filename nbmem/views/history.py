@@ -51,7 +51,7 @@ def _aligned(table: Sequence[tuple[str, ...]], *, left: set[int]) -> list[str]:
 
 
 def render_history_html(rows: Sequence[CellDelta]) -> str:
-    """The same table for a notebook's output."""
+    """Draw the table of the cells for a notebook's output."""
     if not rows:
         return element("div", _EMPTY)
     head = element("tr", *(element("th", name, scope="col", style=style.HEAD) for name in _HEAD))

@@ -1,15 +1,15 @@
-"""A model layer by layer: text, HTML, JSON and rows for a data frame."""
+"""A model layer by layer: text and HTML."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.folding import AMOUNTS, folded
-from nbmem.views.grid import Cell, Grid
+from nbmem.views.grid import Grid, TableCell
 from nbmem.views.html import page
 from nbmem.views.markup import element
 
@@ -119,20 +119,6 @@ def mimebundle(layers: Layers) -> dict[str, str]:
     return {"text/plain": render_text(layers, WIDTH), "text/html": render_html(layers)}
 
 
-def layers_json(layers: Layers) -> dict[str, Any]:
-    """A documented, stable form: `title`, `optimizer`, `shape`, `sentences` and `rows`.
-
-    Each row: {name, kind, formula, parameters, weights, buffers, gradients, optimizer, saved,
-    output, forward_flops, backward_flops}; amounts are bytes, null without an input.
-    """
-    return dataclasses.asdict(layers)
-
-
-def records(layers: Layers) -> list[dict[str, Any]]:
-    """The rows for `pandas.DataFrame(...)`."""
-    return [dataclasses.asdict(row) for row in layers.rows]
-
-
 def _about(layers: Layers) -> str:
     given = "without an input" if layers.shape is None else f"for an input of {layers.shape}"
     return f"{given}; optimizer state {layers.optimizer}"
@@ -142,10 +128,10 @@ def _grid(layers: Layers, most: int, left_out: Sequence[str] = ()) -> Grid:
     shown = [name for name in COLUMNS if _sum(layers, name) and name not in left_out]
     largest = {n: max(getattr(row, n) or 0 for row in layers.rows) for n in shown}
     rows = [_row(row, shown, largest) for row in layers.rows[:most]]
-    total = [Cell(text="= all", strong=True), Cell(text="")]
+    total = [TableCell(text="= all", strong=True), TableCell(text="")]
     for name in shown:
         count = _sum(layers, name)
-        total.append(Cell(text=_amount(name, count), exact=f"{count:,}", strong=True))
+        total.append(TableCell(text=_amount(name, count), exact=f"{count:,}", strong=True))
     return Grid(
         title="",
         head=("layer", "parameters by formula", *(_HEADS.get(n, n) for n in shown)),
@@ -162,13 +148,13 @@ def _sum(layers: Layers, column: str) -> int:
     return sum(getattr(row, column) or 0 for row in layers.rows)
 
 
-def _row(row: LayerRow, shown: list[str], largest: dict[str, int]) -> tuple[Cell, ...]:
-    found = [Cell(text=row.name), Cell(text=f"{row.kind} {row.formula}".rstrip())]
+def _row(row: LayerRow, shown: list[str], largest: dict[str, int]) -> tuple[TableCell, ...]:
+    found = [TableCell(text=row.name), TableCell(text=f"{row.kind} {row.formula}".rstrip())]
     for name in shown:
         count = getattr(row, name)
         text = "" if not count else _amount(name, count)
         share = (count or 0) / max(largest[name], 1)
-        found.append(Cell(text=text, exact=f"{count or 0:,}", share=share))
+        found.append(TableCell(text=text, exact=f"{count or 0:,}", share=share))
     return tuple(found)
 
 

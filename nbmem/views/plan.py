@@ -1,13 +1,12 @@
-"""The answer to "what would make it fit": text, HTML and JSON."""
+"""The answer to "what would make it fit": text and HTML."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
-from nbmem.views.grid import Cell, Grid
+from nbmem.views.grid import Grid, TableCell
 from nbmem.views.html import page
 from nbmem.views.markup import Markup, element
 
@@ -87,21 +86,6 @@ def mimebundle(plan: Plan) -> dict[str, str]:
     return {"text/plain": render_text(plan), "text/html": render_html(plan)}
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """A documented, stable form: keys are added in later versions, never renamed or removed.
-
-    `card` {name, total, margin}; `target`; `variable` and `value`, null where the batch is not
-    known; `options`, the program as it is first, {key, title, price, code, probe (as in the JSON of
-    fit; null if not run), saved, saved_reserved, largest, why_not, foreseen (of the process; null
-    if nothing is known), cheapest, diff (of the source; empty if not known)}. Amounts are bytes.
-    """
-    raw = dataclasses.asdict(plan)
-    for option in raw["options"]:
-        if option["probe"] is not None:
-            del option["probe"]["seconds"]
-    return raw
-
-
 def _process(option: Option) -> int:
     """Bytes of the process, as run or as foreseen."""
     return option.probe.need if option.probe is not None else option.foreseen or 0
@@ -127,7 +111,7 @@ def _helpful(plan: Plan) -> list[Option]:
 
 
 def _written(plan: Plan) -> list[Option]:
-    """Those that help and were run, without the pairs: their lines are known."""
+    """Options that help and were run, without the pairs: their lines are known."""
     return [o for o in _helpful(plan)[1:] if "+" not in o.key and o.code]
 
 
@@ -160,40 +144,42 @@ def _table(plan: Plan) -> Grid:
     )
 
 
-def _row(option: Option, plan: Plan) -> tuple[Cell, ...]:
+def _row(option: Option, plan: Plan) -> tuple[TableCell, ...]:
     first = option.key == plan.options[0].key
     strong = first or option.cheapest
     process, saved = _process(option), _saved(option, plan)
     about = "" if option.probe is not None else "~"
     row = [
-        Cell(
+        TableCell(
             text=option.title.replace(" + ", " +\n"),
             strong=strong,
             note="" if "+" in option.key else option.price,
         ),
-        Cell(text=f"{about}{format_bytes(process)}", exact=f"{process:,} B", strong=strong),
-        Cell(
+        TableCell(text=f"{about}{format_bytes(process)}", exact=f"{process:,} B", strong=strong),
+        TableCell(
             text="" if first else f"{about}{format_bytes(saved)}",
             exact=f"{saved:,} B of the process",
             share=max(saved, 0) / max(_process(plan.options[0]), 1),
         ),
         *_ran(option, strong=strong),
-        Cell(text=_fits(option, plan), strong=strong),
+        TableCell(text=_fits(option, plan), strong=strong),
     ]
     if plan.variable is not None:
         largest = "" if option.largest is None else f"{option.largest:,}"
-        row.insert(3, Cell(text=largest, exact="found to within 2%", strong=strong))
+        row.insert(3, TableCell(text=largest, exact="found to within 2%", strong=strong))
     return tuple(row)
 
 
-def _ran(option: Option, *, strong: bool) -> tuple[Cell, Cell]:
+def _ran(option: Option, *, strong: bool) -> tuple[TableCell, TableCell]:
     """What torch held in its run."""
     probe = option.probe
     if probe is None:
-        return Cell(text=""), Cell(text="")
+        return TableCell(text=""), TableCell(text="")
     return (
-        Cell(text=format_bytes(probe.allocated), exact=f"{probe.allocated:,} B", strong=strong),
-        Cell(text=format_bytes(probe.reserved), exact=f"{probe.reserved:,} B", strong=strong),
+        TableCell(
+            text=format_bytes(probe.allocated), exact=f"{probe.allocated:,} B", strong=strong
+        ),
+        TableCell(text=format_bytes(probe.reserved), exact=f"{probe.reserved:,} B", strong=strong),
     )
 
 

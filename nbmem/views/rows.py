@@ -30,7 +30,7 @@ class Amount:
 
     @property
     def text(self) -> str:
-        """As it is written everywhere."""
+        """The figure as it is written everywhere."""
         return format_bytes(self.count)
 
 

@@ -44,7 +44,7 @@ def render_top(holdings: Sequence[Holding], most: int, card: str) -> str:
 
 
 def render_top_html(holdings: Sequence[Holding], most: int, card: str) -> str:
-    """The same for a notebook's output."""
+    """Draw the largest storages for a notebook's output."""
     if not holdings:
         return element("div", EMPTY)
     shown = alike(holdings)[:most]

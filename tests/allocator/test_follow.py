@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.allocator.follow import follow
+from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.undo import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.allocator.undo import undo, undo_with_notes
 from nbmem.core.events import Action, BlockState, Layout
 from nbmem.core.units import GIB, MIB
 from tests.allocator.programs import events_of
@@ -21,7 +21,7 @@ CURVES = ("allocated", "active", "requested", "reserved", "releasable", "inactiv
 
 
 def followed(rows, start=None, conf=PLAIN):
-    return follow(start or Layout.empty(), events_of(rows), conf, "2.13.0")
+    return follow(start or Layout.empty(), events_of(rows), conf)
 
 
 def test_a_value_is_the_one_before_its_event():
@@ -129,7 +129,7 @@ EVENTS = st.tuples(
 def test_nonsense_is_followed_without_an_exception(rows, conf):
     conf = AllocatorSettings.parse(conf)
     events = events_of(rows)
-    found = follow(Layout.empty(), events, conf, "2.13.0")
+    found = follow(Layout.empty(), events, conf)
     for name in CURVES:
         assert len(getattr(found, name)) == len(rows) + 1
     assert (found.active >= found.allocated).all()
@@ -138,7 +138,7 @@ def test_nonsense_is_followed_without_an_exception(rows, conf):
     allocator.malloc(3 * MIB)
     for final in (Layout.empty(), allocator.layout()):
         start, _ = undo_with_notes(final, events, conf)
-        follow(start, events, conf, "2.13.0")
+        follow(start, events, conf)
 
 
 def test_undo_leaves_what_had_no_events():
@@ -146,7 +146,7 @@ def test_undo_leaves_what_had_no_events():
     allocator.malloc(1000)
     allocator.malloc(3 * MIB)
     layout = allocator.layout()
-    again = undo(layout, events_of([]), PLAIN)
+    again, _ = undo_with_notes(layout, events_of([]), PLAIN)
     for part in ("segments", "blocks"):
         for name, column in getattr(layout, part).columns():
             if name != "requested":

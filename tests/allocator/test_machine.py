@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.allocator.compare import layout_difference
-from nbmem.allocator.follow import follow
 from nbmem.allocator.heap import AllocatorOOM
-from nbmem.allocator.predict import Assumptions, Prediction
+from nbmem.allocator.recordings.compare import layout_difference
+from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.predict import Assumptions, Prediction
+from nbmem.allocator.recordings.undo import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.allocator.undo import undo_with_notes
 from nbmem.core.events import BlockState, Layout
 from nbmem.core.units import GIB, KIB, MIB
 from tests.allocator.programs import events_of
@@ -170,7 +170,7 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "rows"):
             return
         events = events_of(self.rows)
-        found = follow(Layout.empty(), events, self.settings, self.release)
+        found = follow(Layout.empty(), events, self.settings)
         assert found.notes == ()
         for at, values in self.curves:
             assert tuple(int(getattr(found, name)[at]) for name in CURVES) == values
@@ -184,7 +184,7 @@ class Machine(RuleBasedStateMachine):
         assert len(undo_with_notes(final, events, self.settings)[0].segments) == 0
         for cut in (len(events) // 3, len(events) // 2):
             start, notes = undo_with_notes(final, events[cut:], self.settings)
-            found = follow(start, events[cut:], self.settings, self.release)
+            found = follow(start, events[cut:], self.settings)
             unsure = sum(int(note.split()[0]) for note in notes) * MIB
             last = len(events) - cut
             for name in CURVES[2:4]:  # bytes that frees record, and segments: always exact

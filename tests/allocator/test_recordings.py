@@ -5,19 +5,19 @@ import json
 import numpy as np
 import pytest
 
-from nbmem.allocator.assume import LIKELY_TOTAL, emptied_by_user, pools_of
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.allocator.compare import layout_difference
 from nbmem.allocator.driver import SimulatedDriver
-from nbmem.allocator.follow import follow
-from nbmem.allocator.predict import Assumptions, Prediction
-from nbmem.allocator.recording import COUNTERS, read_recording
-from nbmem.allocator.replay import replay
+from nbmem.allocator.recordings.compare import layout_difference
+from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.inference import LIKELY_TOTAL, emptied_by_user, pools_of
+from nbmem.allocator.recordings.predict import Assumptions, Prediction
+from nbmem.allocator.recordings.recording import COUNTERS, read_card
+from nbmem.allocator.recordings.replay import replay
+from nbmem.allocator.recordings.undo import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.allocator.undo import undo_with_notes
 from nbmem.core.events import Action, BlockState, Layout
-from nbmem.core.session_file import save_session
 from nbmem.core.units import GIB, MIB
+from nbmem.files.session import save_session
 from tests.allocator.programs import RECORDINGS, events_of
 from tests.recorded import load, session_of
 
@@ -63,7 +63,7 @@ def marks_of(path):
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=short)
 def test_the_model_counts_what_torch_counted(path):
     """Counters, peaks, segments, retries and OOMs at the labelled moments."""
-    recording = read_recording(path)
+    recording = read_card(path)
     settings = AllocatorSettings.from_torch(recording.settings, RELEASE)
     limit = 2_550_524_805 if short(path) == "gc" else None  # set_per_process_memory_fraction(0.03)
     prediction = Prediction(
@@ -113,9 +113,9 @@ def test_the_model_counts_what_torch_counted(path):
 
 @pytest.mark.parametrize("path", [*TRACES, *SNAPSHOTS], ids=short)
 def test_following_gives_the_curves_that_torch_counted(path):
-    recording = read_recording(path)
+    recording = read_card(path)
     settings = AllocatorSettings.from_torch(recording.settings, RELEASE)
-    found = follow(Layout.empty(), recording.events, settings, RELEASE)
+    found = follow(Layout.empty(), recording.events, settings)
     assert found.notes == ()
     readings = [(r.position, r.values) for r in recording.readings]
     if path in SNAPSHOTS:
@@ -147,15 +147,15 @@ def assert_same_blocks(found, recording):
 
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=short)
 def test_a_recording_that_began_late_is_followed_from_its_end(path):
-    recording = read_recording(path)
+    recording = read_card(path)
     settings = AllocatorSettings.from_torch(recording.settings, RELEASE)
     events = recording.events
-    whole = follow(Layout.empty(), events, settings, RELEASE)
+    whole = follow(Layout.empty(), events, settings)
     assert len(undo_with_notes(recording.end, events, settings)[0].segments) == 0
     for part in range(1, 10):
         cut = len(events) * part // 10
         start, notes = undo_with_notes(recording.end, events[cut:], settings)
-        found = follow(start, events[cut:], settings, RELEASE)
+        found = follow(start, events[cut:], settings)
         unsure = sum(int(note.split()[0]) for note in notes) << 20
         for name in CURVES:
             off = np.abs(getattr(found, name) - getattr(whole, name)[cut:]).max()
@@ -165,7 +165,7 @@ def test_a_recording_that_began_late_is_followed_from_its_end(path):
 @pytest.mark.parametrize("name", ["expandable", "train_resnet50", "streams", "oom"])
 def test_the_model_goes_on_from_a_layout_in_the_middle(name):
     """With addresses as the order of ties, nothing that a layout lacks matters."""
-    recording = read_recording(RECORDINGS / "snapshots" / f"{name}.pickle.xz")
+    recording = read_card(RECORDINGS / "snapshots" / f"{name}.pickle.xz")
     settings = AllocatorSettings.from_torch(recording.settings, RELEASE)
     events = recording.events
     cut = int(np.flatnonzero(events.action == Action.ALLOC)[len(events) // 6])
@@ -211,7 +211,7 @@ def test_the_order_of_equal_blocks_from_before_is_learned(release):
     events = events_of(rows)
     prediction = Prediction(start, events, allocator.settings, release, told)
     assert prediction.run() is None
-    assert prediction.ties.learned > 0
+    assert prediction.order.learned > 0
     assert layout_difference(allocator.layout(), prediction.allocator.layout()) is None
 
 

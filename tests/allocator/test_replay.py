@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.allocator.replay import replay
+from nbmem.allocator.recordings.replay import replay
 from nbmem.core.errors import FileFormatError, UsageError
 from nbmem.core.units import GIB, MIB
 from tests.allocator.programs import RECORDINGS

@@ -10,7 +10,7 @@ from nbmem.analysis import build_report, shown
 from nbmem.core.spans import Span
 from nbmem.core.steps import number_steps
 from nbmem.record import freeze
-from nbmem.record.stretches import Stretch, with_nested
+from nbmem.record.draft_phases import DraftPhase, with_nested
 from nbmem.views.explorer.data import explorer_data
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
@@ -67,10 +67,10 @@ def test_phases_of_dropped_events_and_too_many_phases_are_left_out(monkeypatch, 
     notes = []
     recorder = SimpleNamespace(note=notes.append)
     stretches = [
-        Stretch("backward", max(0, i - 30), i, max(0, i - 29), i + 1, step=i) for i in range(100)
+        DraftPhase("backward", max(0, i - 30), i, max(0, i - 29), i + 1, step=i) for i in range(100)
     ]
     inner = [
-        Stretch("recompute", s.first, s.t0_ns, s.last, s.t1_ns, step=s.step, parent=i)
+        DraftPhase("recompute", s.first, s.t0_ns, s.last, s.t1_ns, step=s.step, parent=i)
         for i, s in enumerate(stretches)
     ]
     kept = freeze._bounded(recorder, [*stretches, *inner], lost=lost)
@@ -84,7 +84,7 @@ def test_phases_of_dropped_events_and_too_many_phases_are_left_out(monkeypatch, 
 
 def test_what_was_dropped_takes_its_phases_along():
     notes = []
-    stretches = [Stretch("forward", 0, i, int(i > 90), i + 1, step=i) for i in range(100)]
+    stretches = [DraftPhase("forward", 0, i, int(i > 90), i + 1, step=i) for i in range(100)]
     kept = freeze._bounded(SimpleNamespace(note=notes.append), stretches, lost=True)
     assert [one.step for one in kept] == list(range(91, 100))
     assert notes
@@ -103,7 +103,7 @@ class Counting(list):
 def test_numbering_steps_reads_each_phase_a_few_times():
     Counting.reads = 0
     names = ("input", "forward", "backward", "optimizer", "zero_grad")
-    phases = Counting(Stretch(names[i % 5], i, i, key=1) for i in range(5_000))
+    phases = Counting(DraftPhase(names[i % 5], i, i, key=1) for i in range(5_000))
     number_steps(phases)
     assert phases[-2].step == 999
     assert Counting.reads < 10 * len(phases)
@@ -111,10 +111,10 @@ def test_numbering_steps_reads_each_phase_a_few_times():
 
 def test_recomputes_find_their_backward():
     phases = [
-        Stretch(("forward", "backward")[i % 2], 10 * i, i, 10 * i + 10, i + 1, step=i // 2)
+        DraftPhase(("forward", "backward")[i % 2], 10 * i, i, 10 * i + 10, i + 1, step=i // 2)
         for i in range(40)
     ]
-    inner = [Stretch("recompute", at, 0, at + 1, 1) for at in (5, 10, 15, 395, 401)]
+    inner = [DraftPhase("recompute", at, 0, at + 1, 1) for at in (5, 10, 15, 395, 401)]
     nested = with_nested(phases, inner)[40:]
     assert [(one.first, one.parent) for one in nested] == [(10, 1), (15, 1), (395, 39)]
 

@@ -20,7 +20,7 @@ def books(request):
 def test_no_stretch_loses_its_peak(books, bins):
     positions = chosen_positions(books, bins)
     edges = np.linspace(0, books.events + 1, bins + 1).astype(int)
-    for curve in (books.followed.allocated, books.followed.reserved):
+    for curve in (books.allocated, books.reserved):
         for low, high in pairwise(edges):
             shown = positions[(positions >= low) & (positions <= high)]
             assert curve[shown].max() >= curve[low:high].max()

@@ -11,7 +11,7 @@ from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.analysis import build_report
 from nbmem.analysis.closeup import closeup, position_at
-from nbmem.analysis.details import LIVES
+from nbmem.analysis.lifetimes import LIVES
 from nbmem.analysis.pool import pool_history
 from nbmem.core.categories import LIVE, Category
 from nbmem.core.events import Layout
@@ -56,7 +56,7 @@ def test_the_largest_at_the_peak_and_at_the_end_are_told(run):
     told = {(life.born, life.requested) for life in report.details.lives}
     for position in (report.peak.at.event, books.events):
         rows = books.live(position)
-        a = books.followed.allocations
+        a = books.allocations
         largest = rows[np.argsort(-a.requested[rows], kind="stable")][:50]
         assert {(int(a.born[row]), int(a.requested[row])) for row in largest} <= told
 
@@ -163,7 +163,7 @@ def test_the_pool_at_any_moments_of_any_program(steps, conf, data):
     exact = pool_history(books, np.array(sorted(some), np.int64))
     check_pool(books, exact)
     check_pool(books, pool_history(books, exact.event, most=1))
-    a = books.followed.allocations
+    a = books.allocations
     for row, event in enumerate(exact.event.tolist()):
         blocks = sum(int(pieces[:, 2].sum()) for _, pieces in exact.at(row))
         assert blocks == ((a.born < event) & (a.died >= event)).sum()

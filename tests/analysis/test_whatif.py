@@ -22,27 +22,27 @@ def recorded(name):
 @pytest.mark.parametrize("name", RUNS)
 def test_the_replay_is_the_recording_to_the_byte(name):
     books = books_of(session_of(load(name)))
-    outcome, f = try_settings(books), books.followed
-    assert outcome.peak_reserved == f.reserved.max()
-    assert outcome.peak_allocated == f.allocated.max()
-    assert outcome.reserved == f.reserved[-1]
+    outcome = try_settings(books)
+    assert outcome.peak_reserved == books.reserved.max()
+    assert outcome.peak_allocated == books.allocated.max()
+    assert outcome.reserved == books.reserved[-1]
     assert (outcome.refused, outcome.retries) == (None, 0)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_so_is_that_of_a_snapshot_but_for_the_release_that_it_does_not_name(name):
     books = recorded(name)
-    outcome, f = try_settings(books), books.followed
-    assert outcome.peak_reserved == f.reserved.max()
-    assert outcome.reserved == f.reserved[-1]
-    assert outcome.peak_allocated == pytest.approx(f.allocated.max(), rel=0.001)
+    outcome = try_settings(books)
+    assert outcome.peak_reserved == books.reserved.max()
+    assert outcome.reserved == books.reserved[-1]
+    assert outcome.peak_allocated == pytest.approx(books.allocated.max(), rel=0.001)
 
 
 def test_a_limit_is_met_by_a_retry_as_in_the_recording():
     books = recorded("retry")
     outcome = try_settings(books, limit=2_000 << 20)
     assert outcome.retries == 1
-    assert outcome.peak_reserved == books.followed.reserved.max()
+    assert outcome.peak_reserved == books.reserved.max()
     assert released_by_need(books.trace)
     assert not emptied(books.trace)
 
@@ -55,7 +55,7 @@ def test_an_empty_cache_of_the_users_is_none_of_the_allocators():
 
 def test_a_request_that_failed_fails_again_under_its_limit_and_not_without():
     books = recorded("oom")
-    limit = int(books.followed.reserved.max())
+    limit = int(books.reserved.max())
     assert try_settings(books, limit=limit).refused is not None
     assert try_settings(books).refused is None
 
@@ -70,10 +70,10 @@ def test_an_iteration_again_takes_no_more_than_the_same_one():
     books = books_of(session_of(load("gpt2_b4s512_adamw")))
     last = [span for _, span in books.phases.spans if span.step == 2]
     first, end = last[0].first[0], last[-1].last[0]
-    a = books.followed.allocations
+    a = books.allocations
     kept = a.born[(a.born >= first) & (a.freed >= end)].tolist()
     again = try_again(books, first, end, once=kept, instead={})
-    assert again.peak_reserved == books.followed.reserved.max()
+    assert again.peak_reserved == books.reserved.max()
 
 
 def test_a_setting_replaces_its_own_old_value_and_keeps_the_others():

@@ -21,9 +21,9 @@ from nbmem.core.session import (
     Samples,
     Session,
 )
-from nbmem.core.session_file import open_session, save_session
 from nbmem.core.spans import Span
 from nbmem.core.units import GIB, MIB
+from nbmem.files.session import open_session, save_session
 
 LAYERS = 200
 CONTEXT = 600 * MIB

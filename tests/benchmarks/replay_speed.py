@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.allocator.follow import follow
-from nbmem.allocator.recording import read_recording
+from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.recording import read_card
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.events import Action, Events, Layout
 
@@ -82,9 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
-    recordings = [
-        read_recording(path) for path in sorted((RECORDINGS / "traces").glob("*.json.xz"))
-    ]
+    recordings = [read_card(path) for path in sorted((RECORDINGS / "traces").glob("*.json.xz"))]
     programs = [
         (operations(r.events), str(r.settings.get("PYTORCH_CUDA_ALLOC_CONF", "")))
         for r in recordings
@@ -112,7 +110,7 @@ def main() -> None:
 def _follow_seconds(events: Events, settings: object) -> float:
     parsed = AllocatorSettings.from_torch(settings)  # type: ignore[arg-type]
     begin = time.perf_counter()
-    follow(Layout.empty(), events, parsed, "2.11.0")
+    follow(Layout.empty(), events, parsed)
     return time.perf_counter() - begin
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import nbmem
-from nbmem.analysis.details import life_of
+from nbmem.analysis.lifetimes import life_of
 from tests.browser.pages import LOAD, picture
 
 TRAIN = """\
@@ -82,9 +82,8 @@ def pool_of(page):
 
 
 def pool_at(books, event):
-    f = books.followed
-    used, releasable = int(f.active[event]), int(f.releasable[event])
-    reserved = int(f.reserved[event])
+    used, releasable = int(books.active[event]), int(books.releasable[event])
+    reserved = int(books.reserved[event])
     return [used, releasable, reserved - used - releasable, reserved]
 
 

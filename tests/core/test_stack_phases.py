@@ -8,8 +8,8 @@ import pytest
 from nbmem.analysis.lines import users_line
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Action, Events
-from nbmem.core.snapshot_session import session_of_snapshot
 from nbmem.core.stack_phases import phases_of
+from nbmem.files.snapshot_session import session_of_snapshot
 
 SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
 STEP = ["forward", "backward", "optimizer"]

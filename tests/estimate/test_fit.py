@@ -11,7 +11,8 @@ from nbmem.core.errors import UsageError  # noqa: E402
 from nbmem.core.units import MIB  # noqa: E402
 from nbmem.estimates import programs  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
-from nbmem.views.fit import fit_json, formula, render_html, render_text  # noqa: E402
+from nbmem.views.exports.answers import fit_json  # noqa: E402
+from nbmem.views.fit import formula, render_html, render_text  # noqa: E402
 
 WIDE = 4096
 TRAIN = """

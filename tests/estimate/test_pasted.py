@@ -12,7 +12,7 @@ from nbmem import virtual  # noqa: E402
 from nbmem.estimates import planner, planning, programs  # noqa: E402
 from nbmem.estimates.edits import Edit, difference  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
-from nbmem.estimates.remedies import watching  # noqa: E402
+from nbmem.estimates.remedies import patches  # noqa: E402
 
 TOP = """
 import torch
@@ -84,7 +84,7 @@ def options(here):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning.Planner, "largest", lambda *_: None)
         patch.setattr(planner, "difference", lambda _before, after: after)
-        patch.setattr(watching.gc, "get_objects", list)  # optimizers of other tests
+        patch.setattr(patches.gc, "get_objects", list)  # optimizers of other tests
         patch.setattr(planning, "PAIRED", 0)
         found = here.plan(programs.cell(cell, {}, vary="batch"), "T4", every=True)
     return {option.key: option for option in found.options}

@@ -15,7 +15,8 @@ from nbmem.estimates.foreseen import foresee  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
 from nbmem.estimates.remedies import BY_KEY, REMEDIES, exclude_each_other  # noqa: E402
 from nbmem.estimates.remedies.blocks import repeated_blocks  # noqa: E402
-from nbmem.views.plan import plan_json, render_html, render_text  # noqa: E402
+from nbmem.views.exports.answers import plan_json  # noqa: E402
+from nbmem.views.plan import render_html, render_text  # noqa: E402
 
 PLAIN = """
 import torch

@@ -56,10 +56,10 @@ def test_it_opens_at_the_peak_and_goes_to_any_event(widget, books):
 def test_a_tensor_is_one_of_the_recording(widget, books):
     import traitlets
 
-    last = len(books.followed.allocations) - 1
+    last = len(books.allocations) - 1
     widget.tensor = last
     assert widget.life.number == last
-    assert widget.life.requested == books.followed.allocations.requested[last]
+    assert widget.life.requested == books.allocations.requested[last]
     numbers = np.cumsum(told(widget)[0]["lives"]["number"])
     assert last in numbers.tolist()
     with pytest.raises(traitlets.TraitError, match=f"0 to {last}, and no 100000"):
@@ -99,4 +99,4 @@ def test_everything_that_lives_as_a_frame(widget, books):
         assert (frame["bytes"].diff().dropna() <= 0).all()
         live = books.live(event)
         assert sorted(frame.index) == live.tolist()
-        assert frame["bytes"].sum() == books.followed.allocations.requested[live].sum()
+        assert frame["bytes"].sum() == books.allocations.requested[live].sum()

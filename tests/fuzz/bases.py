@@ -18,9 +18,9 @@ from nbmem.core.categories import Category
 from nbmem.core.events import Action, Frame
 from nbmem.core.oom import Refusal
 from nbmem.core.session import Holders, Identities, Marks, Samples, Session
-from nbmem.core.session_file import save_session
-from nbmem.core.snapshot_session import session_of_snapshot
 from nbmem.core.spans import Span
+from nbmem.files.session import save_session
+from nbmem.files.snapshot_session import session_of_snapshot
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "snapshots"
 NAMES = ("cuda_graph", "fragmentation", "reserved_unused", "retry", "streams", "oom")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("importlinter", reason="import-linter is not installed")
+
+from nbmem.core.sources import OURS, is_ours
 
 ROOT = Path(__file__).parents[2]
 LINT = "from importlinter.cli import lint_imports_command as run; run(['--no-logo', '--no-cache'])"
@@ -65,6 +68,20 @@ def test_a_package_without_a_place_in_the_layers_is_refused(house):
     result = lint(house)
     assert result.returncode == 1
     assert "nbmem.shiny" in result.stdout
+
+
+def test_the_folders_that_stand_before_torch_are_those_that_may_touch_it_or_capture():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    allowed = {
+        name.removeprefix("nbmem.")
+        for contract in contracts["contracts"]
+        if contract["id"] in {"torch", "capture"}
+        for name in contract["allowed_importers"]
+    }
+    folders = {name for name in allowed if (ROOT / "nbmem" / name).is_dir()}
+    assert set(OURS) == folders
+    assert all(is_ours(f"/x/nbmem/{name}/a.py") for name in folders)
+    assert not is_ours("/x/nbmem/train.py")
 
 
 def test_the_contracts_are_kept_as_it_is(house):

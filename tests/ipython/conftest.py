@@ -13,9 +13,9 @@ from IPython.core.interactiveshell import InteractiveShell
 import nbmem
 from nbmem.analysis import limit
 from nbmem.core.errors import FileFormatError, UsageError
-from nbmem.core.files.writing import write_text
 from nbmem.core.history import CellDelta
 from nbmem.core.units import GIB
+from nbmem.files.writing import write_text
 
 
 class FakeTrace:

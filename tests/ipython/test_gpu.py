@@ -11,7 +11,7 @@ from nbmem.core.categories import Category
 from nbmem.core.errors import UsageError
 from nbmem.ipython.cell import CellHooks
 from nbmem.ipython.commands.base import Notebook
-from nbmem.ipython.live.sidebar import Actions
+from nbmem.ipython.sidebar.sidebar import NotebookActions
 from nbmem.record.deltas import DeltaReader
 from tests.shells import shell_on_a_card
 
@@ -102,7 +102,7 @@ def test_off_is_meant_and_says_what_is_lost(said):
 
 def test_the_sidebars_menu_loses_nothing_either(shell):
     hooks = hooks_of(shell)
-    actions = Actions(Notebook(shell=shell, tracer=hooks._tracer, hooks=hooks))
+    actions = NotebookActions(Notebook(shell=shell, tracer=hooks._tracer, hooks=hooks))
     for choice in ("T4", "off"):
         with pytest.raises(UsageError) as refused:
             actions.choose_card(choice)

@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
 import nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
-from nbmem.ipython.live_storages import live_now  # noqa: E402
+from nbmem.living import live_now  # noqa: E402
 from nbmem.probes.saved import why_unreadable  # noqa: E402
 from nbmem.views.top import render_top_html  # noqa: E402
 

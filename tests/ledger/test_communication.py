@@ -33,7 +33,7 @@ def claimed(session, total):
     books = Books(replace(session, devices=(told,), names=names))
     rows = np.flatnonzero(books.category == Category.COMMUNICATION)
     assert {books.name(row) for row in rows.tolist()} <= {names[0]}
-    return books.followed.allocations.requested[rows].tolist()
+    return books.allocations.requested[rows].tolist()
 
 
 def test_the_bucket_of_the_first_pass_and_those_of_the_rest(session):

@@ -28,7 +28,7 @@ def test_the_followed_events_say_what_the_counters_said(run):
     raw, _, books = run
     positions = books.trace.marks.position
     for counter in COUNTERS:
-        followed = getattr(books.followed, counter)[positions].tolist()
+        followed = getattr(books._followed, counter)[positions].tolist()
         assert followed == [bound[counter] for bound in raw["bounds"]], counter
     assert not books.notes
 
@@ -37,7 +37,7 @@ def test_peaks_between_bounds_are_the_counters_peaks(run):
     raw, _, books = run
     begin = 0
     for bound, end in zip(raw["bounds"], books.trace.marks.position.tolist(), strict=True):
-        top = books.followed.allocated[begin : end + 1].max()
+        top = books.allocated[begin : end + 1].max()
         assert top == bound["peak_allocated"], bound["end_of"]
         begin = end
 
@@ -45,7 +45,7 @@ def test_peaks_between_bounds_are_the_counters_peaks(run):
 def test_the_peak_of_the_process_is_never_below_what_was_read(run):
     raw, _, books = run
     readings = [bound["process"] for bound in raw["bounds"]]
-    reserved = books.followed.reserved.max() - raw["bounds"][-1]["reserved"]
+    reserved = books.reserved.max() - raw["bounds"][-1]["reserved"]
     assert max(readings) <= books.peak_process() <= max(readings) + reserved
 
 
@@ -84,8 +84,8 @@ def test_every_moment_balances(run):
     assert (held.sum(axis=1) == books.trace.info.total_bytes).all()
     assert (held >= 0).all()
     live = held[:, : Category.PENDING].sum(axis=1)
-    assert (live == books.followed.allocated).all()
-    assert (held[:, : Category.CONTEXT].sum(axis=1) == books.followed.reserved).all()
+    assert (live == books.allocated).all()
+    assert (held[:, : Category.CONTEXT].sum(axis=1) == books.reserved).all()
     assert session.devices[0] is books.trace
 
 

@@ -17,7 +17,7 @@ def test_the_sums_of_bias_gradients_of_a_transformer():
     assert len(rows) == 3 * (12 * 4 + 2)  # steps; qkv, proj, fc1, fc2 of each block, both ends
     assert {Category(c) for c in books.category[rows].tolist()} == {Category.TEMPORARIES}
     gradients = books.category == Category.OUTPUT_GRADIENTS
-    allocations, peak = books.followed.allocations, int(np.argmax(books.followed.allocated))
+    allocations, peak = books.allocations, int(np.argmax(books.allocated))
     there = (allocations.born < peak) & (allocations.died >= peak)
     assert int(allocations.block[gradients & there].sum()) == 69_389_824
     assert {Category(c) for c in books.category[there].tolist()} >= {Category.TEMPORARIES}
@@ -25,7 +25,7 @@ def test_the_sums_of_bias_gradients_of_a_transformer():
 
 def test_what_is_freed_in_another_order_or_has_more_beside_it_is_none():
     books = Books(session_of(load("timm_vit_small_b64_adamw")))
-    allocations, events = books.followed.allocations, books.trace.events
+    allocations, events = books.allocations, books.trace.events
     found = np.flatnonzero(staging(allocations, events))
     assert len(found) >= 147
     freed = allocations.freed.copy()

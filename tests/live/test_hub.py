@@ -12,7 +12,7 @@ import pytest
 
 from nbmem.core.errors import UsageError
 from nbmem.core.history import CellDelta
-from nbmem.live.answers import Answers
+from nbmem.live.handler import RequestHandler
 from nbmem.live.hub import Hub
 from nbmem.live.messages import (
     CardSample,
@@ -176,7 +176,7 @@ def test_other_processes_are_told_when_they_change(hub, reader, sent):
     ticks(hub, 5)
     hub.cell_ended(CELL, DELTA)
     assert kinds(sent).count(Processes) == 1
-    assert hub.memory().processes == reader.others
+    assert hub.state().processes == reader.others
 
 
 def test_a_broken_reading_is_one_note_and_the_end(hub, reader, sent):
@@ -191,7 +191,7 @@ def test_a_broken_reading_is_one_note_and_the_end(hub, reader, sent):
         "The live readings stopped: ValueError('gone'). Your code and the reports are not "
         "affected. `%reload_ext nbmem` starts them again."
     )
-    assert hub.memory().notes == (note.sentence,)
+    assert hub.state().notes == (note.sentence,)
 
 
 def test_a_line_that_is_cut_ends_it_without_an_exception(reader):
@@ -202,7 +202,7 @@ def test_a_line_that_is_cut_ends_it_without_an_exception(reader):
     hub._reader = reader
     hub.cell_begun(CELL)
     hub.cell_ended(CELL, DELTA)
-    assert len(hub.memory().notes) == 1
+    assert len(hub.state().notes) == 1
 
 
 def test_a_forked_child_is_silent(hub, sent, monkeypatch):
@@ -227,7 +227,7 @@ def test_what_was_remembered_survives_a_reload(hub, sent):
     hub.cell_begun(CELL)
     hub.show(examples.REPORT)
     hub.cell_ended(CELL, DELTA)
-    after = Hub(sent.append, lambda: None, hub.memory()).memory()
+    after = Hub(sent.append, lambda: None, hub.state()).state()
     assert after.cells[-1].delta == DELTA
     assert after.report == examples.REPORT
     assert after.samples
@@ -261,7 +261,7 @@ class Actions:
 @pytest.fixture
 def ask(hub):
     actions = Actions()
-    answers = Answers(hub, actions, lambda action: action())
+    answers = RequestHandler(hub, actions, lambda action: action())
 
     def ask(request):
         return decode_reply(answers.to(encode(request)))

@@ -12,7 +12,7 @@ import torch
 
 from nbmem import api, virtual
 from nbmem.live.cards import CardReader
-from nbmem.live.known import KnownBytes
+from nbmem.live.known import by_category
 
 HUGE = 1 << 18
 """Its gradients are far more than all else, the libraries' workspaces too."""
@@ -27,14 +27,14 @@ def card():
 @pytest.fixture
 def known():
     with api.trace("t", namespace={}):
-        yield KnownBytes(api.running_recorder())
+        yield api.running_recorder().progress
 
 
 def bytes_of(known):
     """What is known now, checked against what is allocated."""
-    known.follow()
+    progress = known()
     allocated = torch.cuda.memory_allocated()
-    entries = known.of(0, allocated)
+    entries = by_category(progress, 0, allocated)
     assert sum(size for *_, size in entries) == (allocated if entries else 0)
     named = {key: size for key, _, size in entries}
     named.pop("rest", None)
@@ -85,8 +85,9 @@ def test_every_reading_of_a_loop_has_its_categories():
 
     def read(recorder, reader):
         while not ended.is_set():
-            step, cards = recorder.turns.step_now(), reader.read(recorder)
-            if step:
+            progress = recorder.progress()
+            cards = reader.read(progress)
+            if progress.step:
                 readings.extend(bool(card.by_category) for card in cards)
 
     with api.trace("t", namespace={}):
@@ -130,14 +131,14 @@ def test_a_part_that_is_called_alone_is_not_counted_twice(known):
 
 def test_the_step_counts_passes_as_the_report_does(known):
     model, optimizer = network()
-    recorder, steps = known.recorder, []
-    assert recorder.turns.step_now() is None
+    steps = []
+    assert known().step is None
     for _ in range(3):
         loss = model(torch.zeros(8, 100, device="cuda")).sum()
-        steps.append(recorder.turns.step_now())
+        steps.append(known().step)
         loss.backward()
         optimizer.step()
-        steps.append(recorder.turns.step_now())
+        steps.append(known().step)
         optimizer.zero_grad()
     assert steps == [0, 0, 1, 1, 2, 2]
 
@@ -149,6 +150,6 @@ def test_after_a_generator_and_its_critic_the_step_is_the_pass(known):
     for _ in range(3):
         for part, optimizer in (critic, slow), (model, fast):
             part(torch.zeros(8, 100, device="cuda")).sum().backward()
-            steps.append(known.recorder.turns.step_now())
+            steps.append(known().step)
             optimizer.step()
     assert steps[2:] == [1, 1, 2, 2]

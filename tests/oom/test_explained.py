@@ -8,7 +8,7 @@ import pytest
 import nbmem
 from nbmem import virtual
 from nbmem.core.categories import Category
-from nbmem.core.session_file import open_session
+from nbmem.files.session import open_session
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
 

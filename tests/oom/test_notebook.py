@@ -150,12 +150,13 @@ def test_a_peak_above_the_limit_names_what_was_held(run):
     assert before == "Before it began: 1.27 GiB allocated."
 
 
-def test_the_explanation_is_an_output_of_its_own(run):
+def test_the_explanation_is_an_output_of_its_own(run, monkeypatch):
     """In JupyterLab the explorer stands for the report, and it draws none."""
-    from nbmem.ipython.showing import collected
+    from nbmem.ipython import showing
 
-    with collected() as bundles:
-        run("%%memtrace\ntrain(30_000)")
+    bundles = []
+    monkeypatch.setattr(showing, "show_bundle", lambda bundle, **_: bundles.append(bundle))
+    run("%%memtrace\ntrain(30_000)")
     explanation, report = bundles
     for kind in ("text/plain", "text/html"):
         assert "Out of memory at" in explanation[kind]

@@ -47,7 +47,7 @@ def communication(books, name, step):
     spans = books.session.spans
     at = next(s.last[0] for s in spans if (s.kind, s.name, s.step) == ("phase", name, step))
     rows = [r for r in books.live(at).tolist() if books.category[r] == C.COMMUNICATION]
-    sizes = [int(books.followed.allocations.requested[r]) for r in rows]
+    sizes = [int(books.allocations.requested[r]) for r in rows]
     return sum(sizes), len(sizes), {books.name(r) for r in rows}
 
 

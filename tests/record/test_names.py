@@ -45,7 +45,7 @@ def books_of(cell, **names):
 
 def at(books, position, least=64 * 1024):
     """(name, category) -> bytes of what lives at a position."""
-    sizes = books.followed.allocations.requested
+    sizes = books.allocations.requested
     found = {}
     for row in books.live(position).tolist():
         if sizes[row] >= least:
@@ -276,7 +276,7 @@ def test_gradients_of_results_are_where_the_engine_puts_them():
 
     books = books_of(cell, model=model)
     last = [s for s in books.session.spans if s.name == "backward"][-1]
-    a = books.followed.allocations
+    a = books.allocations
     born = np.flatnonzero((a.born >= last.first[0]) & (a.born < last.last[0]))
     for path, place in places.items():
         names = {books.name(row) for row in born.tolist() if a.addr[row] == place}

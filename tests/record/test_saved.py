@@ -59,7 +59,7 @@ def activations(trace, step):
         s.first[0] for s in session.spans if (s.kind, s.name, s.step) == ("phase", "backward", step)
     )
     rows = [row for row in books.live(begin) if books.category[row] == Category.ACTIVATIONS]
-    sizes = books.followed.allocations.requested
+    sizes = books.allocations.requested
     return sorted((books.name(row), int(sizes[row])) for row in rows if sizes[row] > 512)
 
 

@@ -6,11 +6,13 @@ import pytest
 
 import nbmem.api as nbmem
 from nbmem.analysis import books_of, report_of
-from nbmem.core import mutes
 from nbmem.core.errors import UsageError
+from nbmem.reading import unmuted
 from nbmem.report import Finding
-from nbmem.tips import RULES, advise, find, rule_named
+from nbmem.tips import engine, mutes
+from nbmem.tips.engine import advise, rule_named
 from nbmem.tips.rule import HEADINGS, Rule
+from nbmem.tips.rules import RULES
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
 from nbmem.views.tips import render_tips
@@ -32,42 +34,53 @@ def rule_that(check, name="made_up", **more):
     return Rule(name=name, text="Made up.", check=check, **more)
 
 
-def test_a_rule_that_raises_is_left_out_with_one_note_and_the_others_speak(idle):
+@pytest.fixture
+def rules_are(monkeypatch):
+    """Put other rules in the place of all."""
+    return lambda *rules: monkeypatch.setattr(engine, "RULES", rules)
+
+
+def test_a_rule_that_raises_is_left_out_with_one_note_and_the_others_speak(idle, rules_are):
     def broken(_):
         yield finding()
         raise ZeroDivisionError("by a rule")
 
-    advice = advise(*idle, rules=(rule_that(broken), *RULES))
+    rules_are(rule_that(broken), *RULES)
+    advice = advise(*idle)
     assert [f.rule for f in advice.findings if f.rule != "made_up"] == ["cached_memory"]
     (note,) = advice.notes
     assert "made_up was left out: ZeroDivisionError('by a rule')" in note
 
 
-def test_the_largest_saving_comes_first_and_last_resorts_last(idle):
-    rules = (
+def test_the_largest_saving_comes_first_and_last_resorts_last(idle, rules_are):
+    rules_are(
         rule_that(lambda _: [finding("small", high=5)], "small"),
         rule_that(lambda _: [finding("large", high=9)], "large"),
         rule_that(lambda _: [finding("last", high=99)], "last", last_resort=True),
     )
-    assert [f.rule for f in advise(*idle, rules=rules).findings] == ["large", "small", "last"]
+    assert [f.rule for f in advise(*idle).findings] == ["large", "small", "last"]
 
 
-def test_what_has_a_price_waits_until_memory_is_short(idle):
-    rules = (
+def test_what_has_a_price_waits_until_memory_is_short(idle, rules_are):
+    rules_are(
         rule_that(lambda _: [finding("short")], "short", when="short"),
         rule_that(lambda _: [finding("asked")], "asked", when="asked"),
     )
-    assert advise(*idle, rules=rules).findings == ()
-    everything = advise(*idle, rules=rules, everything=True)
+    assert advise(*idle).findings == ()
+    everything = advise(*idle, everything=True)
     assert {f.rule for f in everything.findings} == {"short", "asked"}
     books = books_of(nbmem.open(SNAPSHOTS / "oom.pickle.xz").session)
-    oom = advise(books.session, books, report_of(books), rules=rules)
+    oom = advise(books.session, books, report_of(books))
     assert [f.rule for f in oom.findings] == ["short"]
 
 
-def test_a_muted_rule_is_not_asked(idle):
-    assert find(*idle, muted={"cached_memory"}) == ()
-    assert [f.rule for f in find(*idle)] == ["cached_memory"]
+def test_a_muted_rule_is_not_in_the_report(idle):
+    *_, report = idle
+    told = replace(report, findings=advise(*idle).findings)
+    assert [f.rule for f in unmuted(told).findings] == ["cached_memory"]
+    mutes.mute("cached_memory", for_good=False)
+    assert unmuted(told).findings == ()
+    mutes.unmute("cached_memory")
 
 
 def test_a_rule_is_muted_for_good_in_a_file_or_for_the_session():

@@ -10,7 +10,7 @@ from nbmem.analysis.growth import growth, step_ends
 from nbmem.core.categories import Category
 from nbmem.ledger.books import Books
 from nbmem.probes.saved import why_unreadable
-from nbmem.tips import find
+from nbmem.tips.engine import advise
 from tests.tips.measure import freed, saved
 from tests.tips.programs import FREEING, MODEL, REWRITING
 
@@ -251,7 +251,7 @@ def advice_with(trace, **facts):
     """What would be said of a recording with other facts."""
     session = replace(trace.session, facts={**trace.session.facts, **facts})
     books = books_of(session)
-    return find(session, books, report_of(books))
+    return advise(session, books, report_of(books)).findings
 
 
 def test_buckets_of_ddp_are_as_large_as_the_gradients(run):
@@ -338,11 +338,11 @@ def test_larger_blocks_for_the_same_tensors_are_no_growth(run):
     trace, _ = run(f"for _ in range(5):\n    {train}", before=before + train)
     books = Books(trace.session)
     assert growth(books) == ()
-    allocations = books.followed.allocations
+    allocations = books.allocations
     gradients = np.flatnonzero(books.category == Category.GRADIENTS)
     wider = np.zeros(len(allocations), np.int64)
     wider[gradients] = 512 * np.searchsorted(step_ends(books), allocations.born[gradients])
     for columns, slopes in (("block",), []), (("block", "requested"), [512, 512]):
         more = {name: getattr(allocations, name) + wider for name in columns}
-        books.followed = replace(books.followed, allocations=replace(allocations, **more))
+        books.allocations = replace(allocations, **more)
         assert [line.slope for line in growth(books)] == slopes

@@ -8,8 +8,7 @@ import pytest
 
 import nbmem.api as nbmem
 from nbmem.analysis import books_of, report_of
-from nbmem.analysis.whatif import releasable
-from nbmem.tips import advise
+from nbmem.tips.engine import advise
 
 SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
 MIB = 1 << 20
@@ -73,7 +72,7 @@ def test_empty_cache_was_predicted_to_the_byte():
     end = at + int(np.flatnonzero(~gives[at:])[0])
     measured = int(device.events.size[at:end].sum())
     assert measured == 1_027_604_480 - 331_350_016, "torch's own counters, before and after"
-    assert releasable(books, at) == measured
+    assert books.releasable[at] == measured
 
 
 def test_the_remedies_for_variable_lengths_are_simulated_not_believed():

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from nbmem.analysis import books_of, report_of
-from nbmem.tips import advise
+from nbmem.tips.engine import advise
 from tests.recorded import NAMES, load, session_of
 from tests.tips.programs import MODEL
 

@@ -15,7 +15,7 @@ from nbmem.api import Trace
 from nbmem.cli import main
 from nbmem.core.categories import LIVE, Category
 from nbmem.core.errors import NotWrittenError, UsageError
-from nbmem.core.torch_snapshot import load_snapshot
+from nbmem.files.torch_snapshot import load_snapshot
 from nbmem.views.exports import FORMATS
 from tests.recorded import load, session_of
 
@@ -40,9 +40,9 @@ def test_every_format_is_written(run, tmp_path):
 
 def test_a_snapshot_leads_back_to_the_same_bytes(run, books, tmp_path):
     again = nbmem.open(run.export("snapshot", tmp_path / "run.pickle"))
-    found = books_of(again.session).followed
+    found = books_of(again.session)
     for curve in ("allocated", "active", "requested", "reserved"):
-        assert np.array_equal(getattr(found, curve), getattr(books.followed, curve)), curve
+        assert np.array_equal(getattr(found, curve), getattr(books, curve)), curve
     for _, column in again.session.devices[0].end.blocks.columns():
         assert len(column) == len(books.trace.end.blocks)
 
@@ -57,7 +57,7 @@ def test_the_tools_of_torch_read_the_snapshot(run, books, tmp_path):
 
 def test_an_allocation_says_what_it_is(run, books, tmp_path):
     trace = load_snapshot(run.export("snapshot", tmp_path / "run.pickle"))["device_traces"][0]
-    a = books.followed.allocations
+    a = books.allocations
     for row in range(0, len(a), 50):
         entry, label = trace[a.born[row]], Category(books.category[row]).label
         assert (entry["action"], entry["size"]) == ("alloc", a.requested[row])
@@ -73,7 +73,7 @@ def test_an_allocation_says_what_it_is(run, books, tmp_path):
 def test_the_allocations_add_up_to_the_ledger(run, books, tmp_path):
     with run.export("csv", tmp_path / "run.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    a = books.followed.allocations
+    a = books.allocations
     assert len(rows) == len(a)
     peak = books.peak(0, books.events)
     held = Counter()
@@ -92,8 +92,8 @@ def test_the_counters_of_every_moment_add_up(run, books, tmp_path):
     for whole, split in zip(sums, parts, strict=True):
         assert whole["ts"] == split["ts"]
         assert sum(split["args"].values()) == whole["args"]["reserved"]
-    assert max(e["args"]["allocated"] for e in sums) == books.followed.allocated.max()
-    assert max(e["args"]["reserved"] for e in sums) == books.followed.reserved.max()
+    assert max(e["args"]["allocated"] for e in sums) == books.allocated.max()
+    assert max(e["args"]["reserved"] for e in sums) == books.reserved.max()
 
 
 def test_the_slices_are_the_phases(run, tmp_path):
@@ -152,7 +152,7 @@ def test_an_export_that_fails_keeps_the_older_file(run, tmp_path, monkeypatch):
     for known in FORMATS:
         target = tmp_path / known.name
         target.write_text("old")
-    monkeypatch.setattr("nbmem.core.files.writing.os.open", full)
+    monkeypatch.setattr("nbmem.files.writing.os.open", full)
     for known in FORMATS:
         with pytest.raises(NotWrittenError, match="the disk is full"):
             run.export(known.name, tmp_path / known.name)

@@ -10,7 +10,7 @@ import nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
 from nbmem.core.units import MIB  # noqa: E402
-from nbmem.ipython.live_storages import live_now  # noqa: E402
+from nbmem.living import live_now  # noqa: E402
 from nbmem.views.exports.report import report_json  # noqa: E402
 from nbmem.views.html import render_html  # noqa: E402
 from nbmem.views.oom import render_oom  # noqa: E402

@@ -64,7 +64,7 @@ def said_already(ooms: tuple[Autopsy, ...]) -> frozenset[str]:
 
 def _brief(case: Case, t0_ns: int) -> Autopsy:
     """Where, what and why, without what would have helped."""
-    seen, f = case.refusal, case.books.followed
+    seen = case.refusal
     pieces = free_pieces(case, layout(case))
     return Autopsy(
         at=_moment(case, t0_ns),
@@ -77,7 +77,7 @@ def _brief(case: Case, t0_ns: int) -> Autopsy:
         caught=case.caught,
         free=case.free,
         limit=case.limit,
-        allocated=int(f.allocated[case.index]),
+        allocated=int(case.books.allocated[case.index]),
         reserved=case.reserved,
         given_back=case.given_back,
         largest=int(pieces.max(initial=0)),

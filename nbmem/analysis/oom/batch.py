@@ -64,7 +64,7 @@ def _share_that_fits(trial: Trial) -> float:
         fixed += trial.bytes_of(trial.rows(Category.WEIGHTS))
     activations = trial.new_rows(Category.ACTIVATIONS)
     if trial.phase == "forward":  # backward begins with two gradients of the largest result
-        blocks = books.followed.allocations.block[activations]
+        blocks = books.allocations.block[activations]
         growing += 2 * max(case.size, int(blocks.max(initial=0)))
     if trial.phase == "forward" and case.refusal is not None and case.refusal.progress:
         growing += int(trial.bytes_of(activations) * (1 / case.refusal.progress - 1))
@@ -75,7 +75,7 @@ def _share_that_fits(trial: Trial) -> float:
 def _grows_with_batch(trial: Trial) -> dict[int, int]:
     """Bytes by event where they are in proportion to the batch, the failed request among them."""
     books, case = trial.case.books, trial.case
-    a = books.followed.allocations
+    a = books.allocations
     born = (a.born >= 0) & (a.born < case.index) & case.of_this_step(np.arange(len(a)))
     of_step = books.phases.named(books.born_in, *STEP_PHASES)
     temporary = (books.category == Category.TEMPORARIES) & of_step
@@ -86,7 +86,7 @@ def _grows_with_batch(trial: Trial) -> dict[int, int]:
 
 def _batch_size(trial: Trial) -> int | None:
     """First dimension of the largest input; None if no input was seen."""
-    a = trial.case.books.followed.allocations
+    a = trial.case.books.allocations
     rows = trial.new_rows(Category.INPUTS)
     for row in rows[np.argsort(-a.block[rows], kind="stable")].tolist():
         match = _FIRST_DIMENSION.search(trial.case.books.name(row) or "")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.allocator.recordings.undo import tiled, undo_with_notes
 from nbmem.allocator.rounding import LARGE_STEP, SMALL_LIMIT, segment_bytes
-from nbmem.allocator.undo import tiled, undo_with_notes
 from nbmem.analysis.whatif import in_force
-from nbmem.core.events import Action, BlockState, Layout
+from nbmem.core.events import GIVES_BACK, Action, BlockState, Layout
 from nbmem.core.oom import is_oom_text, read_message
 from nbmem.core.units import GIB
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-_GIVEN_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _ROUNDED = 0.005
 """Part of a GiB by which the limit in torch's message may be off: it has two decimals."""
 
@@ -104,9 +103,9 @@ def _matched(books: Books, count: int) -> list[Refusal | None]:
 def _case(books: Books, index: int, refusal: Refusal | None, *, caught: bool) -> Case:
     events, settings = books.trace.events, in_force(books.trace)
     size, free = int(events.size[index]), int(events.addr[index])
-    reserved = int(books.followed.reserved[index])
+    reserved = int(books.reserved[index])
     begun = index
-    while begun and events.action[begun - 1] in _GIVEN_BACK:
+    while begun and events.action[begun - 1] in GIVES_BACK:
         begun -= 1
     wanted = segment_bytes(size, settings.large_segment_size)
     if refusal is not None:
@@ -116,7 +115,7 @@ def _case(books: Books, index: int, refusal: Refusal | None, *, caught: bool) ->
     if least is not None:
         capacity = min(capacity, least)
     elif free >= wanted + LARGE_STEP:  # a limit that nobody names: at least what was reserved
-        capacity = int(books.followed.reserved[: index + 1].max())
+        capacity = int(books.reserved[: index + 1].max())
     return Case(
         books=books,
         index=index,
@@ -148,7 +147,7 @@ def layout(case: Case) -> Layout:
     """Every segment and block when the request failed."""
     books, index = case.books, case.index
     after, _ = undo_with_notes(books.trace.end, books.trace.events[index:], case.settings)
-    a = books.followed.allocations
+    a = books.allocations
     rows = np.flatnonzero((a.born < index) & (a.died >= index))
     rows = rows[np.argsort(a.addr[rows], kind="stable")]
     state = np.where(a.freed[rows] < index, BlockState.PENDING, BlockState.ALLOCATED)

@@ -46,7 +46,7 @@ class Group:
 
 def groups(case: Case) -> list[Group]:
     """Everything that lived at the moment of the failure, the largest group first."""
-    books, a = case.books, case.books.followed.allocations
+    books, a = case.books, case.books.allocations
     late = _held_at_the_end(case)
     found: dict[tuple[str | None, Category, str | None, bool, str | None], list[int]] = {}
     live = books.live(case.index)

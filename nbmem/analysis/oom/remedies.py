@@ -9,7 +9,7 @@ import numpy as np
 
 from nbmem.analysis.oom.batch import batch
 from nbmem.analysis.oom.groups import OUT, TRACEBACK
-from nbmem.analysis.oom.simulate import Rerun, served_now
+from nbmem.analysis.oom.simulate import FailureReplay, served_now
 from nbmem.analysis.oom.trial import Trial
 from nbmem.analysis.program import (
     blocks_of,
@@ -44,7 +44,7 @@ def remedies(case: Case, held: Sequence[Group], phase: str | None) -> tuple[Find
         held: What lived at that moment.
         phase: The phase of the request.
     """
-    trial = Trial(case, held, phase, Rerun(case))
+    trial = Trial(case, held, phase, FailureReplay(case))
     found: list[Finding] = []
     for remedy in REMEDIES:
         found += remedy(trial)

@@ -1,4 +1,9 @@
-"""Would it have been served? The failed request again, with one thing changed."""
+"""Would it have been served? The failed request again, with one thing changed.
+
+A remedy is said only if the unchanged replay fails where the recording did; else the simulation
+says nothing about the change. What is freed just before the line is tried on the layout of that
+moment, not as if it had never been: its neighbours stay where they are.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,10 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nbmem.allocator.adopt import adopt
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.driver import SimulatedDriver
 from nbmem.allocator.heap import AllocatorOOM
+from nbmem.allocator.recordings.restore import restore
 from nbmem.analysis.oom.case import layout
 from nbmem.analysis.whatif import try_settings
 from nbmem.core.events import Action
@@ -48,9 +53,9 @@ def served_now(case: Case, *, freed: Ints | None = None, capacity: int | None = 
         settings=replace(case.settings, per_process_memory_fraction=None),
         driver=driver,
     )
-    adopt(allocator, at)
+    restore(allocator, at)
     if freed is not None:
-        for addr in case.books.followed.allocations.addr[freed].tolist():
+        for addr in case.books.allocations.addr[freed].tolist():
             if addr in allocator.live:
                 allocator.free(addr)
     try:
@@ -60,7 +65,7 @@ def served_now(case: Case, *, freed: Ints | None = None, capacity: int | None = 
     return True
 
 
-class Rerun:
+class FailureReplay:
     """The recording up to the failed request, replayed from its start with something changed.
 
     Attributes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nbmem.analysis.oom.case import Case
     from nbmem.analysis.oom.groups import Group
-    from nbmem.analysis.oom.simulate import Rerun
+    from nbmem.analysis.oom.simulate import FailureReplay
     from nbmem.core.categories import Category
 
     Ints = NDArray[np.int64]
@@ -34,7 +34,7 @@ class Trial:
     case: Case
     held: Sequence[Group]
     phase: str | None
-    rerun: Rerun
+    rerun: FailureReplay
 
     def rows(self, *categories: Category) -> Ints:
         """Live allocations of some categories, in the order of birth."""
@@ -43,10 +43,10 @@ class Trial:
         return rows[np.isin(case.books.category[rows], categories)]
 
     def new_rows(self, *categories: Category) -> Ints:
-        """The same, only those of this step."""
+        """Live allocations of some categories that were born in this step."""
         rows = self.rows(*categories)
         return rows[self.case.of_this_step(rows)]
 
     def bytes_of(self, rows: Ints) -> int:
         """Their block bytes."""
-        return int(self.case.books.followed.allocations.block[rows].sum())
+        return int(self.case.books.allocations.block[rows].sum())

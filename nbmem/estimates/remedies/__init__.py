@@ -14,7 +14,7 @@ from nbmem.estimates.remedies.activations import (
 from nbmem.estimates.remedies.batches import Expandable, FourMicroBatches, MicroBatches
 from nbmem.estimates.remedies.blocks import Checkpoint
 from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, PlainSGD
-from nbmem.estimates.remedies.watching import watched
+from nbmem.estimates.remedies.patches import watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nbmem.estimates.own_names import OwnNames
     from nbmem.estimates.remedies.base import Remedy
-    from nbmem.estimates.remedies.watching import Watch
+    from nbmem.estimates.remedies.patches import RemedyPatches
 
 REMEDIES: tuple[type[Remedy], ...] = (
     Expandable,
@@ -43,7 +43,9 @@ REMEDIES: tuple[type[Remedy], ...] = (
 BY_KEY = {remedy.key: remedy for remedy in REMEDIES}
 
 
-def applied(keys: Iterable[str], own: OwnNames | None = None) -> AbstractContextManager[Watch]:
+def applied(
+    keys: Iterable[str], own: OwnNames | None = None
+) -> AbstractContextManager[RemedyPatches]:
     """A context in which a program runs under remedies.
 
     Args:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nbmem.core.categories import Category
-from nbmem.core.errors import NbmemError
 from nbmem.estimates.own_names import OwnNames
 
 if TYPE_CHECKING:
@@ -68,10 +67,6 @@ _UNCERTAIN = frozenset(
 )  # fmt: skip
 
 
-class NotApplicableError(NbmemError):
-    """A remedy has nothing to do in this program; the text says why."""
-
-
 class Remedy:
     """One way to need less memory, made anew for each run.
 
@@ -111,7 +106,7 @@ class Remedy:
         self.own = OwnNames()
 
     def refuse(self, why: str) -> None:
-        """It cannot help; said once, and the run goes on as it is."""
+        """Note why the remedy cannot help, once; the run goes on as it is."""
         self.why_not = self.why_not or why
 
     @property

@@ -48,7 +48,7 @@ class MicroBatches(Remedy):
         return _ACCUMULATED.format(batch=BATCH, parts=self.parts, last=self.parts - 1, own=self.own)
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Where the batch is written, is put by who knows its name."""
+        """Divide the loss, and step each so many passes; the planner edits the batch."""
         del card
         return edit.backward_as(f"({self.own.loss} / {self.parts}).backward()") and edit.every(
             self.parts
@@ -79,7 +79,7 @@ class Expandable(Remedy):
     conf = "expandable_segments:True"
 
     def prepare(self) -> None:
-        """It is a setting of the card, in force already."""
+        """Count the setting as applied: the card has it already."""
         self.applied += 1
 
     def put(self, edit: Edit, card: Card) -> bool:

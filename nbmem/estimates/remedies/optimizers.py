@@ -59,7 +59,7 @@ class _Changed(Remedy):
         return edit.instead_of_the_optimizer(self.code_of(card))
 
     def changes(self, optimizer: Any, kind: str = "", **changed: Any) -> None:
-        """It is about to be changed; its arguments are kept where its kind is."""
+        """Note the line that makes the changed optimizer; one of its kind keeps its arguments."""
         self.applied += 1
         made = kind or _name(type(optimizer))
         given = {"lr": optimizer.defaults["lr"]} if kind else _given(optimizer)
@@ -125,7 +125,7 @@ class EightBit(_Changed):
 
     @classmethod
     def missing(cls) -> str | None:
-        """It is a real choice only where its package is."""
+        """Say that bitsandbytes is missing, without which this is no choice; None if it is here."""
         if importlib.util.find_spec("bitsandbytes") is None:
             return "bitsandbytes is not installed in this environment."
         return None

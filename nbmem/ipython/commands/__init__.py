@@ -28,9 +28,9 @@ from nbmem.ipython.commands import (
 from nbmem.ipython.options import asks_for_help
 
 if TYPE_CHECKING:
-    from nbmem.ipython.commands.base import Command, Notebook
+    from nbmem.ipython.commands.base import MagicCommand, Notebook
 
-COMMANDS: tuple[Command, ...] = (
+COMMANDS: tuple[MagicCommand, ...] = (
     report.COMMAND,
     history.COMMAND,
     diff.COMMAND,
@@ -77,7 +77,7 @@ def dispatch(notebook: Notebook, line: str, cell: str | None = None) -> None:
         command.run_cell(notebook, argument, cell)
 
 
-def find(name: str) -> Command:
+def find(name: str) -> MagicCommand:
     """The subcommand of a name.
 
     Raises:

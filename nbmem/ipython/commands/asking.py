@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands.base import text_bundle
 from nbmem.ipython.guest import say
-from nbmem.ipython.options import Option
+from nbmem.ipython.options import CommandOption
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from types import TracebackType
 
 LINES = 12
 """Runs that the progress shows; older ones scroll away."""
 
 
-class _Parser(argparse.ArgumentParser):
+class _LineParser(argparse.ArgumentParser):
     """argparse whose mistakes are sentences."""
 
     def error(self, message: str) -> NoReturn:
@@ -36,7 +35,7 @@ def read(usage: str, line: str, *add: Callable[[argparse.ArgumentParser], None])
     Raises:
         UsageError: They cannot be read.
     """
-    parser = _Parser(prog=usage, add_help=False, allow_abbrev=False)
+    parser = _LineParser(prog=usage, add_help=False, allow_abbrev=False)
     for one in add:
         one(parser)
     try:
@@ -45,14 +44,16 @@ def read(usage: str, line: str, *add: Callable[[argparse.ArgumentParser], None])
         raise UsageError(f"The line cannot be read: {err}.") from None
 
 
-def options_of(*add: Callable[[argparse.ArgumentParser], None]) -> list[Option]:
+def options_of(*add: Callable[[argparse.ArgumentParser], None]) -> list[CommandOption]:
     """The options that a line may have, for the help and for Tab."""
-    parser = _Parser(add_help=False)
+    parser = _LineParser(add_help=False)
     for one in add:
         one(parser)
     found = [action for action in parser._actions if action.option_strings]  # noqa: SLF001 - argparse has no other list of them
     return [
-        Option(action.option_strings[0], _value(action.metavar), (action.help or "") % vars(action))
+        CommandOption(
+            action.option_strings[0], _value(action.metavar), (action.help or "") % vars(action)
+        )
         for action in found
     ]
 
@@ -146,21 +147,3 @@ def _with_head(head: str, bundle: dict[str, str]) -> dict[str, str]:
 def source_of(shell: Any, cell: str) -> str:
     """A cell's body as plain Python, numbered as the notebook does: the magic is line 1."""
     return f"\n{shell.transform_cell(cell)}"
-
-
-def write(answer: Any, *, json: str | None, html: str | None) -> list[Path]:
-    """Write an answer's files.
-
-    Raises:
-        NotWrittenError: One cannot be written.
-    """
-    from json import dumps
-
-    from nbmem.core.files.writing import write_text
-
-    written = []
-    for name, text in ((json, lambda: dumps(answer.to_json(), indent=2)), (html, answer.to_html)):
-        if name is None:
-            continue
-        written.append(write_text(name, f"{text()}\n"))
-    return written

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from nbmem.api import Trace
     from nbmem.ipython.cell import CellHooks
-    from nbmem.ipython.options import Option
+    from nbmem.ipython.options import CommandOption
     from nbmem.ipython.tracer import Tracer
 
 
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
     below: str
 
 
-class Command(NamedTuple):
+class MagicCommand(NamedTuple):
     """One subcommand.
 
     Attributes:
@@ -73,7 +73,7 @@ class Command(NamedTuple):
     help: str
     run: Callable[[Notebook, str], None]
     run_cell: Callable[[Notebook, str, str], None] | None = None
-    options: Callable[[], Iterable[Option]] = tuple
+    options: Callable[[], Iterable[CommandOption]] = tuple
     offers: Callable[[Asked], Iterable[str]] = lambda _: ()
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nbmem.ipython.commands.base import Asked, Notebook
-    from nbmem.ipython.options import Option
+    from nbmem.ipython.options import CommandOption
 
 MOST_FILES = 200
 _RECORDINGS = (".nbmem", ".pickle", ".pkl")
@@ -42,8 +42,8 @@ def formats(_asked: Asked | None = None) -> Iterable[str]:
 
 def rules(_asked: Asked, *, muted: bool | None = None) -> Iterable[str]:
     """The tips by name; with `muted`, only those that are (or are not)."""
-    from nbmem.core import mutes
-    from nbmem.tips import RULES
+    from nbmem.tips import mutes
+    from nbmem.tips.rules import RULES
 
     silent = mutes.muted()
     return [rule.name for rule in RULES if muted is None or muted == (rule.name in silent)]
@@ -95,7 +95,7 @@ def files(asked: Asked) -> Iterable[str]:
     ]
 
 
-def values(option: Option, asked: Asked) -> Iterable[str]:
+def values(option: CommandOption, asked: Asked) -> Iterable[str]:
     """What may follow an option."""
     offer = _VALUES.get((option.flag, option.value))
     return () if offer is None else offer(asked)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import candidates
-from nbmem.ipython.commands.base import Command
+from nbmem.ipython.commands.base import MagicCommand
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ USAGE = (
 
 
 def _run(notebook: Notebook, argument: str) -> None:
-    from nbmem.regression import diff
+    from nbmem.testing import diff
 
     steps = _STEPS.fullmatch(argument)
     if steps is not None:
@@ -47,7 +47,7 @@ def _side(notebook: Notebook, word: str) -> Trace | str:
     return kept.get(name)
 
 
-COMMAND = Command(
+COMMAND = MagicCommand(
     "diff",
     "A B",
     "compare two traced cells, two files, or `step 1 step 5` of the last trace",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.ipython.commands import candidates
-from nbmem.ipython.commands.base import Command, text_bundle
+from nbmem.ipython.commands.base import MagicCommand, text_bundle
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 def _run(_notebook: Notebook, argument: str) -> None:
-    from nbmem.core.mutes import muted
-    from nbmem.tips import RULES, rule_named
+    from nbmem.tips.engine import rule_named
+    from nbmem.tips.mutes import muted
+    from nbmem.tips.rules import RULES
     from nbmem.views.catalogue import render_rule, render_rules
 
     silent = muted()
@@ -25,7 +26,7 @@ def _run(_notebook: Notebook, argument: str) -> None:
     show_bundle(text_bundle(render_rule(rule, muted=rule.name in silent)))
 
 
-COMMAND = Command(
+COMMAND = MagicCommand(
     "explain",
     "[NAME]",
     "what a tip means; without a name, all of them",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import candidates
-from nbmem.ipython.commands.base import Command, file_name, text_bundle
+from nbmem.ipython.commands.base import MagicCommand, file_name, text_bundle
 from nbmem.ipython.options import DEVICE
 from nbmem.ipython.showing import show_bundle
 
@@ -30,7 +30,7 @@ def _run(notebook: Notebook, argument: str) -> None:
     show_bundle(text_bundle(f"Wrote {path}: {chosen.what}."))
 
 
-COMMAND = Command(
+COMMAND = MagicCommand(
     "export",
     "FORMAT FILE [--device N]",
     "write the last recording as html, json, csv, perfetto or snapshot",

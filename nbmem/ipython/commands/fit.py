@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import asking, candidates
-from nbmem.ipython.commands.base import Command
+from nbmem.ipython.commands.base import MagicCommand
 
 if TYPE_CHECKING:
     import argparse
@@ -50,10 +50,10 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
             program, **search(options), tell=progress.tell, show=progress.partial
         )
         progress.show(answer)
-    asking.write(answer, json=options.json, html=options.html)
+    answer.write(json=options.json, html=options.html)
 
 
-COMMAND = Command(
+COMMAND = MagicCommand(
     "fit",
     "VARIABLE [--gpu NAME] [--between A B] [--step N]",
     "with %%: the largest VARIABLE with which the cell fits; run on a copy, files are yours",

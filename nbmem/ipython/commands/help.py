@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from nbmem.ipython.commands.base import Command, text_bundle
-from nbmem.ipython.options import HELP, OPTIONS, Option
+from nbmem.ipython.commands.base import MagicCommand, text_bundle
+from nbmem.ipython.options import HELP, OPTIONS, CommandOption
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -36,25 +36,25 @@ def help_text() -> str:
     return "\n".join([_columns(rows), "", _paragraph(more)])
 
 
-def command_help(command: Command) -> str:
+def command_help(command: MagicCommand) -> str:
     """One subcommand: how it is written, what it does, its options."""
     text = f"{command.help[:1].upper()}{command.help[1:]}."
     return _page([_typed(command)], text, command.options())
 
 
 def memtrace_help() -> str:
-    """The same of `%%memtrace`."""
+    """Write the help of `%%memtrace`."""
     return _page(
         ["%%memtrace [NAME] [OPTIONS]", "%memtrace [OPTIONS] STATEMENT"], _MEMTRACE, OPTIONS
     )
 
 
-def _typed(command: Command) -> str:
+def _typed(command: MagicCommand) -> str:
     percent = "%" if command.run_cell is None else "%%"
     return f"{percent}nbmem {command.name} {command.argument}".rstrip()
 
 
-def _page(usage: Iterable[str], text: str, options: Iterable[Option]) -> str:
+def _page(usage: Iterable[str], text: str, options: Iterable[CommandOption]) -> str:
     rows = [(f"{one.flag} {one.value or ''}".rstrip(), one.help) for one in (*options, HELP)]
     return "\n".join([*usage, "", _paragraph(text), "", _columns(rows)])
 
@@ -99,4 +99,4 @@ def _names(_asked: Asked) -> Iterable[str]:
     return [*(command.name for command in COMMANDS), "memtrace"]
 
 
-COMMAND = Command("help", "[NAME]", "this table; one of them in full", _run, offers=_names)
+COMMAND = MagicCommand("help", "[NAME]", "this table; one of them in full", _run, offers=_names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.ipython.commands.base import Command
+from nbmem.ipython.commands.base import MagicCommand
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -17,4 +17,4 @@ def _run(notebook: Notebook, _argument: str) -> None:
     show_bundle(history_bundle(tuple(notebook.hooks.rows)))
 
 
-COMMAND = Command("history", "", "list every cell with what it took and left", _run)
+COMMAND = MagicCommand("history", "", "list every cell with what it took and left", _run)

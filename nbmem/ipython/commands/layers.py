@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import asking, candidates
-from nbmem.ipython.commands.base import Command
+from nbmem.ipython.commands.base import MagicCommand
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ def _run(notebook: Notebook, argument: str) -> None:
         title=options.model,
     ).sorted(options.sort)
     show_bundle(answer._repr_mimebundle_())
-    asking.write(answer, json=options.json, html=options.html)
+    answer.write(json=options.json, html=options.html)
 
 
-COMMAND = Command(
+COMMAND = MagicCommand(
     "layers",
     "MODEL [--input SHAPE|NAME] [--batch N] [--sort COLUMN]",
     "list a model layer by layer: parameters by formula, bytes, FLOPs",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import candidates
-from nbmem.ipython.commands.base import Command, text_bundle
-from nbmem.ipython.options import Option
+from nbmem.ipython.commands.base import MagicCommand, text_bundle
+from nbmem.ipython.options import CommandOption
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -16,40 +16,56 @@ if TYPE_CHECKING:
 _SESSION = "--session"
 
 
-def _mute(_notebook: Notebook, argument: str) -> None:
-    from nbmem.core import mutes
-    from nbmem.tips import rule_named
+def mute(name: str, *, for_good: bool = True) -> str:
+    """Show a tip no more: for good, or until the kernel ends; returns what to say.
 
+    Raises:
+        UsageError: There is no such tip, or the user's file cannot be written.
+    """
+    from nbmem.tips import mutes
+    from nbmem.tips.engine import rule_named
+
+    mutes.mute(rule_named(name).name, for_good=for_good)
+    until = f"for you ({mutes.path()})" if for_good else "until the kernel ends"
+    return f"{name} is muted {until}. `%nbmem unmute {name}` brings it back."
+
+
+def unmute(name: str) -> str:
+    """Show a tip again; returns what to say.
+
+    Raises:
+        UsageError: There is no such tip, or the user's file cannot be written.
+    """
+    from nbmem.tips import mutes
+    from nbmem.tips.engine import rule_named
+
+    mutes.unmute(rule_named(name).name)
+    return f"{name} is told again, from the next report on."
+
+
+def _mute(_notebook: Notebook, argument: str) -> None:
     words = argument.split()
     names = [word for word in words if word != _SESSION]
     if len(names) != 1:
         raise UsageError("%nbmem mute needs one tip: `%nbmem mute card_empty`.")
-    mutes.mute(rule_named(names[0]).name, for_good=_SESSION not in words)
-    until = "until the kernel ends" if _SESSION in words else f"for you ({mutes.path()})"
-    show_bundle(
-        text_bundle(f"{names[0]} is muted {until}. `%nbmem unmute {names[0]}` brings it back.")
-    )
+    show_bundle(text_bundle(mute(names[0], for_good=_SESSION not in words)))
 
 
 def _unmute(_notebook: Notebook, argument: str) -> None:
-    from nbmem.core import mutes
-    from nbmem.tips import rule_named
-
     if not argument:
         raise UsageError("%nbmem unmute needs one tip: `%nbmem unmute card_empty`.")
-    mutes.unmute(rule_named(argument).name)
-    show_bundle(text_bundle(f"{argument} is told again, from the next report on."))
+    show_bundle(text_bundle(unmute(argument)))
 
 
-MUTE = Command(
+MUTE = MagicCommand(
     "mute",
     "NAME [--session]",
     "never show a tip again (or not in this session)",
     _mute,
-    options=lambda: (Option(_SESSION, None, "only until the kernel ends"),),
+    options=lambda: (CommandOption(_SESSION, None, "only until the kernel ends"),),
     offers=lambda asked: candidates.rules(asked, muted=False),
 )
-UNMUTE = Command(
+UNMUTE = MagicCommand(
     "unmute",
     "NAME",
     "show a tip again",

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from nbmem.ipython.commands import candidates
-from nbmem.ipython.commands.base import Command, file_name
-from nbmem.ipython.options import Option
+from nbmem.ipython.commands.base import MagicCommand, file_name
+from nbmem.ipython.options import CommandOption
 from nbmem.ipython.showing import show
 
 if TYPE_CHECKING:
@@ -28,11 +28,13 @@ def _run(notebook: Notebook, argument: str) -> None:
     show(trace)
 
 
-COMMAND = Command(
+COMMAND = MagicCommand(
     "open",
     "FILE [--max-size SIZE]",
     "show a saved session or a torch memory snapshot",
     _run,
-    options=lambda: (Option("--max-size", "SIZE", "open a file that is larger, up to this"),),
+    options=lambda: (
+        CommandOption("--max-size", "SIZE", "open a file that is larger, up to this"),
+    ),
     offers=candidates.recordings,
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import asking
-from nbmem.ipython.commands.base import Command
+from nbmem.ipython.commands.base import MagicCommand
 
 if TYPE_CHECKING:
     import argparse
@@ -45,10 +45,10 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
     with asking.Progress(shell, "plan") as progress:
         answer = estimates.plan(program, **asked, tell=progress.tell, show=progress.partial)
         progress.show(answer)
-    asking.write(answer, json=options.json, html=options.html)
+    answer.write(json=options.json, html=options.html)
 
 
-COMMAND = Command(
+COMMAND = MagicCommand(
     "plan",
     "[--gpu NAME] [--target BYTES] [--batch NAME] [--all]",
     "with %%: what would make the cell fit, the cheapest first; run on a copy, files are yours",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
-from nbmem.ipython.commands.base import Command
+from nbmem.ipython.commands.base import MagicCommand
 from nbmem.ipython.options import DEVICE
 from nbmem.ipython.showing import readable, show
 
@@ -30,7 +30,7 @@ def _device(argument: str) -> int | None:
     )
 
 
-COMMAND = Command(
+COMMAND = MagicCommand(
     "report",
     "[--device N]",
     "show the last report (`%nbmem` alone does the same), or that of card N",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import NotWrittenError, UsageError
 from nbmem.ipython.commands import candidates
-from nbmem.ipython.commands.base import Command, file_name, text_bundle
+from nbmem.ipython.commands.base import MagicCommand, file_name, text_bundle
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -22,4 +22,6 @@ def _run(notebook: Notebook, argument: str) -> None:
     show_bundle(text_bundle(f"Saved to {path}. `%nbmem open {path}` shows it again."))
 
 
-COMMAND = Command("save", "FILE", "save the last recording", _run, offers=candidates.recordings)
+COMMAND = MagicCommand(
+    "save", "FILE", "save the last recording", _run, offers=candidates.recordings
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.ipython.commands.base import Command, text_bundle
+from nbmem.ipython.commands.base import MagicCommand, text_bundle
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -21,5 +21,5 @@ def _off(notebook: Notebook, _argument: str) -> None:
     show_bundle(text_bundle("No more lines in %nbmem history; %%memtrace still works."))
 
 
-ON = Command("on", "", "give every cell a line in the history (so from the start)", _on)
-OFF = Command("off", "", "stop that; `%%memtrace` still works", _off)
+ON = MagicCommand("on", "", "give every cell a line in the history (so from the start)", _on)
+OFF = MagicCommand("off", "", "stop that; `%%memtrace` still works", _off)

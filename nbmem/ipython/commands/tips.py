@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
-from nbmem.ipython.commands.base import Command, text_bundle
-from nbmem.ipython.options import Option
+from nbmem.ipython.commands.base import MagicCommand, text_bundle
+from nbmem.ipython.options import CommandOption
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ EXPLAINED = (
 )
 FREED = "No tips beside the explanation of the out-of-memory error."
 OPTIONS = (
-    Option("--all", None, "also those for a card that is nearly full"),
-    Option("--record", None, "what was predicted, beside what `%nbmem free` brought"),
+    CommandOption("--all", None, "also those for a card that is nearly full"),
+    CommandOption("--record", None, "what was predicted, beside what `%nbmem free` brought"),
 )
 _WHAT = {"cache": "the cache", "traceback": "the traceback", "out": "Out"}
 """What the record calls the words of `%nbmem free`."""
@@ -47,8 +47,8 @@ def _run(notebook: Notebook, argument: str) -> None:
 
 def _advice(notebook: Notebook, *, everything: bool) -> dict[str, str]:
     """The tips of the last report, what was left out of them, and which are muted."""
-    from nbmem.core.mutes import muted
     from nbmem.reading import read
+    from nbmem.tips.mutes import muted
     from nbmem.views.bundle import guarded_bundle, html_with, text_with
     from nbmem.views.tips import render_tips
     from nbmem.views.tips_html import render_tips_html
@@ -115,7 +115,7 @@ def _record(notebook: Notebook) -> str:
     return render_record(tuple(notebook.tracer.freed))
 
 
-COMMAND = Command(
+COMMAND = MagicCommand(
     "tips",
     "[--all] [--record]",
     "the last report's tips; --all: also those for a full card; --record: how right they were",

@@ -1,4 +1,4 @@
-"""Who keeps memory alive: one look at the live heap, which runs none of the user's code.
+"""What keeps memory alive: one look at the live heap, which runs none of the user's code.
 
 `walk()` goes forward from everything that can name a tensor (places.py) through the objects that
 Python's garbage collector sees (reach.py) and the graphs that only torch sees (graphs.py), then

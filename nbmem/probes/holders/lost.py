@@ -167,7 +167,7 @@ class _Backwards:
     def dead(self) -> set[int]:
         """The members that nothing from outside refers to, as the garbage collector counts.
 
-        Counted in one go, whatever the search has seen before: who has found another holder since,
+        Counted in one go, whatever the search has seen before: what has found another holder since,
         or one that the search did not come to, has more references than those from inside.
         """
         inside: Counter[int] = Counter()

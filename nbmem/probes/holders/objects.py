@@ -1,4 +1,8 @@
-"""What an object holds, read past everything that a class may override."""
+"""What an object holds, read past everything that a class may override.
+
+No frame of nbmem's own may stay in a variable: `sys._current_frames()` holds the caller's, and kept
+in a local it makes a cycle that keeps all that a walk has touched.
+"""
 
 from __future__ import annotations
 

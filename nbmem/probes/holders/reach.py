@@ -4,6 +4,9 @@ A million objects are too many for a loop in Python. So they are put into pieces
 of a piece only this is noted: which pieces it refers to. Which object refers to which is asked
 later, and only of the pieces that lead to a tensor (ways.py). Where few objects wait (a linked
 list has one at a time) a piece is read one by one while it grows.
+
+`gc.get_referrers` for each tensor would go through the whole heap each time. Pieces that hold only
+data are not even noted; noting what each piece saw again made a graph of 400,000 objects take 12 s.
 """
 
 from __future__ import annotations
@@ -77,7 +80,7 @@ class Reach:
             self._cut.setdefault(source, set()).add(target)
 
     def others(self, things: Sequence[Any]) -> list[Any]:
-        """Those among some objects that were neither reached nor barred."""
+        """Objects, of some, that were neither reached nor barred."""
         return list(compress(things, map(not_, map(self._piece_of.__contains__, map(id, things)))))
 
     def steps(self, starts: Iterable[object]) -> Iterator[None]:

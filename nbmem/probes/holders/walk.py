@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.cuda import initialized_torch
 from nbmem.probes.holders.lost import ALL_S, all_tensors, holders_of_lost
-from nbmem.probes.holders.pieces import Pieces
 from nbmem.probes.holders.places import barred, places
 from nbmem.probes.holders.reach import Reach
 from nbmem.probes.holders.seen import SeenStorages
+from nbmem.probes.holders.slices import SlicedWork
 from nbmem.probes.holders.ways import Ways
 from nbmem.probes.holders.wording import Wording
 
@@ -77,7 +77,7 @@ def walk(
     if torch is None:
         return Walk()
     look = _Look(torch, namespace, cut or Cut(), met)
-    pieces = Pieces(torch, look.steps(), budget_s, go_on)
+    pieces = SlicedWork(torch, look.steps(), budget_s, go_on)
     pieces.run()
     return look.said(pieces)
 
@@ -108,7 +108,7 @@ def walk_in_pieces(
     if torch is None:
         return Walk()
     look = _Look(torch, namespace, cut or Cut(), met)
-    pieces = Pieces(torch, look.steps(), budget_s)
+    pieces = SlicedWork(torch, look.steps(), budget_s)
     for coming in pieces.one_by_one():
         left = time.monotonic()
         yield coming
@@ -144,7 +144,7 @@ def _storages_from(
         yield from _see(seen, reach.tensors)
         found.update(seen.storage.values())
 
-    Pieces(torch, steps()).run()
+    SlicedWork(torch, steps()).run()
     return found
 
 
@@ -178,7 +178,7 @@ class _Look:
         self._complete = True
         self._holders: dict[tuple[int, int], list[Holder]] = defaultdict(list)
 
-    def said(self, pieces: Pieces) -> Walk:
+    def said(self, pieces: SlicedWork) -> Walk:
         """What has been found up to now."""
         return Walk(
             self._seen.by_device(self._holders),

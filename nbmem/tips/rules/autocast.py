@@ -46,7 +46,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
     if not e.dominates(kept, SHARE):
         return
-    a, books = e.books.followed.allocations, e.books
+    a, books = e.books.allocations, e.books
     halved = np.isin(books.category, (Category.ACTIVATIONS, Category.OUTPUT_GRADIENTS))
     rows = np.flatnonzero(halved & (a.born >= 0))
     sizes = {int(a.born[row]): max(1, int(a.requested[row]) // 2) for row in rows.tolist()}
@@ -73,7 +73,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _code(model: str | None, dtype: str) -> str | None:
-    """Its forward under autocast; None where the notebook has no name for the model."""
+    """The model's forward under autocast; None where the notebook has no name for the model."""
     if model is None:
         return None
     scaler = "" if dtype == "bfloat16" else (

@@ -85,9 +85,9 @@ def _shrink(e: Evidence) -> Iterator[Finding]:
     failed = np.flatnonzero(e.trace.events.action == Action.OOM)
     if not len(failed):
         return
-    at, f = int(failed[0]), e.books.followed
-    wanted, held = int(e.trace.events.size[at]), int(f.allocated[at])
-    limit = max(int(f.reserved[at]), held)
+    at = int(failed[0])
+    wanted, held = int(e.trace.events.size[at]), int(e.books.allocated[at])
+    limit = max(int(e.books.reserved[at]), held)
     born = _before_the_batch(e, at)
     if born is None or wanted <= 0:
         return
@@ -115,18 +115,17 @@ def _shrink(e: Evidence) -> Iterator[Finding]:
 
 def _before_the_batch(e: Evidence, at: int) -> int | None:
     """What was allocated when the pass began that ran out; None if it was not in one (a load)."""
-    device = e.session.devices.index(e.trace)
-    begun = [span for _, span in e.books.phases.spans if span.first[device] <= at]
+    begun = [span for _, span in e.books.phases.spans if e.books.bounds(span)[0] <= at]
     if not begun or begun[-1].name not in PASS:
         return None
-    first = begun[-1].first[device]
+    first, _ = e.books.bounds(begun[-1])
     for span in reversed(begun):
         if span.name not in PASS:
             break
-        first = span.first[device]
+        first, _ = e.books.bounds(span)
         if span.name == "input":
             break
-    return int(e.books.followed.allocated[first])
+    return int(e.books.allocated[first])
 
 
 RULE = Rule(name="batch_size", text=__doc__, check=check)

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.analysis.whatif import releasable, try_settings
-from nbmem.core.events import Action
+from nbmem.analysis.whatif import try_settings
+from nbmem.core.events import TAKES
 from nbmem.report import Command, Finding
 from nbmem.tips.rule import Rule, say
 
@@ -43,7 +43,7 @@ their first step (the workspaces that cuDNN tried), so growth inside a loop of s
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Idle while it grew; or, if all tips are asked for, whatever empty_cache() would give back."""
-    now = releasable(e.books, e.books.events)
+    now = int(e.books.releasable[-1])
     idle = _idle_while_growing(e)
     if not e.matters(now, OF_THE_CARD) or not (idle or e.everything):
         return
@@ -74,27 +74,31 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _idle_while_growing(e: Evidence) -> tuple[int, int, int] | None:
-    """(where, bytes that lay idle from there to the end, bytes taken from the driver since)."""
-    events, f = e.trace.events, e.books.followed
-    grows = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    """(where, bytes that lay idle from there to the end, bytes taken from the driver since).
+
+    Cache is unused only if it stayed idle while torch asked the driver for more: a ratio cannot
+    tell the fault from a plain VGG.
+    """
+    events, books = e.trace.events, e.books
+    grows = np.isin(events.action, TAKES)
     taken = np.where(grows, events.size, 0)
     since = np.append(np.cumsum(taken[::-1])[::-1], 0)
-    idle = np.minimum.accumulate(f.releasable[::-1])[::-1]
+    idle = np.minimum.accumulate(books.releasable[::-1])[::-1]
     least = max(1, int(IDLE * e.report.peak.reserved))
     if len(e.step_ends) > 1:  # a loop takes what it needs; what stays behind it is something else
-        stays = f.allocated[-1] - f.allocated[:-1]
+        stays = books.allocated[-1] - books.allocated[:-1]
         grows &= (np.arange(len(events)) >= _loop_ends(e)) & (stays >= least)
     places = np.flatnonzero(grows & (np.minimum(idle, since)[:-1] >= least))
     if not len(places):
         return None
-    at = int(places[np.argmax(f.releasable[places])])
+    at = int(places[np.argmax(books.releasable[places])])
     return at, int(idle[at]), int(since[at])
 
 
 def _loop_ends(e: Evidence) -> int:
     """Where the last backward ended: the phase behind it lasts to the end of the recording."""
-    device = e.session.devices.index(e.trace)
-    return max((s.last[device] for _, s in e.books.phases.spans if s.name == "backward"), default=0)
+    spans = (span for _, span in e.books.phases.spans if span.name == "backward")
+    return max((e.books.bounds(span)[1] for span in spans), default=0)
 
 
 RULE = Rule(name="cached_memory", text=__doc__, check=check)

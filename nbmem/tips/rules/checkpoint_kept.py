@@ -117,7 +117,7 @@ def _is_weight(ends: list[str], key: str | None, form: str) -> bool:
 
 def _by_stacks(e: Evidence) -> Iterator[Finding]:
     """What torch.load made and nobody took over as a weight, beside an equal set that lived."""
-    a = e.books.followed.allocations
+    a = e.books.allocations
     loaded = e.born_in_stacks(by_torch_load)
     owned = (Category.WEIGHTS, Category.BUFFERS, Category.OPTIMIZER_STATE)
     kept = loaded[(a.freed[loaded] >= e.books.events) & ~np.isin(e.books.category[loaded], owned)]
@@ -152,7 +152,7 @@ def line_of_load(e: Evidence, row: int) -> str:
     """` at train.py:12`, the user's line that loads; nothing where there is none."""
     from nbmem.analysis.lines import users_line
 
-    stack = int(e.books.followed.allocations.stack[row])
+    stack = int(e.books.allocations.stack[row])
     line = users_line(e.session.stacks[stack]) if stack >= 0 else None
     return f" at {line}" if line else ""
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def check(e: Evidence) -> Iterator[Finding]:
     """What torch.load made and that has gone; said if it made the peak, or memory is short."""
-    a = e.books.followed.allocations
+    a = e.books.allocations
     loaded = e.born_in_stacks(by_torch_load)
     loaded = loaded[(a.freed[loaded] < e.books.events) & (a.born[loaded] >= 0)]
     loaded = loaded[~np.isin(e.books.category[loaded], (Category.WEIGHTS, Category.BUFFERS))]

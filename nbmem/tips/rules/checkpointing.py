@@ -81,14 +81,14 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 def _kept_sizes(e: Evidence) -> NDArray[np.int64]:
     """Blocks of the activations at the end of the largest forward, in the order of birth."""
-    books, device = e.books, e.session.devices.index(e.trace)
-    ends = [s.last[device] for _, s in books.phases.spans if s.name == "forward"]
+    books = e.books
+    ends = [books.bounds(s)[1] for _, s in books.phases.spans if s.name == "forward"]
     kinds = (Category.ACTIVATIONS,)
     end = max(ends, key=lambda p: e.sum_at(p, *kinds))
     rows = books.live(end)
     rows = rows[books.category[rows] == Category.ACTIVATIONS]
-    rows = rows[np.argsort(books.followed.allocations.born[rows])][:MOST_ROWS]
-    blocks: NDArray[np.int64] = books.followed.allocations.block[rows]
+    rows = rows[np.argsort(books.allocations.born[rows])][:MOST_ROWS]
+    blocks: NDArray[np.int64] = books.allocations.block[rows]
     return blocks
 
 

@@ -28,7 +28,7 @@ from nbmem.analysis.whatif import (
     try_settings,
     with_conf,
 )
-from nbmem.core.events import Action
+from nbmem.core.events import TAKES, Action
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say
 
@@ -96,39 +96,39 @@ def _is_as_recorded(e: Evidence, now: Outcome) -> bool:
     """
     if e.ran_out or e.retries:
         return True
-    took = int(e.books.followed.reserved[: now.events + 1].max())
+    took = int(e.books.reserved[: now.events + 1].max())
     return abs(now.peak_reserved - took) <= ALIKE * took
 
 
 def _reason(e: Evidence) -> str | None:
-    f, events = e.books.followed, e.trace.events
+    books, events = e.books, e.trace.events
     failed = np.flatnonzero(events.action == Action.OOM)
     if len(failed):
         at = int(failed[0])
         return (
             f"A request for {say(int(events.size[at]))} failed while "
-            f"{say(int(f.reserved[at] - f.allocated[at]))} of the reserved memory was free."
+            f"{say(int(books.reserved[at] - books.allocated[at]))} of the reserved memory was free."
         )
     if e.retries:
         at = e.retries[0]
         return (
             "The driver refused a request, so torch gave back "
-            f"{say(int(f.releasable[at]))} of its cache and asked again, which stops the GPU."
+            f"{say(int(books.releasable[at]))} of its cache and asked again, which stops the GPU."
         )
     for at in e.emptied:
-        stuck = int(f.reserved[at] - f.active[at] - f.releasable[at])
-        if e.worth(stuck) and stuck >= GAIN * f.reserved[at] and not e.trains_before(at):
+        stuck = int(books.reserved[at] - books.active[at] - books.releasable[at])
+        if e.worth(stuck) and stuck >= GAIN * books.reserved[at] and not e.trains_before(at):
             return (
-                f"empty_cache() gave back {say(int(f.releasable[at]))} and left {say(stuck)} in "
-                "segments that tensors in use share."
+                f"empty_cache() gave back {say(int(books.releasable[at]))} and left {say(stuck)} "
+                "in segments that tensors in use share."
             )
     ends = e.step_ends
     if len(_growing_steps(e)) >= FEWEST:
         until, last = ends[1] + 1, ends[-1] + 1
-        before = int(f.reserved[:until].max()) - int(f.active[:until].max())
-        more = int(f.reserved[:last].max()) - int(f.active[:last].max()) - before
-        grown = int(f.reserved[:last].max()) - int(f.reserved[:until].max())
-        if e.worth(more) and more >= GROWTH * f.reserved[:last].max():
+        before = int(books.reserved[:until].max()) - int(books.active[:until].max())
+        more = int(books.reserved[:last].max()) - int(books.active[:last].max()) - before
+        grown = int(books.reserved[:last].max()) - int(books.reserved[:until].max())
+        if e.worth(more) and more >= GROWTH * books.reserved[:last].max():
             return (
                 f"Reserved still grew by {say(grown)} after the second of {len(ends)} steps, "
                 f"{say(more)} more than what was in use: the sizes change from step to step."
@@ -138,7 +138,7 @@ def _reason(e: Evidence) -> str | None:
 
 def _growing_steps(e: Evidence) -> set[int]:
     """Steps behind the second whose training took more from the driver: an evaluation is none."""
-    takes = np.isin(e.trace.events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    takes = np.isin(e.trace.events.action, TAKES)
     at = np.flatnonzero(takes)
     trained = e.books.phases.named(e.books.phases.of(at), "forward", "backward", "optimizer")
     steps = np.searchsorted(e.step_ends, at[trained], side="right")

@@ -40,17 +40,16 @@ def check(e: Evidence) -> Iterator[Finding]:
     books = e.books
     top = books.peak(0, books.events)
     phase = int(books.phases.of(np.array([top - 1], np.int64))[0])
-    device = e.session.devices.index(e.trace)
     spans = [span for _, span in books.phases.spans]
-    stepped = [span.last[device] for span in spans[: max(0, phase)] if span.name == "optimizer"]
+    stepped = [books.bounds(s)[1] for s in spans[: max(0, phase)] if s.name == "optimizer"]
     if not stepped or spans[phase].name not in ("forward", "backward", "inference"):
         return
-    a = books.followed.allocations
+    a = books.allocations
     old = (books.category == Category.GRADIENTS) & (a.born < stepped[-1]) & (a.freed >= top)
     old &= ~e.in_private_pool()
     size = min(
         int(a.block[old].sum()),
-        _brings(e, [s.last[device] for s in spans if s.name == "optimizer"]),
+        _brings(e, [books.bounds(s)[1] for s in spans if s.name == "optimizer"]),
     )
     asked = e.everything or e.short is not None
     if not e.matters(size, OF_THE_CARD) or not (asked or e.dominates(size, SHARE)):
@@ -74,7 +73,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 def _brings(e: Evidence, stepped: list[int]) -> int:
     """By how much the peak falls if gradients go where the optimizer behind them ends."""
-    books, a = e.books, e.books.followed.allocations
+    books, a = e.books, e.books.allocations
     ends = np.array(stepped, np.int64)
     rows = np.flatnonzero((books.category == Category.GRADIENTS) & ~e.in_private_pool())
     step = np.searchsorted(ends, a.born[rows])
@@ -84,7 +83,7 @@ def _brings(e: Evidence, stepped: list[int]) -> int:
     change = np.zeros(books.events + 2, np.int64)
     np.add.at(change, gone + 1, a.block[rows])
     np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
-    now = books.followed.allocated
+    now = books.allocated
     return int(now.max() - (now - np.cumsum(change)[: books.events + 1]).max())
 
 
@@ -93,10 +92,8 @@ def _made_anew(e: Evidence) -> int:
     first = next((i for i, n in enumerate(e.books.phases.names) if n == "backward"), None)
     if first is None:
         return 0
-    device = e.session.devices.index(e.trace)
-    span = e.books.phases.spans[first][1]
-    top = e.books.peak(span.first[device], span.last[device])
-    a = e.books.followed.allocations
+    top = e.books.peak(*e.books.bounds(e.books.phases.spans[first][1]))
+    a = e.books.allocations
     mine = (e.books.category == Category.GRADIENTS) & (e.books.born_in == first) & (a.born < top)
     return int(a.block[mine & (a.freed >= top)].sum())
 

@@ -45,7 +45,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     rows, passes = _kept(e)
     if passes < FEWEST:
         return
-    a = e.books.followed.allocations
+    a = e.books.allocations
     size = int(a.block[rows].sum())
     named = _named(e, {int(row) for row in rows})
     if not named:
@@ -101,7 +101,7 @@ def _kept(e: Evidence) -> tuple[Ints, int]:
     rows = rows[books.category[rows] == Category.ACTIVATIONS]
     rows = rows[books.phases.named(books.born_in[rows], "forward")]
     sizes: Counter[int] = Counter()
-    blocks = books.followed.allocations.block[rows].tolist()
+    blocks = books.allocations.block[rows].tolist()
     for phase, block in zip(books.born_in[rows].tolist(), blocks, strict=True):
         sizes[phase] += block
     return rows, sum(e.worth(FEWEST * size) for size in sizes.values())

@@ -82,7 +82,7 @@ def _fills(e: Evidence, count: int) -> bool:
 
 
 def _keeper(e: Evidence, growth: Growth) -> str | None:
-    """Who keeps at the end what grew; where all of it has gone by then, what it was called."""
+    """The holder at the end of what grew; where all of it has gone by then, what it was called."""
     mine = _rows(e, growth)
     if not len(mine):
         return _local(growth.account.holder)
@@ -91,7 +91,7 @@ def _keeper(e: Evidence, growth: Growth) -> str | None:
         best = held.holders[0]
         if best.kind in KEEPERS:
             sizes[best.root] += held.size
-    total = int(e.books.followed.allocations.requested[mine].sum())
+    total = int(e.books.allocations.requested[mine].sum())
     best_root, size = max(sizes.items(), key=lambda item: item[1], default=(None, 0))
     return best_root if size >= MOST * total else _local(growth.account.holder)
 

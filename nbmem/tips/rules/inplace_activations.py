@@ -43,9 +43,9 @@ def check(e: Evidence) -> Iterator[Finding]:
     if phase < 0 or books.phases.spans[phase][1].name not in ("forward", "inference"):
         return
     known = bool(e.session.stacks)
-    curve = books.followed.allocated.copy()
+    curve = books.allocated.copy()
     for row, until in _pairs(e):
-        a = books.followed.allocations
+        a = books.allocations
         curve[int(a.born[row]) + 1 : until + 1] -= a.block[row]
     saves = e.report.peak.allocated - int(curve.max())
     if not e.worth(saves):
@@ -69,7 +69,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 def _pairs(e: Evidence) -> Iterator[tuple[int, int]]:
     """(the second tensor's row, where its input goes) for tensors made so."""
-    a, events = e.books.followed.allocations, e.trace.events
+    a, events = e.books.allocations, e.trace.events
     rows = np.flatnonzero(a.born >= 0)
     if e.session.stacks:
         rows = np.intersect1d(rows, e.born_in_stacks(_by_relu))

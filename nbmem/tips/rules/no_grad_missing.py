@@ -58,7 +58,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     if not evaluated and graph_kept.passes_kept(e) >= graph_kept.FEWEST:
         return  # its tip says more
-    now = e.books.followed.allocated
+    now = e.books.allocated
     low, high = now - _freed(e, passes, AT_MOST), now - _freed(e, passes, AT_LEAST)
     least = _largest(e, passes)
     saves = (max(0, int(now.max() - low.max()) - least), int(now.max() - high.max()))
@@ -102,7 +102,7 @@ def _kept(e: Evidence, phase: int) -> Ints:
 
     Passes with nothing between them (slices of data that lie on the card) are one phase.
     """
-    a = e.books.followed.allocations
+    a = e.books.allocations
     rows = np.flatnonzero((e.books.born_in == phase) & (e.books.category != Category.WORKSPACE))
     rows = rows[np.argsort(a.born[rows])]
     count, size = len(rows), a.block[rows]
@@ -117,7 +117,7 @@ def _kept(e: Evidence, phase: int) -> Ints:
 
 def _inputs(e: Evidence, phase: int) -> Ints:
     """Rows of a pass's inputs that went together with its graph: nothing else kept them."""
-    books, a = e.books, e.books.followed.allocations
+    books, a = e.books, e.books.allocations
     mine = _kept(e, phase)
     rows = np.flatnonzero((books.category == Category.INPUTS) & (a.freed < books.events))
     named = books.phases.named(books.born_in[rows], *BETWEEN)
@@ -129,14 +129,14 @@ def _inputs(e: Evidence, phase: int) -> Ints:
 
 
 def _taken_back(e: Evidence, phase: int) -> bool:
-    a, rows = e.books.followed.allocations, _kept(e, phase)
+    a, rows = e.books.allocations, _kept(e, phase)
     died = e.books.phases.named(e.books.phases.of(a.freed[rows]), "backward")
     return int(a.block[rows[died]].sum()) >= TAKEN_BACK * int(a.block[rows].sum()) > 0
 
 
 def _freed(e: Evidence, passes: list[int], behind: int) -> Ints:
     """At each position: bytes that are gone if a tensor goes so many births behind its own."""
-    a, count = e.books.followed.allocations, e.books.events
+    a, count = e.books.allocations, e.books.events
     change = np.zeros(count + 2, np.int64)
     for phase in passes:
         births = np.sort(a.born[e.books.born_in == phase])
@@ -156,15 +156,14 @@ def _freed(e: Evidence, passes: list[int], behind: int) -> Ints:
 
 def _largest(e: Evidence, passes: list[int]) -> int:
     """Bytes of the largest tensors that one pass keeps."""
-    a = e.books.followed.allocations
+    a = e.books.allocations
     return max(int(np.sort(a.block[_kept(e, phase)])[-LARGEST:].sum()) for phase in passes)
 
 
 def _during(e: Evidence, passes: list[int]) -> Ints:
     """The positions of these passes."""
-    device = e.session.devices.index(e.trace)
-    spans = [e.books.phases.spans[phase][1] for phase in passes]
-    return np.concatenate([np.arange(span.first[device], span.last[device] + 1) for span in spans])
+    bounds = [e.books.bounds(e.books.phases.spans[phase][1]) for phase in passes]
+    return np.concatenate([np.arange(first, last + 1) for first, last in bounds])
 
 
 RULE = Rule(name="no_grad_missing", text=__doc__, check=check)

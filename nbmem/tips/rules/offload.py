@@ -70,7 +70,7 @@ def _way(e: Evidence, count: int) -> str:
 
 
 def _code(model: str | None) -> str | None:
-    """Its forward in the context; None where the notebook has no name for the model."""
+    """The model's forward in the context; None where the notebook has no name for the model."""
     if model is None:
         return None
     return (

@@ -45,15 +45,14 @@ def check(e: Evidence) -> Iterator[Finding]:
     names = books.phases.names.tolist()
     if e.ran_out or len(e.step_ends) != 1 or "backward" not in names or "optimizer" not in names:
         return
-    device = e.session.devices.index(e.trace)
     opens = next((i for i, n in enumerate(names) if n in ("input", "forward")), None)
     if opens is None or books.events > MOST_EVENTS:
         return
-    begins = books.phases.spans[opens][1].first[device]
+    begins, _ = books.bounds(books.phases.spans[opens][1])
     # An evaluation behind the loop belongs to its last step, and to no further iteration.
     closing = [s for s in e.session.spans if s.name in ("optimizer", "zero_grad")]
-    ends = max(span.last[device] for span in closing)
-    a = books.followed.allocations
+    ends = max(books.bounds(span)[1] for span in closing)
+    a = books.allocations
     state = books.category == Category.OPTIMIZER_STATE
     state &= np.isin(books.born_in, np.flatnonzero(books.phases.names == "optimizer"))
     state &= a.freed >= ends
@@ -62,7 +61,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     low, high = sorted(_again(e, begins, ends, late=late) for late in (False, True))
     if not size or not e.dominates(low - peak, SHARE):
         return
-    first = int(books.followed.allocated[begins : before + 1].max())
+    first = int(books.allocated[begins : before + 1].max())
     yield Finding(
         rule=RULE.name,
         title=f"The second iteration will peak at {saying(low, high)}, "
@@ -88,7 +87,7 @@ def _again(e: Evidence, begins: int, ends: int, *, late: bool) -> int:
         late: An output's name gets the new one when the loss is known, since the model itself
             computes it; else at once.
     """
-    books, a = e.books, e.books.followed.allocations
+    books, a = e.books, e.books.allocations
     left = (a.born >= begins) & (a.born < ends) & (a.freed >= ends)
     gradients = left & (books.category == Category.GRADIENTS)
     once = left & np.isin(books.category, KEPT)
@@ -98,8 +97,7 @@ def _again(e: Evidence, begins: int, ends: int, *, late: bool) -> int:
     rows = np.flatnonzero(left & ~once)
     goes = a.born[rows] + 1
     if late:
-        device = e.session.devices.index(e.trace)
-        lasts = np.array([s.last[device] for _, s in books.phases.spans], np.int64)
+        lasts = np.array([books.bounds(s)[1] for _, s in books.phases.spans], np.int64)
         forward = books.phases.named(books.born_in[rows], "forward")
         goes = np.where(forward, lasts[books.born_in[rows]], goes)
     goes = goes if zeroed is None else np.where(gradients[rows], zeroed, goes)
@@ -112,12 +110,11 @@ def _again(e: Evidence, begins: int, ends: int, *, late: bool) -> int:
 
 def _zeroed_at(e: Evidence) -> int | None:
     """Where the loop sets the gradients of the pass before to None, ahead of its own backward."""
-    device = e.session.devices.index(e.trace)
     for span in e.session.spans:
         if span.kind == "phase" and span.name == "backward":
             return None
         if span.kind == "phase" and span.name == "zero_grad":
-            return span.first[device]
+            return e.books.bounds(span)[0]
     return None
 
 

@@ -36,7 +36,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     """What a smaller configuration leaves of them."""
     if e.fact("cublas_workspace_config") or not e.card_known:
         return
-    a, books = e.books.followed.allocations, e.books
+    a, books = e.books.allocations, e.books
     rows = books.live(books.events)
     kept = (books.category[rows] == Category.WORKSPACE) & (a.requested[rows] > MIB)
     size = int(a.block[rows[kept]].sum())

@@ -4,6 +4,11 @@ The front end fills the named sources and follows the page's colours, so a docum
 the same for every report: tools/figures.py writes them once, into the front end
 (labextension/src/explorer/figures.json), and no report holds them. It draws nothing else than the
 models used here (labextension/src/explorer/figures.ts).
+
+A Bokeh document in a notebook is code from a stranger: it can hold CustomJS, markup, styles with
+addresses, and formulas for which BokehJS fetches MathJax. That is why these hold no text, and why
+the front end draws only documents made of the models that it lists; a test holds the list to what
+is made here.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _fewer(details: Details, events: Ints, rows: Ints, most: int) -> Details:
 
 
 def _longest(lives: tuple[Life, ...], end: int, most: int) -> tuple[Life, ...]:
-    """Those that take the largest area in the picture, bytes times events, by birth."""
+    """Lives that take the largest area in the picture, bytes times events, by birth."""
     area = sorted(lives, key=lambda life: -life.requested * (min(life.freed, end) - life.born))
     return tuple(sorted(area[:most], key=lambda life: life.number))
 

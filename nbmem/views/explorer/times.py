@@ -2,6 +2,8 @@
 
 In a saved notebook each half is a text of its own, so a difference between two runs is as long as
 their times, and what a person or a tool compares is the other half.
+
+A new field with a time goes into this file and into the front end's times.ts.
 """
 
 from __future__ import annotations

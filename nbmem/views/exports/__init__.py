@@ -6,7 +6,7 @@ import difflib
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import UsageError
-from nbmem.core.files.door import expanded
+from nbmem.files.door import expanded
 from nbmem.views.exports import allocations, page, perfetto, report, snapshot
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Format(NamedTuple):
     def write(
         self, report: Callable[[], Report], books: Callable[[], Books], path: str | Path
     ) -> Path:
-        """Write it from what it is made of; the other is not read.
+        """Write the file from what its format needs; the other is not read.
 
         Returns:
             The file.

@@ -13,9 +13,9 @@ import io
 from typing import TYPE_CHECKING
 
 from nbmem.analysis.build import recorded_times
-from nbmem.analysis.details import stack_line
+from nbmem.analysis.lifetimes import stack_line
 from nbmem.core.categories import Category
-from nbmem.core.files.writing import replacing
+from nbmem.files.writing import replacing
 from nbmem.views.exports.places import cells_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write(books: Books, path: Path) -> None:
-    """Write it."""
+    """Write every allocation as a line of CSV."""
     with (
         replacing(path) as file,
         io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="") as text,
@@ -50,7 +50,7 @@ def _plain(text: str | None) -> str | None:
 
 
 def _rows(books: Books) -> Iterator[tuple[object, ...]]:
-    a, times = books.followed.allocations, books.trace.events.t_ns
+    a, times = books.allocations, books.trace.events.t_ns
     t0_ns, _ = recorded_times(books)
     cells = cells_of(books)
 

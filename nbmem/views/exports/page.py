@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.files.writing import write_text
+from nbmem.files.writing import write_text
 from nbmem.views.explorer import explorer_output
 from nbmem.views.exports.living import living, player
 from nbmem.views.html import page, render_html
@@ -24,7 +24,7 @@ _POLICY = (
 
 
 def write(report: Report, path: Path) -> None:
-    """Write it."""
+    """Write a report as a page that stands alone."""
     write_text(path, living_page(report))
 
 

@@ -15,7 +15,7 @@ from nbmem.analysis.build import recorded_times
 from nbmem.analysis.curves import chosen_positions
 from nbmem.core.categories import RESERVED
 from nbmem.core.events import Action
-from nbmem.core.files.writing import write_text
+from nbmem.files.writing import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ TRACKS = {"cell": 1, "step": 2, "phase": 3, "block": 4}
 
 
 def write(books: Books, path: Path) -> None:
-    """Write it."""
+    """Write a recording as a trace for Perfetto."""
     events = [*_names(books), *_spans(books), *_steps(books), *_failures(books), *_bytes(books)]
     trace = {"displayTimeUnit": "ms", "traceEvents": events}
     write_text(path, json.dumps(trace, separators=(",", ":")) + "\n")
@@ -63,10 +63,10 @@ def _steps(books: Books) -> Iterator[dict[str, Any]]:
 def _slice(books: Books, kind: str, name: str, spans: Sequence[Span]) -> dict[str, Any]:
     """From the start of the first span to the end of the last, with what it took."""
     t0_ns, _ = recorded_times(books)
-    device = books.session.devices.index(books.trace)
     begin, end = min(span.t0_ns for span in spans), max(span.t1_ns for span in spans)
-    first, last = min(s.first[device] for s in spans), max(s.last[device] for s in spans)
-    allocated = books.followed.allocated
+    firsts, lasts = zip(*map(books.bounds, spans), strict=True)
+    first, last = min(firsts), max(lasts)
+    allocated = books.allocated
     figures = {
         "peak_allocated": int(allocated[books.peak(first, last)]),
         "allocated_before": int(allocated[first]),
@@ -112,8 +112,8 @@ def _bytes(books: Books) -> Iterator[dict[str, Any]]:
     for at, position in enumerate(positions.tolist()):
         moment = counter | {"ts": int(times[at]) / 1000}
         sums = {
-            "allocated": int(books.followed.allocated[position]),
-            "reserved": int(books.followed.reserved[position]),
+            "allocated": int(books.allocated[position]),
+            "reserved": int(books.reserved[position]),
         }
         yield moment | {"name": "bytes", "args": sums}
         parts = {category.label: int(held[at, category]) for category in shown}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.analysis.details import phase_text
+from nbmem.analysis.lifetimes import phase_text
 from nbmem.ledger.phase_map import NOWHERE
 
 if TYPE_CHECKING:
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 def cells_of(books: Books) -> list[str | None]:
     """The cell of each event, the innermost of several; None outside of cells."""
-    device = books.session.devices.index(books.trace)
     found: list[str | None] = [None] * books.events
     for span in books.session.spans:  # parents precede their children
         if span.kind == "cell":
-            first, last = span.first[device], span.last[device]
+            first, last = books.bounds(span)
             found[first:last] = [span.name] * (last - first)
     return found
 

@@ -16,11 +16,10 @@ later versions, never renamed or removed.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.categories import Category
-from nbmem.core.files.writing import write_text
+from nbmem.files.writing import write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def write(report: Report, path: Path) -> None:
-    """Write it."""
-    write_text(path, json.dumps(report_json(report), indent=2) + "\n")
+    """Write a report in its stable form."""
+    write_json(path, report_json(report))
 
 
 def report_json(report: Report) -> dict[str, Any]:

@@ -15,9 +15,9 @@ import numpy as np
 
 from nbmem.core.categories import Category
 from nbmem.core.events import Action
-from nbmem.core.files.writing import replacing
 from nbmem.core.snapshot_form import listed_segments
-from nbmem.core.torch_snapshot import pool_id
+from nbmem.files.torch_snapshot import pool_id
+from nbmem.files.writing import replacing
 from nbmem.views.exports.places import cells_of, phases_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def write(books: Books, path: Path) -> None:
-    """Write it; other cards than this one are empty in it."""
+    """Write a card's recording as torch's snapshot; other cards are empty in it."""
     ordinal, told = books.trace.info.index, _Told(books)
     snapshot = {
         "segments": list(_segments(books, told)),
@@ -54,13 +54,13 @@ class _Told:
         return Category(int(self._books.category[row])).label
 
     def what(self, row: int) -> str:
-        """Its category and its name."""
+        """Category and name of an allocation."""
         name = self._books.name(row)
         return self.category(row) if name is None else f"{self.category(row)}: {name}"
 
     def frames(self, row: int) -> list[dict[str, Any]]:
         """The stack that made it, and what nbmem knows as the outermost frame."""
-        a = self._books.followed.allocations
+        a = self._books.allocations
         born, stack = int(a.born[row]), int(a.stack[row])
         place = self.places[born] if born >= 0 else "before the recording"
         key = stack, place, self.what(row)
@@ -76,7 +76,7 @@ class _Told:
 
 
 def _events(books: Books, told: _Told) -> Iterator[dict[str, Any]]:
-    events, a = books.trace.events, books.followed.allocations
+    events, a = books.trace.events, books.allocations
     row_of = {int(a.born[row]): row for row in np.flatnonzero(a.born >= 0).tolist()}
     unknown = Category.UNKNOWN.label
     for at in range(len(events)):
@@ -108,7 +108,7 @@ def _annotations(books: Books) -> list[dict[str, Any]]:
 
 def _segments(books: Books, told: _Told) -> Iterator[dict[str, Any]]:
     layout, live = books.trace.end, books.live(books.events)
-    row_at = dict(zip(books.followed.allocations.addr[live].tolist(), live.tolist(), strict=True))
+    row_at = dict(zip(books.allocations.addr[live].tolist(), live.tolist(), strict=True))
 
     def frames(block: int) -> list[dict[str, Any]]:
         row = row_at.get(int(layout.blocks.addr[block]))

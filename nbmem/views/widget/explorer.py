@@ -1,4 +1,10 @@
-"""A live explorer: what a person chooses are traits, and choosing them moves the picture."""
+"""A live explorer: what a person chooses are traits, and choosing them moves the picture.
+
+The buttons are HTML: made of ipywidgets they would need a kernel, and the saved output, which is
+the same TypeScript, has none. Nobody's code wants to know of a zoom or a tab; `moment`, `span` and
+`tensor` are for `link`, `jslink` and `observe`. What the kernel tells of a moment makes the data
+finer there, and they are drawn as they are.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ import bokeh
 import traitlets
 
 from nbmem.analysis.closeup import closeup, position_at
-from nbmem.analysis.details import life_of, lives_of
+from nbmem.analysis.lifetimes import life_of, lives_of
 from nbmem.core.errors import UsageError
 from nbmem.views.explorer.data import VERSION, closeup_data
 from nbmem.views.explorer.output import explorer_output, packed
@@ -101,7 +107,7 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
     @traitlets.validate("tensor")  # type: ignore[untyped-decorator]
     def _recorded_tensor(self, proposal: Any) -> int | None:
         value: int | None = proposal["value"]
-        count = len(self._books.followed.allocations)
+        count = len(self._books.allocations)
         if value is not None and not 0 <= value < count:
             raise traitlets.TraitError(f"There are tensors 0 to {count - 1}, and no {value}.")
         return value

@@ -1,0 +1,221 @@
+"""A fast pass over recorded events that takes their addresses as the truth.
+
+No search is needed: a block always comes from the front of a free piece, so two dictionaries of
+free pieces, by start and by end, are the whole state. Block sizes follow from the split rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.allocator.recordings.curves import curves_of
+from nbmem.allocator.recordings.free_memory import FreeMemory
+from nbmem.allocator.rounding import round_sizes, split_thresholds
+from nbmem.core.events import Action, BlockState, Columns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.settings import AllocatorSettings
+    from nbmem.core.events import Events, Layout
+
+    Ints = NDArray[np.int64]
+
+_ALLOC = int(Action.ALLOC)
+_FREE_REQUESTED = int(Action.FREE_REQUESTED)
+_FREE_COMPLETED = int(Action.FREE_COMPLETED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Allocations(Columns):
+    """Every allocation that lived in the window, in the order of birth.
+
+    Attributes:
+        born: Event index of its ALLOC; -1 if it lived before the window.
+        freed: Event index of its FREE_REQUESTED; n (the number of events) if never, -1 if before.
+        died: Event index of its FREE_COMPLETED; n if never.
+        addr: Address.
+        requested: Bytes asked for.
+        block: Bytes of the block.
+        stream: The stream that it was allocated on.
+        stack: Index into the session's stacks, or -1.
+    """
+
+    born: Ints
+    freed: Ints
+    died: Ints
+    addr: Ints
+    requested: Ints
+    block: Ints
+    stream: Ints
+    stack: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Followed:
+    """What recorded events say about memory at every moment.
+
+    Each curve has n + 1 values: index i is before event i, index n after the last one; bytes.
+
+    Attributes:
+        allocated: In allocated blocks.
+        active: In allocated and pending blocks.
+        requested: Asked for by active blocks.
+        reserved: Held from the driver.
+        releasable: What empty_cache() would give back at that moment.
+        inactive_split: Free pieces of cudaMalloc segments in use, as torch counts them.
+        allocations: Every allocation that lived in the window.
+        notes: Contradictions that were met, one sentence for each kind.
+    """
+
+    allocated: Ints
+    active: Ints
+    requested: Ints
+    reserved: Ints
+    releasable: Ints
+    inactive_split: Ints
+    allocations: Allocations
+    notes: tuple[str, ...]
+
+
+def follow(start: Layout, events: Events, settings: AllocatorSettings) -> Followed:
+    """Work out block sizes, lifetimes and curves from recorded events.
+
+    Args:
+        start: Every segment and block before the first event.
+        events: What happened.
+        settings: The settings in force. Changes during the window are not in the events: they show
+            as contradictions, which are mended and noted.
+
+    The rule by which a block is split is the same in all releases of torch that are supported.
+    """
+    count = len(events)
+    pieces = FreeMemory(start, settings)
+    held = np.flatnonzero(start.blocks.state != BlockState.INACTIVE)
+    blocks: list[int] = start.blocks.size[held].tolist()
+    pending = start.blocks.state[held] == BlockState.PENDING
+    freed: list[int] = np.where(pending, -1, count).tolist()
+    died: list[int] = [count] * len(held)
+    pieces.track(start.blocks.addr[held].tolist(), blocks, freed, died)
+    _run(pieces, events, settings, blocks, freed, died)
+    born = np.flatnonzero(events.action == Action.ALLOC)
+    old = start.blocks[held]
+    segment = np.searchsorted(start.segments.addr, old.addr, "right") - 1
+    streams = start.segments.stream[segment] if len(start.segments) else np.zeros(len(held), int)
+    allocations = Allocations(
+        born=np.concatenate([np.full(len(held), -1, np.int64), born]),
+        freed=np.array(freed, np.int64),
+        died=np.array(died, np.int64),
+        addr=np.concatenate([old.addr, events.addr[born]]),
+        requested=np.concatenate([old.requested, events.size[born]]),
+        block=np.array(blocks, np.int64),
+        stream=np.concatenate([streams, events.stream[born]]),
+        stack=np.concatenate([old.stack, events.stack[born]]),
+    )
+    curves = curves_of(start, events, allocations, pieces)
+    return Followed(**curves, allocations=allocations, notes=pieces.notes())
+
+
+def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one pass, all names local
+    pieces: FreeMemory,
+    events: Events,
+    settings: AllocatorSettings,
+    blocks: list[int],
+    freed: list[int],
+    died: list[int],
+) -> None:
+    """The pass itself: a million events in about a second needs local names and no calls."""
+    count = len(events)
+    size_at, start_at, segments = pieces.size_at, pieces.start_at, pieces.segments
+    live = pieces.live
+    whole_changes = pieces.whole_changes
+    mapped = pieces.has_ranges(events)
+    rounded = round_sizes(events.size, settings.roundup_power2_divisions)
+    least = split_thresholds(rounded, settings)
+    rows = zip(
+        range(count),
+        events.action.tolist(),
+        events.addr.tolist(),
+        events.size.tolist(),
+        rounded.tolist(),
+        least.tolist(),
+        strict=True,
+    )
+    going = True
+    while going:
+        try:
+            for i, action, addr, size, wanted, threshold in rows:
+                if action == _ALLOC:
+                    piece = size_at.pop(addr, 0)
+                    if piece < wanted:
+                        blocks.append(pieces.mend_alloc(i, addr, piece, wanted))
+                    else:
+                        end = addr + piece
+                        rest = piece - wanted
+                        if rest >= threshold:
+                            blocks.append(wanted)
+                            after = addr + wanted
+                            size_at[after] = rest
+                            start_at[end] = after
+                            if mapped:
+                                pieces.pages_change(i, addr, piece, after, rest)
+                        else:
+                            blocks.append(piece)
+                            del start_at[end]
+                            if mapped:
+                                pieces.pages_change(i, addr, piece, addr, 0)
+                        if segments.get(addr) == piece:
+                            whole_changes.append((i, -piece))
+                    live[addr] = len(died)
+                    freed.append(count)
+                    died.append(count)
+                elif action == _FREE_COMPLETED:
+                    found = live.pop(addr, None)
+                    if found is None:
+                        pieces.unknown_frees += 1
+                        continue
+                    died[found] = i
+                    if freed[found] == count:
+                        freed[found] = i
+                    piece = blocks[found]
+                    if found in pieces.orphans:
+                        continue
+                    end = addr + piece
+                    begin = addr
+                    before = start_at.get(addr)
+                    if before is not None and addr not in segments:
+                        del start_at[addr]
+                        begin = before
+                        won = size_at[begin]
+                        piece += won
+                        if mapped:
+                            pieces.pages_change(i, begin, won, begin, 0)
+                    won = size_at.get(end, 0)
+                    if won and end not in segments:
+                        del size_at[end]
+                        if mapped:
+                            pieces.pages_change(i, end, won, end, 0)
+                        end += won
+                        piece += won
+                    size_at[begin] = piece
+                    start_at[end] = begin
+                    if segments.get(begin) == piece:
+                        whole_changes.append((i, piece))
+                    if mapped:
+                        pieces.pages_change(i, begin, 0, begin, piece)
+                elif action == _FREE_REQUESTED:
+                    found = live.get(addr)
+                    if found is None:
+                        pieces.unknown_frees += 1
+                    else:
+                        freed[found] = i
+                else:
+                    pieces.segment_event(i, action, addr, size)
+            going = False
+        except KeyError:  # pieces overlap, since the recording contradicts itself: go on behind it
+            pieces.tangled += 1
+            del blocks[len(died) :]
+            blocks += [0] * (len(died) - len(blocks))

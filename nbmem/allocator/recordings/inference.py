@@ -1,0 +1,67 @@
+"""Pools, empty_cache() calls and the limit of a recording, inferred from its events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.allocator.rounding import LARGE_STEP, segment_bytes
+from nbmem.core.events import TAKES, Action
+
+if TYPE_CHECKING:
+    from nbmem.allocator.recordings.follow import Followed
+    from nbmem.allocator.recordings.recording import CardRecording
+    from nbmem.allocator.settings import AllocatorSettings
+
+LIKELY_TOTAL = 80 << 30
+"""Bytes of a card that the file does not name: they only decide how long virtual ranges are."""
+
+
+def emptied_by_user(recording: CardRecording) -> frozenset[int]:
+    """Events inside torch.cuda.empty_cache(), which shows in their stacks."""
+    inside = [any(frame.function == "empty_cache" for frame in stack) for stack in recording.stacks]
+    found = np.flatnonzero(np.append(inside, [False])[recording.events.stack])
+    return frozenset(found.tolist())
+
+
+def pools_of(recording: CardRecording) -> dict[int, int]:
+    """Private pools of allocations, from the pools of the segments that they lie in at the end.
+
+    Of a segment that was given back again the pool is not known.
+    """
+    end = recording.end
+    if end is None or not end.segments.pool.any():
+        return {}
+    events = recording.events
+    private = end.segments[end.segments.pool != 0]
+    allocs = np.flatnonzero(events.action == Action.ALLOC)
+    row = np.searchsorted(private.addr, events.addr[allocs], "right") - 1
+    inside = (row >= 0) & (events.addr[allocs] < (private.addr + private.size)[row])
+    taken = np.isin(events.action, TAKES)
+    made = {
+        int(addr): int(np.flatnonzero(taken & (events.addr == addr))[-1])
+        for addr in private.addr
+        if (taken & (events.addr == addr)).any()
+    }
+    begun = np.array([made.get(int(addr), -1) for addr in private.addr])
+    inside &= allocs > begun[row]
+    return dict(zip(allocs[inside].tolist(), private.pool[row[inside]].tolist(), strict=True))
+
+
+def limit_bounds(
+    recording: CardRecording, followed: Followed, settings: AllocatorSettings
+) -> tuple[int, int]:
+    """Between which bytes the limit set by a memory fraction lies.
+
+    It is at least the most that was reserved, and less than what an OOM with memory left on the
+    card would have made of it.
+    """
+    events = recording.events
+    least = int(followed.reserved.max())
+    most = recording.total_bytes or LIKELY_TOTAL
+    for index in np.flatnonzero(events.action == Action.OOM).tolist():
+        wanted = segment_bytes(int(events.size[index]), settings.large_segment_size)
+        if int(events.addr[index]) >= wanted + LARGE_STEP:
+            most = min(most, int(followed.reserved[index]) + wanted - 1)
+    return least, max(least, most)

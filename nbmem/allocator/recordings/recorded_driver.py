@@ -1,0 +1,132 @@
+"""A driver that answers as the recorded one did: its addresses, its refusals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import ReplayError
+from nbmem.core.events import GIVES_BACK, Action
+
+if TYPE_CHECKING:
+    from collections import deque
+
+NOWHERE = 1 << 62
+"""An address that no recording has."""
+DriverEvent = tuple[Action, int, int]
+"""Action, address, bytes."""
+
+
+class Divergence(ReplayError):  # noqa: N818 - the ordinary end of a comparison, not a fault
+    """The model did something that the recording did not.
+
+    Attributes:
+        recorded: What the recording did, as a sentence's end.
+        model: What the model did.
+        after_refusal: Whether the model had first to take a release for a refusal of the driver's.
+    """
+
+    def __init__(self, recorded: str, model: str, *, after_refusal: bool = False) -> None:
+        self.recorded = recorded
+        self.model = model
+        self.after_refusal = after_refusal
+        super().__init__(f"The recording {recorded}; the model {model}.")
+
+
+def describe(event: DriverEvent) -> str:
+    """A driver event as a sentence's end."""
+    action, addr, size = event
+    verb = {
+        Action.SEGMENT_ALLOC: "took a segment of",
+        Action.SEGMENT_FREE: "gave back a segment of",
+        Action.SEGMENT_MAP: "mapped",
+        Action.SEGMENT_UNMAP: "unmapped",
+    }[action]
+    return f"{verb} {size} bytes at {addr:#x}"
+
+
+class RecordedDriver:
+    """Hands out what the recording's driver handed out next.
+
+    A recording does not show refusals. Where the model asks for memory and the recording first
+    gives some back, or ends in an OOM, the driver must have refused.
+
+    Attributes:
+        due: The driver events that the recording shows before the request being replayed.
+        fails: Whether that request ended in an OOM.
+        refused: Whether the driver has refused since the request began.
+        free_bytes: What is left on the card; only the recording's OOM entries say.
+    """
+
+    __slots__ = ("due", "fails", "free_bytes", "refused")
+
+    def __init__(self, due: deque[DriverEvent]) -> None:
+        self.due = due
+        self.fails = False
+        self.refused = False
+        self.free_bytes = 0
+
+    def _next(self, action: Action, size: int) -> int | None:
+        """The address of the next due event if it is of this kind; None where it must refuse."""
+        if self.due and self.due[0][0] is action:
+            _, addr, recorded = self.due[0]
+            if recorded != size:
+                asked = describe((action, addr, size))
+                raise Divergence(describe(self.due[0]), asked, after_refusal=self.refused)
+            self.due.popleft()
+            return addr
+        if self.fails or (self.due and self.due[0][0] in GIVES_BACK):
+            self.refused = True
+            return None
+        recorded_text = describe(self.due[0]) if self.due else "took no new memory"
+        raise Divergence(
+            recorded_text, f"asked the driver for {size} bytes ({action.name.lower()})"
+        )
+
+    def malloc(self, size: int) -> int | None:
+        """The recorded segment, or a refusal."""
+        return self._next(Action.SEGMENT_ALLOC, size)
+
+    def free(self, addr: int, size: int) -> None:
+        """Take back a segment that the recording gave back at this point too."""
+        self._given_back(Action.SEGMENT_FREE, addr, size)
+
+    def reserve(self, size: int) -> int:
+        """A virtual range begins where its first page was mapped.
+
+        Known limit: where the driver refused even that page, the address is made up, and later
+        requests of that pool and stream differ.
+        """
+        for action, addr, _ in self.due:
+            if action is Action.SEGMENT_MAP:
+                return addr
+        if not self.fails:
+            recorded = describe(self.due[0]) if self.due else "took no new memory"
+            raise Divergence(recorded, f"reserved {size} bytes of addresses")
+        return NOWHERE
+
+    def release(self, addr: int, size: int) -> None:
+        """Virtual ranges leave no entry."""
+
+    def map(self, addr: int, size: int) -> bool:
+        """Map as the recording did, or refuse."""
+        recorded = self._next(Action.SEGMENT_MAP, size)
+        if recorded is not None and recorded != addr:
+            raise Divergence(
+                describe((Action.SEGMENT_MAP, recorded, size)),
+                describe((Action.SEGMENT_MAP, addr, size)),
+            )
+        return recorded is not None
+
+    def unmap(self, addr: int, size: int) -> None:
+        """Take back pages that the recording unmapped at this point too."""
+        self._given_back(Action.SEGMENT_UNMAP, addr, size)
+
+    def _given_back(self, action: Action, addr: int, size: int) -> None:
+        event = (action, addr, size)
+        for at, due in enumerate(self.due):
+            if due == event:
+                del self.due[at]
+                return
+            if due[0] not in GIVES_BACK:
+                break
+        raise Divergence("did not", describe(event), after_refusal=self.refused)

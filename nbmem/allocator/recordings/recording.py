@@ -1,0 +1,257 @@
+"""A recording of one card's allocator, whatever file it was in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.core.cards import highest_reserved
+from nbmem.core.errors import FileFormatError, UsageError
+from nbmem.core.events import Action, Events, Layout
+from nbmem.core.names import shown
+from nbmem.files.archive import plain_json
+from nbmem.files.checks import check_card
+from nbmem.files.door import content
+from nbmem.files.limits import Limits
+from nbmem.files.pickles import without_collector
+from nbmem.files.recording import is_session
+from nbmem.files.session import open_session
+from nbmem.files.settings import plain_settings
+from nbmem.files.torch_snapshot import device_history, snapshot_from_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nbmem.core.events import Stack
+    from nbmem.core.session import DeviceTrace
+    from nbmem.files.torch_snapshot import DeviceHistory
+
+COUNTERS = ("allocated", "active", "requested", "reserved", "inactive_split")
+PEAKS = ("peak_allocated", "peak_requested", "peak_reserved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Counters that torch itself reported during a recording.
+
+    Attributes:
+        label: When, in words.
+        position: Index of the first event after it.
+        t_ns: When, nanoseconds since the epoch; None if `position` is exact.
+        values: Bytes by name, of COUNTERS and PEAKS; peaks are since the reading before.
+    """
+
+    label: str
+    position: int
+    t_ns: int | None
+    values: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CardRecording:
+    """What one file says about one card.
+
+    Attributes:
+        name: For people.
+        device: CUDA ordinal.
+        events: The allocator's actions.
+        start: Every segment and block before them; None if not recorded.
+        end: Every segment and block after them; None if not recorded.
+        settings: As torch names them.
+        release: The release of torch; None if not recorded.
+        total_bytes: Bytes of the card; None if not recorded.
+        stacks: What the events' stacks refer to.
+        readings: torch's own counters, in order.
+        notes: What the reader should know, one sentence each.
+    """
+
+    name: str
+    device: int
+    events: Events
+    start: Layout | None
+    end: Layout | None
+    settings: Mapping[str, Any]
+    release: str | None = None
+    total_bytes: int | None = None
+    stacks: tuple[Stack, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+def read_card(
+    path: str | Path, device: int | None = None, limits: Limits | None = None
+) -> CardRecording:
+    """Read a torch snapshot, a trace in JSON or a saved session; packed with xz or gzip or not.
+
+    Args:
+        path: The file.
+        device: Which card; None: the one that held the most.
+        limits: How large the file may be; None for the default.
+
+    Raises:
+        UsageError: There is no such file, or it has nothing about this card.
+        FileFormatError: It is none of these, or broken.
+    """
+    limits = limits or Limits()
+    if is_session(path, limits):
+        return _from_session(path, device, limits)
+    name, data = shown(Path(path).name), content(path, limits)
+    if data.lstrip()[:1] == b"{":
+        return _checked(_from_trace(data, name, limits), path)
+    with without_collector():
+        return _checked(_from_snapshot(data, path, device, limits), path)
+
+
+def _checked(recording: CardRecording, path: str | Path) -> CardRecording:
+    ends = {"start": recording.start, "end": recording.end}
+    layouts = {when: layout for when, layout in ends.items() if layout is not None}
+    try:
+        check_card(recording.events, layouts, len(recording.stacks))
+    except FileFormatError as err:
+        raise FileFormatError(f"{path} is not as torch writes it: {err}.") from None
+    return recording
+
+
+def _from_snapshot(
+    data: bytes, path: str | Path, device: int | None, limits: Limits
+) -> CardRecording:
+    raw = snapshot_from_bytes(data, str(path), limits)
+    traces = raw["device_traces"]
+    if not any(traces):
+        raise FileFormatError(
+            f"{path} holds no history of events. Record one with "
+            "torch.cuda.memory._record_memory_history() before the snapshot is taken."
+        )
+    busy = [index for index, trace in enumerate(traces) if trace]
+    wanted = [index for index in busy if device in (None, index)]
+    histories = {index: device_history(raw, index) for index in wanted}
+    held = {i: highest_reserved(h.events, h.layout_at_end) for i, h in histories.items()}
+    chosen = _choose(held, device, busy)
+    notes = _other_cards(busy, chosen)
+    history = histories[chosen]
+    if history.skipped:
+        notes = (*notes, f"{history.skipped} entries of kinds that nbmem does not know.")
+    return _from_history(history, shown(Path(path).name), chosen, notes)
+
+
+def _from_history(
+    history: DeviceHistory, name: str, device: int, notes: tuple[str, ...]
+) -> CardRecording:
+    return CardRecording(
+        name=name,
+        device=device,
+        events=history.events,
+        start=None,
+        end=history.layout_at_end,
+        settings=history.settings,
+        stacks=history.stacks,
+        notes=notes,
+    )
+
+
+def _choose(held: Mapping[int, int], device: int | None, found: Sequence[int]) -> int:
+    if device is None:
+        return max(held, key=lambda index: held[index])
+    if device not in found:
+        raise UsageError(f"The recording has nothing about card {device}, only {sorted(found)}.")
+    return device
+
+
+def _other_cards(found: Sequence[int], chosen: int) -> tuple[str, ...]:
+    others = [index for index in found if index != chosen]
+    return (f"Only card {chosen} was replayed, not {others}.",) if others else ()
+
+
+def _from_session(path: str | Path, device: int | None, limits: Limits) -> CardRecording:
+    session = open_session(path, limits)
+    traces = {trace.info.index: trace for trace in session.devices}
+    if not traces:
+        raise UsageError(f"{path} is a session without a card: there is nothing to replay.")
+    held = {i: highest_reserved(trace.events, trace.end) for i, trace in traces.items()}
+    chosen = _choose(held, device, list(traces))
+    trace = traces[chosen]
+    return CardRecording(
+        name=session.name,
+        device=chosen,
+        events=trace.events,
+        start=trace.start,
+        end=trace.end,
+        settings=trace.settings,
+        release=trace.release or None,
+        total_bytes=trace.info.total_bytes,
+        stacks=session.stacks,
+        readings=_marks(trace),
+        notes=_other_cards(sorted(traces), chosen),
+    )
+
+
+def _marks(trace: DeviceTrace) -> tuple[Reading, ...]:
+    marks = trace.marks
+    names = COUNTERS[:4]
+    columns = [getattr(marks, name).tolist() for name in names]
+    rows = zip(marks.position.tolist(), zip(*columns, strict=True), strict=True)
+    return tuple(
+        Reading(
+            label=f"reading {number}",
+            position=position,
+            t_ns=None,
+            values={n: v for n, v in zip(names, values, strict=True) if v >= 0},
+        )
+        for number, (position, values) in enumerate(rows)
+    )
+
+
+def _from_trace(data: bytes, name: str, limits: Limits) -> CardRecording:
+    """A trace in JSON: columns of events, the final segments, and counters between phases."""
+    try:
+        raw = plain_json(data, name, limits)
+        codes = np.array([Action[text.upper()] for text in raw["actions"]], np.uint8)
+        table = np.array([row[:5] for row in raw["events"]], np.int64).reshape(-1, 5)
+        action = codes[table[:, 0]] if len(table) else np.zeros(0, np.uint8)
+        events = Events(
+            action=action,
+            addr=table[:, 1],
+            size=table[:, 2],
+            stream=table[:, 3],
+            t_ns=table[:, 4] * 1000,
+            stack=np.full(len(table), -1, np.int64),
+        )
+        segments = raw.get("segments")
+        end = device_history({"segments": segments}, 0).layout_at_end if segments else None
+        return CardRecording(
+            name=shown(str(raw.get("name", name))),
+            device=0,
+            events=events,
+            start=None if end else Layout.empty(),
+            end=end,
+            settings=plain_settings(raw.get("settings") or {}),
+            release=None if raw.get("torch") is None else shown(str(raw["torch"])),
+            total_bytes=raw.get("total_memory") and int(raw["total_memory"]),
+            readings=_bounds(raw.get("bounds") or (), events),
+        )
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as err:
+        raise FileFormatError(
+            f"{name} is JSON, but not a trace with actions and events: {repr(err)[:200]}."
+        ) from err
+
+
+def _bounds(rows: Sequence[Mapping[str, Any]], events: Events) -> tuple[Reading, ...]:
+    return tuple(
+        Reading(
+            label=f"end of {row.get('end_of', 'phase')} {row.get('it', '')}".rstrip(),
+            position=int(np.searchsorted(events.t_ns, row["t"] * 1000, "right")),
+            t_ns=row["t"] * 1000,
+            values={name: int(row[name]) for name in (*COUNTERS, *PEAKS) if name in row},
+        )
+        for row in rows
+    )

@@ -1,0 +1,176 @@
+"""Where a program writes the value of a variable: found in its syntax tree, and written anew."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
+
+
+@dataclass(slots=True)
+class Assignment:
+    """Where a variable gets a value.
+
+    Attributes:
+        line: Its line in the program.
+        now: The expression that stands there; None where there is none of its own (a loop's name).
+        owner: The node or the list that holds the expression.
+        key: Its name or number in the owner.
+    """
+
+    line: int
+    now: ast.expr | None = None
+    owner: Any = None
+    key: Any = None
+
+    def number(self) -> int | None:
+        """The whole number that is written there, or None."""
+        literal = self.now
+        if isinstance(literal, ast.Constant) and type(literal.value) is int:
+            return literal.value
+        return None
+
+    def put(self, expression: ast.expr) -> None:
+        """Write another one."""
+        if isinstance(self.owner, list):
+            self.owner[self.key] = expression
+        else:
+            setattr(self.owner, self.key, expression)
+
+
+def target(name: str) -> ast.expr:
+    """A variable's name as an expression; quotes in brackets may be left out.
+
+    Raises:
+        UsageError: It is none.
+    """
+    try:
+        found = ast.parse(name.strip(), mode="eval").body
+    except SyntaxError:
+        found = None
+    step: Any = found
+    while isinstance(step, (ast.Attribute, ast.Subscript)):
+        if isinstance(step, ast.Subscript) and isinstance(step.slice, ast.Name):
+            step.slice = ast.Constant(step.slice.id)
+        if isinstance(step, ast.Subscript) and not isinstance(step.slice, ast.Constant):
+            break
+        step = step.value
+    if found is None or not isinstance(step, ast.Name):
+        number = name if name.strip().isdecimal() else "32"
+        raise UsageError(
+            f"{name} is not the name of a variable: write batch, cfg.batch_size or "
+            f"config['batch_size']. A number that stands in the program needs a name first: "
+            f"`batch = {number}` on a line of its own."
+        )
+    return found
+
+
+def root(wanted: ast.expr) -> str:
+    """The name that it begins with."""
+    step: Any = wanted
+    while not isinstance(step, ast.Name):
+        step = step.value
+    return step.id
+
+
+def part(wanted: ast.expr) -> str:
+    """What it is called in its owner: of `cfg.batch_size`, `batch_size`."""
+    if isinstance(wanted, ast.Attribute):
+        return wanted.attr
+    return wanted.id if isinstance(wanted, ast.Name) else str(ast.literal_eval(wanted.slice))  # type: ignore[attr-defined]
+
+
+def value(namespace: Mapping[str, Any], wanted: ast.expr) -> Any:
+    """What a namespace holds there; raises what Python would."""
+    if isinstance(wanted, ast.Attribute):
+        return getattr(value(namespace, wanted.value), wanted.attr)
+    if isinstance(wanted, ast.Subscript):
+        return value(namespace, wanted.value)[ast.literal_eval(wanted.slice)]
+    return namespace[root(wanted)]
+
+
+def names_of(source: str) -> list[str]:
+    """Every name that a program mentions, in their order."""
+    found = (n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name))
+    return list(dict.fromkeys(found))
+
+
+def bound(source: str) -> set[str]:
+    """The names to which a program gives values in its own scope."""
+    names = (n for n in _own_scope(ast.parse(source)) if isinstance(n, ast.Name))
+    return {n.id for n in names if isinstance(n.ctx, ast.Store)}
+
+
+def assigned(tree: ast.Module, wanted: ast.expr) -> list[Assignment]:
+    """Where the module's own scope gives it a value, in the order of the lines."""
+    text = ast.unparse(wanted)
+    found: list[Assignment] = []
+    known: dict[int, Assignment] = {}
+    for node in _own_scope(tree):
+        if isinstance(node, ast.Assign):
+            for one in node.targets:
+                known |= _pairs(one, node, "value")
+        elif isinstance(node, ast.AnnAssign):
+            known[id(node.target)] = Assignment(node.lineno, node.value, node, "value")
+    for node in _own_scope(tree):
+        if isinstance(node, _TARGETS) and isinstance(node.ctx, ast.Store):
+            if ast.unparse(node) == text:
+                found.append(known.get(id(node), Assignment(node.lineno)))
+        elif isinstance(node, _INNER) and not isinstance(node, ast.Lambda):
+            found += [Assignment(node.lineno)] if node.name == text else []
+        elif isinstance(node, ast.alias) and (node.asname or node.name) == text:
+            found.append(Assignment(node.lineno))
+    return sorted(found, key=lambda place: place.line)
+
+
+def keywords(tree: ast.AST, wanted: ast.expr) -> list[Assignment]:
+    """Where a call gets it as a whole number by its name: `DataLoader(data, batch_size=32)`."""
+    if not isinstance(wanted, ast.Name):
+        return []
+    found = [p for n in ast.walk(tree) if isinstance(n, ast.Call) for p in parts(n, wanted)]
+    return [place for place in found if place.number() is not None]
+
+
+def parts(made: ast.expr | None, wanted: ast.expr) -> list[Assignment]:
+    """Where a call or a dict names it: in `Config(batch_size=32)`, in `{"batch_size": 32}`."""
+    name = part(wanted)
+    if isinstance(made, ast.Call):
+        given = (k for k in made.keywords if k.arg == name)
+        return [Assignment(k.value.lineno, k.value, k, "value") for k in given]
+    if isinstance(made, ast.Dict):
+        return [
+            Assignment(made.values[i].lineno, made.values[i], made.values, i)
+            for i, key in enumerate(made.keys)
+            if isinstance(key, ast.Constant) and str(key.value) == name
+        ]
+    return []
+
+
+def _own_scope(tree: ast.Module) -> Iterator[ast.AST]:
+    """The module's nodes, without what is inside its functions and classes."""
+    queue: list[ast.AST] = list(tree.body)
+    while queue:
+        node = queue.pop(0)
+        yield node
+        if not isinstance(node, _INNER):
+            queue += ast.iter_child_nodes(node)
+
+
+def _pairs(left: ast.expr, owner: Any, key: Any) -> dict[int, Assignment]:
+    """What stands for each name on the left of an assignment, by the name's identity."""
+    right = owner[key] if isinstance(owner, list) else getattr(owner, key)
+    both = (ast.Tuple, ast.List)
+    if isinstance(left, both) and isinstance(right, both) and len(left.elts) == len(right.elts):
+        found: dict[int, Assignment] = {}
+        for number, one in enumerate(left.elts):
+            found |= _pairs(one, right.elts, number)
+        return found
+    return {id(left): Assignment(left.lineno, right, owner, key)}

@@ -1,0 +1,120 @@
+"""Puts remedies into a running program: torch's own functions tell them when their moment is."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from typing import TYPE_CHECKING, Any
+
+from nbmem.virtual.patches.patcher import Patch, Patches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nbmem.estimates.remedies.base import Remedy
+
+
+@contextlib.contextmanager
+def watched(remedies: Sequence[Remedy]) -> Iterator[RemedyPatches]:
+    """While entered, the program's modules, backwards and optimizers pass by the remedies."""
+    watch = RemedyPatches(remedies)
+    if not remedies:
+        yield watch
+        return
+    watch.install()
+    try:
+        yield watch
+    finally:
+        watch.remove()
+
+
+class RemedyPatches:
+    """Patches of torch for one run; the process is the estimate's own.
+
+    Attributes:
+        backwards: How often backward ran.
+    """
+
+    def __init__(self, remedies: Sequence[Remedy]) -> None:
+        self.remedies = tuple(remedies)
+        self.backwards = 0
+        self._depth = 0
+        self._patches = Patches()
+
+    def begin(self) -> None:
+        """The program is about to start; optimizers of earlier cells are there already."""
+        if not self.remedies:
+            return
+        from torch.optim import Optimizer
+
+        for remedy in self.remedies:
+            remedy.prepare()
+        for optimizer in [o for o in gc.get_objects() if issubclass(type(o), Optimizer)]:
+            self._made(optimizer)
+
+    def install(self) -> None:
+        """Put the patches in."""
+        import torch
+
+        places = (
+            (torch.nn.Module, "__call__", self._call),
+            (torch.autograd, "backward", self._backward),
+            (torch.optim.Optimizer, "__init__", self._init),
+            (torch.optim.Optimizer, "zero_grad", self._zero_grad),
+            (torch.nn.Module, "zero_grad", self._zero_grad),
+        )
+        self._patches.apply(
+            [Patch(target, name, wrap(getattr(target, name))) for target, name, wrap in places]
+        )
+
+    def remove(self) -> None:
+        """Take them out."""
+        for remedy in self.remedies:
+            remedy.finish()
+        self._patches.undo()
+
+    def _call(self, true: Any) -> Any:
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._depth:
+                return true(module, *args, **kwargs)
+            for remedy in self.remedies:
+                args, kwargs = remedy.outermost(module, args, kwargs)
+            self._depth += 1
+            try:
+                return true(module, *args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        return call
+
+    def _backward(self, true: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            self.backwards += 1
+            for remedy in self.remedies:
+                remedy.before_backward()
+            # What a checkpoint computes again in backward is no new pass of the model.
+            self._depth += 1
+            try:
+                return true(*args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        return backward
+
+    def _init(self, true: Any) -> Any:
+        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            true(optimizer, *args, **kwargs)
+            self._made(optimizer)
+
+        return init
+
+    def _zero_grad(self, true: Any) -> Any:
+        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> None:
+            if all(remedy.zeroing() for remedy in self.remedies):
+                true(owner, *args, **kwargs)
+
+        return zero_grad
+
+    def _made(self, optimizer: Any) -> None:
+        for remedy in self.remedies:
+            remedy.made_optimizer(optimizer)

@@ -1,0 +1,30 @@
+"""`free cache`: what torch has cached and the driver could have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.settings import AllocatorSettings
+from nbmem.core.events import Events
+from nbmem.living import histories
+from nbmem.probes.cuda import initialized_torch
+
+
+def releasable() -> int:
+    """Bytes that empty_cache() will give back: whole free segments, and free pages."""
+    torch: Any = initialized_torch()
+    total = 0
+    for history in histories():
+        release = str(torch.__version__).split("+")[0]
+        settings = AllocatorSettings.from_torch(history.settings, release)
+        followed = follow(history.layout_at_end, Events.empty(), settings)
+        total += int(followed.releasable[0])
+    return total
+
+
+def empty() -> None:
+    """Give it back."""
+    torch: Any = initialized_torch()
+    if torch is not None:
+        torch.cuda.empty_cache()

@@ -1,0 +1,119 @@
+"""Does one action: predicts what it will free, does it, measures, and says what still holds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.core.errors import UsageError
+from nbmem.core.events import BlockState
+from nbmem.core.freed import Freed
+from nbmem.core.holders import roots_of
+from nbmem.core.units import format_bytes
+from nbmem.freeing import cache, names, results, tracebacks
+from nbmem.living import histories
+from nbmem.probes.cells import running_shell, user_names
+from nbmem.probes.holders import reached, walk
+from nbmem.record.deltas import DeltaReader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.core.holders import Root
+    from nbmem.freeing.target import Target
+    from nbmem.report import Command
+
+MOST_LEFT = 3
+"""Holders that are named where something stays."""
+
+
+def perform(command: Command) -> list[Freed]:
+    """Free what a command names: `cache`, `traceback`, `out`, or paths of the notebook's.
+
+    Args:
+        command: `free` with its words; as a page, a tip or the user gives it.
+
+    Returns:
+        One result for each thing named.
+
+    Raises:
+        UsageError: It is no such command, or names what cannot be freed. Nothing was freed then.
+    """
+    if command.name != "free" or not command.arguments:
+        raise UsageError(
+            "Name what to free: `%nbmem free cache`, `free traceback`, `free out`, or variables "
+            "of yours: `free checkpoint['model'] history`."
+        )
+    word = " ".join(command.arguments).strip()
+    if word == "cache":
+        return [_free_cache()]
+    shell, namespace = running_shell(), user_names()
+    single = {"traceback": tracebacks.target, "out": results.target}.get(word)
+    if single is not None:
+        return [_free(namespace, single(shell, namespace))]
+    wanted = names.targets(shell, namespace, word)
+    return [_free(namespace, target) for target in wanted]
+
+
+def _free_cache() -> Freed:
+    reader = DeltaReader()
+    predicted, before = cache.releasable(), reader.now()
+    cache.empty()
+    after = reader.now()
+    stuck = after.reserved - after.allocated
+    note = f"{format_bytes(stuck)} stay cached: free pieces of segments in which tensors live."
+    return Freed(
+        what="the cache",
+        measure="reserved",
+        predicted=predicted,
+        before=before,
+        after=after,
+        notes=(note,) if stuck else (),
+    )
+
+
+def _free(namespace: Mapping[str, Any], target: Target) -> Freed:
+    reader = DeltaReader()
+    goes = reached(namespace) - reached(namespace, target.cut)
+    blocks = _blocks()
+    before = reader.now()
+    notes = target.release()
+    after = reader.now()
+    return Freed(
+        what=target.what,
+        measure="allocated",
+        predicted=sum(blocks.get(at, 0) for at in goes),
+        before=before,
+        after=after,
+        left=_left(namespace, target.reached & _blocks().keys()),
+        notes=tuple(notes),
+    )
+
+
+def _left(namespace: Mapping[str, Any], storages: set[tuple[int, int]]) -> tuple[Root, ...]:
+    """What still holds some storages, the largest first."""
+    if not storages:
+        return ()
+    found = walk(namespace).by_device
+    still = [
+        held
+        for card, all_held in found.items()
+        for held in all_held
+        if (card, held.addr) in storages
+    ]
+    order = sorted(roots_of(tuple(still)), key=lambda root: -root.reached)
+    return tuple(order[:MOST_LEFT])
+
+
+def _blocks() -> dict[tuple[int, int], int]:
+    """The bytes that each live block takes of its card, by card and address."""
+    found: dict[tuple[int, int], int] = {}
+    for index, history in enumerate(histories()):
+        blocks = history.layout_at_end.blocks
+        blocks = blocks[np.flatnonzero(blocks.state == BlockState.ALLOCATED)]
+        found.update(
+            ((index, addr), size)
+            for addr, size in zip(blocks.addr.tolist(), blocks.size.tolist(), strict=True)
+        )
+    return found

@@ -1,0 +1,32 @@
+"""Which calls of IPython's enclose the caller, told by the names of its functions.
+
+The frames are asked and not a counter of ours, because an interrupted cell may never reach its
+closing event. tests/ipython/test_enclosing.py fails where IPython calls them otherwise.
+"""
+
+from __future__ import annotations
+
+import sys
+
+RUNS_A_CELL = "run_cell_async"
+"""Of InteractiveShell."""
+RELOADS = "reload_extension"
+"""Of ExtensionManager; `%reload_ext` calls it."""
+
+
+def running_cells() -> int:
+    """How many cells enclose the caller: 1 in a cell's own hook, 2 in a cell that it runs."""
+    return _calls_of(RUNS_A_CELL)
+
+
+def reloads() -> bool:
+    """Whether the extension is loaded or unloaded only to be loaded again."""
+    return _calls_of(RELOADS) > 0
+
+
+def _calls_of(function: str) -> int:
+    count, frame = 0, sys._getframe()  # noqa: SLF001 - the documented way to one's own frames
+    while frame.f_back is not None:
+        frame = frame.f_back
+        count += frame.f_code.co_name == function
+    return count

@@ -1,0 +1,28 @@
+"""The hub's state, for a page that comes later and for a reload of the extension."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from nbmem.live.messages import Cell, CellEnded, LastReport, Process, Sample
+
+
+class HubState(NamedTuple):
+    """All of it at one moment.
+
+    Attributes:
+        cell: The cell that runs; the first one where a subshell runs another beside it.
+        samples: Those that were pushed in the last minute.
+        cells: The last cells.
+        report: Of the last trace.
+        processes: The other processes on the cards, as last seen.
+        notes: Faults, one sentence each.
+    """
+
+    cell: Cell | None = None
+    samples: tuple[Sample, ...] = ()
+    cells: tuple[CellEnded, ...] = ()
+    report: LastReport | None = None
+    processes: tuple[Process, ...] = ()
+    notes: tuple[str, ...] = ()

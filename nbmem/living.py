@@ -1,0 +1,153 @@
+"""What lives on a card at this moment: the allocator's blocks, with the names that Python has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.analysis.lines import users_line
+from nbmem.core.categories import Category
+from nbmem.core.events import BlockState
+from nbmem.core.holders import HolderKind
+from nbmem.files.torch_snapshot import DeviceHistory, device_history
+from nbmem.probes import tensors
+from nbmem.probes.cells import user_names, with_cells
+from nbmem.probes.cuda import device_count, initialized_torch
+from nbmem.probes.holders import walk
+from nbmem.probes.optimizers import of_optimizer, parameters_of_optimizer
+from nbmem.report import Holding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nbmem.core.holders import HeldStorage
+    from nbmem.probes.tensors import Seen
+
+
+LARGEST = 10
+"""Storages that are listed where nobody says how many."""
+
+
+class Top:
+    """The largest tensors that live on the cards, and who holds them; shows itself.
+
+    Attributes:
+        holdings: Every live block of each card by CUDA ordinal, the largest first; a card on which
+            nothing lives is left out.
+    """
+
+    def __init__(self, holdings: Mapping[int, tuple[Holding, ...]], most: int) -> None:
+        self.holdings = {index: held for index, held in holdings.items() if held}
+        self._most = most
+
+    def _cards(self) -> Iterable[tuple[str, tuple[Holding, ...]]]:
+        return ((f"Card {index}", held) for index, held in (self.holdings or {0: ()}).items())
+
+    def bundles(self) -> list[dict[str, str]]:
+        """What is shown of each card: `text/plain` and `text/html`."""
+        from nbmem.views.top import render_top, render_top_html
+
+        return [
+            {
+                "text/plain": render_top(held, self._most, card),
+                "text/html": render_top_html(held, self._most, card),
+            }
+            for card, held in self._cards()
+        ]
+
+    def __str__(self) -> str:
+        return "\n\n".join(bundle["text/plain"] for bundle in self.bundles())
+
+    def _repr_mimebundle_(self, **_options: Any) -> dict[str, str]:
+        pages = "".join(bundle["text/html"] for bundle in self.bundles())
+        return {"text/plain": str(self), "text/html": pages}
+
+
+def top(most: int = LARGEST) -> Top:
+    """List the largest tensors that live on the cards now, and everything that holds them.
+
+    In a notebook as `%nbmem top`; in a script the names are those of `__main__`. A function that
+    runs is a holder like any other.
+
+    Args:
+        most: Lines to show of each card; storages that nothing tells apart share one.
+    """
+    return Top(live_now(user_names()), most)
+
+
+def histories() -> list[DeviceHistory]:
+    """The layout of every card that torch uses; none before CUDA."""
+    torch: Any = initialized_torch()
+    if torch is None:
+        return []
+    snapshot = {**torch.cuda.memory._snapshot(), "device_traces": ()}  # noqa: SLF001
+    return [device_history(snapshot, index) for index in range(device_count())]
+
+
+def live_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
+    """Every live block of every card that torch uses, the largest first.
+
+    Lines are known of what was allocated while stacks were taken.
+
+    Args:
+        namespace: The notebook's names.
+    """
+    cards = histories()
+    if not cards:
+        return {}
+    found, trained = walk(namespace).by_device, _trained(namespace)
+    return {
+        index: _holdings(history, found.get(index, ()), trained.get(index, {}))
+        for index, history in enumerate(cards)
+    }
+
+
+def _holdings(
+    history: DeviceHistory, storages: tuple[HeldStorage, ...], trained: Mapping[int, Category]
+) -> tuple[Holding, ...]:
+    held = {storage.addr: storage for storage in storages}
+    blocks = history.layout_at_end.blocks
+    stacks = with_cells(history.stacks)
+    rows = []
+    for addr, size, requested, state, stack in zip(
+        *(column.tolist() for _, column in blocks.columns()), strict=True
+    ):
+        if state != BlockState.ALLOCATED:
+            continue
+        storage = held.get(addr)
+        rows.append(
+            Holding(
+                name=storage.name if storage else None,
+                category=trained[addr] if addr in trained else _category(storage),
+                requested=requested,
+                block=size,
+                born_in=None,
+                line=users_line(stacks[stack]) if stack >= 0 else None,
+                form=storage.form if storage else None,
+                holders=storage.holders if storage else (),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.requested))
+
+
+def _category(storage: HeldStorage | None) -> Category:
+    if storage is None:
+        return Category.UNKNOWN
+    only_graphs = all(way.kind is HolderKind.GRAPH for way in storage.holders)
+    return Category.ACTIVATIONS if only_graphs else Category.USER_TENSORS
+
+
+def _trained(namespace: Mapping[str, Any]) -> dict[int, dict[int, Category]]:
+    """What the notebook's modules and optimizers say of storages, by card and address."""
+    found: dict[int, dict[int, Category]] = {}
+
+    def note(seen: Iterable[Seen]) -> None:
+        for one in seen:
+            found.setdefault(one.device, {})[one.addr] = one.category
+
+    for _, optimizer in tensors.optimizers_in(namespace):
+        note(of_optimizer(optimizer))
+        note(parameters_of_optimizer(optimizer))
+    for _, module in tensors.modules_in(namespace):
+        note(tensors.gradients_of_module(module))
+        note(tensors.of_module(module))
+    return found
