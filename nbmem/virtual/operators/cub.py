@@ -1,7 +1,8 @@
 """Scratch memory that CUB's algorithms ask for: its dispatch layer.
 
 https://github.com/NVIDIA/cccl/blob/v3.0.1/cub/cub/device/dispatch (what CUDA 13.0 brings; the
-names of the kernels in torch's library say with which types it calls them). Tiles are those of the
+names of the kernels in torch's library say with which types it calls them: `cuobjdump -res-usage
+-arch sm_90 libtorch_cuda.so`; a wrong guess at one was off by KiB). Tiles are those of the
 card's architecture: nbmem/virtual/tunings.py.
 """
 

@@ -1,4 +1,11 @@
-"""The mode below autograd through which every operator passes while a virtual card is active."""
+"""The mode below autograd through which every operator passes while a virtual card is active.
+
+One mode serves all cards: a tensor's C++ device is `lazy:<ordinal>`, so autograd, its accumulation
+and `foreach` keep the cards apart by themselves, and `Call.gpu` is the card of a call. The plural
+is in hardware/machine.py alone; a card (hardware/gpu.py) does not know that there are others.
+
+A subclass of Tensor consists of tensors, and the card only sees those: its call is returned to it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""torch.compile while a virtual card is active: compiled functions run eagerly."""
+"""torch.compile while a virtual card is active: compiled functions run eagerly.
+
+A compiled function asks dynamo for its stance at every call, so patching the stance reaches what
+was compiled before. Patching `torch.compile` did not, and such a call ended the process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What Python sees of a virtual tensor: a CUDA tensor with an address."""
+"""What Python sees of a virtual tensor: a CUDA tensor with an address.
+
+A subclass that wraps one says a device of its own; C++ is told the card's, or the engine would look
+for a driver.
+"""
 
 from __future__ import annotations
 

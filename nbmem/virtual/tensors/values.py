@@ -3,6 +3,10 @@
 Integer, bool and tiny float tensors that come from the CPU or from factories are computed on the
 CPU beside the card (their twin), so that masks, lengths, GradScaler's scale and counters lead the
 program as on a real card. A stand-in for anything else is what a healthy run would give.
+
+An unknown answer must not lead a program in circles: `generate()` and rejection sampling loop until
+a bool says stop. So what a known side decides is known (`unknown & 0`), what libraries check is
+healthy, and a condition that one line asks for again and again turns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Convolutions through cuDNN: formats, copies, and the kernels' workspaces."""
+"""Convolutions through cuDNN: formats, copies, and the kernels' workspaces.
+
+torch's meta kernels forget formats: a convolution on `meta` returns contiguous results whatever its
+input was. So the shape rules here say CUDA's.
+"""
 
 from __future__ import annotations
 

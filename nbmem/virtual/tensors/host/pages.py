@@ -1,4 +1,8 @@
-"""Host memory that is zero and takes no memory until it is written."""
+"""Host memory that is zero and takes no memory until it is written.
+
+Its pages are given back with `MADV_DONTNEED`, because the heap hands out again what was written
+before; memory from numpy could not be resized.
+"""
 
 from __future__ import annotations
 

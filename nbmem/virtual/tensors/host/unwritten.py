@@ -5,6 +5,8 @@ operator that would fill a large tensor is only noted down, as a step of the ten
 its pages stay untouched. The first operator that reads the tensor carries the recipe out, and finds
 what the program put there. A random step draws a seed from its generator, so a copy equals what
 it is a copy of; the numbers are others than in a run without this.
+
+Such a tensor is an ordinary one. A stand-in without data would have to answer every path of C++.
 """
 
 from __future__ import annotations
