@@ -2,6 +2,8 @@
 
 The lists are those of the CUDA op reference of torch.amp, as spelled out in
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/autocast_mode.h
+They stay lists, and do not lie with the records of operators: in torch they are one file, and are
+compared with it when a release changes it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 ALIASES = frozenset({aten._unsafe_view.default, aten._reshape_alias.default})
-"""Operators whose result shares an argument's storage although the schema does not say so."""
+"""Operators whose result shares an argument's storage although the schema does not say so: a
+correction of torch's schemas, which everything that reads them needs, not the card alone."""
 
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd

@@ -1,6 +1,6 @@
 """Convolutions through cuDNN: copies in the other format, results, and the kernels' workspaces.
 
-How large a workspace is says kernels/convolution_workspace.py.
+How large a workspace is: workspace.py.
 """
 
 from __future__ import annotations
