@@ -1,5 +1,6 @@
 /** The explorer's data, as nbmem/views/explorer/data.py writes it, unpacked and checked. */
 
+import type { ICategory } from '../categories.js';
 import FIGURES from './figures.json' with { type: 'json' };
 import { mapOf, type IPoolMap, type IWrittenPool } from './poolmap.js';
 import { together } from './times.js';
@@ -10,12 +11,6 @@ export const VERSION = 2;
 const OLDEST = 1;
 /** Bytes of JSON that are unpacked at most: a saved notebook may hold anything. */
 const MOST_BYTES = 32 * 2 ** 20;
-
-export interface ICategory {
-  key: string;
-  label: string;
-  meaning: string;
-}
 
 export interface IMoments {
   /** Index of the next event; ascending. */

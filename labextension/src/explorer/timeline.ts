@@ -1,21 +1,13 @@
 /** The timeline: what was held when, under the strips of cells, steps and phases. */
 
+import { ACTIVE, CONTEXT, OTHER_PROCESSES, RESERVED } from '../categories.js';
 import { formatBytes } from '../format.js';
 import { OTHER_TINT, PHASE_TINTS } from '../palette.js';
 import type { Choice, IKernel } from './choice.js';
 import { textOf, type IData } from './data.js';
 import { h, swatch } from './dom.js';
 import { phaseIn, type Picture, type Pictures } from './figures.js';
-import {
-  ACTIVE,
-  allocatedAt,
-  inWords,
-  peakBetween,
-  PROCESS,
-  RESERVED,
-  rowOf,
-  sumAt
-} from './moments.js';
+import { allocatedAt, inWords, peakBetween, rowOf, sumAt } from './moments.js';
 import { colourOf, paintOf, type ITheme } from './theme.js';
 import { byteTicks, countTicks, roomFor, timeTicks } from './ticks.js';
 
@@ -165,8 +157,8 @@ export class Timeline {
         this._picture.glyph(`area ${key}`, { fill_color: colourOf(key), fill_alpha: alpha });
       }
     }
-    const context = moments.held[PROCESS - 1];
-    const others = moments.held[PROCESS];
+    const context = moments.held[CONTEXT];
+    const others = moments.held[OTHER_PROCESSES];
     const peak = this._peakRow;
     this._limit = total - context[peak] - others[peak];
     this._picture.fill('peak', { x: [this._at[peak]], y: [allocatedAt(this._data, peak)] });
@@ -251,7 +243,7 @@ export class Timeline {
 
   /** The highest of what is in view decides how high the picture is. */
   private _refit(): void {
-    const context = this._data.moments.held[PROCESS - 1];
+    const context = this._data.moments.held[CONTEXT];
     const first = rowOfX(this._at, this._view[0]);
     const last = Math.max(rowOfX(this._at, this._view[1]), first);
     const rows = this._at.map((_, row) => row).slice(first, last + 1);
@@ -328,7 +320,7 @@ export class Timeline {
   private _fill(x: number[], rows: number[]): void {
     const columns: Record<string, number[]> = { x };
     this._tops.forEach((top, i) => (columns[`y${i}`] = rows.map(one => top[one])));
-    const context = this._data.moments.held[PROCESS - 1];
+    const context = this._data.moments.held[CONTEXT];
     const reserved = columns[`y${RESERVED}`];
     const process = reserved.map((bytes, i) => bytes + context[rows[i]]);
     this._picture.fill('areas', columns);
