@@ -137,15 +137,25 @@ export async function unpackCloseup(data: IData, told: unknown): Promise<ICloseu
   return decodedCloseup(data, (await unpacked(told)) as IWrittenCloseup);
 }
 
+/** Check and decode what stands in a recording's file: nbmem.reading.save puts it there. */
+export function opened(raw: unknown): IData {
+  checkVersion(raw);
+  return decoded(raw as IData);
+}
+
 async function unpacked(output: unknown): Promise<unknown> {
-  const { version, data } = (output ?? {}) as { version?: unknown; data?: unknown };
+  checkVersion(output);
+  return parsed((output as { data?: unknown }).data);
+}
+
+function checkVersion(written: unknown): void {
+  const { version } = (written ?? {}) as { version?: unknown };
   if (typeof version !== 'number' || version < OLDEST || version > VERSION) {
     throw new DataError(
       `This report is of version ${String(version).slice(0, 20)} and this nbmem reads ${VERSION}: ` +
         'bring the kernel and JupyterLab to the same nbmem.'
     );
   }
-  return parsed(data);
 }
 
 async function joined(data: unknown, times: unknown): Promise<unknown> {

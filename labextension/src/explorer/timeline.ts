@@ -40,7 +40,11 @@ export class Timeline {
     this._tooltip = h('div', { class: 'nbx-Tooltip', 'aria-hidden': 'true' });
     this._hair = h('div', { class: 'nbx-Hair', 'aria-hidden': 'true' });
     this._tooltip.hidden = this._hair.hidden = this._life.hidden = true;
-    this._limitName.textContent = `most that torch can reserve here`;
+    // A snapshot does not know its card: its total is what was reserved at most.
+    const known = _data.process_known || _data.total > _data.peak.reserved;
+    this._limitName.textContent = known
+      ? 'most that torch can reserve here'
+      : 'most that torch has reserved';
     _host.append(this._life, this._limitName, this._hair, this._tooltip);
     const { held } = _data.moments;
     const unused = _data.categories
