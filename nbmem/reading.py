@@ -77,7 +77,8 @@ def save(session: Session, path: str | Path, read_report: Callable[[int | None],
     from nbmem.core.cards import fullest
     from nbmem.core.session_file import save_session
 
-    faults, drawn = Faults(), {}
+    faults = Faults()
+    drawn: dict[str, bytes] = {}
     main = fullest(session.devices) if session.devices else -1
     for index, trace in enumerate(session.devices):
         device = None if index == main else trace.info.index  # the report that others ask for

@@ -121,8 +121,7 @@ export class Largest {
     if (bytes === 0) {
       return '';
     }
-    const number =
-      count === null ? 'Others' : `${(count as number).toLocaleString('en-US')} smaller ones`;
+    const number = count === null ? 'Others' : `${count.toLocaleString('en-US')} smaller ones`;
     return `${number} hold ${formatBytes(bytes)}.`;
   }
 

@@ -122,7 +122,7 @@ function cardOf(
   stacks: Stacks,
   rows: IRows
 ): ICard {
-  const codes = trace.map(entry => ACTIONS.indexOf(String(entry['action'])));
+  const codes = trace.map(entry => ACTIONS.indexOf(text(entry['action'])));
   const known = trace.filter((_, i) => codes[i] >= 0);
   const column = (name: string, otherwise: number | null): Float64Array =>
     Float64Array.from(known, entry => whole(entry[name] ?? otherwise, name));
@@ -160,7 +160,7 @@ function layoutOf(
     for (const block of dicts(segment['blocks'], 'blocks', rows)) {
       addr = whole(block['address'] ?? addr, 'address'); // torch before 2.0 wrote none
       const size = whole(block['size'], 'size');
-      const state = STATES.get(String(block['state']));
+      const state = STATES.get(text(block['state']));
       if (state === undefined) {
         throw new FileError('one of its blocks has a state that torch does not know');
       }
@@ -184,7 +184,7 @@ function poolOf(pair: Plain | undefined): number {
 
 function settingsOf(raw: Plain | undefined): ISettings {
   const told = isDict(raw) ? raw : {};
-  const conf = String(told['PYTORCH_CUDA_ALLOC_CONF'] ?? '');
+  const conf = text(told['PYTORCH_CUDA_ALLOC_CONF']);
   const mib = (key: string): number | undefined => {
     const found = new RegExp(`${key}\\s*:\\s*(\\d{1,9})`).exec(conf);
     return found === null ? undefined : Number(found[1]) * MIB;
@@ -282,7 +282,7 @@ function dicts(value: Plain | undefined, name: string, rows: IRows): IPlainDict[
   if (!value.every(isDict)) {
     throw new FileError(`its ${name} are not as torch writes them`);
   }
-  return value as IPlainDict[];
+  return value;
 }
 
 function whole(value: Plain | undefined, name: string): number {
@@ -290,4 +290,8 @@ function whole(value: Plain | undefined, name: string): number {
     throw new FileError(`its ${name} is no whole number`);
   }
   return value;
+}
+
+function text(value: Plain | undefined): string {
+  return typeof value === 'string' ? value : '';
 }
