@@ -42,7 +42,9 @@ export default defineConfig(
   },
   {
     files: ['**/*.mjs'],
-    languageOptions: { globals: { console: false, process: false, URL: false, TextEncoder: false } }
+    languageOptions: {
+      globals: { Buffer: false, console: false, process: false, TextEncoder: false, URL: false }
+    }
   },
   prettier
 );

@@ -335,6 +335,6 @@ function summed(column: number[]): number[] {
 }
 
 /** A text by its index; empty for -1. */
-export function textOf(data: IData, index: number): string {
-  return data.texts[index] ?? '';
+export function textOf({ texts }: Pick<IData, 'texts'>, index: number): string {
+  return texts[index] ?? '';
 }

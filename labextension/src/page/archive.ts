@@ -19,6 +19,7 @@ const CARD = /^explorer\/(\d{1,2})\.json$/;
 
 interface IEntry {
   packing: number;
+  sum: number;
   size: number;
   at: number;
 }
@@ -51,6 +52,9 @@ async function dataOf(bytes: Uint8Array, entry: IEntry): Promise<IData> {
   try {
     const text =
       entry.packing === STORED ? packed : await inflated(packed, 'deflate-raw', MOST_BYTES);
+    if (crc32(text) !== entry.sum) {
+      throw new FileError('it is damaged: what it holds for this page is not what was written');
+    }
     return opened(JSON.parse(new TextDecoder().decode(text)));
   } catch (error) {
     if (error instanceof FileError) {
@@ -84,6 +88,7 @@ function directory(bytes: Uint8Array): Map<string, IEntry> {
     const [name, extra, comment] = [28, 30, 32].map(offset => view.getUint16(at + offset, true));
     entries.set(decoder.decode(bytes.subarray(at + 46, at + 46 + name)), {
       packing: view.getUint16(at + 10, true),
+      sum: view.getUint32(at + 16, true),
       size: view.getUint32(at + 20, true),
       at: view.getUint32(at + 42, true)
     });
@@ -107,3 +112,20 @@ function content(bytes: Uint8Array, { packing, size, at }: IEntry): Uint8Array {
   }
   return bytes.subarray(begin, begin + size);
 }
+
+/** The checksum of zip archives: https://www.w3.org/TR/png-3/#D-CRCAppendix has its polynomial. */
+function crc32(bytes: Uint8Array): number {
+  let sum = 0xffffffff;
+  for (const byte of bytes) {
+    sum = (sum >>> 8) ^ CRC[(sum ^ byte) & 255];
+  }
+  return (sum ^ 0xffffffff) >>> 0;
+}
+
+const CRC = Uint32Array.from({ length: 256 }, (_, byte) => {
+  let sum = byte;
+  for (let bit = 0; bit < 8; bit++) {
+    sum = sum & 1 ? (sum >>> 1) ^ 0xedb88320 : sum >>> 1;
+  }
+  return sum;
+});

@@ -9,10 +9,14 @@
 import { FileError } from './refused.js';
 
 export type Plain = string | number | boolean | null | Plain[] | IPlainDict;
-/** Without a prototype, so that no key means anything of JavaScript's. */
+/** No key of it means anything of JavaScript's: nothing of Object's is behind it. */
 export interface IPlainDict {
   [key: string]: Plain;
 }
+
+/** `Object.create(null)` in its effect, and many times as fast. */
+const Dict = function () {} as unknown as new () => IPlainDict;
+Dict.prototype = Object.create(null) as object;
 
 const LONGEST_TEXT = 2 ** 20;
 /** Lists and dicts that any file may have, and the bytes that pay for each further one. */
@@ -71,7 +75,7 @@ class Reader {
         this._made([]);
         return;
       case 0x7d: // }
-        this._made(Object.create(null) as IPlainDict);
+        this._made(new Dict());
         return;
       case 0x28: // (
         this._stack.push(MARK);
@@ -147,7 +151,11 @@ class Reader {
       const name =
         code === GLOBAL
           ? ascii(this._bytes.subarray(this._at, Math.min(end, this._at + 120))).replace('\n', '.')
-          : this._stack.slice(-2).map(String).join('.').slice(0, 120);
+          : this._stack
+              .slice(-2)
+              .map(part => (typeof part === 'string' ? part : '?'))
+              .join('.')
+              .slice(0, 120);
       return new FileError(
         `it wants ${name}, which no snapshot of torch's holds: it could run code, so nothing of it was read`
       );
