@@ -392,7 +392,9 @@ export class Explorer {
     );
     if (data.moments.event[row] !== moment) {
       this._where.append(
-        ' · the nearest that is known until the kernel has told of the chosen one'
+        this._kernel === null
+          ? ' · the nearest that is known here'
+          : ' · the nearest that is known until the kernel has told of the chosen one'
       );
     }
     this._clear.hidden = span === null;
