@@ -12,8 +12,8 @@ const MIB = 2 ** 20;
 const SEGMENT = 2 * MIB;
 const FRAMES = [
   { filename: '/usr/lib/python3.12/site-packages/torch/nn/linear.py', line: 9, name: 'forward' },
-  { filename: '/home/me/train.py', line: 3, name: 'step' },
-  { filename: '/home/me/train.py', line: 8, name: '<module>' }
+  { filename: '/data/train.py', line: 3, name: 'step' },
+  { filename: '/data/train.py', line: 8, name: '<module>' }
 ];
 const event = (action, addr, size, time_us, frames = []) => ({
   action,
