@@ -5,6 +5,7 @@ import { gzipSync } from 'node:zlib';
 
 import { cardsIn } from '../lib/page/file.js';
 import { unpickled } from '../lib/page/pickle.js';
+import { rounded } from '../lib/page/start.js';
 import { tiledAt } from '../lib/explorer/poolmap.js';
 import { opcodes, pickled, text, uint32 } from './pickles.mjs';
 
@@ -239,4 +240,25 @@ test('events that contradict each other are mended and counted', async () => {
       data.total
     );
   });
+});
+
+test('a request is rounded as nbmem.allocator.rounding rounds it, with size classes and without', () => {
+  const divisions = [2, 4, 8, 1, 0, 16, ...new Array(10).fill(4)];
+  for (const [size, block] of [
+    [1, 512],
+    [512, 512],
+    [513, 1024],
+    [100_000, 131_072],
+    [1_048_577, 1_572_864],
+    [2_500_000, 2_621_440],
+    [5_000_000, 5_242_880],
+    [9_000_000, 9_000_448],
+    [17_000_000, 17_000_448],
+    [2 ** 25, 2 ** 25],
+    [40_000_000, 41_943_040],
+    [2 ** 36 + 1, 85_899_345_920]
+  ]) {
+    assert.equal(rounded(size, divisions), block);
+  }
+  assert.equal(rounded(100_000, new Array(16).fill(0)), 100_352);
 });

@@ -26,11 +26,10 @@ NAMES = (
     "reserved_unused",
     "retry",
     "roundup",
-    "roundup_list",
     "streams",
     "train_resnet50",
 )
-"""Every setting of the allocator, private pools, streams, blocks from before the recording."""
+"""Settings of the allocator, private pools, streams, blocks from before the recording."""
 ONE_BY_ONE = (
     Category.ROUNDING,
     Category.PENDING,
