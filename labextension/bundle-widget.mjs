@@ -1,5 +1,5 @@
-// Bundles the explorer into the Python package: for anywidget one ES module and its style, for a page
-// that stands alone one script that has BokehJS in it.
+// Bundles the explorer into the Python package: for anywidget one ES module and its style, for pages
+// that stand alone one script that has BokehJS in it.
 import { copyFileSync, rmSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
@@ -31,5 +31,7 @@ compiler.run((error, stats) => {
     console.error(error ?? stats.toString('errors-only'));
     process.exit(1);
   }
-  copyFileSync(new URL('style/explorer.css', import.meta.url), `${path}/explorer.css`);
+  for (const style of ['explorer.css', 'viewer.css']) {
+    copyFileSync(new URL(`style/${style}`, import.meta.url), `${path}/${style}`);
+  }
 });

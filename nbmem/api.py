@@ -203,14 +203,14 @@ class Trace:
         return read(self._finished(), device, everything=True).report.findings
 
     def save(self, path: str | Path) -> Path:
-        """Write the session to a file that `nbmem.open` and `nbmem report` read.
+        """Write the session to a file that `nbmem.open`, `nbmem report` and the viewer page read.
 
         Returns:
             The file's path; `.nbmem` is added if it has no suffix.
         """
-        from nbmem.files.session import save_session
+        from nbmem.reading import save
 
-        return save_session(self._finished(), path)
+        return save(self._finished(), path, self.report)
 
     def export(self, form: str, path: str | Path, device: int | None = None) -> Path:
         """Write the recording for another program: `t.export("perfetto", "train.json")`.

@@ -17,6 +17,7 @@ from nbmem.core.faults import Faults, error_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from nbmem.core.history import CellDelta
     from nbmem.core.session import Session
@@ -57,6 +58,39 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> P
     )
     missing = (*notes, *faults.notes)
     return PartialReport(replace(report, findings=found, notes=(*report.notes, *missing)), missing)
+
+
+def save(session: Session, path: str | Path, read_report: Callable[[int | None], Report]) -> Path:
+    """Write a session, and beside it what the viewer page draws of each card.
+
+    A page has no Python, so the ledger is made here. What cannot be made is left out: the file is
+    the session, and whoever has nbmem makes the rest again.
+
+    Args:
+        session: What was recorded.
+        path: The file; `.nbmem` is added if it has no suffix.
+        read_report: Makes or remembers a card's report, by its CUDA ordinal.
+
+    Raises:
+        UsageError: It cannot be written there.
+    """
+    from nbmem.core.cards import fullest
+    from nbmem.files.session import save_session
+
+    faults = Faults()
+    drawn: dict[str, bytes] = {}
+    main = fullest(session.devices) if session.devices else -1
+    for index, trace in enumerate(session.devices):
+        device = None if index == main else trace.info.index  # the report that others ask for
+        part = faults.part("The viewer's data", partial(_stored, read_report, device), None)
+        drawn |= {} if part is None else {f"explorer/{trace.info.index}.json": part}
+    return save_session(session, path, drawn)
+
+
+def _stored(read_report: Callable[[int | None], Report], device: int | None) -> bytes:
+    from nbmem.views.explorer.output import stored
+
+    return stored(read_report(device))
 
 
 def unmuted(report: Report) -> Report:

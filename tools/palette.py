@@ -11,8 +11,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from nbmem.core.categories import Category  # noqa: E402 - this checkout's, whatever is installed
-from nbmem.views.palette import COLOURS, HATCHES, OTHER_TINT, PHASE_TINTS, TINT_INK  # noqa: E402
+from nbmem.views.palette import (  # noqa: E402 - this checkout's, whatever is installed
+    COLOURS,
+    HATCHES,
+    OTHER_TINT,
+    PHASE_TINTS,
+    TINT_INK,
+)
 
 TARGET = ROOT / "labextension" / "src" / "palette.ts"
 HEAD = "// Written by tools/palette.py from nbmem/views/palette.py; do not edit.\n"
@@ -28,7 +33,6 @@ def typescript() -> str:
     """The whole file."""
     colours = {category.key: colour for category, colour in COLOURS.items()}
     hatches = {category.key: colour for category, colour in HATCHES.items()}
-    labels = {category.key: category.label for category in Category}
     return "".join(
         [
             HEAD,
@@ -36,7 +40,6 @@ def typescript() -> str:
                 "COLOURS", "A category's colour, in the order in which they are stacked.", colours
             ),
             _table("HATCHES", "The colour of the lines over a category's own.", hatches),
-            _table("LABELS", "A category's name for a person.", labels),
             _table("PHASE_TINTS", "The ground of a phase's band.", PHASE_TINTS),
             f"\nexport const OTHER_TINT = '{OTHER_TINT}';\n",
             f"/** Text on a phase's tint. */\nexport const TINT_INK = '{TINT_INK}';\n",

@@ -175,7 +175,7 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     shutil.rmtree(ROOT / "nbmem" / "labextension", ignore_errors=True)
     add_labextension(small.parents[1])
     npm, place = str(shutil.which("npm")), str(ROOT / "labextension")
-    for task in ("format:check", "test"):
+    for task in ("format:check", "lint", "test"):
         code, last = _stream(npm, "--prefix", place, "run", task)
         if code:
             return code, f"npm run {task}: {last}"

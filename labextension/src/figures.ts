@@ -1,7 +1,7 @@
 /** Which bytes of a card belong to what: the parts of its bar and the figures beside it. */
 
+import { CATEGORIES, PENDING } from './categories.js';
 import type { ICardSample } from './messages.js';
-import { LABELS } from './palette.js';
 
 /** A part of a whole card; `key` chooses its colour. */
 export interface IPart {
@@ -20,15 +20,7 @@ export function allocatedPart(ledger: Ledger): Ledger {
   return ledger.filter(([key]) => !NOT_ALLOCATED.has(key));
 }
 
-const NOT_ALLOCATED: ReadonlySet<string> = new Set([
-  'pending',
-  'cached_releasable',
-  'cached_stuck',
-  'context',
-  'other_processes',
-  'driver',
-  'free'
-]);
+const NOT_ALLOCATED: ReadonlySet<string> = new Set(CATEGORIES.slice(PENDING).map(({ key }) => key));
 
 function allocatedIn(named: Ledger): number {
   return named.reduce((sum, [, , bytes]) => sum + bytes, 0);
@@ -73,7 +65,7 @@ export interface ISeries {
   values: number[];
 }
 
-const ORDER = [...LABELS.keys()];
+const ORDER = CATEGORIES.map(({ key }) => key);
 
 /** Where a category is stacked; what has no name yet lies on top. */
 function rank(key: string): number {

@@ -33,30 +33,6 @@ export const HATCHES: ReadonlyMap<string, string> = new Map([
   ['driver', '#A59C92']
 ]);
 
-/** A category's name for a person. */
-export const LABELS: ReadonlyMap<string, string> = new Map([
-  ['weights', 'weights'],
-  ['buffers', 'buffers'],
-  ['gradients', 'gradients'],
-  ['optimizer_state', 'optimizer state'],
-  ['inputs', 'inputs'],
-  ['activations', 'activations'],
-  ['output_gradients', 'output gradients'],
-  ['temporaries', 'temporaries'],
-  ['workspace', 'workspace'],
-  ['communication', 'communication'],
-  ['user_tensors', 'user tensors'],
-  ['unknown', 'unknown'],
-  ['rounding', 'rounding'],
-  ['pending', 'pending'],
-  ['cached_releasable', 'cached, releasable'],
-  ['cached_stuck', 'cached, stuck'],
-  ['context', 'context and libraries'],
-  ['other_processes', 'other processes'],
-  ['driver', 'kept by the driver'],
-  ['free', 'free']
-]);
-
 /** The ground of a phase's band. */
 export const PHASE_TINTS: ReadonlyMap<string, string> = new Map([
   ['load', '#BFD3BA'],

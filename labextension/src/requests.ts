@@ -1,7 +1,6 @@
 /** Asks a kernel's nbmem for what its list of requests allows, and waits for the answer. */
 
 import { CommsOverSubshells, type Kernel } from '@jupyterlab/services';
-import type { JSONObject } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 
 import { readReply, RPC_TARGET, VERSION, type Reply, type Request } from './messages.js';
@@ -61,7 +60,7 @@ export class Requests implements IDisposable {
     const id = String(++this._last);
     return new Promise<Reply>((resolve, reject) => {
       this._waiting.set(id, { resolve, reject });
-      comm.send({ nbmem: VERSION, id, ...request } as unknown as JSONObject);
+      comm.send({ nbmem: VERSION, id, ...request });
     });
   }
 

@@ -12,7 +12,20 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import nbmem
-from nbmem.cli import demo, diff, export, fit, gpus, layers, plan, replay, report, run, strip
+from nbmem.cli import (
+    demo,
+    diff,
+    export,
+    fit,
+    gpus,
+    layers,
+    plan,
+    replay,
+    report,
+    run,
+    strip,
+    viewer,
+)
 from nbmem.cli.base import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, say
 from nbmem.core.errors import NbmemError, NotWrittenError
 
@@ -27,6 +40,7 @@ COMMANDS: tuple[Subcommand, ...] = (
     replay.COMMAND,
     diff.COMMAND,
     export.COMMAND,
+    viewer.COMMAND,
     strip.COMMAND,
     fit.COMMAND,
     plan.COMMAND,

@@ -38,7 +38,7 @@ from nbmem.files.settings import plain_settings
 from nbmem.files.writing import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 
@@ -52,8 +52,15 @@ _MOST_REFUSALS = 10_000
 _C = TypeVar("_C", bound=Columns)
 
 
-def save_session(session: Session, path: str | Path) -> Path:
+def save_session(
+    session: Session, path: str | Path, beside: Mapping[str, bytes] | None = None
+) -> Path:
     """Write a session; the file is replaced only when it is whole.
+
+    Args:
+        session: What was recorded.
+        path: The file.
+        beside: Further entries of the archive by name, for other readers; here none is read.
 
     Returns:
         The path, with `.nbmem` added if it had no suffix.
@@ -78,6 +85,8 @@ def save_session(session: Session, path: str | Path) -> Path:
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
     ):
         archive.writestr("session.json", json.dumps(_head(session, frames)))
+        for name, data in (beside or {}).items():
+            archive.writestr(name, data, compresslevel=9)
         for name, array in columns.items():
             kind = np.uint8 if name.rpartition("/")[2] in _CODES else np.dtype("<i8")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as out:

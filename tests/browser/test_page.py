@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import lzma
+from pathlib import Path
+
 import nbformat
 import pytest
+from nbmem.core.session_file import save_session
 
+from nbmem import api
 from nbmem.views.bundle import mimebundle
 from nbmem.views.exports.page import living_page
+from nbmem.views.exports.viewer import viewer_page
 from tests.views import sample
+
+RECORDINGS = Path(__file__).parents[1] / "recordings" / "snapshots"
+DROP = """([name, data]) => {
+  const bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0));
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([bytes], name));
+  document.body.dispatchEvent(
+    new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));
+}"""
 
 
 @pytest.fixture
@@ -21,28 +37,29 @@ def offline(context):
     assert not elsewhere
 
 
-def explorers(page, path, count):
+def reports(page, path, count):
     page.goto(path.as_uri())
-    found = page.get_by_test_id("nbx-explorer")
+    found = page.get_by_test_id("nbx-report")
     found.nth(count - 1).wait_for(state="attached")
     return found
 
 
-def answers(page, explorer):
+def answers(report):
     """Whether a click on `end` is followed by the moment in words."""
-    explorer.scroll_into_view_if_needed()
-    where = explorer.get_by_test_id("nbx-where")
+    report.scroll_into_view_if_needed()
+    where = report.get_by_test_id("nbx-where")
     before = where.inner_text()
-    explorer.get_by_role("button", name="end", exact=True).click()
+    report.get_by_role("button", name="end", exact=True).click()
     return before != where.inner_text()
 
 
 def test_an_exported_page_is_alive_and_reaches_nobody(offline, tmp_path):
     path = tmp_path / "report.html"
     path.write_text(living_page(sample.cnn()), encoding="utf-8")
-    explorer = explorers(offline, path, 1).first
+    report = reports(offline, path, 1).first
     offline.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]")
-    assert answers(offline, explorer)
+    assert answers(report)
+    assert report.get_by_test_id("nbx-compact").get_by_text("Peak").count()  # its verdict
     assert (
         offline.get_by_text("moments are in this page")
         .or_(offline.get_by_text("Every moment of the recording"))
@@ -55,14 +72,52 @@ def test_a_notebooks_page_has_one_copy_of_what_draws_its_reports(offline, tmp_pa
     pytest.importorskip("nbconvert")
     from nbmem.views.exports.notebook import notebook_page
 
-    reports = [sample.cnn(), sample.small(), sample.nothing_happened()]
-    outputs = [nbformat.v4.new_output("display_data", mimebundle(report)) for report in reports]
+    made = [sample.cnn(), sample.small(), sample.nothing_happened()]
+    outputs = [nbformat.v4.new_output("display_data", mimebundle(report)) for report in made]
     cell = nbformat.v4.new_code_cell("%%memtrace", outputs=outputs)
     notebook = tmp_path / "run.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), notebook)
     path = tmp_path / "run.html"
     path.write_text(notebook_page(notebook), encoding="utf-8")
-    found = explorers(offline, path, 3)
+    found = reports(offline, path, 3)
     assert path.read_text().count("nbmem-explorer") == 2  # the script and who reads it
-    assert answers(offline, found.first)
-    assert answers(offline, found.nth(1))
+    assert answers(found.first)
+    assert answers(found.nth(1))
+
+
+def held(page, name):
+    return int(page.locator(f"[data-testid=nbx-ledger] {name}").get_attribute("data-bytes"))
+
+
+def test_a_file_is_dropped_onto_the_viewer_and_stays_there(offline, tmp_path):
+    """A recording, a snapshot and what is neither, one after the other on one page."""
+    snapshot = tmp_path / "streams.pickle"
+    snapshot.write_bytes(lzma.decompress((RECORDINGS / "streams.pickle.xz").read_bytes()))
+    trace = api.open(snapshot)
+    at_peak = trace.report().ledger_at_peak
+    recording, bare = trace.save(tmp_path / "run.nbmem"), tmp_path / "older.nbmem"
+    save_session(trace.session, bare)
+    hostile = tmp_path / "hostile.pickle"
+    hostile.write_bytes(b"\x80\x04cos\nsystem\n.")
+    path = tmp_path / "viewer.html"
+    path.write_text(viewer_page(), encoding="utf-8")
+
+    offline.goto(path.as_uri())
+    drop = offline.locator("[aria-label='The file']")
+    drop.get_by_text("Nothing is sent anywhere").wait_for()
+    for file in (recording, snapshot):
+        offline.evaluate(DROP, [file.name, base64.b64encode(file.read_bytes()).decode()])
+        offline.wait_for_function("name => document.title === `nbmem: ${name}`", arg=file.name)
+        offline.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]")
+        assert held(offline, "[data-sum=active]") == at_peak.active
+        assert held(offline, "[data-sum=reserved]") == at_peak.reserved
+    assert answers(offline.get_by_test_id("nbx-report"))
+    said = offline.locator(".nbv-Said")
+    for file, why in (
+        (hostile, "it wants os.system"),
+        (bare, "it was saved without what this page draws"),
+        (path, "it is neither a recording of nbmem"),
+    ):
+        offline.get_by_label("A recording or a snapshot").set_input_files(file)
+        said.get_by_text(f"{file.name} cannot be shown: {why}").wait_for()
+        assert offline.get_by_test_id("nbx-explorer").count() == 0

@@ -23,6 +23,12 @@ def test_the_colours_of_the_page_are_those_of_the_report():
     assert fresh, "run `python3 tools/palette.py` to write labextension/src/palette.ts"
 
 
+def test_the_categories_of_the_page_are_those_of_the_ledger():
+    tool = tool_of("categories")
+    fresh = tool.TARGET.read_text() == tool.typescript()
+    assert fresh, "run `python3 tools/categories.py` to write labextension/src/categories.ts"
+
+
 def test_the_explorers_pictures_are_what_bokeh_makes_of_them():
     bokeh = pytest.importorskip("bokeh", reason="the pictures are made with it")
     if bokeh.__version__.split(".")[:2] != ["3", "9"]:

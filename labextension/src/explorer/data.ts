@@ -1,5 +1,6 @@
 /** The explorer's data, as nbmem/views/explorer/data.py writes it, unpacked and checked. */
 
+import type { ICategory } from '../categories.js';
 import FIGURES from './figures.json' with { type: 'json' };
 import { mapOf, type IPoolMap, type IWrittenPool } from './poolmap.js';
 import { together } from './times.js';
@@ -10,12 +11,6 @@ export const VERSION = 2;
 const OLDEST = 1;
 /** Bytes of JSON that are unpacked at most: a saved notebook may hold anything. */
 const MOST_BYTES = 32 * 2 ** 20;
-
-export interface ICategory {
-  key: string;
-  label: string;
-  meaning: string;
-}
 
 export interface IMoments {
   /** Index of the next event; ascending. */
@@ -142,15 +137,25 @@ export async function unpackCloseup(data: IData, told: unknown): Promise<ICloseu
   return decodedCloseup(data, (await unpacked(told)) as IWrittenCloseup);
 }
 
+/** Check and decode what stands in a recording's file: nbmem.reading.save puts it there. */
+export function opened(raw: unknown): IData {
+  checkVersion(raw);
+  return decoded(raw as IData);
+}
+
 async function unpacked(output: unknown): Promise<unknown> {
-  const { version, data } = (output ?? {}) as { version?: unknown; data?: unknown };
+  checkVersion(output);
+  return parsed((output as { data?: unknown }).data);
+}
+
+function checkVersion(written: unknown): void {
+  const { version } = (written ?? {}) as { version?: unknown };
   if (typeof version !== 'number' || version < OLDEST || version > VERSION) {
     throw new DataError(
       `This report is of version ${String(version).slice(0, 20)} and this nbmem reads ${VERSION}: ` +
         'bring the kernel and JupyterLab to the same nbmem.'
     );
   }
-  return parsed(data);
 }
 
 async function joined(data: unknown, times: unknown): Promise<unknown> {
@@ -330,6 +335,6 @@ function summed(column: number[]): number[] {
 }
 
 /** A text by its index; empty for -1. */
-export function textOf(data: IData, index: number): string {
-  return data.texts[index] ?? '';
+export function textOf({ texts }: Pick<IData, 'texts'>, index: number): string {
+  return texts[index] ?? '';
 }

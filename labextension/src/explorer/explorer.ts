@@ -1,5 +1,6 @@
 /** The explorer: the headline, the timeline, and beneath it what the chosen moment was made of. */
 
+import { RESERVED } from '../categories.js';
 import { formatBytes } from '../format.js';
 import type { Choice, IKernel } from './choice.js';
 import { learn, type ICloseup, type IData } from './data.js';
@@ -9,7 +10,7 @@ import { Holders } from './holders.js';
 import { rove } from './keys.js';
 import { Largest } from './largest.js';
 import { LedgerView } from './ledger.js';
-import { allocatedAt, inWords, peakBetween, RESERVED, rowOf } from './moments.js';
+import { allocatedAt, inWords, peakBetween, rowOf } from './moments.js';
 import { Overview } from './overview.js';
 import { growthInWords, Phases } from './phases.js';
 import { PoolView } from './pool.js';
@@ -391,7 +392,9 @@ export class Explorer {
     );
     if (data.moments.event[row] !== moment) {
       this._where.append(
-        ' · the nearest that is known until the kernel has told of the chosen one'
+        this._kernel === null
+          ? ' · the nearest that is known here'
+          : ' · the nearest that is known until the kernel has told of the chosen one'
       );
     }
     this._clear.hidden = span === null;

@@ -78,7 +78,7 @@ export function checkFigure(node: unknown): void {
   }
   const { type, name } = node as { type?: unknown; name?: unknown };
   if (type !== undefined && !(typeof type === 'string' && KINDS.has(type))) {
-    throw new ForeignFigureError(`a ${String(type).slice(0, 40)}`);
+    throw new ForeignFigureError(`a ${JSON.stringify(type).slice(0, 40)}`);
   }
   if (type === 'object' && !(typeof name === 'string' && MODELS.has(name))) {
     throw new ForeignFigureError(`the model ${String(name).slice(0, 40)}`);

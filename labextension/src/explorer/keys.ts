@@ -56,19 +56,23 @@ function stopAt(group: HTMLElement, stop: HTMLElement | undefined): void {
 function step(group: HTMLElement, event: KeyboardEvent): void {
   const buttons = buttonsOf(group);
   const at = buttons.indexOf(event.target as HTMLElement);
-  const last = buttons.length - 1;
-  const to: Record<string, number> = {
-    ArrowLeft: at - 1,
-    ArrowUp: at - 1,
-    ArrowRight: at + 1,
-    ArrowDown: at + 1,
-    Home: 0,
-    End: last
-  };
-  const next = to[event.key];
-  if (at < 0 || next === undefined || event.ctrlKey || event.metaKey || event.altKey) {
+  const next = nextStop(event.key, at, buttons.length);
+  if (next === null || event.ctrlKey || event.metaKey || event.altKey) {
     return;
   }
   event.preventDefault();
-  buttons[Math.min(Math.max(next, 0), last)].focus();
+  buttons[next].focus();
+}
+
+/** Which of so many buttons a key goes to from one of them; null where it goes to none. */
+export function nextStop(key: string, at: number, count: number): number | null {
+  const to = new Map([
+    ['ArrowLeft', at - 1],
+    ['ArrowUp', at - 1],
+    ['ArrowRight', at + 1],
+    ['ArrowDown', at + 1],
+    ['Home', 0],
+    ['End', count - 1]
+  ]).get(key);
+  return at < 0 || to === undefined ? null : Math.min(Math.max(to, 0), count - 1);
 }

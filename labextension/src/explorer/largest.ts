@@ -121,8 +121,7 @@ export class Largest {
     if (bytes === 0) {
       return '';
     }
-    const number =
-      count === null ? 'Others' : `${(count as number).toLocaleString('en-US')} smaller ones`;
+    const number = count === null ? 'Others' : `${count.toLocaleString('en-US')} smaller ones`;
     return `${number} hold ${formatBytes(bytes)}.`;
   }
 
@@ -173,7 +172,8 @@ export class Largest {
       return this._data.categories[this._data.lives.category[life]].label;
     }
     const text = textOf(this._data, column === 'requested' ? -1 : this._data.lives[column][life]);
-    return column === 'born_in' && text === '' ? 'before the recording' : text;
+    const before = column === 'born_in' && text === '' && this._data.lives.born[life] < 0;
+    return before ? 'before the recording' : text;
   }
 
   private _says(life: number): string {

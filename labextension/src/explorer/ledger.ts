@@ -1,10 +1,11 @@
 /** The card at the chosen moment: one bar of all of it, this process drawn large, and the figures. */
 
+import { ACTIVE, PROCESS, RESERVED } from '../categories.js';
 import { exactBytes, formatBytes, percent } from '../format.js';
 import type { Choice } from './choice.js';
 import type { IData } from './data.js';
 import { h, swatch } from './dom.js';
-import { ACTIVE, PROCESS, RESERVED, rowOf, sumAt } from './moments.js';
+import { rowOf, sumAt } from './moments.js';
 import { paintOf } from './theme.js';
 
 const SUMS = new Map([

@@ -1,14 +1,8 @@
 /** What the card held at a moment: sums, who held it, and the moment itself in words. */
 
+import { ACTIVE, LIVE, PENDING, RESERVED } from '../categories.js';
 import { formatBytes } from '../format.js';
 import { textOf, type IData } from './data.js';
-
-/** How many categories, from the first, make each sum; they stand in that order. */
-export const ACTIVE = 14;
-export const RESERVED = 16;
-export const PROCESS = 17;
-const LIVE = 12;
-const PENDING = 13;
 
 /** The row of the moment that is nearest to an event. */
 export function rowOf(data: IData, event: number): number {

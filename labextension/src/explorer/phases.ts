@@ -1,12 +1,13 @@
 /** The phases: a table, the steps side by side, and how they grow. */
 
+import { ACTIVE } from '../categories.js';
 import { formatBytes } from '../format.js';
 import type { Choice } from './choice.js';
 import { textOf, type IData, type IPhase } from './data.js';
 import { button, h } from './dom.js';
 import { phaseIn, type Picture, type Pictures } from './figures.js';
 import { rove } from './keys.js';
-import { ACTIVE, formatTime, peakBetween } from './moments.js';
+import { formatTime, peakBetween } from './moments.js';
 import { colourOf, type ITheme } from './theme.js';
 import { byteTicks, countTicks } from './ticks.js';
 

@@ -1,12 +1,13 @@
 /** The pool: segments as they were taken from the driver, tiled by their blocks. */
 
+import { ACTIVE, CACHED_RELEASABLE, CACHED_STUCK, RESERVED } from '../categories.js';
 import { formatBytes } from '../format.js';
 import { Boxes, type IBox } from './boxes.js';
 import type { Choice } from './choice.js';
 import type { IData } from './data.js';
 import { h } from './dom.js';
 import type { Picture, Pictures } from './figures.js';
-import { ACTIVE, RESERVED, rowOf, sumAt } from './moments.js';
+import { rowOf, sumAt } from './moments.js';
 import { tiledAt, type IPiece, type ISegment } from './poolmap.js';
 import type { ITheme } from './theme.js';
 
@@ -55,7 +56,7 @@ export class PoolView {
     const { held } = this._data.moments;
     const reserved = sumAt(this._data, row, RESERVED);
     const used = sumAt(this._data, row, ACTIVE);
-    const [releasable, stuck] = [held[ACTIVE][row], held[ACTIVE + 1][row]];
+    const [releasable, stuck] = [held[CACHED_RELEASABLE][row], held[CACHED_STUCK][row]];
     this.words.textContent =
       `torch.cuda.empty_cache() would give back ${formatBytes(releasable)} of ${formatBytes(reserved)} reserved; ` +
       `${formatBytes(stuck)} lie free between blocks in use and stay.`;

@@ -1,5 +1,7 @@
 /** The allocator's map as it is written: segments, how they can be tiled, and when they were. */
 
+import { MIXED, PENDING_PIECE, RELEASABLE } from '../categories.js';
+
 /** As nbmem/views/explorer/pool.py writes it; bytes in units. */
 export interface IWrittenPool {
   unit: number;
@@ -33,9 +35,6 @@ export interface IPiece {
   /** Of several narrow pieces drawn as one: bytes that are free in between; else null. */
   free: number | null;
 }
-
-/** Kinds, as in nbmem/details.py. */
-const [RELEASABLE, PENDING, MIXED] = [-2, 64, 128];
 
 export function mapOf(pool: IWrittenPool, event: number[]): IPoolMap {
   return { ...pool, event };
@@ -86,8 +85,8 @@ function piecesOf({ unit }: IPoolMap, flat: number[] = []): IPiece[] {
     } else {
       const blocks = flat[i++];
       const free = (kind & MIXED) > 0 ? flat[i++] * unit : null;
-      const state = (kind & PENDING) > 0 ? 'pending' : 'used';
-      pieces.push({ size, state, category: kind % PENDING, blocks, free });
+      const state = (kind & PENDING_PIECE) > 0 ? 'pending' : 'used';
+      pieces.push({ size, state, category: kind % PENDING_PIECE, blocks, free });
     }
   }
   return pieces;

@@ -25,7 +25,7 @@ function bokeh(): Promise<IBokeh> {
     (module: { default?: IBokeh }) =>
       module.default?.embed ? module.default : (module as unknown as IBokeh)
   );
-  return loaded as Promise<IBokeh>;
+  return loaded;
 }
 
 export class ReportRenderer extends Widget implements IRenderMime.IRenderer {

@@ -69,7 +69,11 @@ export class Report {
   }
 
   private _turn(open: boolean): void {
-    open ? this._open() : this._close();
+    if (open) {
+      this._open();
+    } else {
+      this._close();
+    }
     this._options.opened(open);
   }
 

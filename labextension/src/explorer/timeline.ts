@@ -1,23 +1,16 @@
 /** The timeline: what was held when, under the strips of cells, steps and phases. */
 
+import { ACTIVE, CONTEXT, OTHER_PROCESSES, RESERVED } from '../categories.js';
 import { formatBytes } from '../format.js';
-import { OTHER_TINT, PHASE_TINTS } from '../palette.js';
+import { OTHER_TINT } from '../palette.js';
 import type { Choice, IKernel } from './choice.js';
-import { textOf, type IData } from './data.js';
+import type { IData } from './data.js';
 import { h, swatch } from './dom.js';
 import { phaseIn, type Picture, type Pictures } from './figures.js';
-import {
-  ACTIVE,
-  allocatedAt,
-  inWords,
-  peakBetween,
-  PROCESS,
-  RESERVED,
-  rowOf,
-  sumAt
-} from './moments.js';
+import { allocatedAt, inWords, peakBetween, rowOf, sumAt } from './moments.js';
 import { colourOf, paintOf, type ITheme } from './theme.js';
 import { byteTicks, countTicks, roomFor, timeTicks } from './ticks.js';
+import { columnsIn, rowOfX, shown, stripsOf, zoomedAbout, type IStrip } from './view.js';
 
 const STRIP = 0.075;
 /** The card's limit is part of the picture once the reserved bytes reach this part of it. */
@@ -27,14 +20,6 @@ const CLOSE = 1.5;
 const CLICK = 4;
 
 export type Scale = 'fit' | 'card';
-
-interface IStrip {
-  left: number;
-  right: number;
-  row: number;
-  text: string;
-  tint: string;
-}
 
 export class Timeline {
   private constructor(
@@ -48,7 +33,11 @@ export class Timeline {
     this._tooltip = h('div', { class: 'nbx-Tooltip', 'aria-hidden': 'true' });
     this._hair = h('div', { class: 'nbx-Hair', 'aria-hidden': 'true' });
     this._tooltip.hidden = this._hair.hidden = this._life.hidden = true;
-    this._limitName.textContent = `most that torch can reserve here`;
+    // A snapshot does not know its card: its total is what was reserved at most.
+    const known = _data.process_known || _data.total > _data.peak.reserved;
+    this._limitName.textContent = known
+      ? 'most that torch can reserve here'
+      : 'most that torch has reserved';
     _host.append(this._life, this._limitName, this._hair, this._tooltip);
     const { held } = _data.moments;
     const unused = _data.categories
@@ -100,7 +89,7 @@ export class Timeline {
     const at = this._at[this._row];
     const [low, high] = this._view;
     const middle = at >= low && at <= high ? at : (low + high) / 2;
-    this._show(middle - (middle - low) / factor, middle + (high - middle) / factor);
+    this._show(...zoomedAbout(middle, this._view, factor));
   }
 
   showAll(): void {
@@ -165,12 +154,12 @@ export class Timeline {
         this._picture.glyph(`area ${key}`, { fill_color: colourOf(key), fill_alpha: alpha });
       }
     }
-    const context = moments.held[PROCESS - 1];
-    const others = moments.held[PROCESS];
+    const context = moments.held[CONTEXT];
+    const others = moments.held[OTHER_PROCESSES];
     const peak = this._peakRow;
     this._limit = total - context[peak] - others[peak];
     this._picture.fill('peak', { x: [this._at[peak]], y: [allocatedAt(this._data, peak)] });
-    this._strips = this._makeStrips();
+    ({ strips: this._strips, rows: this._rows } = stripsOf(this._data, this._byEvent));
     this._view = view ?? [0, this._end];
     if (this._byEvent) {
       const rows = this._at.map((_, row) => row);
@@ -184,44 +173,8 @@ export class Timeline {
     return rowOf(this._data, this._data.peak.event);
   }
 
-  private _makeStrips(): IStrip[] {
-    const { bands, cells } = this._data;
-    const made: IStrip[] = [];
-    const x = (t: number, event: number): number => (this._byEvent ? event : t);
-    if (cells.length > 1) {
-      for (const [name, t0, t1, first, last] of cells) {
-        const text = textOf(this._data, name);
-        made.push({ left: x(t0, first), right: x(t1, last), row: 0, text, tint: OTHER_TINT });
-      }
-    }
-    let row = cells.length > 1 ? 1 : 0;
-    const steps: IStrip[] = [];
-    for (const [t0, took, first, count, , step] of bands) {
-      const right = x(t0 + took, first + count);
-      const before = steps.at(-1);
-      if (step >= 0 && before?.text === `step ${step}`) {
-        before.right = right;
-      } else if (step >= 0) {
-        steps.push({ left: x(t0, first), right, row, text: `step ${step}`, tint: OTHER_TINT });
-      }
-    }
-    made.push(...steps);
-    row += steps.length > 0 ? 1 : 0;
-    for (const [t0, took, first, count, name] of bands) {
-      if (name >= 0) {
-        const text = textOf(this._data, name);
-        const tint = PHASE_TINTS.get(text) ?? OTHER_TINT;
-        made.push({ left: x(t0, first), right: x(t0 + took, first + count), row, text, tint });
-      }
-    }
-    this._rows = row + (bands.some(band => band[4] >= 0) ? 1 : 0);
-    return made;
-  }
-
   private _show(low: number, high: number): void {
-    const width = Math.min(Math.max(high - low, this._end / 20000), this._end);
-    const start = Math.min(Math.max(low, 0), this._end - width);
-    this._view = [start, start + width];
+    this._view = shown(low, high, this._end);
     this._zoom();
   }
 
@@ -251,7 +204,7 @@ export class Timeline {
 
   /** The highest of what is in view decides how high the picture is. */
   private _refit(): void {
-    const context = this._data.moments.held[PROCESS - 1];
+    const context = this._data.moments.held[CONTEXT];
     const first = rowOfX(this._at, this._view[0]);
     const last = Math.max(rowOfX(this._at, this._view[1]), first);
     const rows = this._at.map((_, row) => row).slice(first, last + 1);
@@ -295,40 +248,17 @@ export class Timeline {
     return { left: left - box.left, top: top - box.top };
   }
 
-  /**
-   * The highest moment of each column of pixels: a peak of a microsecond has a pixel of its own. By
-   * events every moment lasts until the next one, and none can be lost.
-   */
+  /** By events every moment lasts until the next one, and none can be lost. */
   private _columns(): [number[], number[]] {
-    const [low, high] = this._view;
     const width = Math.max(Math.round(this._picture.frame.width), 1);
-    const pixel = (high - low) / width;
-    const active = this._tops[ACTIVE];
-    const x: number[] = [];
-    const rows: number[] = [];
-    let row = rowOfX(this._at, low);
-    row = this._at[row] > low ? -1 : row;
-    for (let column = 0; column < width; column++) {
-      let highest = row;
-      while (row + 1 < this._at.length && this._at[row + 1] < low + (column + 1) * pixel) {
-        row += 1;
-        highest = highest < 0 || active[row] > active[highest] ? row : highest;
-      }
-      if (highest >= 0 && highest !== rows[rows.length - 1]) {
-        x.push(low + column * pixel);
-        rows.push(highest);
-      }
-    }
-    x.push(high);
-    rows.push(Math.max(row, 0));
-    return [x, rows];
+    return columnsIn(this._at, this._tops[ACTIVE], this._view, width);
   }
 
   /** Draw these moments from these places on. */
   private _fill(x: number[], rows: number[]): void {
     const columns: Record<string, number[]> = { x };
     this._tops.forEach((top, i) => (columns[`y${i}`] = rows.map(one => top[one])));
-    const context = this._data.moments.held[PROCESS - 1];
+    const context = this._data.moments.held[CONTEXT];
     const reserved = columns[`y${RESERVED}`];
     const process = reserved.map((bytes, i) => bytes + context[rows[i]]);
     this._picture.fill('areas', columns);
@@ -521,8 +451,7 @@ export class Timeline {
     if (x !== null) {
       event.preventDefault();
       const factor = Math.exp(-event.deltaY / 300);
-      const [low, high] = this._view;
-      this._show(x - (x - low) / factor, x + (high - x) / factor);
+      this._show(...zoomedAbout(x, this._view, factor));
     }
   }
 
@@ -637,9 +566,4 @@ export class Timeline {
   private _strips: IStrip[] = [];
   private _view: [number, number] = [0, 1];
   private _drag: { x: number; client: number; view: [number, number] } | null = null;
-}
-
-function rowOfX(at: number[], x: number): number {
-  const after = at.findIndex(value => value > x);
-  return after < 0 ? at.length - 1 : Math.max(after - 1, 0);
 }

@@ -21,7 +21,7 @@ const POOL = Symbol.for('nbmem.bokehjs');
 /** BokehJS of the kernel's own bokeh, sent once a page: the page may have no network. */
 function bokehOf(model: IModel): Promise<IBokeh> {
   const page = globalThis as unknown as { Bokeh?: IBokeh; [POOL]?: Map<string, Promise<IBokeh>> };
-  const pool = (page[POOL] ??= new Map());
+  const pool = (page[POOL] ??= new Map<string, Promise<IBokeh>>());
   const version = String(model.get('bokeh'));
   const known = pool.get(version);
   if (known !== undefined) {
@@ -32,7 +32,7 @@ function bokehOf(model: IModel): Promise<IBokeh> {
       if (message?.kind !== 'bokehjs') {
         return;
       }
-      model.off('msg:custom', received as never);
+      model.off('msg:custom', received);
       const url = URL.createObjectURL(
         new Blob([buffers[0] as DataView<ArrayBuffer>], { type: 'text/javascript' })
       );
@@ -44,12 +44,16 @@ function bokehOf(model: IModel): Promise<IBokeh> {
         if (before !== undefined) {
           page.Bokeh = before; // the page's own, of whatever version
         }
-        mine === undefined ? reject(new Error('BokehJS did not load')) : resolve(mine);
+        if (mine === undefined) {
+          reject(new Error('BokehJS did not load'));
+        } else {
+          resolve(mine);
+        }
       };
       script.onerror = () => reject(new Error('the page refuses to run BokehJS'));
       document.head.append(script);
     };
-    model.on('msg:custom', received as never);
+    model.on('msg:custom', received);
     model.send({ kind: 'bokehjs' });
   });
   pool.set(version, loading);

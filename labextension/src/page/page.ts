@@ -3,11 +3,11 @@
 // @ts-expect-error the minified module has no types
 import * as bundled from '@bokeh/bokehjs/build/js/bokeh.esm.min.js';
 
-import { Choice } from '../explorer/choice.js';
 import { unpack } from '../explorer/data.js';
 import { h } from '../explorer/dom.js';
-import { Explorer } from '../explorer/explorer.js';
 import type { IBokeh } from '../explorer/figures.js';
+import { standing } from './standing.js';
+import { Viewer } from './viewer.js';
 
 /** Written by nbmem/views/exports/living.py: a picture with tables, then the data in a script. */
 const DATA = 'script[type="application/vnd.nbmem.report+json"]';
@@ -22,9 +22,8 @@ async function enliven(script: Element): Promise<void> {
   const still = script.previousElementSibling as HTMLElement | null;
   try {
     const data = await unpack(JSON.parse(script.textContent ?? ''));
-    const choice = new Choice({ moment: data.peak.event, span: null, tensor: null });
-    const explorer = new Explorer(data, choice, { insert: null, run: null, goTo: null }, bokeh);
-    script.after(explorer.node, scope(data.events, data.moments.event.length - 1));
+    const report = standing(data, bokeh);
+    script.after(report.node, scope(data.events, data.moments.event.length - 1));
     still?.remove();
   } catch (error) {
     const text = `This is a picture: ${(error as Error).message}`;
@@ -44,3 +43,9 @@ function scope(events: number, known: number): HTMLElement {
 }
 
 document.querySelectorAll(DATA).forEach(script => void enliven(script));
+
+/** Written by nbmem/views/exports/viewer.py: a page for any file. */
+const viewer = document.getElementById('nbmem-viewer');
+if (viewer !== null) {
+  new Viewer(viewer, bokeh);
+}

@@ -54,10 +54,7 @@ export function LineChart(props: { readings: IReading[]; label: string }): React
           d={stepPath({ times, values: cards.map(card => card.peak) }, frame)}
         />
         {processes.every(bytes => bytes !== null) ? (
-          <path
-            className="nbmem-Line-process"
-            d={stepPath({ times, values: processes as number[] }, frame)}
-          />
+          <path className="nbmem-Line-process" d={stepPath({ times, values: processes }, frame)} />
         ) : null}
       </svg>
       <div className="nbmem-Line-axis" aria-hidden="true">

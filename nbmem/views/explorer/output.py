@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from nbmem.core.history import CellDelta
     from nbmem.report import Report
 
-__all__ = ["MIME", "explorer_output", "packed", "unpacked"]
+__all__ = ["MIME", "explorer_output", "packed", "stored", "unpacked"]
 
 
 def explorer_output(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any]:
     """What goes into the output under `MIME`. The front end has the pictures and the BokehJS."""
     still, times = apart(explorer_data(report, cells))
     return {"version": VERSION, "data": packed(still), "times": packed(times)}
+
+
+def stored(report: Report) -> bytes:
+    """What goes into a recording's file for the viewer page, which packs its entries itself."""
+    return json.dumps(explorer_data(report), separators=(",", ":"), allow_nan=False).encode()
 
 
 def packed(data: dict[str, Any]) -> str:

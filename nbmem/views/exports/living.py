@@ -21,6 +21,10 @@ from nbmem.views.markup import Markup, element
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+OFFLINE = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+"""What the browser lets such a page do: draw itself, and reach nobody."""
 NOT_BUILT = (
     "This page is a picture: the nbmem that wrote it was installed without its compiled explorer "
     "(npm ci && npm run build in labextension/)."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.files.writing import write_text
 from nbmem.views.explorer import explorer_output
-from nbmem.views.exports.living import living, player
+from nbmem.views.exports.living import OFFLINE, living, player
 from nbmem.views.html import page, render_html
 from nbmem.views.markup import Markup, one_line
 from nbmem.views.oom import beside_its_ooms
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbmem.report import Report
-
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-)
-"""What the browser lets the page do: draw itself, and reach nobody."""
 
 
 def write(report: Report, path: Path) -> None:
@@ -33,4 +28,4 @@ def living_page(report: Report) -> str:
     why = render_oom_html(report.ooms) if report.ooms else Markup("")
     told = beside_its_ooms(report)
     body = why + living(render_html(told), explorer_output(told)) + player()
-    return page(one_line(report.title) or "untitled", body, policy=_POLICY)
+    return page(one_line(report.title) or "untitled", body, policy=OFFLINE)

@@ -1,0 +1,18 @@
+/** A report in a page without a kernel and without a notebook: its explorer is always open. */
+
+import { Choice } from '../explorer/choice.js';
+import type { IData } from '../explorer/data.js';
+import type { IBokeh } from '../explorer/figures.js';
+import { Report } from '../explorer/report.js';
+
+export function standing(data: IData, bokeh: () => Promise<IBokeh>): Report {
+  return new Report({
+    data,
+    choice: new Choice({ moment: data.peak.event, span: null, tensor: null }),
+    actions: { insert: null, run: null, goTo: null },
+    bokeh,
+    kernel: null,
+    open: null,
+    opened: () => undefined
+  });
+}

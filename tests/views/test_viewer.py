@@ -1,0 +1,77 @@
+"""The page onto which a recording is dropped, and what a recording holds for it."""
+
+import json
+import zipfile
+from dataclasses import replace
+from importlib.resources import files
+
+import pytest
+from nbmem.core.session_file import open_session, save_session
+
+from nbmem import api, reading
+from nbmem.cli import main
+from nbmem.views.explorer import explorer_data
+from nbmem.views.exports import viewer
+from tests.recorded import load, session_of
+
+BUILT = files("nbmem.views.widget").joinpath("static", "viewer.css").is_file()
+
+
+@pytest.fixture(scope="module")
+def trace():
+    opened = api.Trace("run")
+    opened.session = session_of(load("cudagraph_mlp_b512_sgd"))
+    return opened
+
+
+def test_a_recording_holds_what_the_page_draws_of_each_card(trace, tmp_path):
+    two = api.Trace("two")
+    (card,) = trace.session.devices
+    other = replace(card, info=replace(card.info, index=3))
+    spans = tuple(
+        replace(span, first=span.first * 2, last=span.last * 2) for span in trace.session.spans
+    )
+    two.session = replace(trace.session, devices=(card, other), spans=spans)
+    with zipfile.ZipFile(two.save(tmp_path / "two")) as archive:
+        for name, device in (("explorer/0.json", None), ("explorer/3.json", 3)):
+            told = json.loads(archive.read(name))
+            assert told == json.loads(json.dumps(explorer_data(two.report(device))))
+            assert not told["history"]  # the other cells of a notebook are not of the recording
+
+
+def test_it_costs_little_and_changes_no_byte_of_the_rest(trace, tmp_path):
+    bare = save_session(trace.session, tmp_path / "bare.nbmem")
+    whole = trace.save(tmp_path / "whole.nbmem")
+    assert whole.stat().st_size - bare.stat().st_size < 10_000
+    with zipfile.ZipFile(bare) as one, zipfile.ZipFile(whole) as other:
+        assert set(other.namelist()) - set(one.namelist()) == {"explorer/0.json"}
+        assert all(one.read(name) == other.read(name) for name in one.namelist())
+    assert open_session(whole).name == trace.session.name
+
+
+def test_what_cannot_be_drawn_is_left_out(trace, tmp_path):
+    def fails(device):
+        raise MemoryError(device)
+
+    path = reading.save(trace.session, tmp_path / "run.nbmem", fails)
+    with zipfile.ZipFile(path) as archive:
+        assert not [name for name in archive.namelist() if name.startswith("explorer/")]
+    assert open_session(path).name == trace.session.name
+
+
+@pytest.mark.skipif(not BUILT, reason="the explorer is not compiled")
+def test_the_page_reaches_nobody(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["viewer"]) == 0
+    assert "wrote nbmem-viewer.html" in capsys.readouterr().err
+    page = (tmp_path / "nbmem-viewer.html").read_text()
+    assert "default-src &#x27;none&#x27;" in page
+    assert "connect-src" not in page
+    assert page.count("<script") == 2  # what is packed, and who unpacks it
+    assert len(page) < 600_000
+
+
+def test_what_was_not_built_is_a_sentence(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(viewer, "files", lambda _: tmp_path)
+    assert main(["viewer", str(tmp_path / "page.html")]) == 2
+    assert "installed without its compiled explorer" in capsys.readouterr().err
