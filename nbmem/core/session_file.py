@@ -15,7 +15,7 @@ from nbmem.core.files.archive import Archive
 from nbmem.core.files.checks import check
 from nbmem.core.files.door import expanded, opened
 from nbmem.core.files.fields import Fields, facts
-from nbmem.core.files.head import info_of, refusal_of, span_of, stacks_of
+from nbmem.core.files.head import info_of, refusal_of, source_of, span_of, stacks_of
 from nbmem.core.files.limits import Limits
 from nbmem.core.files.settings import plain_settings
 from nbmem.core.files.writing import replacing
@@ -138,6 +138,7 @@ def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
         "names": session.names,
         "error": session.error,
         "facts": dict(session.facts),
+        "source": session.source and asdict(session.source),
         "frames": [[frame.file, frame.line, frame.function] for frame in frames],
         "spans": [asdict(span) for span in session.spans],
         "refusals": [asdict(refusal) for refusal in session.refusals],
@@ -181,8 +182,9 @@ def _session(head: Fields, archive: Archive) -> Session:
         names=head.texts("names"),
         notes=head.texts("notes", SENTENCE),
         error=head.maybe(lambda name: head.text(name, SENTENCE), "error"),
-        # Files of nbmem 0.1 have neither.
+        # Files of nbmem 0.1 have none of these.
         facts=facts(head.object("facts")),
+        source=head.maybe(lambda name: source_of(head.object(name)), "source"),
         refusals=tuple(refusal_of(raw) for raw in refusals),
     )
 

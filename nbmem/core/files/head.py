@@ -16,7 +16,7 @@ from nbmem.core.files.fields import Fields
 from nbmem.core.files.limits import MOST_FRAMES
 from nbmem.core.names import shown
 from nbmem.core.oom import Refusal
-from nbmem.core.session import DeviceInfo
+from nbmem.core.session import MOST_LINES, DeviceInfo, Source
 from nbmem.core.spans import Span
 
 if TYPE_CHECKING:
@@ -104,6 +104,15 @@ def refusal_of(raw: Any) -> Refusal:
         evaluating=refusal.flag("evaluating"),
         thread=refusal.maybe(refusal.text, "thread"),
     )
+
+
+def source_of(raw: Any) -> Source:
+    """The code that was recorded."""
+    source = Fields(raw, "the recorded code")
+    lines = source.texts("lines")
+    if len(lines) > MOST_LINES:
+        raise FileFormatError(f"the recorded code has {len(lines):,} lines")
+    return Source(source.text("file"), lines)
 
 
 def info_of(raw: Any) -> DeviceInfo:
