@@ -17,8 +17,6 @@ from nbmem.core.sources import TOP_LEVEL
 from nbmem.details import LineRow, Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
     from nbmem.core.events import Stack
@@ -31,8 +29,12 @@ MOST_CODE, AROUND = 400, 3
 """Lines of code that are shown as a whole; of longer code those around the ones that took memory,
 so many before and behind."""
 
-_BEFORE, _BACKWARD, _OTHERS = -1, -2, -3
+MOST_ROWS = 200
+"""Lines that are told one by one, the largest."""
+
+_BEFORE, _BACKWARD, _OTHERS, _REST = -1, -2, -3, -4
 _REASONS = {
+    _REST: "its other lines",
     _BEFORE: "there before it began",
     _BACKWARD: "autograd, called by no line that is known",
     _OTHERS: "code that no line of it called",
@@ -61,32 +63,38 @@ def lines_of(books: Books, top: int) -> Lines | None:
         return None
     a = books.followed.allocations
     charged = _charged(books, source)
-    taken = np.where(a.born >= 0, a.block, 0)
-    numbers = np.unique(charged).tolist()
-    if not any(number > 0 for number in numbers):
+    numbers, index = np.unique(charged, return_inverse=True)
+    if not (numbers > 0).any():
         return None
-    sums = {number: np.zeros(3, np.int64) for number in numbers}
-    columns = (books.live(top), books.live(books.events), np.arange(len(a)))
-    for column, rows in enumerate(columns):
-        size = taken[rows] if column == 2 else a.block[rows]
-        for number in numbers:
-            sums[number][column] = size[charged[rows] == number].sum()
-    _check(books, top, sums.values())
-    rows_of = {n: tuple(map(int, found)) for n, found in sums.items()}
+    table = np.zeros((len(numbers), 3), np.int64)
+    born = np.flatnonzero(a.born >= 0)
+    for column, rows in enumerate((books.live(top), books.live(books.events), born)):
+        np.add.at(table[:, column], index.reshape(-1)[rows], a.block[rows])
+    _check(books, top, table)
+    bytes_of = _largest(dict(zip(numbers.tolist(), table.tolist(), strict=True)))
     return Lines(
         file=name_of(source.file),
         code=tuple(enumerate(source.lines, 1)),
         rows=tuple(
-            LineRow(number, _text(source, number), *rows_of[number])
-            for number in numbers
+            LineRow(number, _text(source, number), *found)
+            for number, found in bytes_of.items()
             if number > 0
         ),
         elsewhere=tuple(
-            LineRow(None, reason, *rows_of[number])
+            LineRow(None, reason, *bytes_of[number])
             for number, reason in _REASONS.items()
-            if number in sums
+            if number in bytes_of
         ),
     ).shortened(MOST_CODE, AROUND)
+
+
+def _largest(bytes_of: dict[int, list[int]]) -> dict[int, list[int]]:
+    """The largest lines, and the others as one."""
+    lines = sorted((n for n in bytes_of if n > 0), key=lambda number: -max(bytes_of[number]))
+    left = set(lines[MOST_ROWS:])
+    kept = {number: found for number, found in bytes_of.items() if number not in left}
+    rest = [bytes_of[number] for number in left]
+    return {**kept, _REST: list(map(sum, zip(*rest, strict=True)))} if rest else kept
 
 
 def _charged(books: Books, source: Source) -> Ints:
@@ -126,8 +134,8 @@ def _text(source: Source, number: int) -> str:
     return source.lines[number - 1].strip() if number <= len(source.lines) else ""
 
 
-def _check(books: Books, top: int, sums: Iterable[Ints]) -> None:
-    peak, kept, _ = np.sum(list(sums), axis=0).tolist()
+def _check(books: Books, top: int, table: Ints) -> None:
+    peak, kept, _ = table.sum(axis=0).tolist()
     for position, found in ((top, peak), (books.events, kept)):
         allocated = int(books.followed.allocated[position])
         if found != allocated:

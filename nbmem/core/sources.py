@@ -52,6 +52,7 @@ def is_library(file: str) -> bool:
     return is_packages(file) or is_stdlib(file) or bool(_GENERATED.search(file))
 
 
+@lru_cache(maxsize=4096)
 def is_ours(file: str) -> bool:
     """Whether a file is nbmem's own."""
     return bool(_OURS.search(file))
@@ -62,13 +63,18 @@ def is_users(frame: Frame) -> bool:
     return not is_library(frame.file) and not is_ours(frame.file)
 
 
+@lru_cache(maxsize=4096)
+def _is_own(file: str) -> bool:
+    return not is_library(file) and not is_ours(file) and not _LAUNCHER.search(file)
+
+
 def recorded_file(stacks: Iterable[Stack]) -> str | None:
     """The cell or script that was recorded: what most stacks run outside of any function.
 
     Returns:
         Its file, as the frames name it; None where no stack has a line of the user's.
     """
-    own = [[f for f in stack if is_users(f) and not _LAUNCHER.search(f.file)] for stack in stacks]
+    own = [[frame for frame in stack if _is_own(frame.file)] for stack in stacks]
     # Of a cell inside a cell the inner one. A test or a thread has only functions.
     programs = (next((f for f in s if f.function.startswith(TOP_LEVEL)), None) for s in own)
     found = [frame for frame in programs if frame] or [frames[-1] for frames in own if frames]

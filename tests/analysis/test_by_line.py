@@ -9,6 +9,7 @@ import pytest
 import nbmem
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.analysis import build_report
+from nbmem.analysis.by_line import MOST_ROWS
 from nbmem.core.events import Action, Frame, Layout
 from nbmem.core.session import Source
 from nbmem.core.session_file import open_session, save_session
@@ -126,6 +127,14 @@ def test_what_was_there_before_is_no_lines():
     late = replace(session, devices=(replace(trace, start=None, events=last),), spans=())
     found, _ = told(late)
     assert found == {5: (2 * MIB,) * 3, "there before it began": (MIB, MIB, 0)}
+
+
+def test_of_very_many_lines_the_largest_are_told():
+    session = session_of([(512 * (i + 1), i) for i in range(MOST_ROWS + 2)])
+    stacks = tuple(line(i + 1) for i in range(MOST_ROWS + 2))
+    found, _ = told(replace(session, stacks=stacks))
+    assert len(found) == MOST_ROWS + 1
+    assert found["its other lines"] == (512 + 1024,) * 3
 
 
 def test_without_stacks_there_are_no_lines():
