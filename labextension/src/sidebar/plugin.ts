@@ -19,6 +19,7 @@ import { addCommands, type ISwitch } from './commands.js';
 import { Front } from './front.js';
 import { LineMarks } from './linemarks.js';
 import { SidebarPanel } from './panel.js';
+import { Questions } from './questions.js';
 import { StatusItem } from './statusbar.js';
 
 const ID = 'nbmem-labextension:sidebar';
@@ -49,6 +50,7 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     const trans = (translator ?? nullTranslator).load('nbmem');
     const front = new Front(app.shell, notebooks, consoles);
     const panel = new SidebarPanel(front, app.commands, app.serviceManager.sessions, trans);
+    const questions = new Questions(front);
     const badges = new Shown(() => new Badges(front, trans));
     const lines = new Shown(() => new LineMarks(front, trans));
     const commands = addCommands(app, front, panel.id, badges, lines, palette, trans);
@@ -76,6 +78,7 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     panel.disposed.connect(() => {
       badges.show(false);
       lines.show(false);
+      questions.dispose();
       commands.dispose();
       front.dispose();
     });

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.ipython.commands import dispatch
+from nbmem.ipython.commands import asking, dispatch
 from nbmem.ipython.live.comms import Comms, between_cells
 from nbmem.ipython.live.output import can_be_replaced
 from nbmem.ipython.live.progress import Progress
@@ -136,6 +136,10 @@ class Actions:
 
             devices.refuse_to_lose(self._notebook.shell.user_ns)
         return self._type(f"gpu {card}")
+
+    def expect_question(self) -> None:
+        """Start what answers, if nothing waits."""
+        asking.expect(self._notebook.shell)
 
     def free(self, command: Command) -> tuple[str, int]:
         """Free what a command names; returns what to say, and the bytes that it brought."""
