@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from nbmem.core.units import format_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,11 +24,23 @@ class CardFigures:
         name: As the driver reports it.
         total: What CUDA has to give out.
         margin: Kept free for the error of the estimate.
+        driver: What the driver keeps besides; nvidia-smi's total, by which cards are known, has it.
     """
 
     name: str
     total: int
     margin: int
+    driver: int
+
+    @property
+    def share(self) -> str:
+        """Why `total` is less than the card's name promises; empty where it is not."""
+        if not self.driver:
+            return ""
+        whole = format_bytes(self.total + self.driver)
+        return (
+            f"CUDA gives out {format_bytes(self.total)} of its {whole}; the driver keeps the rest."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

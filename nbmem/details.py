@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,6 +43,58 @@ class Life:
     line: str | None
     stack: tuple[str, ...] = ()
     holders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LineRow:
+    """What one line of the recorded code took, in bytes of blocks.
+
+    Attributes:
+        number: The line, from 1; None for what none of them took.
+        text: Its code, or why no line is known.
+        peak: Of what it took, the bytes that were alive at the recording's peak.
+        kept: The same at the end.
+        taken: All that it took, in all passes together.
+    """
+
+    number: int | None
+    text: str
+    peak: int
+    kept: int
+    taken: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Allocated bytes by the line of the recorded code that took them.
+
+    What a line's calls took is the line's, and so is the backward that it starts. Lines and the
+    rest add up: `peak` to the report's peak of allocated, `kept` to allocated at its end.
+
+    Attributes:
+        file: The recorded code's file, as a person knows it: `train.py`, `In [7]`.
+        code: Numbers and texts of the lines that are shown; empty where nobody has the text.
+        rows: The lines that took memory, in the order of the code.
+        elsewhere: What none of them took, by reason.
+    """
+
+    file: str
+    code: tuple[tuple[int, str], ...]
+    rows: tuple[LineRow, ...]
+    elsewhere: tuple[LineRow, ...]
+
+    def shortened(self, most: int, around: int) -> Lines:
+        """With the code near the lines that took memory, if it is longer than `most` lines.
+
+        Args:
+            most: Lines up to which the code stays whole.
+            around: Lines before and behind each that are kept of a longer one.
+        """
+        if len(self.code) <= most:
+            return self
+        steps = range(-around, around + 1)
+        near = {row.number + step for row in self.rows if row.number for step in steps}
+        return replace(self, code=tuple(line for line in self.code if line[0] in near))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

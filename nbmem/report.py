@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nbmem.core.categories import Category
     from nbmem.core.holders import Holder
     from nbmem.core.session import DeviceInfo
-    from nbmem.details import Details
+    from nbmem.details import Details, Lines
     from nbmem.ledger.balance import Ledger
 
 
@@ -25,8 +25,7 @@ class Moment:
     Attributes:
         event: Index of the next event.
         t_ns: Nanoseconds since the start of the recording.
-        phase: Innermost phase, or None outside of one.
-        step: Its step, or None.
+        phase, step: Innermost phase and its step; None outside of one.
         line: `file.py:12 in function` of the allocation that made the peak, if a stack was taken.
     """
 
@@ -44,8 +43,7 @@ class Peak:
     Attributes:
         at: Where `allocated` was highest; the ledger at the peak is the one of this moment.
         process: Highest process figure: reserved peak plus context; None without NVML.
-        reserved_at: Where `reserved` was reached first; None where that is not known.
-        process_at: The same of `process`.
+        reserved_at, process_at: Where each was reached first; None where that is not known.
     """
 
     at: Moment
@@ -164,7 +162,7 @@ class HeldGroup:
 
     Attributes:
         name: What a person knows them by (`model`, `checkpoint`, `Out[12]`), or None.
-        category: Their category; None where nobody traced.
+        category: None where nobody traced.
         requested: Bytes asked for, as everywhere.
         count: How many there are.
         line: `file.py:12 in function` that made the unnamed, if stacks were taken.
@@ -275,6 +273,7 @@ class Report:
         findings: Advice, the largest saving first.
         ooms: Its out-of-memory errors, the one that counts most first.
         details: What leads to moments other than the peak; None where nobody gathered it.
+        lines: What each line of the recorded code took; None without stacks.
     """
 
     title: str
@@ -294,6 +293,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     ooms: tuple[Autopsy, ...] = ()
     details: Details | None = None
+    lines: Lines | None = None
 
     def __repr__(self) -> str:
         peak = format_bytes(self.peak.allocated)

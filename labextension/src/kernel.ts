@@ -99,6 +99,15 @@ export class KernelModel implements IDisposable {
     return clipped(reply.sentence, 1000);
   }
 
+  /** Tell a kernel that rests that somebody is typing a question; whether it was told. */
+  expectQuestion(): boolean {
+    const rests = this.state.link.kind === 'live' && this.state.cell === null;
+    if (rests) {
+      void this._reply({ kind: 'expect_question' });
+    }
+    return rests;
+  }
+
   /** Run one of nbmem's own commands; refused here if it is not on the list. */
   async run(command: ICommand): Promise<string | null> {
     if (!isAllowed(command)) {

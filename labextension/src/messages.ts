@@ -141,9 +141,7 @@ export interface IMoment {
   event: number;
   /** Nanoseconds since the start of the recording. */
   t_ns: number;
-  /** Innermost phase, or null outside of one. */
   phase: string | null;
-  /** Its step, or null. */
   step: number | null;
   /** `file.py:12 in function` of the allocation that made the peak, if a stack was taken. */
   line: string | null;
@@ -159,9 +157,7 @@ export interface IPeak {
   requested: number;
   /** Highest process figure: reserved peak plus context; null without NVML. */
   process: number | null;
-  /** Where `reserved` was reached first; null where that is not known. */
   reserved_at: IMoment | null;
-  /** The same of `process`. */
   process_at: IMoment | null;
 }
 
@@ -344,6 +340,13 @@ export interface ITraceNext {
   on: boolean;
 }
 
+/** Somebody types `%%nbmem`: start the process that answers, which takes seconds to be ready. */
+export interface IExpectQuestion {
+  nbmem: typeof VERSION;
+  kind: 'expect_question';
+  id: string;
+}
+
 /** A virtual card that can stand in: what ChooseCard takes. */
 export interface ICardChoice {
   /** Its short name (`H100 80GB`). */
@@ -408,7 +411,8 @@ export interface IRefused {
 
 export type Push =
   ISample | ICellBegun | ICellEnded | ILastReport | IProcesses | INote | ILoaded | IUnloaded;
-export type Request = IGetState | IChooseCard | IRunCommand | IMuteRule | ISetRate | ITraceNext;
+export type Request =
+  IGetState | IChooseCard | IRunCommand | IMuteRule | ISetRate | ITraceNext | IExpectQuestion;
 export type Reply = IState | IDone | IRefused;
 
 /** A value's check; what it lets pass has the declared form. */

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.by_line import lines_of
 from nbmem.analysis.curves import timeline
 from nbmem.analysis.lifetimes import born_in, details, stack_line
 from nbmem.analysis.oom import autopsies
@@ -102,6 +103,7 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
         details=None  # they refer to the curves' moments, and to the phases by number
         if curves is None or rows is None
         else part("The single tensors", lambda: details(books, curves.event, top, t0_ns), None),
+        lines=part("The lines of the code", lambda: lines_of(books, top), None),
     )
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from nbmem.core.sources import is_library, is_ours
+from nbmem.core.sources import TOP_LEVEL, is_library, is_ours, is_users
 
 if TYPE_CHECKING:
     from nbmem.core.events import Frame, Stack
@@ -15,9 +15,6 @@ KERNEL_CELL = re.compile(r"[\\/](?:ipykernel_\d+[\\/]|ipython-input-)\d+\.py$")
 """A cell of a kernel that is gone, or of an IPython that does not say its number."""
 NUMBERED_CELL = re.compile(r"(?:^<|[\\/])ipython-input-(\d+)-")
 """A terminal's cell, Colab's, and what `probes.cells` makes of a kernel's."""
-
-TOP_LEVEL = ("<module>", "<cell line: ")
-"""What code outside of any function is called; the second by IPython 7 and 8."""
 
 
 def users_line(stack: Stack) -> str | None:
@@ -35,9 +32,15 @@ def users_line(stack: Stack) -> str | None:
 
 def users_stack(stack: Stack) -> tuple[str, ...]:
     """The user's own lines of a stack, the innermost first; of a library's none."""
-    return tuple(
-        _text(frame) for frame in stack if not is_ours(frame.file) and not is_library(frame.file)
-    )
+    return tuple(_text(frame) for frame in stack if is_users(frame))
+
+
+def name_of(file: str) -> str:
+    """A recorded file as a person knows it: `train.py`, `In [7]`, `the cell`."""
+    if KERNEL_CELL.search(file):
+        return "the cell"
+    match = NUMBERED_CELL.search(file)
+    return f"In [{match[1]}]" if match else PurePath(file).name
 
 
 def _text(frame: Frame) -> str:

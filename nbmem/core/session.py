@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.events import Columns, Events, Layout, Stack
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 NOT_KNOWN = -1
 """Columns hold no None: this stands for it, and `known()` turns it back."""
+MOST_LINES = 5_000
+"""Lines of the recorded code that a session keeps, from the first."""
 
 
 def known(value: int) -> int | None:
@@ -168,6 +170,19 @@ class DeviceTrace:
     holders: Holders | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The code that was recorded, where stacks were taken.
+
+    Attributes:
+        file: The cell's or script's file, as frames name it.
+        lines: Its text, as Python ran it: at most `MOST_LINES`; empty where nobody has it.
+    """
+
+    file: str
+    lines: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Session:
     """One recorded stretch of a notebook or script, frozen when it is closed.
@@ -185,6 +200,7 @@ class Session:
         error: The exception that ended it ("OutOfMemoryError: ..."), or None.
         refusals: Requests that could not be served, in order, as they were seen to fail.
         facts: What the program is made of, as JSON (see record.program); empty where nobody looked.
+        source: The code whose lines the stacks tell of; None without stacks.
     """
 
     name: str
@@ -197,11 +213,15 @@ class Session:
     error: str | None = None
     refusals: tuple[Refusal, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    source: Source | None = None
 
     def __post_init__(self) -> None:
         # The one place for texts that programs and strangers chose: views take them from here.
         texts = {"names": tuple(map(shown, self.names)), "name": shown(self.name)}
         texts["notes"] = tuple(shown(note, SENTENCE) for note in self.notes)
         error = None if self.error is None else shown(self.error, SENTENCE)
-        for name, value in {**texts, "error": error}.items():
+        source = self.source and replace(
+            self.source, lines=tuple(shown(line.expandtabs()) for line in self.source.lines)
+        )
+        for name, value in {**texts, "error": error, "source": source}.items():
             object.__setattr__(self, name, value)

@@ -9,8 +9,19 @@ from __future__ import annotations
 
 import re
 import sysconfig
+from collections import Counter
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbmem.core.events import Frame, Stack
+
+_LAUNCHER = re.compile(r"[\\/](?:bin|Scripts)[\\/][^\\/.]+$")
+"""What an installer writes to start a program: `bin/pytest`."""
+TOP_LEVEL = ("<module>", "<cell line: ")
+"""What code outside of any function is called; the second by IPython 7 and 8."""
 _PACKAGES = re.compile(r"(?:^|[\\/])(?:site|dist)-packages[\\/]")
 _ANY_STDLIB = re.compile(r"[\\/]lib(?:64)?[\\/]python\d(?:\.\d+)?t?[\\/]|^<frozen ")
 _GENERATED = re.compile(r"[\\/]torchinductor_[^\\/]*[\\/]|^<eval_with_key>")
@@ -18,7 +29,7 @@ _GENERATED = re.compile(r"[\\/]torchinductor_[^\\/]*[\\/]|^<eval_with_key>")
 OURS = ("cli", "estimates", "freeing", "ipython", "live", "probes", "record", "virtual")
 """Folders of nbmem whose code can stand between a user's line and torch; not nbmem's as a whole,
 for a program may lie in a folder of that name. tests/house holds them to the import contracts."""
-_OURS = re.compile(rf"[\\/]nbmem[\\/](?:{'|'.join(OURS)})[\\/]")
+_OURS = re.compile(rf"[\\/]nbmem[\\/](?:__main__\.py$|(?:{'|'.join(OURS)})[\\/])")
 _THIS_STDLIB = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
 
 
@@ -35,11 +46,36 @@ def is_stdlib(file: str) -> bool:
     return of_one and not is_packages(file)
 
 
+def is_library(file: str) -> bool:
+    """Whether a file is not the user's: Python's own, an installed package's or torch's writing."""
+    return is_packages(file) or is_stdlib(file) or bool(_GENERATED.search(file))
+
+
+@lru_cache(maxsize=4096)
 def is_ours(file: str) -> bool:
     """Whether a file is of nbmem's that can stand between a user's line and torch."""
     return bool(_OURS.search(file))
 
 
-def is_library(file: str) -> bool:
-    """Whether a file is not the user's: Python's own, an installed package's or torch's writing."""
-    return is_packages(file) or is_stdlib(file) or bool(_GENERATED.search(file))
+def is_users(frame: Frame) -> bool:
+    """Whether a frame is in the user's own code."""
+    return not is_library(frame.file) and not is_ours(frame.file)
+
+
+@lru_cache(maxsize=4096)
+def _is_own(file: str) -> bool:
+    return not is_library(file) and not is_ours(file) and not _LAUNCHER.search(file)
+
+
+def recorded_file(stacks: Iterable[Stack]) -> str | None:
+    """The cell or script that was recorded: what most stacks run outside of any function.
+
+    Returns:
+        Its file, as the frames name it; None where no stack has a line of the user's.
+    """
+    own = [[frame for frame in stack if _is_own(frame.file)] for stack in stacks]
+    # Of a cell inside a cell the inner one. A test or a thread has only functions.
+    programs = (next((f for f in s if f.function.startswith(TOP_LEVEL)), None) for s in own)
+    found = [frame for frame in programs if frame] or [frames[-1] for frames in own if frames]
+    files = Counter(frame.file for frame in found)
+    return files.most_common(1)[0][0] if files else None

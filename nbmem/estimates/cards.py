@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nbmem import devices, virtual
+from nbmem.answers import CardFigures
 from nbmem.core.errors import UsageError
 from nbmem.virtual.cards import Card
 from nbmem.virtual.naming import find_card, find_cards
@@ -37,3 +38,10 @@ def card_for(gpu: str | Card | None) -> Card:
                 f"estimated. Name one that it knows with --gpu. {err}"
             ) from None
     return find_card(devices.DEFAULT)
+
+
+def figures_of(card: Card, margin: int) -> CardFigures:
+    """A card as answers have it, with what is kept free of it."""
+    return CardFigures(
+        name=card.name, total=card.total_bytes, margin=margin, driver=card.driver_bytes
+    )

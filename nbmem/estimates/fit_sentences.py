@@ -60,6 +60,7 @@ def whole(  # noqa: PLR0913, PLR0917 - what a verdict is made of
     kept = f"{format_bytes(card.margin)} ({card.margin / card.total:.0%} of the card) are"
     found.append(
         f"{kept if card.margin else 'Nothing is'} kept free for the error of the estimate."
+        f" {card.share}".rstrip()
     )
     failed = [p for p in probes if p.failure is not None and p.failure.kind == "other"]
     if failed:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.answers import CardFigures, Fit, Probe
+from nbmem.answers import Fit, Probe
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
 from nbmem.estimates import fit_sentences, growth
+from nbmem.estimates.cards import figures_of
 from nbmem.estimates.probing import Reply, Request, probe, refuse
 from nbmem.estimates.search import Search, Verdict
 
@@ -126,7 +127,7 @@ def fit(  # noqa: PLR0913 - the question's parts
         step=step,
     )
     name = variable or bound.name
-    figures = CardFigures(name=card.name, total=card.total_bytes, margin=kept)
+    figures = figures_of(card, kept)
 
     def answer(sentences: Callable[[Sequence[Probe]], list[str]]) -> Fit:
         probes = tuple(prober.probes[value] for value in sorted(prober.probes))

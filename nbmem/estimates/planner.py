@@ -10,9 +10,10 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from nbmem.answers import CardFigures, Option, Plan
+from nbmem.answers import Option, Plan
 from nbmem.core.units import format_bytes
 from nbmem.estimates import verdicts
+from nbmem.estimates.cards import figures_of
 from nbmem.estimates.edits import difference
 from nbmem.estimates.fitting import Prober
 from nbmem.estimates.foreseen import Foreseen, foresee, largest
@@ -215,14 +216,15 @@ class Planner:
         ran = [dataclasses.replace(o, cheapest=certain and o is cheapest) for o in ran]
         rest = [o for k, o in self.options.items() if k and o.probe is None]
         rest.sort(key=lambda o: (o.why_not is not None, verdicts.process(o)))
+        card = figures_of(self.card, self.margin)
         return Plan(
             title=self._title,
-            card=CardFigures(name=self.card.name, total=self.card.total_bytes, margin=self.margin),
+            card=card,
             target=self.room,
             variable=self.variable,
             value=self.value,
             options=(first, *ran, *rest),
-            sentences=tuple(verdicts.sentences(first, ran, rest, self.card, self.room, done=done)),
+            sentences=tuple(verdicts.sentences(first, ran, rest, card, self.room, done=done)),
         )
 
     def _certain(self, cheapest: Option) -> bool:

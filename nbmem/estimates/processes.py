@@ -1,7 +1,8 @@
 """The processes of estimates: one waits between questions, with torch imported and nothing else.
 
 It knows nothing of any program: a question's names live in its fork and end with it. It ends by
-itself when nobody asks for a while, with the process that asked, and with `%unload_ext nbmem`.
+itself when nobody asks for a while, with the process that asked, and with `%unload_ext nbmem`. It
+starts with the first question, or as soon as one is being typed: torch takes seconds to import.
 """
 
 from __future__ import annotations
@@ -33,8 +34,24 @@ def take() -> subprocess.Popen[bytes]:
     """The process that waits, or a new one."""
     while _waiting:
         owner, process = _waiting.pop()
-        if owner == os.getpid() and process.poll() is None:
+        if _is_there(owner, process):
             return process
+    return _started()
+
+
+@entry("prepare the process of estimates")
+def prepare() -> None:
+    """Start the process, if none waits: somebody is about to ask."""
+    if sys.platform == "linux" and not any(_is_there(*one) for one in _waiting):
+        end_all()
+        _keep(_started())
+
+
+def _is_there(owner: int, process: subprocess.Popen[bytes]) -> bool:
+    return owner == os.getpid() and process.poll() is None
+
+
+def _started() -> subprocess.Popen[bytes]:
     own = {
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         # Else numpy starts threads when it is imported, and a process with threads cannot fork.
@@ -61,6 +78,10 @@ def give_back(process: subprocess.Popen[bytes]) -> None:
     if _waiting:  # two threads asked at the same time
         end(process, PARTING)
         return
+    _keep(process)
+
+
+def _keep(process: subprocess.Popen[bytes]) -> None:
     atexit.register(end_all)
     _waiting.append((os.getpid(), process))
 

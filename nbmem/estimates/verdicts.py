@@ -10,8 +10,7 @@ from nbmem.estimates.remedies import REMEDIES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.answers import Option
-    from nbmem.virtual.cards import Card
+    from nbmem.answers import CardFigures, Option
 
 AS_IT_IS = "as it is"
 _ORDER = [kind.key for kind in REMEDIES]
@@ -48,7 +47,7 @@ def sentences(  # noqa: PLR0913 - what a verdict is made of
     first: Option,
     ran: Sequence[Option],
     rest: Sequence[Option],
-    card: Card,
+    card: CardFigures,
     room: int,
     *,
     done: bool,
@@ -74,7 +73,7 @@ def sentences(  # noqa: PLR0913 - what a verdict is made of
                 "So no remedy was run; what each would leave is foreseen from this run's ledger. "
                 "`--all` runs them."
             )
-        return found
+        return [*found, *filter(None, [card.share])]
     wanted = format_bytes(base.wanted)
     found = [f"It does not fit as it is: it would take {wanted}, and there are {limit}."]
     best = cheapest(ran)
@@ -98,7 +97,7 @@ def sentences(  # noqa: PLR0913 - what a verdict is made of
         )
     elif foreseen:
         found.append("What is not run yet is foreseen from the ledger of the program as it is.")
-    return found
+    return [*found, *filter(None, [card.share])]
 
 
 def _none(ran: Sequence[Option]) -> str:

@@ -58,23 +58,33 @@ def main() -> None:
 
 
 def _serve(requests: int, answers: int) -> None:
-    """Fork for each question; what is cold after the first is warmed while nobody asks."""
+    """Fork for each question; what is still cold is warmed while nobody asks."""
     from nbmem.estimates import warming
 
     warming.load()  # numpy with it, in the environment that keeps it from threads
-    begin: Surroundings = pickle.loads(wire.read(requests))  # noqa: S301 - from who started it
     gc.freeze()  # each run collects what the one before left: only that, not all of torch
     warm = False
     while _can_fork():
-        _apart(begin, requests, answers)
-        if not warm:
+        if not warm and not _asked(requests, 0):
             warm = True
             with suppress(Exception):  # then the next question is as slow as the first
                 _warm_up()
-        if not select.select([requests], [], [], PATIENCE)[0]:
+            continue
+        if not _asked(requests, PATIENCE):
             return
-        begin = pickle.loads(wire.read(requests))  # noqa: S301 - the same
-    _answer_all(begin, requests, answers, stays=False)
+        _apart(_standing(requests), requests, answers)
+    _answer_all(_standing(requests), requests, answers, stays=False)
+
+
+def _asked(requests: int, patience: float) -> bool:
+    """Whether a question comes in that time, or the end of the one who asks."""
+    return bool(select.select([requests], [], [], patience)[0])
+
+
+def _standing(requests: int) -> Surroundings:
+    """What a question begins with."""
+    standing: Surroundings = pickle.loads(wire.read(requests))  # noqa: S301 - from who started it
+    return standing
 
 
 def _can_fork() -> bool:

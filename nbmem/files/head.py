@@ -16,7 +16,7 @@ from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Frame
 from nbmem.core.names import shown
 from nbmem.core.oom import Refusal
-from nbmem.core.session import DeviceInfo
+from nbmem.core.session import MOST_LINES, DeviceInfo, Source
 from nbmem.core.spans import Span
 from nbmem.files.fields import Fields
 from nbmem.files.limits import MOST_FRAMES
@@ -142,6 +142,20 @@ def refusal_json(refusal: Refusal) -> dict[str, Any]:
         "evaluating": refusal.evaluating,
         "thread": refusal.thread,
     }
+
+
+def source_of(raw: Any) -> Source:
+    """The code that was recorded."""
+    source = Fields(raw, "the recorded code")
+    lines = source.texts("lines")
+    if len(lines) > MOST_LINES:
+        raise FileFormatError(f"the recorded code has {len(lines):,} lines")
+    return Source(source.text("file"), lines)
+
+
+def source_json(source: Source) -> dict[str, Any]:
+    """Write the recorded code as `source_of` reads it."""
+    return {"file": source.file, "lines": list(source.lines)}
 
 
 def info_of(raw: Any) -> DeviceInfo:

@@ -29,6 +29,8 @@ from nbmem.files.head import (
     info_of,
     refusal_json,
     refusal_of,
+    source_json,
+    source_of,
     span_json,
     span_of,
     stacks_of,
@@ -155,6 +157,7 @@ def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
         "names": session.names,
         "error": session.error,
         "facts": dict(session.facts),
+        "source": session.source and source_json(session.source),
         "frames": [[frame.file, frame.line, frame.function] for frame in frames],
         "spans": [span_json(span) for span in session.spans],
         "refusals": [refusal_json(refusal) for refusal in session.refusals],
@@ -198,8 +201,9 @@ def _session(head: Fields, archive: Archive) -> Session:
         names=head.texts("names"),
         notes=head.texts("notes", SENTENCE),
         error=head.maybe(lambda name: head.text(name, SENTENCE), "error"),
-        # Files of nbmem 0.1 have neither.
+        # Files of nbmem 0.1 have none of these.
         facts=facts(head.object("facts")),
+        source=head.maybe(lambda name: source_of(head.object(name)), "source"),
         refusals=tuple(refusal_of(raw) for raw in refusals),
     )
 

@@ -13,7 +13,8 @@ from nbmem.core.cards import before_each, fullest, highest_reserved, reserved_be
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Action, BlockState, Columns, Events, Stack
 from nbmem.core.names import shown
-from nbmem.core.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session
+from nbmem.core.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session, Source
+from nbmem.core.sources import recorded_file
 from nbmem.core.spans import Span
 from nbmem.core.stack_phases import phases_of
 from nbmem.core.units import MIB, format_bytes
@@ -110,6 +111,7 @@ def _session(raw: dict[str, Any], path: str | Path) -> Session:
         spans=(_whole(devices), *_phases(devices, stacks)),
         stacks=tuple(stacks),
         notes=tuple(notes),
+        source=None if (file := recorded_file(stacks)) is None else Source(shown(file)),
     )
 
 

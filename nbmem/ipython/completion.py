@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbmem.ipython.commands import COMMANDS, candidates
+from nbmem.ipython.commands import COMMANDS, asking, candidates
 from nbmem.ipython.commands.base import Asked
 from nbmem.ipython.guest import shell_entry
 from nbmem.ipython.options import HELP, OPTIONS
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _LINE = re.compile(r"\s*(%%?)(nbmem|memtrace)[ \t]+(.*)")
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*(?:"|$)|'[^']*(?:'|$))+""")
 _CALLS = ("completions", "complete")
+QUESTION = "%%nbmem"
+"""With what a question about the cell below begins."""
 
 
 class Found(NamedTuple):
@@ -72,6 +74,8 @@ class Completion:
         found = find(self._notebook, text, offset)
         if found is None:
             return self._their_completions(text, offset)
+        if text.lstrip().startswith(QUESTION):
+            asking.expect(self._notebook.shell)
         if found.blanked is not None:
             return self._their_completions(found.blanked, offset)
         from IPython.core.completer import Completion as Offered

@@ -15,6 +15,7 @@ from nbmem.live.requests import (
     CardChoice,
     ChooseCard,
     Done,
+    ExpectQuestion,
     GetState,
     MuteRule,
     Refused,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.live.hub import Hub
-    from nbmem.live.requests import Reply, Request
+    from nbmem.live.requests import Order, Reply, Request
 
 logger = logging.getLogger("nbmem")
 
@@ -45,6 +46,9 @@ class Actions(Protocol):
 
     def choose_card(self, card: str) -> str:
         """Put a virtual card in; `off` leaves it."""
+
+    def expect_question(self) -> None:
+        """Prepare for `%%nbmem fit` and its like."""
 
     def free(self, command: Command) -> tuple[str, int]:
         """Free what a command names; returns what to say, and the bytes that it brought."""
@@ -92,24 +96,27 @@ class RequestHandler:
             )
 
     def _answer(self, request: Request) -> Reply:
+        if isinstance(request, GetState):
+            return self.state(request.id)
+        return Done(id=request.id, sentence=self._carry_out(request))
+
+    def _carry_out(self, request: Order) -> str:
+        """Do what a request asks for; returns what it did."""
         match request:
-            case GetState():
-                return self.state(request.id)
             case SetRate():
-                return Done(id=request.id, sentence=self._set_rate(request.hz))
+                return self._set_rate(request.hz)
             case TraceNext():
                 self._actions.tracing_next = request.on
-                sentence = "The next cell is traced." if request.on else "It is not traced."
-                return Done(id=request.id, sentence=sentence)
+                return "The next cell is traced." if request.on else "It is not traced."
+            case ExpectQuestion():
+                self._actions.expect_question()
+                return ""
             case MuteRule():
-                sentence = self._actions.mute(request.rule, muted=request.muted)
-                return Done(id=request.id, sentence=sentence)
+                return self._actions.mute(request.rule, muted=request.muted)
             case ChooseCard():
-                sentence = self._do(lambda: self._actions.choose_card(request.card))
-                return Done(id=request.id, sentence=sentence)
+                return self._do(lambda: self._actions.choose_card(request.card))
             case RunCommand():
-                command = Command(name=request.name, arguments=request.arguments)
-                return Done(id=request.id, sentence=self._run(command))
+                return self._run(Command(name=request.name, arguments=request.arguments))
 
     def state(self, name: str) -> State:
         """All that a page needs that has just come.

@@ -74,6 +74,13 @@ class TraceNext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectQuestion:
+    """Somebody types `%%nbmem`: start the process that answers, which takes seconds to be ready."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CardChoice:
     """A virtual card that can stand in: what ChooseCard takes.
 
@@ -143,5 +150,6 @@ class Refused:
     sentence: str
 
 
-Request = GetState | ChooseCard | RunCommand | MuteRule | SetRate | TraceNext
+Order = ChooseCard | RunCommand | MuteRule | SetRate | TraceNext | ExpectQuestion
+Request = GetState | Order
 Reply = State | Done | Refused

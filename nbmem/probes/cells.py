@@ -1,10 +1,11 @@
-"""The shell that runs, and which of its cells a line is in.
+"""The shell that runs, which of its cells a line is in, and what stands there.
 
 ipykernel compiles each cell under a file's name that says only its hash.
 """
 
 from __future__ import annotations
 
+import linecache
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,12 @@ def with_cells(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
         return known[frame]
 
     return tuple(tuple(map(told, stack)) for stack in stacks)
+
+
+def lines_of(file: str) -> list[str]:
+    """The text of a frame's file, as `with_cells` names it; empty where nobody has it."""
+    names = {f"<ipython-input-{n}-cell>": name for name, n in numbers_of_cells().items()}
+    return [line.rstrip("\r\n") for line in linecache.getlines(names.get(file, file))]
 
 
 def numbers_of_cells() -> dict[str, Any]:

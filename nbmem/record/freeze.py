@@ -16,10 +16,11 @@ import numpy as np
 from nbmem.core.cards import fullest
 from nbmem.core.categories import Category
 from nbmem.core.events import Action, Events, Layout
-from nbmem.core.session import DeviceTrace, Session
+from nbmem.core.session import MOST_LINES, DeviceTrace, Session, Source
+from nbmem.core.sources import recorded_file
 from nbmem.core.spans import Span
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
-from nbmem.probes.cells import with_cells
+from nbmem.probes.cells import lines_of, with_cells
 from nbmem.probes.cuda import device_info
 from nbmem.record.gaps import Births, Gaps
 from nbmem.record.holders import columns
@@ -55,6 +56,9 @@ def freeze(
     spans: tuple[Span, ...] = ()
     with recorder.guard("the phases"):
         spans = _spans(recorder, name, devices)
+    source: Source | None = None
+    with recorder.guard("the text of the lines"):
+        source = _source(stacks)
     if recorder.identities.full:
         recorder.note(
             f"More than {MAX_ROWS} tensors were seen; later ones are told apart by their births "
@@ -76,7 +80,13 @@ def freeze(
         error=error,
         refusals=tuple(recorder.refusals),
         facts=recorder.facts,
+        source=source,
     )
+
+
+def _source(stacks: Sequence[Stack]) -> Source | None:
+    file = recorded_file(stacks)
+    return None if file is None else Source(file, tuple(lines_of(file)[:MOST_LINES]))
 
 
 def _device(

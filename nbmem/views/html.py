@@ -15,6 +15,7 @@ from nbmem.views import style, wording
 from nbmem.views.block import block, marked
 from nbmem.views.charts.card import card_bar
 from nbmem.views.charts.timeline import timeline
+from nbmem.views.lines import lines_table
 from nbmem.views.markup import Markup, element, escape, join, one_line
 from nbmem.views.oom import oom_ended
 from nbmem.views.oom_html import render_oom_html
@@ -68,6 +69,7 @@ def render_html(report: Report, faults: Faults = UNGUARDED) -> str:
         *(part("The table of the ledger", lambda: [_ledger(report)]) or [_bare_ledger(report)]),
         *part("The phases", lambda: _table(phases_table(report))),
         *part("The largest tensors", lambda: _table(holdings_table(report, _WIDTH))),
+        *part("The lines of the code", lambda: _table(lines_table(report))),
         *part("The notes", lambda: _notes(wording.notes(report))),
     ]
     # A notebook is compared line by line.

@@ -10,6 +10,7 @@ from nbmem.core.faults import UNGUARDED
 from nbmem.core.units import format_bytes, format_ms
 from nbmem.ledger.plain import ledger_lines
 from nbmem.views import wording
+from nbmem.views.lines import lines_table
 from nbmem.views.markup import clipped, one_line
 from nbmem.views.oom import oom_ended, render_oom
 from nbmem.views.rows import Gap, alike, holdings_title, ledger_rows, peak_row, shorten
@@ -50,6 +51,7 @@ def render_text(report: Report, *, width: int = 100, faults: Faults = UNGUARDED)
         part("The tips", lambda: render_tips(report.findings, width=width), ""),
         part("The phases", lambda: phases_table(report), ""),
         part("The largest tensors", lambda: holdings_table(report, width), ""),
+        part("The lines of the code", lambda: lines_table(report), ""),
         "" if ended else ooms,
         part("The notes", lambda: _notes(report, width), ""),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -165,6 +166,7 @@ def test_every_part_follows_and_says_what_python_says(traced, page, lab, picture
     find_a_tensor(page, report)
     follow_a_tensor(traced, page, books)
     insert_a_tip(traced, page)
+    look_at_lines(traced, page, report)
 
 
 def press_keys_of_the_notebook(traced, page):
@@ -235,6 +237,49 @@ def find_a_tensor(page, report):
     found = page.locator(LARGEST).all_inner_texts()
     assert found
     assert all("up.weight" in text for text in found)
+
+
+MARKS = """() => [...document.querySelectorAll('.nbmem-LineMark')].map(mark => {
+    const place = one => one.getBoundingClientRect();
+    const lines = [...mark.closest('.cm-editor').querySelectorAll('.cm-line')];
+    const line = lines.find(one => Math.abs(place(one).top - place(mark).top) < 6);
+    return [line.textContent.trim(), mark.title];
+})"""
+"""What stands beside marks in editors, and what they say."""
+
+
+def look_at_lines(traced, page, report):
+    """In a tab, and in the cell's editor: a line that is edited has no mark any more."""
+    page.locator(f"{EXPLORER} [data-tab=lines]").click()
+    shown = page.locator("[data-testid=nbx-lines] tbody tr").evaluate_all(
+        """rows => rows.map(row => [
+            row.querySelector('th')?.textContent.trim(),
+            ...[...row.querySelectorAll('[data-bytes]')].map(cell => Number(cell.dataset.bytes))
+        ]).filter(row => row.length > 1)"""
+    )
+    rows = [*report.lines.rows, *report.lines.elsewhere]
+    bytes_of = [[row.text, row.peak, row.kept, row.taken] for row in rows]
+    sums = [sum(column) for column in list(zip(*bytes_of, strict=True))[1:]]
+    assert shown == [*bytes_of, ["= allocated", *sums]]
+    assert sums[:2] == [report.peak.allocated, report.ledger_at_end.allocated]
+
+    def marks():
+        return [
+            (text, *(int(b.replace(",", "")) for b in re.findall(r"([\d,]+) bytes", title)))
+            for text, title in page.evaluate(MARKS)
+        ]
+
+    beside = [(row.text, row.peak, row.kept, row.taken) for row in report.lines.rows]
+    assert marks() == beside
+    page.locator(".cm-line", has_text="loss.backward()").click()
+    page.keyboard.press("End")
+    page.keyboard.type(" ")
+    assert marks() == [mark for mark in beside if mark[0] != "loss.backward()"]
+    traced.command("nbmem:toggle-lines")
+    page.wait_for_function("() => document.querySelector('.nbmem-LineMarks') === null")
+    traced.command("nbmem:toggle-lines")  # again, what was measured is not what stands there
+    page.keyboard.press("Backspace")
+    assert marks() == []
 
 
 def insert_a_tip(traced, page):
@@ -432,7 +477,7 @@ def test_why_memory_ran_out_stands_beside_the_explorer(notebook, page):
 
 
 SMALL = """\
-%%memtrace
+%%memtrace --stacks
 for step in range(3):
     x = torch.ones(1 << 20, device='cuda') * step"""
 COUNT = """function() {
@@ -466,6 +511,8 @@ def test_a_cell_that_runs_again_leaves_nothing_of_its_explorer(notebook, page, c
         page.locator(DRAWN).evaluate("one => one.classList.add('old')")
         notebook.run(1)
         page.locator(f"{DRAWN}:not(.old)").wait_for()  # open again, as it was left
+        page.wait_for_selector(".nbmem-LineMark")
+        assert page.locator(".nbmem-LineMark").count() == 1
     # One that has just gone may still wait for a frame; six that were kept would be seen.
     assert one > 0
     assert sum(alive(cdp)) < 3 * one

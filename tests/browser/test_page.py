@@ -8,9 +8,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbmem.core.session_file import save_session
 
 from nbmem import api
+from nbmem.files.session import save_session
 from nbmem.views.bundle import mimebundle
 from nbmem.views.exports.page import living_page
 from nbmem.views.exports.viewer import viewer_page

@@ -114,8 +114,14 @@ def test_a_cell_that_has_run_has_a_row_and_a_badge(notebook, page):
     badge.wait_for()
 
 
+EXPECT = """\
+from nbmem.estimates import processes
+expected = []
+processes.prepare = lambda: expected.append(True)"""
+
+
 @pytest.mark.oldest
-@pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")
+@pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')", "print(expected)")
 def test_a_command_of_the_palette_traces_the_cell(notebook, page):
     notebook.run(0)
     notebook.wait_link("live")
@@ -126,6 +132,16 @@ def test_a_command_of_the_palette_traces_the_cell(notebook, page):
     page.get_by_test_id("nbmem-report").wait_for()
     assert notebook.sources()[1].startswith("%%memtrace\n")
     assert "traced" in page.get_by_test_id("nbmem-cells").inner_text()
+    notebook.execute(EXPECT)
+    notebook.select(1)
+    for line in ("%nbmem fit", "%%nbmem fit", "%%nbmem plan"):  # told once, and a kernel that rests
+        page.evaluate(
+            """line => window.jupyterapp.shell.currentWidget.content.activeCell.model
+                .sharedModel.setSource(line)""",
+            line,
+        )
+    notebook.run(2)
+    assert notebook.printed(2) == "[True]\n"
 
 
 @pytest.mark.cells(LOAD, "x = torch.zeros(2**25, device='cuda')\ndel x")

@@ -54,6 +54,7 @@ def test_the_json_has_exactly_the_documented_keys_and_balances(nbmem, script, tr
         "notes",
         "findings",
         "out_of_memory",
+        "lines",
     ]
     assert list(report["device"]) == ["name", "total_bytes", "virtual", "torch"]
     assert list(report["peak"]) == ["allocated", "reserved", "active", "requested", "process"]

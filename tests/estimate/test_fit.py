@@ -10,6 +10,7 @@ from nbmem import virtual  # noqa: E402
 from nbmem.core.errors import UsageError  # noqa: E402
 from nbmem.core.units import MIB  # noqa: E402
 from nbmem.estimates import programs  # noqa: E402
+from nbmem.estimates.cards import figures_of  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
 from nbmem.views.exports.answers import fit_json  # noqa: E402
 from nbmem.views.fit import formula, render_html, render_text  # noqa: E402
@@ -90,6 +91,14 @@ def test_the_margin_is_kept_free(here, script):
     assert kept.card.margin == 150 * MIB
     assert top.process <= 1350 * MIB
     assert "150.0 MiB (10% of the card) are kept free" in " ".join(kept.sentences)
+
+
+def test_a_cards_two_totals_are_told_apart():
+    card = virtual.find_card("T4")
+    told = figures_of(card, 0)
+    assert told.total + told.driver == card.nvml_total
+    assert told.share == "CUDA gives out 14.56 GiB of its 15.00 GiB; the driver keeps the rest."
+    assert not figures_of(small_card(1500), 0).share
 
 
 def test_what_never_fits_and_what_always_fits_is_said(here, script):

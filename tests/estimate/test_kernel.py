@@ -12,6 +12,7 @@ pytest.importorskip("ipykernel", reason="ipykernel is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 psutil = pytest.importorskip("psutil")
 
+from nbmem.live.requests import Done, ExpectQuestion  # noqa: E402
 from tests.live.kernel import Kernel  # noqa: E402
 
 STANDING = """
@@ -80,6 +81,23 @@ def test_the_kernel_stands_as_before(kernel):
     assert answer(kernel, "state()") == before
     me = psutil.Process(answer(kernel, "os.getpid()"))
     assert len(me.children()) == (sys.platform == "linux")  # it waits for the next question
+    kernel.run("%unload_ext nbmem")
+    assert not me.children()
+    kernel.run("%load_ext nbmem")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each question has its own process")
+def test_what_answers_starts_when_a_question_is_typed(kernel):
+    me = psutil.Process(answer(kernel, "os.getpid()"))
+    kernel.client.complete("%nbmem gpu ", 11)
+    kernel.run("pass")
+    assert not me.children()
+    kernel.client.complete("%%nbmem f", 9)
+    kernel.run("pass")
+    (child,) = me.children()
+    page = kernel.page()
+    assert page.ask(ExpectQuestion(id="1")) == Done(id="1", sentence="")
+    assert me.children() == [child]
     kernel.run("%unload_ext nbmem")
     assert not me.children()
     kernel.run("%load_ext nbmem")

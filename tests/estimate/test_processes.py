@@ -54,7 +54,10 @@ def test_two_questions_share_a_process_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "mine.py").write_text("ROWS = 2")
+    processes.prepare()
+    prepared = processes._waiting[0][1].pid
     first, pid = asked(tmp_path / "train.py")
+    assert pid == prepared
     started = int((tmp_path / "child").read_text())
     (tmp_path / "mine.py").write_text("ROWS = 30")  # of another length: no cached bytecode
     second, again = asked(tmp_path / "train.py")
@@ -82,3 +85,16 @@ def test_a_fork_of_the_one_who_asks_leaves_it_alone():
     processes._waiting.append((os.getpid() + 1, None))
     processes.end_all()
     assert processes._waiting == []
+
+
+def test_one_is_prepared_where_none_waits():
+    processes.prepare()
+    ((owner, first),) = processes._waiting
+    processes.prepare()
+    assert processes._waiting == [(owner, first)]
+    first.kill()
+    first.wait()
+    processes.prepare()
+    ((_, second),) = processes._waiting
+    assert second.pid != first.pid
+    assert second.poll() is None

@@ -129,6 +129,7 @@ REQUESTS = (
     r.MuteRule(id="4", rule="cache_held", muted=True),
     r.SetRate(id="5", hz=8.0),
     r.TraceNext(id="6", on=True),
+    r.ExpectQuestion(id="7"),
 )
 REPLIES = (
     r.State(

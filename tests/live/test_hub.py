@@ -26,7 +26,15 @@ from nbmem.live.messages import (
     Sample,
     Unloaded,
 )
-from nbmem.live.requests import Done, GetState, MuteRule, Refused, RunCommand, TraceNext
+from nbmem.live.requests import (
+    Done,
+    ExpectQuestion,
+    GetState,
+    MuteRule,
+    Refused,
+    RunCommand,
+    TraceNext,
+)
 from nbmem.live.wire import decode_push, decode_reply, encode
 from nbmem.report import Command
 from tests.live import examples
@@ -251,6 +259,9 @@ class Actions:
     def choose_card(self, card):
         return card
 
+    def expect_question(self):
+        self.did.append("expected")
+
     def mute(self, rule, *, muted):
         raise ZeroDivisionError(rule, muted)
 
@@ -316,6 +327,11 @@ def test_a_cell_that_came_in_between_is_noticed_where_it_counts(hub, ask):
     ask.answers._between_cells = later
     assert isinstance(ask.ask(RunCommand(id="1", name="free", arguments=("cache",))), Refused)
     assert ask.actions.did == []
+
+
+def test_a_question_is_expected_once_it_is_typed(ask):
+    assert ask.ask(ExpectQuestion(id="q")) == Done(id="q", sentence="")
+    assert ask.actions.did == ["expected"]
 
 
 def test_a_fault_is_an_answer(ask):

@@ -6,10 +6,10 @@ from dataclasses import replace
 from importlib.resources import files
 
 import pytest
-from nbmem.core.session_file import open_session, save_session
 
 from nbmem import api, reading
 from nbmem.cli import main
+from nbmem.files.session import open_session, save_session
 from nbmem.views.explorer import explorer_data
 from nbmem.views.exports import viewer
 from tests.recorded import load, session_of

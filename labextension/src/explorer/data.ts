@@ -83,6 +83,16 @@ export interface ICellRow {
   error: string | null;
 }
 
+/** What each line of the recorded code took: bytes at the peak, at the end, and in all. */
+export interface ILines {
+  file: string;
+  /** The lines that are shown, by number; empty where nobody has their text. */
+  code: [number, string][];
+  rows: [number, number, number, number][];
+  /** What no line took, by reason. */
+  elsewhere: [string, number, number, number][];
+}
+
 export interface IData {
   verdict: string;
   source: string;
@@ -109,6 +119,8 @@ export interface IData {
   pools: IPoolMap[];
   tips: ITip[];
   history: ICellRow[];
+  /** Null where no stacks were taken. */
+  lines: ILines | null;
   texts: string[];
   /** Name and document of each picture: nbmem's own, whatever a saved notebook holds. */
   figures: [string, string][];
@@ -220,6 +232,7 @@ export function decoded(raw: IData): IData {
     cells: raw.cells ?? [],
     pools: pool === undefined ? [] : [mapOf(pool, [...moments.event])],
     lives: livesOf(raw.lives ?? EMPTY),
+    lines: raw.lines ?? null,
     figures: FIGURES as [string, string][],
     moments
   };

@@ -10,6 +10,7 @@ import { Holders } from './holders.js';
 import { rove } from './keys.js';
 import { Largest } from './largest.js';
 import { LedgerView } from './ledger.js';
+import { linesOf } from './lines.js';
 import { allocatedAt, inWords, peakBetween, rowOf } from './moments.js';
 import { Overview } from './overview.js';
 import { growthInWords, Phases } from './phases.js';
@@ -207,16 +208,16 @@ export class Explorer {
     if ((data.pools[0]?.segments.length ?? 0) > 0) {
       tabs.push(this._poolTab());
     }
+    if (data.lines !== null) {
+      const panel = scrolling('Lines', linesOf(data.lines, this._actions));
+      tabs.push({ key: 'lines', label: 'Lines', panel, draw: null, parts: [] });
+    }
     if (data.tips.length > 0) {
       const panel = h('div', {}, tipsOf(data, this._actions));
       tabs.push({ key: 'tips', label: `Tips (${data.tips.length})`, panel, draw: null, parts: [] });
     }
     if (data.history.length > 0) {
-      const panel = h(
-        'div',
-        { class: 'nbx-Scroll', tabindex: '0', role: 'region', 'aria-label': 'Cells' },
-        historyOf(data.history)
-      );
+      const panel = scrolling('Cells', historyOf(data.history));
       tabs.push({ key: 'cells', label: 'Cells', panel, draw: null, parts: [] });
     }
     return tabs;
@@ -457,6 +458,15 @@ export class Explorer {
   private _tab = 'moment';
   private _late: ReturnType<typeof setTimeout> | undefined;
   private _timeline: Timeline | null = null;
+}
+
+/** A table that is scrolled within its width. */
+function scrolling(label: string, table: HTMLElement): HTMLElement {
+  return h(
+    'div',
+    { class: 'nbx-Scroll', tabindex: '0', role: 'region', 'aria-label': label },
+    table
+  );
 }
 
 /** Why there is no curve, in a sentence; empty where there is one. */

@@ -87,6 +87,7 @@ const NOTHING = {
   steps: [],
   tips: [],
   history: [],
+  lines: null,
   figures: FIGURES as [string, string][]
 };
 

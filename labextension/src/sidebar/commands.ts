@@ -18,6 +18,7 @@ export namespace CommandIDs {
   export const traceCell = 'nbmem:trace-cell';
   export const freeCache = 'nbmem:free-cache';
   export const toggleBadges = 'nbmem:toggle-badges';
+  export const toggleLines = 'nbmem:toggle-lines';
 }
 
 /** Without it, a notification waits unseen in the notification centre. */
@@ -35,6 +36,7 @@ export function addCommands(
   front: Front,
   panelId: string,
   badges: ISwitch,
+  lines: ISwitch,
   palette: ICommandPalette | null,
   trans: TranslationBundle
 ): IDisposable {
@@ -97,7 +99,13 @@ export function addCommands(
     label: trans.__('Show Memory Badges at Cells'),
     isToggled: badges.isOn,
     describedBy: { args: none },
-    execute: badges.toggle
+    execute: () => badges.toggle()
+  });
+  add(CommandIDs.toggleLines, {
+    label: trans.__('Show Memory Beside the Lines of Traced Cells'),
+    isToggled: lines.isOn,
+    describedBy: { args: none },
+    execute: () => lines.toggle()
   });
   // Buttons ask again whether a command is enabled only when they are told to.
   let known = '';

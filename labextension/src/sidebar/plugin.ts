@@ -11,12 +11,15 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import type { IDisposable } from '@lumino/disposable';
 
 import { LEAST_HZ, MOST_HZ, USUAL_HZ } from '../messages.js';
 import { Badges } from './badges.js';
-import { addCommands } from './commands.js';
+import { addCommands, type ISwitch } from './commands.js';
 import { Front } from './front.js';
+import { LineMarks } from './linemarks.js';
 import { SidebarPanel } from './panel.js';
+import { Questions } from './questions.js';
 import { StatusItem } from './statusbar.js';
 
 const ID = 'nbmem-labextension:sidebar';
@@ -47,30 +50,22 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     const trans = (translator ?? nullTranslator).load('nbmem');
     const front = new Front(app.shell, notebooks, consoles);
     const panel = new SidebarPanel(front, app.commands, app.serviceManager.sessions, trans);
-    let badges: Badges | null = null;
-    let toggleBadges = (): void => undefined;
-    const commands = addCommands(
-      app,
-      front,
-      panel.id,
-      { isOn: () => badges !== null, toggle: () => toggleBadges() },
-      palette,
-      trans
-    );
+    const questions = new Questions(front);
+    const badges = new Shown(() => new Badges(front, trans));
+    const lines = new Shown(() => new LineMarks(front, trans));
+    const commands = addCommands(app, front, panel.id, badges, lines, palette, trans);
 
     const follow = (chosen: ISettingRegistry.ISettings | null): void => {
-      const wanted = chosen?.get('badges').composite !== false;
-      if (wanted !== (badges !== null)) {
-        badges?.dispose();
-        badges = wanted ? new Badges(front, trans) : null;
-      }
+      badges.show(chosen?.get('badges').composite !== false);
+      lines.show(chosen?.get('lines').composite !== false);
       const hz = chosen?.get('samplesPerSecond').composite;
       front.rate = typeof hz === 'number' ? Math.min(Math.max(hz, LEAST_HZ), MOST_HZ) : USUAL_HZ;
     };
     settings?.load(ID).then(
       chosen => {
         follow(chosen);
-        toggleBadges = () => void chosen.set('badges', badges === null);
+        badges.toggle = () => void chosen.set('badges', !badges.isOn());
+        lines.toggle = () => void chosen.set('lines', !lines.isOn());
         chosen.changed.connect(follow);
         panel.disposed.connect(() => chosen.changed.disconnect(follow));
       },
@@ -81,7 +76,9 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     }
 
     panel.disposed.connect(() => {
-      badges?.dispose();
+      badges.show(false);
+      lines.show(false);
+      questions.dispose();
       commands.dispose();
       front.dispose();
     });
@@ -100,3 +97,21 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     restorer?.add(panel, panel.id);
   }
 };
+
+/** Something that is there while a setting says so. */
+class Shown implements ISwitch {
+  constructor(private readonly _make: () => IDisposable) {}
+
+  toggle = (): void => undefined;
+
+  isOn = (): boolean => this._made !== null;
+
+  show(wanted: boolean): void {
+    if (wanted !== this.isOn()) {
+      this._made?.dispose();
+      this._made = wanted ? this._make() : null;
+    }
+  }
+
+  private _made: IDisposable | null = null;
+}

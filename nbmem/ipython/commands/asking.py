@@ -62,6 +62,14 @@ def _value(metavar: str | tuple[str, ...] | None) -> str | None:
     return " ".join(metavar) if isinstance(metavar, tuple) else metavar
 
 
+def expect(shell: Any) -> None:
+    """Somebody types a question in a notebook: what answers it takes seconds to be ready."""
+    if getattr(shell, "kernel", None) is not None:
+        from nbmem.estimates import processes
+
+        processes.prepare()
+
+
 class Progress:
     """The cell's output while runs go on: what is known by now, until the answer takes its place.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.ipython.commands import asking
 from nbmem.ipython.sidebar.comms import Comms, between_cells
 from nbmem.ipython.sidebar.output import can_be_replaced
 from nbmem.ipython.sidebar.status_line import StatusLine
@@ -136,6 +137,10 @@ class NotebookActions:
         from nbmem.ipython.commands.gpu import choose
 
         return choose(self._notebook, card)
+
+    def expect_question(self) -> None:
+        """Start what answers, if nothing waits."""
+        asking.expect(self._notebook.shell)
 
     def free(self, command: Command) -> tuple[str, int]:
         """Free what a command names; returns what to say, and the bytes that it brought."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.core.history import CellDelta
-    from nbmem.details import Closeup, Details, Life
+    from nbmem.details import Closeup, Details, Life, Lines
     from nbmem.report import Finding, Report, Timeline
 
 VERSION = 2
@@ -78,6 +78,8 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
     }
     if details is not None:
         _add_details(data, details, texts)
+    if report.lines is not None:
+        data["lines"] = _lines(report.lines)
     data["texts"] = texts.all
     return data
 
@@ -150,6 +152,16 @@ def _lives(lives: Sequence[Life], texts: Texts) -> dict[str, Any]:
         "line": [texts.index(life.line) for life in lives],
         "stack": [[texts.index(line) for line in life.stack] for life in lives],
         "holders": [[texts.index(path) for path in life.holders] for life in lives],
+    }
+
+
+def _lines(lines: Lines) -> dict[str, Any]:
+    """Rows are [line, peak, kept, taken], and a reason in place of the line for the rest."""
+    return {
+        "file": one_line(lines.file),
+        "code": [[number, one_line(text)] for number, text in lines.code],
+        "rows": [[row.number, row.peak, row.kept, row.taken] for row in lines.rows],
+        "elsewhere": [[row.text, row.peak, row.kept, row.taken] for row in lines.elsewhere],
     }
 
 

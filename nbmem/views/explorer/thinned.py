@@ -33,6 +33,8 @@ MOST = 14_500
 picture, it stays below 25 kB."""
 BINS = (200, 140, 100, 70, 50, 35, 25, 12, 6)
 """Stretches of the timeline, each tried where the one before is too large."""
+MOST_CODE = 120
+"""Lines of the recorded code that a notebook keeps as a whole."""
 LIVES = 3
 """Allocations told one by one for each stretch."""
 
@@ -51,9 +53,11 @@ def thinned(report: Report, bins: int) -> Report:
     """A report of fewer moments, and of fewer allocations one by one.
 
     Args:
-        report: The report; one without curves or details stays as it is.
+        report: The report; curves that are short stay as they are.
         bins: Stretches of the timeline that keep their extremes.
     """
+    if report.lines is not None:
+        report = replace(report, lines=report.lines.shortened(MOST_CODE, 1))
     moments, details = report.timeline, report.details
     rows = _rows(report, bins)
     if len(rows) >= len(moments.event):

@@ -6,7 +6,8 @@ process}; `ledger_at_peak` and `ledger_at_end` {category: bytes}; `phases`, a li
 `unknown`; `dropped_events`; `notes`; `findings`, a list of {rule, title, evidence, low, high,
 ground, code, command}; `out_of_memory`, a list of {caught, line, layer, operator, phase, step,
 asked, wanted, free, limit, allocated, reserved, given_back, largest_free, reason, ledger, holders,
-remedies}, the one that ended the recording (or the last) first and alone in full.
+remedies}, the one that ended the recording (or the last) first and alone in full; `lines`, null
+without Python stacks, {file, rows, elsewhere}, both lists of {line, text, peak, kept, taken}.
 
 All figures are bytes. `process` is null where the driver does not say what this process holds.
 Steps count from 0; `step` is null outside of a training step. Every ledger has all categories, and
@@ -24,6 +25,7 @@ from nbmem.files.writing import write_json
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nbmem.details import LineRow, Lines
     from nbmem.report import Autopsy, Finding, PhaseRow, Report
 
 
@@ -57,6 +59,26 @@ def report_json(report: Report) -> dict[str, Any]:
         "notes": list(report.notes),
         "findings": [finding_json(finding) for finding in report.findings],
         "out_of_memory": [_oom(autopsy) for autopsy in report.ooms],
+        "lines": None if report.lines is None else _lines(report.lines),
+    }
+
+
+def _lines(lines: Lines) -> dict[str, Any]:
+    """What the recorded code's lines took, and what no line did; each column adds up."""
+    return {
+        "file": lines.file,
+        "rows": [_line(row) for row in lines.rows],
+        "elsewhere": [_line(row) for row in lines.elsewhere],
+    }
+
+
+def _line(row: LineRow) -> dict[str, Any]:
+    return {
+        "line": row.number,
+        "text": row.text,
+        "peak": row.peak,
+        "kept": row.kept,
+        "taken": row.taken,
     }
 
 
