@@ -49,7 +49,7 @@ class Marker extends GutterMarker {
   }
 }
 
-const NONE: RangeSet<Marker> = RangeSet.empty;
+const NONE = RangeSet.empty as RangeSet<Marker>;
 const put = StateEffect.define<RangeSet<Marker>>();
 
 /** The marks of an editor that has some. */

@@ -203,3 +203,28 @@ class TestOnTheCard:
         target = torch.rand(64, 64, device="cuda")
         loss = functional.binary_cross_entropy_with_logits
         assert gradient(lambda x: loss(x, target), 64, 64) == [64 * 64 * 4]
+
+
+def backward_takes(gpu, activation):
+    """Bytes that the backward of an activation takes at the most beside the gradient it is given."""
+    x = torch.randn(1 << 20, device="cuda", requires_grad=True)
+    result = activation(x)
+    gradient = torch.ones_like(result)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result.backward(gradient)
+    return torch.cuda.max_memory_allocated() - before
+
+
+@pytest.mark.parametrize("activation", [torch.nn.functional.silu, torch.nn.functional.mish])
+def test_activations_that_a_cpu_build_takes_apart_are_one_kernel_backward(gpu, activation):
+    assert backward_takes(gpu, activation) == 4 << 20
+
+
+@pytest.mark.parametrize(("dtype", "copy"), [(torch.float16, 0), (torch.bfloat16, 4 << 20)])
+def test_a_softmax_into_float32_reads_float16_alone(gpu, dtype, copy):
+    x = torch.randn(1024, 1024, device="cuda", dtype=dtype)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.softmax(x, -1, dtype=torch.float32)
+    assert torch.cuda.max_memory_allocated() - before == (4 << 20) + copy

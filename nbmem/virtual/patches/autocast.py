@@ -154,9 +154,10 @@ class Autocast:
         return operator(*reversed(args), **kwargs)
 
     def _float32_result(self, operator: Any, args: Any, kwargs: Any) -> Any:
-        if _castable(args[0], torch.float32) and kwargs.get("dtype") is None:
-            if "softmax" in operator._schema.name and len(args) > 2:
-                args = args[:2]
+        softmax = "softmax" in operator._schema.name and len(args) > 2
+        given = args[2] if softmax else kwargs.get("dtype")  # cross_entropy() names its input's
+        if _castable(args[0], torch.float32) and given is None:
+            args = args[:2] if softmax else args
             kwargs = {**kwargs, "dtype": torch.float32}
         return operator(*args, **kwargs)
 

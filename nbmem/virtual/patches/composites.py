@@ -18,6 +18,11 @@ import torch
 
 from nbmem.virtual.operators.table import composites
 from nbmem.virtual.patches.kernels import implement
+from nbmem.virtual.tensors.calls import operator_of
+
+_CUDA = torch._C.DispatchKey.CUDA
+KERNELS_OF_CUDA = ("silu_backward", "mish_backward")
+"""Composite where a build has no kernel on CUDA, so that autograd would take them apart."""
 
 
 class Composites:
@@ -31,6 +36,10 @@ class Composites:
         self._library = torch.library.Library("aten", "IMPL")
         for operator, kernel in composites():
             implement(self._library, operator, kernel, "AutogradCUDA")
+        for operator in map(operator_of, KERNELS_OF_CUDA):
+            if operator is not None and not operator.has_kernel_for_dispatch_key(_CUDA):
+                name = operator._schema.name
+                self._library.impl(name, torch.library.fallthrough_kernel, "AutogradCUDA")
 
     def unregister(self) -> None:
         """Take them away."""
