@@ -206,7 +206,7 @@ class TestOnTheCard:
 
 
 def backward_takes(gpu, activation):
-    """Bytes that the backward of an activation takes at the most beside the gradient it is given."""
+    """The most bytes that the backward of an activation takes beside the gradient it is given."""
     x = torch.randn(1 << 20, device="cuda", requires_grad=True)
     result = activation(x)
     gradient = torch.ones_like(result)
