@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from pathlib import Path
 
@@ -32,6 +33,9 @@ def environment(card: str, *, count: int = 1) -> dict[str, str]:
     built = OUT / release
     if not (built / "preload").exists():
         build(site, built)
+    # One process must not see another's memory.
+    state = built / f"state.{os.getpid()}"
+    atexit.register(state.unlink, missing_ok=True)
     others = os.environ.get("LD_PRELOAD")
     return {
         **os.environ,
@@ -39,7 +43,6 @@ def environment(card: str, *, count: int = 1) -> dict[str, str]:
         "STANDIN_GPU": card,
         "STANDIN_COUNT": str(count),
         "STANDIN_SITE": str(site),
-        # One process must not see another's memory.
-        "STANDIN_STATE": str(built / f"state.{os.getpid()}"),
+        "STANDIN_STATE": str(state),
         "TRITON_LIBCUDA_PATH": str(built),
     }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import random
 import signal
 import sys
 import types
@@ -19,9 +20,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 SAMPLES = 4
 """Of each operator, evenly from the list of its samples."""
 PATIENCE_S = 20
+"""Of the processor, so that a busy machine makes no difference."""
 _EVENTS = 20_000
 
 
@@ -96,7 +100,8 @@ def asked(torch: Any, op: Any, dtype: Any) -> dict[str, list[int]]:
     """By sample and what is done with it."""
     found: dict[str, list[int]] = {}
     trained = bool(op.supports_autograd and dtype in op.backward_dtypes)
-    torch.manual_seed(0)
+    for seed in (torch.manual_seed, random.seed, np.random.seed):
+        seed(0)
     samples = list(op.sample_inputs("cuda", dtype, requires_grad=trained))
     step = max(1, -(-len(samples) // SAMPLES))
     for number, sample in enumerate(samples[::step]):
@@ -117,7 +122,7 @@ def record(names: list[str], name: str) -> dict[str, Any]:
     import torch
 
     dtype, found = getattr(torch, name), {}
-    signal.signal(signal.SIGALRM, late)
+    signal.signal(signal.SIGPROF, late)
     gc.disable()  # else a cycle that an earlier operator left is freed in the midst of another
     x = torch.zeros(8, 8, device="cuda", requires_grad=True)
     (x @ x).sum().backward()  # the libraries' handles and workspaces first
@@ -127,13 +132,13 @@ def record(names: list[str], name: str) -> dict[str, Any]:
         if dtype not in op.dtypesIfCUDA or (names and op.name not in names and key not in names):
             continue
         try:
-            signal.alarm(PATIENCE_S)
+            signal.setitimer(signal.ITIMER_PROF, PATIENCE_S)
             found[key] = asked(torch, op, dtype)
         except Exception as err:  # noqa: BLE001 - whatever it is, it is the finding
             first = (str(err).splitlines() or [""])[0]
             found[key] = f"{type(err).__name__}: {first[:120]}"
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
     return found
 
 
