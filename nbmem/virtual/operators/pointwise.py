@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbmem.virtual.operators import gradients
-from nbmem.virtual.operators.operator import Operator, out, temporary
+from nbmem.virtual.operators.operator import Operator, contiguous, out, temporary
 from nbmem.virtual.tensors.bounds import kept, narrowed, united
 from nbmem.virtual.tensors.host.unwritten import HostRule
-from nbmem.virtual.tensors.shapes import like
+from nbmem.virtual.tensors.shapes import dense, like, one
 from nbmem.virtual.tensors.value_rules import ValueRule, always, compared, flipped, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.operators.operator import Executor, Launch, Step
+    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.shapes import Results
 
 aten = torch.ops.aten
 
@@ -41,8 +43,33 @@ def norms(launch: Launch) -> Iterator[Step]:
         yield out(number)
 
 
+def roll_each(executor: Executor, call: Call) -> Any:
+    """Along several dimensions it is one roll after the other (roll_common)."""
+    tensor, shifts, dims = call.args[0], call.argument("shifts"), call.argument("dims")
+    if len(dims) < 2 or len(dims) != len(shifts):
+        return NotImplemented
+    with executor:
+        first = aten.roll.default(tensor, shifts[:1], dims[:1])
+        return aten.roll.default(first, shifts[1:], dims[1:])
+
+
+def roll(launch: Launch) -> Iterator[Step]:
+    """A contiguous copy before the result."""
+    yield from contiguous(launch["self"])
+    yield out()
+
+
+def dense_like_input(call: Call) -> Results:
+    """A result in the memory format of the input."""
+    tensor = call.argument("self")
+    return one(tensor.size(), tensor.dtype, dense(tensor))
+
+
 _CROSS_ENTROPY = ("BinaryCrossEntropyWithLogitsBackward0",)
-_EVENLY = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
+_MASKS = (
+    *("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
+    *("ClampBackward0", "ClampBackward1"),
+)
 OPERATORS = (
     Operator(
         ("native_dropout",),
@@ -56,6 +83,15 @@ OPERATORS = (
         source="aten/src/ATen/native/cuda/ForeachReduceOp.cu: foreach_tensor_norm_cuda",
         shown_by="none of the H100's runs clips its gradients",
     ),
+    Operator(
+        ("roll",),
+        run=roll_each,
+        memory=roll,
+        source="aten/src/ATen/native/cuda/TensorTransformations.cu: roll_cuda",
+        shown_by="swin_t_b32_adamw, forward: shifted windows",
+    ),
+    Operator(("silu_backward",), is_kernel=True),
+    Operator(("mish_backward",), is_kernel=True, shape=dense_like_input),
     Operator(("add.Tensor",), autograd=gradients.add, values=ValueRule(most=united)),
     Operator(
         ("sub.Tensor",),
@@ -68,7 +104,7 @@ OPERATORS = (
     ),
     Operator(
         ("logical_and",),
-        autograd=gradients.overwrites(aten.logical_and_.default, _EVENLY),
+        autograd=gradients.overwrites(aten.logical_and_.default, _MASKS),
         values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
     ),
     Operator(
@@ -76,7 +112,12 @@ OPERATORS = (
         values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
     ),
     Operator(
-        ("logical_or", "bitwise_or.Tensor"),
+        ("logical_or",),
+        autograd=gradients.overwrites(aten.logical_or_.default, _MASKS),
+        values=ValueRule(health=passed_on, absorbs=True, most=united),
+    ),
+    Operator(
+        ("bitwise_or.Tensor",),
         values=ValueRule(health=passed_on, absorbs=True, most=united),
     ),
     Operator(("logical_or_", "bitwise_or_.Tensor", "cat"), values=ValueRule(most=united)),

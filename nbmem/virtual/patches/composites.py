@@ -3,7 +3,7 @@
 To C++ a virtual tensor lives on `lazy:0`, so these operators would take the path of other devices.
 What CUDA makes of them (`composite` of their record) is registered for CUDA's autograd key, which
 virtual tensors have; the dispatch mode asks for it where autograd is out of the way
-(inference_mode).
+(inference_mode). Those that are a kernel on CUDA (`is_kernel`) pass autograd by, as they do there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from nbmem.virtual.operators.table import composites
+from nbmem.virtual.operators.table import composites, kernels
 from nbmem.virtual.patches.kernels import implement
 
 
@@ -27,6 +27,8 @@ class Composites:
         self._library = torch.library.Library("aten", "IMPL")
         for operator, kernel in composites():
             implement(self._library, operator, kernel, "AutogradCUDA")
+        for name in kernels():
+            self._library.impl(name, torch.library.fallthrough_kernel, "AutogradCUDA")
 
     def unregister(self) -> None:
         """Take them away."""

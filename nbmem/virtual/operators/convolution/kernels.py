@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from nbmem.virtual.hardware.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Problem
 from nbmem.virtual.operators.convolution import workspace
@@ -46,24 +47,32 @@ def backward(launch: Launch) -> Iterator[Step]:
     number = 0
     if mask[1]:
         yield from _copy("input", source, layout)
-    yield from _copy("gradient", gradient, layout)
+    # One that already says it has the format is made contiguous by each kernel for itself.
+    each = not native and suggest_memory_format(planar(gradient)) is layout
+    if not each:
+        yield from _copy("gradient", gradient, layout)
     if mask[0]:
         yield out(number)
         number += 1
         yield from _copy("weight", weight, layout)
+        if each:
+            yield from _copy("gradient for input", gradient, layout)
         if not native:
             yield DNN
             kind = FORWARD if transposed else FOR_INPUT
             yield from _scratch(kind, launch, source, weight, gradient, "for input")
+        yield drop("gradient for input")
         yield drop("weight")
     if mask[1]:
+        if each:
+            yield from _copy("gradient for weight", gradient, layout)
         yield out(number)
         number += 1
         if not native:
             yield DNN
             yield from _scratch(FOR_WEIGHT, launch, source, weight, gradient, "for weight")
-    yield drop("gradient")
-    yield drop("input")
+    for name in ("gradient for weight", "gradient", "input"):
+        yield drop(name)
     if mask[2]:
         yield out(number)
         yield from _bias(gradient, launch)

@@ -127,7 +127,7 @@ def _channels_last(source: torch.Tensor) -> bool:
     return (
         (source.dim() == 4 and source.is_contiguous(memory_format=torch.channels_last))
         or (source.dim() == 5 and source.is_contiguous(memory_format=torch.channels_last_3d))
-        or (source.is_contiguous() and source.stride(1) == 1)
+        or (source.dim() > 1 and source.is_contiguous() and source.stride(1) == 1)
     )
 
 

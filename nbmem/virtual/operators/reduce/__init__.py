@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.operators.operator import Operator, drop, temporary
-from nbmem.virtual.operators.reduce.staging import accumulator, dims_of, steps
+import torch
+
+from nbmem.virtual.operators.operator import Operator, drop, outs, temporary
+from nbmem.virtual.operators.reduce.staging import HALVES, accumulator, dims_of, shared, steps
 from nbmem.virtual.tensors.shapes import several
 from nbmem.virtual.tensors.value_rules import ValueRule, always, counted_up, passed_on
 
@@ -28,10 +30,17 @@ def _shape_aminmax(call: Call) -> Results:
 
 
 def total(launch: Launch) -> Iterator[Step]:
-    """Sums, means and products."""
+    """Sums, means and products; what has another type than the result is converted first.
+
+    Half types are read as they are where the result is float32. A sum of bools counts in int64.
+    """
     tensor = launch["self"]
     result = launch.outs[0].dtype if launch.outs else tensor.dtype
-    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(result))
+    yield from outs(launch)
+    if tensor.dtype is not result and not (tensor.dtype in HALVES and result is torch.float32):
+        yield temporary("converted", tensor.numel() * result.itemsize)
+        tensor = torch.empty(tensor.size(), dtype=result, device="meta")
+    yield from shared(tensor, dims_of(launch, tensor), accumulator(result), launch.card)
 
 
 def norm(launch: Launch) -> Iterator[Step]:
@@ -41,9 +50,19 @@ def norm(launch: Launch) -> Iterator[Step]:
 
 
 def alike(launch: Launch) -> Iterator[Step]:
-    """Extremes, any() and all() accumulate in the type of their input, half or not."""
+    """Extremes accumulate in the type of their input, half or not."""
     tensor = launch["self"]
     yield from steps(launch, tensor, dims_of(launch, tensor), tensor.element_size())
+
+
+def logical(launch: Launch) -> Iterator[Step]:
+    """any() and all() accumulate bools, whatever the input; of one element they convert it."""
+    tensor = launch["self"]
+    if tensor.numel() == 1 and tensor.dtype is not launch.outs[0].dtype:
+        yield from outs(launch)
+        yield temporary("converted", launch.outs[0].dtype.itemsize)
+    else:
+        yield from steps(launch, tensor, dims_of(launch, tensor), 1)
 
 
 def logsumexp(launch: Launch) -> Iterator[Step]:
@@ -77,10 +96,13 @@ def variance(launch: Launch) -> Iterator[Step]:
 
 
 def count_nonzero(launch: Launch) -> Iterator[Step]:
-    """A bool for each element, then their sum."""
+    """A bool for each element unless it is one, then their sum, which counts in int64."""
     tensor = launch["self"]
-    yield temporary("is not zero", tensor.numel())
-    yield from steps(launch, tensor, dims_of(launch, tensor), 8)
+    if tensor.dtype is not torch.bool:
+        yield temporary("is not zero", tensor.numel())
+    yield from outs(launch)
+    yield temporary("converted", tensor.numel() * 8)
+    yield from shared(tensor, dims_of(launch, tensor), 8, launch.card)
 
 
 _SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, gpu_reduce_kernel"
@@ -117,7 +139,7 @@ OPERATORS = (
     ),
     Operator(
         ("any", "any.dim", "all", "all.dim"),
-        memory=alike,
+        memory=logical,
         values=ValueRule(health=passed_on),
         source=_LOGIC,
         shown_by=_LOGIC_SHOWN,
@@ -157,9 +179,8 @@ OPERATORS = (
         source=_SOURCE + "; ReduceMomentKernel.cu: std_var_kernel_impl",
         shown_by=_NONE_LARGE,
     ),
-    Operator(("count_nonzero",), values=ValueRule(health=counted_up)),
     Operator(
-        ("count_nonzero.dim_IntList",),
+        ("count_nonzero", "count_nonzero.dim_IntList"),
         memory=count_nonzero,
         values=ValueRule(health=counted_up),
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: count_nonzero_cuda",
