@@ -114,6 +114,45 @@ FORWARD = {
         torch.ones((), device="cuda").expand(2, 4, 5),
     ),
 }
+
+
+def weight(*size):
+    return torch.ones(*size, device="cuda", requires_grad=True)
+
+
+DENSE = {
+    "unfold, apart": (
+        lambda x: functional.unfold(x, 2, stride=2),
+        (2, 3, 5, 5),
+        [600],
+        [384, 600, -384],
+    ),
+    "unfold, overlapping": (
+        lambda x: functional.unfold(x, 2, 2, (1, 2)),
+        (2, 3, 5, 5),
+        [600, 3360, -600],
+        [3360],
+    ),
+    "fold": (lambda x: functional.fold(x, (5, 5), 2), (2, 12, 16), [1536], [600, 1536, -600]),
+    "depthwise conv2d": (
+        lambda x: functional.conv2d(x, weight(6, 1, 3, 3), padding=1, groups=6),
+        (2, 6, 8, 8),
+        [216, 3072],
+        [216, 3072],
+    ),
+    "depthwise conv3d": (
+        lambda x: functional.conv3d(x, weight(6, 1, 3, 3, 3), padding=1, groups=6),
+        (2, 6, 8, 8, 8),
+        [648, 24576],
+        [24576, 648],
+    ),
+    "depthwise conv1d": (
+        lambda x: functional.conv1d(x, weight(6, 1, 3), padding=1, groups=6),
+        (2, 6, 8),
+        [72, 384],
+        [72, 384],
+    ),
+}
 BACKWARD_SIZES = {
     "max_pool2d": [1536, 384, -384],
     "avg_pool2d": [1536, 384, -384],
@@ -176,3 +215,13 @@ def test_a_backward_pass_from_an_expanded_gradient_takes_what_torch_takes(name):
     result = function(made())
     gradient = torch.ones((), device="cuda").expand_as(result)
     assert taken(lambda: result.backward(gradient)) == BACKWARD_SIZES[name]
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_windows_and_depthwise_convolutions_take_what_torch_takes(name):
+    function, size, forward, backward = DENSE[name]
+    results = []
+    source = torch.ones(size, device="cuda", requires_grad=True)
+    assert taken(lambda: results.append(function(source))) == forward
+    gradient = torch.ones_like(results[0])
+    assert taken(lambda: results[0].backward(gradient)) == backward

@@ -119,6 +119,14 @@ def shape_log_sigmoid(call: Call) -> Results:
     return several((tensor.size(), tensor.dtype), ((0,), tensor.dtype))
 
 
+def nll(launch: Launch) -> Iterator[Step]:
+    """Without a reduction the losses come last, for the result is made as a number first."""
+    order = (0, 1) if launch["reduction"] or launch["self"].dim() == 1 else (1, 0)
+    for number in order:
+        yield out(number)
+    yield from contiguous(launch["self"], launch["target"], launch["weight"])
+
+
 def nll_of_pixels(launch: Launch) -> Iterator[Step]:
     """Without a reduction the kernel goes by the strides."""
     yield from outs(launch)
@@ -144,7 +152,7 @@ OPERATORS = (
     Operator(
         ("nll_loss_forward",),
         refuse=_check_targets,
-        memory=copying("self", "target", "weight"),
+        memory=nll,
         source=_NLL,
         shown_by=_BY_ORACLE,
     ),

@@ -91,10 +91,10 @@ def put_by_mask(launch: Launch, mask: torch.Tensor, found: int) -> Iterator[Step
 
 
 def unfold_backward(launch: Launch) -> Iterator[Step]:
-    """The places along the dimension that the windows were taken from."""
+    """The places along the dimension that the windows were taken from, where they overlap."""
     yield out()
     size = launch["input_sizes"]
-    if size:
+    if size and launch["step"] < launch["size"]:
         yield temporary("places", size[launch["dim"]] * LONG)
 
 

@@ -85,6 +85,7 @@ def group_norm_backward(launch: Launch) -> Iterator[Step]:
         yield from _for_each(launch, "group", "factor", "summand")
         if launch["weight"] is not None and not flat:
             yield from _for_each(launch, "channel", "scale")
+        yield from (drop("summand of a group"), drop("factor of a group"))
 
 
 def _for_each(launch: Launch, what: str, *names: str) -> Iterator[Step]:
