@@ -28,9 +28,9 @@ def windows(launch: Launch) -> Iterator[Step]:
     size = launch["self"].numel() * launch["self"].element_size()
     if launch.outs[0].nbytes > size:
         yield temporary("as the input", size)
+    yield from contiguous(launch["self"])
     yield out()
     yield drop("as the input")
-    yield from contiguous(launch["self"])
 
 
 _SHOWN = "none of the H100's runs; the oracle (tests/oracle)"

@@ -119,19 +119,13 @@ def shape_log_sigmoid(call: Call) -> Results:
     return several((tensor.size(), tensor.dtype), ((0,), tensor.dtype))
 
 
-def nll(launch: Launch) -> Iterator[Step]:
-    """Without a reduction the losses come last, for the result is made as a number first."""
-    order = (0, 1) if launch["reduction"] or launch["self"].dim() == 1 else (1, 0)
-    for number in order:
-        yield out(number)
-    yield from contiguous(launch["self"], launch["target"], launch["weight"])
-
-
 def nll_of_pixels(launch: Launch) -> Iterator[Step]:
-    """Without a reduction the kernel goes by the strides."""
+    """Without a reduction the losses come after the weights' sum, and strides do not matter."""
+    if not launch["reduction"]:
+        yield from (out(1), out(0))
+        return
     yield from outs(launch)
-    if launch["reduction"]:
-        yield from contiguous(launch["self"], launch["weight"], launch["target"])
+    yield from contiguous(launch["self"], launch["weight"], launch["target"])
 
 
 def soft_margin_backward(launch: Launch) -> Iterator[Step]:
@@ -152,7 +146,7 @@ OPERATORS = (
     Operator(
         ("nll_loss_forward",),
         refuse=_check_targets,
-        memory=nll,
+        memory=copying("self", "target", "weight"),
         source=_NLL,
         shown_by=_BY_ORACLE,
     ),
