@@ -8,10 +8,10 @@ import torch
 
 from nbmem.virtual.operators.operator import BLAS, BLASLT, Operator, out, temporary
 from nbmem.virtual.operators.refusals import in_cpp, short
-from nbmem.virtual.tensors.shapes import one
+from nbmem.virtual.tensors.shapes import is_dense, one
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from nbmem.virtual.operators.operator import Launch, Step
     from nbmem.virtual.tensors.calls import Call
@@ -101,27 +101,41 @@ def product(launch: Launch) -> Iterator[Step]:
     """The result first; the handle's workspace when the product is launched."""
     if launch.outs:
         yield out()
-    yield from _copied(launch.call.args[:2])
-    yield BLAS
+    operands = [arg for arg in launch.call.args[:3] if isinstance(arg, torch.Tensor)][-2:]
+    if _is_computed(launch, operands):
+        yield from _copied(operands)
+        yield BLAS
 
 
 def product_with_bias(launch: Launch) -> Iterator[Step]:
     """A vector as bias goes through cuBLASLt's epilogue."""
     if launch.outs:
         yield out()
-    yield from _copied(launch.call.args[1:3])
-    bias = launch["self"]
-    yield BLASLT if bias.dim() == 1 else BLAS
+    if _is_computed(launch, launch.call.args[1:3]):
+        yield from _copied(launch.call.args[1:3])
+        yield BLASLT if launch["self"].dim() == 1 else BLAS
 
 
-def _copied(operands: tuple[torch.Tensor, ...]) -> Iterator[Step]:
-    """Matrices that cuBLAS cannot step through are made contiguous first: expanded ones, mostly.
+def _is_computed(launch: Launch, operands: Sequence[torch.Tensor]) -> bool:
+    """A product without elements, or of none, is filled in without cuBLAS."""
+    full = not launch.outs or launch.outs[0].nbytes
+    return bool(full) and all(operand.numel() for operand in operands)
 
-    aten/src/ATen/native/cuda/Blas.cpp: prepare_matrix_for_cublas, prepare_batch_matrix_for_cublas
+
+def _copied(operands: Sequence[torch.Tensor]) -> Iterator[Step]:
+    """What cuBLAS cannot step through is made contiguous first: expanded operands, mostly.
+
+    The result lies by rows and cuBLAS counts by columns, so the second operand is its first.
+    aten/src/ATen/native/cuda/Blas.cpp: prepare_matrix_for_cublas, prepare_batch_matrix_for_cublas,
+    addmv_out_cuda
     """
-    for number, matrix in enumerate(operands):
-        if matrix.dim() > 1 and not _has_leading_dimension(matrix):
-            yield temporary(f"operand {number}", matrix.numel() * matrix.element_size())
+    for number, operand in reversed(tuple(enumerate(operands))):
+        if not (_has_step(operand) if operand.dim() == 1 else _has_leading_dimension(operand)):
+            yield temporary(f"operand {number}", operand.numel() * operand.element_size())
+
+
+def _has_step(vector: torch.Tensor) -> bool:
+    return vector.stride(0) != 0
 
 
 def _has_leading_dimension(matrix: torch.Tensor) -> bool:
@@ -129,7 +143,8 @@ def _has_leading_dimension(matrix: torch.Tensor) -> bool:
     return (
         (right == 1 and down >= max(1, columns))
         or (down == 1 and right >= max(1, rows))
-        or (matrix.is_contiguous() and (matrix.dim() == 2 or bool(down and right)))
+        or (matrix.dim() == 2 and is_dense(matrix))
+        or (matrix.is_contiguous() and bool(down and right))
     )
 
 

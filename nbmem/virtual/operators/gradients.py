@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.tensors.shapes import is_dense
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
@@ -62,11 +63,7 @@ def add(executor: Executor, call: Call) -> Any:
     held, new = call.args
     if not (is_virtual(held) and is_virtual(new)) or held.dtype is not new.dtype:
         return NotImplemented
-    if (
-        sys.getrefcount(held) > SOLE_OBJECT
-        or held._use_count() > SOLE_TENSOR
-        or not _is_dense(held)
-    ):
+    if sys.getrefcount(held) > SOLE_OBJECT or held._use_count() > SOLE_TENSOR or not is_dense(held):
         return NotImplemented
     if torch._C._storage_Use_Count(held.untyped_storage()._cdata) > SOLE_STORAGE:
         return NotImplemented
@@ -79,8 +76,8 @@ def fills(in_place: Any) -> Handler:
 
     Each such formula asks isTensorSubclassLike: value_selecting_reduction_backward,
     cummaxmin_backward and index_backward (https://github.com/pytorch/pytorch/blob/v2.11.0/torch/
-    csrc/autograd/FunctionsManual.cpp), gather_backward, index_select_backward, trace_backward and
-    masked_select_backward (aten/src/ATen/native).
+    csrc/autograd/FunctionsManual.cpp), take_backward, gather_backward, index_select_backward,
+    trace_backward and masked_select_backward (aten/src/ATen/native).
 
     Args:
         in_place: What it calls on a card instead.
@@ -110,8 +107,8 @@ def overwrites(in_place: Any, nodes: tuple[str, ...]) -> Handler:
     Args:
         in_place: What it calls on a card instead.
         nodes: The autograd nodes whose formulas ask isTensorSubclassLike for that:
-            binary_cross_entropy_with_logits_backward (aten/src/ATen/native/Loss.cpp) and
-            evenly_distribute_backward (FunctionsManual.cpp).
+            binary_cross_entropy_with_logits_backward (aten/src/ATen/native/Loss.cpp),
+            evenly_distribute_backward and clamp_backward (FunctionsManual.cpp).
     """
 
     def overwrite(executor: Executor, call: Call) -> Any:
@@ -132,17 +129,6 @@ def overwrites(in_place: Any, nodes: tuple[str, ...]) -> Handler:
             return aten.alias.default(held)
 
     return overwrite
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill a stretch of memory, each once."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
 
 
 def _unchecked(*args: Any, **kwargs: Any) -> None:

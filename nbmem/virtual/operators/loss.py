@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.operator import (
+    Operator,
+    contiguous,
+    copying,
+    drop,
+    out,
+    outs,
+    temporary,
+)
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.operators.refusals import short
-from nbmem.virtual.tensors.shapes import Results, infer, like
+from nbmem.virtual.tensors.shapes import Results, infer, like, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,10 +113,68 @@ def bce_with_logits(launch: Launch) -> Iterator[Step]:
     yield from staging.steps(launch, tensor, dims, staging.accumulator(tensor.dtype))
 
 
+def shape_log_sigmoid(call: Call) -> Results:
+    """The buffer is the CPU's alone."""
+    tensor = call.argument("self")
+    return several((tensor.size(), tensor.dtype), ((0,), tensor.dtype))
+
+
+def nll_of_pixels(launch: Launch) -> Iterator[Step]:
+    """Without a reduction the losses come after the weights' sum, and strides do not matter."""
+    if not launch["reduction"]:
+        yield from (out(1), out(0))
+        return
+    yield from outs(launch)
+    yield from contiguous(launch["self"], launch["weight"], launch["target"])
+
+
+def soft_margin_backward(launch: Launch) -> Iterator[Step]:
+    """The exponential of minus target times input, then the result."""
+    size = launch["self"].numel() * launch["self"].element_size()
+    yield temporary("minus target", size)
+    yield temporary("product", size)
+    yield temporary("exponential", size)
+    yield from (drop("product"), drop("minus target"))
+    yield out()
+
+
+_NLL = "aten/src/ATen/native/cuda/Loss.cu: nll_loss_forward_out_cuda_template"
+_BY_ORACLE = "none of the H100's runs; the oracle (tests/oracle)"
 OPERATORS = (
     Operator(("ctc_loss.Tensor",), composite=ctc_loss),
     Operator(("_ctc_loss_backward",), shape=like("log_probs")),
-    Operator(("nll_loss_forward", "nll_loss2d_forward"), refuse=_check_targets),
+    Operator(
+        ("nll_loss_forward",),
+        refuse=_check_targets,
+        memory=copying("self", "target", "weight"),
+        source=_NLL,
+        shown_by=_BY_ORACLE,
+    ),
+    Operator(
+        ("nll_loss_backward",),
+        memory=copying("target", "self", "grad_output", "weight"),
+        source=_NLL.replace("forward", "backward"),
+        shown_by=_BY_ORACLE,
+    ),
+    Operator(
+        ("nll_loss2d_forward",),
+        refuse=_check_targets,
+        memory=nll_of_pixels,
+        source=_NLL.replace("Loss.cu: nll_loss", "NLLLoss2d.cu: nll_loss2d"),
+        shown_by=_BY_ORACLE,
+    ),
+    Operator(
+        ("soft_margin_loss_backward",),
+        memory=soft_margin_backward,
+        source="aten/src/ATen/native/Loss.cpp: soft_margin_loss_backward_out",
+        shown_by=_BY_ORACLE,
+    ),
+    Operator(
+        ("log_sigmoid_forward",),
+        shape=shape_log_sigmoid,
+        source="aten/src/ATen/native/cuda/Activation.cpp: log_sigmoid_forward_cuda",
+        shown_by=_BY_ORACLE,
+    ),
     Operator(("multi_margin_loss_backward", "multilabel_margin_loss_backward"), shape=like("self")),
     Operator(
         ("binary_cross_entropy_with_logits",),

@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+from torch._prims_common import suggest_memory_format
+
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.value_rules import ValueRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import torch
 
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.cudnn.client import Client
@@ -109,11 +110,34 @@ def outs(launch: Launch) -> Iterator[Step]:
         yield out(number)
 
 
-def contiguous(*tensors: Any) -> Iterator[Step]:
-    """Copies of the arguments that are not contiguous; they live until the kernel is launched."""
+def contiguous(*tensors: Any, format_of: Any = None) -> Iterator[Step]:
+    """Copies of the arguments that are not contiguous; they live until the kernel is launched.
+
+    Args:
+        tensors: The arguments; None among them is none.
+        format_of: Whose memory format they are brought into; None: C-contiguous.
+    """
+    wanted = torch.contiguous_format if format_of is None else suggest_memory_format(format_of)
     for number, tensor in enumerate(tensors):
-        if tensor is not None and not tensor.is_contiguous():
+        if tensor is not None and not tensor.is_contiguous(memory_format=wanted):
             yield temporary(f"contiguous {number}", tensor.numel() * tensor.element_size())
+
+
+def copying(*names: str, format_of: str = "") -> MemoryRule:
+    """A rule: the results, then copies of these arguments where they are not contiguous.
+
+    Args:
+        names: The arguments, in the order in which the kernel asks for them.
+        format_of: The argument whose memory format they are brought into; "": C-contiguous.
+    """
+
+    def rule(launch: Launch) -> Iterator[Step]:
+        yield from outs(launch)
+        if any(spec.nbytes for spec in launch.outs):
+            of = launch[format_of] if format_of else None
+            yield from contiguous(*(launch[name] for name in names), format_of=of)
+
+    return rule
 
 
 class Executor(Protocol):
@@ -161,6 +185,7 @@ class Operator:
         names: As "name.overload" of aten, without the overload for "default"; "name.*" is every
             overload without a record of its own; "library::name" is another library's.
         composite: The operators that CUDA makes of it, where torch's C++ chooses by the device.
+        is_kernel: Whether CUDA has a kernel of what is composite on other devices.
         autograd: What a formula of autograd does differently while a dispatch mode is active
             (gradients.py); may return NotImplemented.
         run: Answers the call itself, without a shape rule; may return NotImplemented.
@@ -178,6 +203,7 @@ class Operator:
 
     names: tuple[str, ...]
     composite: Callable[..., Any] | None = None
+    is_kernel: bool = False
     autograd: Handler | None = None
     run: Handler | None = None
     refuse: Callable[[Call], None] | None = None

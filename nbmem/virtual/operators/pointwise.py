@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbmem.virtual.operators import gradients
-from nbmem.virtual.operators.operator import Operator, out, temporary
+from nbmem.virtual.operators.operator import Operator, contiguous, out, temporary
 from nbmem.virtual.tensors.bounds import kept, narrowed, united
 from nbmem.virtual.tensors.host.unwritten import HostRule
-from nbmem.virtual.tensors.shapes import Results, infer, like, spec_of
+from nbmem.virtual.tensors.shapes import Results, dense, like, one
 from nbmem.virtual.tensors.value_rules import ValueRule, always, compared, flipped, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.operators.operator import Executor, Launch, Step
     from nbmem.virtual.tensors.calls import Call
 
 aten = torch.ops.aten
@@ -26,25 +26,6 @@ def dropout(launch: Launch) -> Iterator[Step]:
     """The mask before the result."""
     for number in reversed(range(len(launch.outs))):
         yield out(number)
-
-
-def roll(launch: Launch) -> Iterator[Step]:
-    """One dimension after the other: what the first one makes stays until the last is done."""
-    for number in range(1, len(launch["dims"])):
-        yield temporary(f"rolled {number}", launch.outs[0].nbytes)
-    yield out()
-
-
-def shape_log_sigmoid(call: Call) -> Results:
-    """The buffer beside the result is the CPU's; CUDA leaves it empty.
-
-    aten/src/ATen/native/cuda/Activation.cpp: log_sigmoid_forward_cuda
-    """
-    results = infer(call)
-    result, buffer = results.shape
-    none = spec_of((0,), buffer.dtype, buffer.number)
-    fresh = tuple(none if spec.number == none.number else spec for spec in results.fresh)
-    return Results((result, none), fresh)
 
 
 CHUNK = 65_536
@@ -61,8 +42,33 @@ def norms(launch: Launch) -> Iterator[Step]:
         yield out(number)
 
 
+def roll_each(executor: Executor, call: Call) -> Any:
+    """Along several dimensions it is one roll after the other (roll_common)."""
+    tensor, shifts, dims = call.args[0], call.argument("shifts"), call.argument("dims")
+    if len(dims) < 2 or len(dims) != len(shifts):
+        return NotImplemented
+    with executor:
+        first = aten.roll.default(tensor, shifts[:1], dims[:1])
+        return aten.roll.default(first, shifts[1:], dims[1:])
+
+
+def roll(launch: Launch) -> Iterator[Step]:
+    """A contiguous copy before the result."""
+    yield from contiguous(launch["self"])
+    yield out()
+
+
+def dense_like_input(call: Call) -> Results:
+    """A result in the memory format of the input."""
+    tensor = call.argument("self")
+    return one(tensor.size(), tensor.dtype, dense(tensor))
+
+
 _CROSS_ENTROPY = ("BinaryCrossEntropyWithLogitsBackward0",)
-_EVENLY = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
+_MASKS = (
+    *("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
+    *("ClampBackward0", "ClampBackward1"),
+)
 OPERATORS = (
     Operator(
         ("native_dropout",),
@@ -71,18 +77,20 @@ OPERATORS = (
         shown_by="gpt2_b4s512_adamw, forward",
     ),
     Operator(
-        ("roll",),
-        memory=roll,
-        source="aten/src/ATen/native/TensorTransformations.h: roll_common",
-        shown_by="swin_t_b32_adamw, forward: shifted windows",
-    ),
-    Operator(("log_sigmoid_forward",), shape=shape_log_sigmoid),
-    Operator(
         ("_foreach_norm.Scalar",),
         memory=norms,
         source="aten/src/ATen/native/cuda/ForeachReduceOp.cu: foreach_tensor_norm_cuda",
         shown_by="none of the H100's runs clips its gradients",
     ),
+    Operator(
+        ("roll",),
+        run=roll_each,
+        memory=roll,
+        source="aten/src/ATen/native/cuda/TensorTransformations.cu: roll_cuda",
+        shown_by="swin_t_b32_adamw, forward: shifted windows",
+    ),
+    Operator(("silu_backward",), is_kernel=True),
+    Operator(("mish_backward",), is_kernel=True, shape=dense_like_input),
     Operator(("add.Tensor",), autograd=gradients.add, values=ValueRule(most=united)),
     Operator(
         ("sub.Tensor",),
@@ -95,7 +103,7 @@ OPERATORS = (
     ),
     Operator(
         ("logical_and",),
-        autograd=gradients.overwrites(aten.logical_and_.default, _EVENLY),
+        autograd=gradients.overwrites(aten.logical_and_.default, _MASKS),
         values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
     ),
     Operator(
@@ -103,7 +111,12 @@ OPERATORS = (
         values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
     ),
     Operator(
-        ("logical_or", "bitwise_or.Tensor"),
+        ("logical_or",),
+        autograd=gradients.overwrites(aten.logical_or_.default, _MASKS),
+        values=ValueRule(health=passed_on, absorbs=True, most=united),
+    ),
+    Operator(
+        ("bitwise_or.Tensor",),
         values=ValueRule(health=passed_on, absorbs=True, most=united),
     ),
     Operator(("logical_or_", "bitwise_or_.Tensor", "cat"), values=ValueRule(most=united)),

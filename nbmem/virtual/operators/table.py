@@ -17,6 +17,7 @@ from nbmem.virtual.operators import (
     embedding,
     factories,
     index,
+    interpolation,
     linalg,
     loss,
     norm,
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     attention, blas, convolution, copies, counting, detection, distance, embedding, factories,
-    index, linalg, loss, norm, pointwise, pooling, quantized, random, recurrent, reduce, scan,
-    softmax, sort, storage,
+    index, interpolation, linalg, loss, norm, pointwise, pooling, quantized, random, recurrent,
+    reduce, scan, softmax, sort, storage,
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
 PLAIN = Operator(())
@@ -87,6 +88,15 @@ def plan_of(call: Call, results: Results) -> Plan | None:
     args, kwargs = call.map(as_meta)
     launch = Launch(Call(call.func, args, kwargs), results.fresh, call.gpu.card, call.gpu.dnn)
     return Plan(tuple(rule(launch)))
+
+
+def kernels() -> Iterator[str]:
+    """Operators with a kernel on CUDA that this build of torch takes for composite ones there."""
+    for operator in OPERATORS:
+        for name in operator.names if operator.is_kernel else ():
+            found = getattr(torch.ops.aten, name).default
+            if not found.has_kernel_for_dispatch_key(torch._C.DispatchKey.CUDA):
+                yield name
 
 
 def composites() -> Iterator[tuple[Any, Any]]:

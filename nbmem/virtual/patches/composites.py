@@ -3,11 +3,11 @@
 To C++ a virtual tensor lives on `lazy:0`, so these operators would take the path of other devices.
 What CUDA makes of them (`composite` of their record) is registered for CUDA's autograd key, which
 virtual tensors have; the dispatch mode asks for it where autograd is out of the way
-(inference_mode).
+(inference_mode). Those that are a kernel on CUDA (`is_kernel`) pass autograd by, as they do there.
 
 A build of torch without CUDA also composes what CUDA has a kernel for. Comparing the registrations
 of both builds (`torch._C._dispatch_get_registrations_for_dispatch_key`) finds all of them: in 2.13
-it is `rms_norm` alone. The same function says what autocast casts.
+`rms_norm`, `silu_backward` and `mish_backward`. The same function says what autocast casts.
 """
 
 from __future__ import annotations
@@ -16,13 +16,8 @@ from typing import Any
 
 import torch
 
-from nbmem.virtual.operators.table import composites
+from nbmem.virtual.operators.table import composites, kernels
 from nbmem.virtual.patches.kernels import implement
-from nbmem.virtual.tensors.calls import operator_of
-
-_CUDA = torch._C.DispatchKey.CUDA
-KERNELS_OF_CUDA = ("silu_backward", "mish_backward")
-"""Composite where a build has no kernel on CUDA, so that autograd would take them apart."""
 
 
 class Composites:
@@ -36,10 +31,8 @@ class Composites:
         self._library = torch.library.Library("aten", "IMPL")
         for operator, kernel in composites():
             implement(self._library, operator, kernel, "AutogradCUDA")
-        for operator in map(operator_of, KERNELS_OF_CUDA):
-            if operator is not None and not operator.has_kernel_for_dispatch_key(_CUDA):
-                name = operator._schema.name
-                self._library.impl(name, torch.library.fallthrough_kernel, "AutogradCUDA")
+        for name in kernels():
+            self._library.impl(name, torch.library.fallthrough_kernel, "AutogradCUDA")
 
     def unregister(self) -> None:
         """Take them away."""

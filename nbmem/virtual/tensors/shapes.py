@@ -206,6 +206,17 @@ def dense(tensor: torch.Tensor) -> tuple[int, ...]:
     return torch.empty_like(meta).stride()
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill a stretch of memory, each once."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
 def check_devices(call: Call, *, with_cpu: bool = False) -> None:
     """Refuse to mix devices, as the card's kernels do; scalars on the CPU are welcome.
 

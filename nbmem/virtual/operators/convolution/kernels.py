@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from nbmem.virtual.hardware.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Problem
 from nbmem.virtual.operators.convolution import workspace
@@ -41,32 +42,65 @@ def backward(launch: Launch) -> Iterator[Step]:
     """Gradients of input, weight and bias, one kernel after the other."""
     gradient, source, weight = launch["grad_output"], launch["input"], launch["weight"]
     layout, native = of_call(launch.call)
+    if native:
+        yield from _depthwise_backward(launch)
+        return
     mask = launch["output_mask"]
     transposed = launch["transposed"]
     number = 0
     if mask[1]:
         yield from _copy("input", source, layout)
-    yield from _copy("gradient", gradient, layout)
+    # One that already says it has the format is made contiguous by each kernel for itself.
+    each = suggest_memory_format(planar(gradient)) is layout
+    if not each:
+        yield from _copy("gradient", gradient, layout)
     if mask[0]:
         yield out(number)
         number += 1
         yield from _copy("weight", weight, layout)
-        if not native:
-            yield DNN
-            kind = FORWARD if transposed else FOR_INPUT
-            yield from _scratch(kind, launch, source, weight, gradient, "for input")
+        if each:
+            yield from _copy("gradient for input", gradient, layout)
+        yield DNN
+        kind = FORWARD if transposed else FOR_INPUT
+        yield from _scratch(kind, launch, source, weight, gradient, "for input")
+        yield drop("gradient for input")
         yield drop("weight")
     if mask[1]:
+        if each:
+            yield from _copy("gradient for weight", gradient, layout)
         yield out(number)
         number += 1
-        if not native:
-            yield DNN
-            yield from _scratch(FOR_WEIGHT, launch, source, weight, gradient, "for weight")
-    yield drop("gradient")
-    yield drop("input")
+        yield DNN
+        yield from _scratch(FOR_WEIGHT, launch, source, weight, gradient, "for weight")
+    for name in ("gradient for weight", "gradient", "input"):
+        yield drop(name)
     if mask[2]:
         yield out(number)
         yield from _bias(gradient, launch)
+
+
+def _depthwise_backward(launch: Launch) -> Iterator[Step]:
+    """Torch's own kernels: in two dimensions the weight's gradient comes before the input's.
+
+    cuda/DepthwiseConv2d.cu: conv_depthwise2d_backward_cuda_out; DepthwiseConv3d.cu
+    """
+    mask = launch["output_mask"]
+    flat = launch["input"].dim() < 5
+    if mask[1]:
+        yield from _copy("input", launch["input"], torch.contiguous_format)
+    yield from _copy("gradient", launch["grad_output"], torch.contiguous_format)
+    if mask[1] and flat:
+        yield out(int(mask[0]))
+    if mask[0]:
+        yield out(0)
+        yield from _copy("weight", launch["weight"], torch.contiguous_format)
+    if mask[1] and not flat:
+        yield out(int(mask[0]))
+    for name in ("weight", "gradient", "input"):
+        yield drop(name)
+    if mask[2]:
+        yield out(int(mask[0]) + int(mask[1]))
+        yield from _bias(launch["grad_output"], launch)
 
 
 def _bias(gradient: torch.Tensor, launch: Launch) -> Iterator[Step]:

@@ -91,6 +91,13 @@ OPERATORS = (
         ),
         shape=_shape_masked_fill,
     ),
+    Operator(
+        ("unfold_backward",),
+        memory=kernels.unfold_backward,
+        source="aten/src/ATen/native/UnfoldBackward.h: _make_unfold_backward_iter_over_grad_in",
+        shown_by="none of the H100's runs; the oracle (tests/oracle)",
+    ),
+    Operator(("put",), autograd=gradients.fills(aten.put_.default)),
     Operator(("scatter.src",), autograd=gradients.fills(aten.scatter_.src)),
     Operator(("scatter_add",), autograd=gradients.fills(aten.scatter_add_.default)),
     Operator(

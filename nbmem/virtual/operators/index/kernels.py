@@ -90,6 +90,14 @@ def put_by_mask(launch: Launch, mask: torch.Tensor, found: int) -> Iterator[Step
     yield from _sorted_sums(launch, [*_places(launch), drop("mask")])
 
 
+def unfold_backward(launch: Launch) -> Iterator[Step]:
+    """The places along the dimension that the windows were taken from, where they overlap."""
+    yield out()
+    size = launch["input_sizes"]
+    if size and launch["step"] < launch["size"]:
+        yield temporary("places", size[launch["dim"]] * LONG)
+
+
 def masked_scatter(launch: Launch) -> Iterator[Step]:
     """Where each masked element's value is: how many come before it."""
     if launch.outs:

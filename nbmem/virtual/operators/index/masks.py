@@ -124,6 +124,10 @@ def index_put(executor: Executor, call: Call) -> Any:
             return call.func(tensor, indices, moved, *rest[1:], **call.kwargs)
     if call.argument("accumulate") and len(indices) == 1 and _is_mask(indices[0]):
         return _add_by_mask(executor, call)
+    if call.func is aten.index_put.default:
+        with executor:
+            made = tensor.clone()
+            return aten.index_put_.default(made, indices, *rest, **call.kwargs)
     with executor:
         if values.numel() == 1 and not is_virtual(values) and any(map(_is_mask, indices)):
             return _written(executor, call)  # A masked fill: no indices are made.

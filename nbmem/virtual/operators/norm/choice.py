@@ -75,7 +75,7 @@ class _RMSNorm(torch.autograd.Function):
         tensor, ctx.shape, weight, _ = inputs
         ctx.save_for_backward(tensor, weight, output[1])
         ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
+        ctx.set_materialize_grads(False)  # No zeros for the factors, which have no gradient.
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

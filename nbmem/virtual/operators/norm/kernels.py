@@ -85,6 +85,7 @@ def group_norm_backward(launch: Launch) -> Iterator[Step]:
         yield from _for_each(launch, "group", "factor", "summand")
         if launch["weight"] is not None and not flat:
             yield from _for_each(launch, "channel", "scale")
+        yield from (drop("summand of a group"), drop("factor of a group"))
 
 
 def _for_each(launch: Launch, what: str, *names: str) -> Iterator[Step]:
@@ -127,7 +128,7 @@ def _channels_last(source: torch.Tensor) -> bool:
     return (
         (source.dim() == 4 and source.is_contiguous(memory_format=torch.channels_last))
         or (source.dim() == 5 and source.is_contiguous(memory_format=torch.channels_last_3d))
-        or (source.is_contiguous() and source.stride(1) == 1)
+        or (source.dim() > 1 and source.is_contiguous() and source.stride(1) == 1)
     )
 
 

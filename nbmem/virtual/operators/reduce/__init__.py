@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.operators.operator import Operator, drop, outs, temporary
-from nbmem.virtual.operators.reduce.staging import accumulator, dims_of, shared, steps
+from nbmem.virtual.operators.reduce.staging import HALVES, accumulator, dims_of, shared, steps
 from nbmem.virtual.tensors.shapes import several
 from nbmem.virtual.tensors.value_rules import ValueRule, always, counted_up, passed_on
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from nbmem.virtual.operators.operator import Launch, Step
     from nbmem.virtual.tensors.calls import Call
     from nbmem.virtual.tensors.shapes import Results
-
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 def _shape_aminmax(call: Call) -> Results:
@@ -42,8 +39,9 @@ def total(launch: Launch) -> Iterator[Step]:
 def _in_type_of_result(launch: Launch, tensor: torch.Tensor, result: torch.dtype) -> Iterator[Step]:
     """A mask or small integers become 64-bit ones before they are added up; halves are read so."""
     yield from outs(launch)
-    if tensor.dtype is not result and not (tensor.dtype in _HALVES and result is torch.float32):
+    if tensor.dtype is not result and not (tensor.dtype in HALVES and result is torch.float32):
         yield temporary("converted", tensor.numel() * result.itemsize)
+        tensor = torch.empty(tensor.size(), dtype=result, device="meta")
     yield from shared(tensor, dims_of(launch, tensor), accumulator(result), launch.card)
 
 
@@ -60,9 +58,13 @@ def alike(launch: Launch) -> Iterator[Step]:
 
 
 def logical(launch: Launch) -> Iterator[Step]:
-    """any() and all() accumulate bools, whatever the input."""
+    """any() and all() accumulate bools, whatever the input; of one element they convert it."""
     tensor = launch["self"]
-    yield from steps(launch, tensor, dims_of(launch, tensor), 1)
+    if tensor.numel() == 1 and tensor.dtype is not launch.outs[0].dtype:
+        yield from outs(launch)
+        yield temporary("converted", launch.outs[0].dtype.itemsize)
+    else:
+        yield from steps(launch, tensor, dims_of(launch, tensor), 1)
 
 
 def logsumexp(launch: Launch) -> Iterator[Step]:

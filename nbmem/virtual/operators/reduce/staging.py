@@ -24,7 +24,7 @@ WARP = 32
 VECTOR = 4
 MIN_PER_THREAD = 16
 MAX_PER_THREAD = 256
-_HALVES = (torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _power_below(number: int) -> int:
 
 def accumulator(dtype: torch.dtype) -> int:
     """Bytes of an accumulator of that type."""
-    if dtype in _HALVES:
+    if dtype in HALVES:
         return 4
     if not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool:
         return 8

@@ -1,0 +1,48 @@
+"""The environment in which a Python loads the stand-in's libraries before torch's own."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from pathlib import Path
+
+from tests.oracle.build import build
+
+OUT = Path(__file__).parents[2] / "out" / "oracle"
+
+
+def site_packages() -> Path:
+    """Where this Python's torch lies.
+
+    Raises:
+        SystemExit: It is no build for CUDA, or there is none.
+    """
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    site = Path(str(spec.origin)).parents[1] if spec is not None else Path()
+    if not (site / "torch/lib/libc10_cuda.so").exists():
+        raise SystemExit("The oracle is the CUDA build of torch, which this Python does not have.")
+    return site
+
+
+def environment(card: str, *, count: int = 1) -> dict[str, str]:
+    """What a Python must be started with to see `count` of those cards; builds what is missing."""
+    site = site_packages()
+    release = next(site.glob("torch-*.dist-info")).name.removesuffix(".dist-info")
+    built = OUT / release
+    if not (built / "preload").exists():
+        build(site, built)
+    # One process must not see another's memory.
+    state = built / f"state.{os.getpid()}"
+    atexit.register(state.unlink, missing_ok=True)
+    others = os.environ.get("LD_PRELOAD")
+    return {
+        **os.environ,
+        "LD_PRELOAD": (built / "preload").read_text() + (f":{others}" if others else ""),
+        "STANDIN_GPU": card,
+        "STANDIN_COUNT": str(count),
+        "STANDIN_SITE": str(site),
+        "STANDIN_STATE": str(state),
+        "TRITON_LIBCUDA_PATH": str(built),
+    }

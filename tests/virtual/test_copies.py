@@ -1,0 +1,227 @@
+"""What kernels copy or make beside their results, as torch's own CUDA code asked for it.
+
+The sizes are those of the oracle (tests/oracle) with torch 2.13 on an H100 80GB.
+"""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+from torch.nn import functional
+
+
+def taken(call):
+    """Sizes that a call allocates and, negative, frees again, in order; its result is kept."""
+    memory = torch.cuda.memory
+    memory._record_memory_history(enabled=None)
+    memory._record_memory_history(max_entries=1000, context=None)
+    kept = call()
+    events = memory._snapshot()["device_traces"][0]
+    memory._record_memory_history(enabled=None)
+    born, found = set(), []
+    for event in events:
+        if event["action"] == "alloc":
+            born.add(event["addr"])
+            found.append(event["size"])
+        elif event["action"] == "free_completed" and event["addr"] in born:
+            born.remove(event["addr"])
+            found.append(-event["size"])
+    del kept
+    return found
+
+
+def image():
+    return torch.ones(2, 3, 8, 8, device="cuda", requires_grad=True)
+
+
+def volume():
+    return torch.ones(2, 3, 4, 4, 4, device="cuda", requires_grad=True)
+
+
+def rows():
+    return torch.ones(6, 10, device="cuda", requires_grad=True)
+
+
+EXPANDED = {
+    "max_pool2d": (lambda x: functional.max_pool2d(x, 2), image),
+    "avg_pool2d": (lambda x: functional.avg_pool2d(x, 2), image),
+    "adaptive_avg_pool2d": (lambda x: functional.adaptive_avg_pool2d(x, 2), image),
+    "adaptive_avg_pool2d, channels last": (
+        lambda x: functional.adaptive_avg_pool2d(x.to(memory_format=torch.channels_last), 2),
+        image,
+    ),
+    "adaptive_max_pool2d": (lambda x: functional.adaptive_max_pool2d(x, 2), image),
+    "fractional_max_pool2d": (lambda x: functional.fractional_max_pool2d(x, 2, 4), image),
+    "max_pool3d": (lambda x: functional.max_pool3d(x, 2), volume),
+    "avg_pool3d": (lambda x: functional.avg_pool3d(x, 2), volume),
+    "nearest": (lambda x: functional.interpolate(x, scale_factor=2), image),
+    "bilinear": (lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"), image),
+    "bicubic": (lambda x: functional.interpolate(x, scale_factor=2, mode="bicubic"), image),
+    "trilinear": (lambda x: functional.interpolate(x, scale_factor=2, mode="trilinear"), volume),
+    "reflect": (lambda x: functional.pad(x, (1, 1, 1, 1), mode="reflect"), image),
+    "replicate": (lambda x: functional.pad(x, (1, 1, 1, 1), mode="replicate"), image),
+    "roll": (lambda x: x.roll((1, 2, 3), (1, 2, 3)), image),
+    "nll_loss": (
+        lambda x: functional.nll_loss(
+            x, torch.zeros(6, dtype=torch.long, device="cuda"), reduction="none"
+        ),
+        rows,
+    ),
+    "soft_margin_loss": (
+        lambda x: functional.soft_margin_loss(x, torch.ones(6, 10, device="cuda")),
+        rows,
+    ),
+    "logsigmoid": (functional.logsigmoid, rows),
+    "silu": (functional.silu, rows),
+    "mish": (functional.mish, rows),
+    "unfold": (lambda x: x.unfold(1, 4, 2), rows),
+    "take": (lambda x: x.take(torch.zeros(5, dtype=torch.long, device="cuda")), rows),
+    "clamp": (
+        lambda x: x.clamp(torch.zeros(10, device="cuda"), torch.ones(10, device="cuda")),
+        rows,
+    ),
+    "mv": (lambda x: x @ torch.ones(10, device="cuda"), rows),
+    "mm": (lambda x: x @ torch.ones(10, 4, device="cuda", requires_grad=True), rows),
+    "rms_norm": (lambda x: functional.rms_norm(x, (10,)), rows),
+}
+FORWARD = {
+    "roll": lambda: image().detach().roll((1, 2, 3), (1, 2, 3)),
+    "sum of a mask": lambda: torch.zeros(4096, dtype=torch.bool, device="cuda").sum(),
+    "mean of halves": lambda: torch.zeros(4096, dtype=torch.half, device="cuda").sum(
+        dtype=torch.float32
+    ),
+    "count_nonzero": lambda: torch.zeros(4096, device="cuda").count_nonzero(),
+    "count_nonzero of a mask": lambda: torch.zeros(
+        4096, dtype=torch.bool, device="cuda"
+    ).count_nonzero(),
+    "any of one": lambda: torch.zeros((), device="cuda").any(),
+    "logsigmoid": lambda: functional.logsigmoid(rows().detach()),
+    "nll_loss of columns": lambda: functional.nll_loss(
+        torch.ones(10, 6, device="cuda").T, torch.zeros(6, dtype=torch.long, device="cuda")
+    ),
+    "max_pool2d of a view": lambda: functional.max_pool2d(
+        torch.ones(2, 8, 8, 3, device="cuda")[..., :2].permute(0, 3, 1, 2), 2
+    ),
+    "avg_pool2d of a view": lambda: functional.avg_pool2d(
+        torch.ones(2, 6, 8, 8, device="cuda")[:, ::2], 2
+    ),
+    "empty product": lambda: (
+        torch.ones(6, 0, device="cuda") @ torch.ones(1, device="cuda").expand(0, 4)
+    ),
+    "baddbmm of expanded batches": lambda: torch.baddbmm(
+        torch.ones(1, device="cuda"),
+        torch.ones((), device="cuda").expand(2, 3, 4),
+        torch.ones((), device="cuda").expand(2, 4, 5),
+    ),
+}
+
+
+def weight(*size):
+    return torch.ones(*size, device="cuda", requires_grad=True)
+
+
+DENSE = {
+    "unfold, apart": (
+        lambda x: functional.unfold(x, 2, stride=2),
+        (2, 3, 5, 5),
+        [600],
+        [384, 600, -384],
+    ),
+    "unfold, overlapping": (
+        lambda x: functional.unfold(x, 2, 2, (1, 2)),
+        (2, 3, 5, 5),
+        [600, 3360, -600],
+        [3360],
+    ),
+    "fold": (lambda x: functional.fold(x, (5, 5), 2), (2, 12, 16), [1536], [600, 1536, -600]),
+    "depthwise conv2d": (
+        lambda x: functional.conv2d(x, weight(6, 1, 3, 3), padding=1, groups=6),
+        (2, 6, 8, 8),
+        [216, 3072],
+        [216, 3072],
+    ),
+    "depthwise conv3d": (
+        lambda x: functional.conv3d(x, weight(6, 1, 3, 3, 3), padding=1, groups=6),
+        (2, 6, 8, 8, 8),
+        [648, 24576],
+        [24576, 648],
+    ),
+    "depthwise conv1d": (
+        lambda x: functional.conv1d(x, weight(6, 1, 3), padding=1, groups=6),
+        (2, 6, 8),
+        [72, 384],
+        [72, 384],
+    ),
+}
+BACKWARD_SIZES = {
+    "max_pool2d": [1536, 384, -384],
+    "avg_pool2d": [1536, 384, -384],
+    "adaptive_avg_pool2d": [1536, 96, -96],
+    "adaptive_avg_pool2d, channels last": [1536, 1536, -1536],
+    "adaptive_max_pool2d": [1536, 96, -96],
+    "fractional_max_pool2d": [384, 1536, -384],
+    "max_pool3d": [1536, 192, -192],
+    "avg_pool3d": [1536, 192, -192],
+    "nearest": [1536, 6144, -6144],
+    "bilinear": [1536, 6144, -6144],
+    "bicubic": [1536, 6144, -6144],
+    "trilinear": [1536, 12288, -12288],
+    "reflect": [1536, 2400, -2400],
+    "replicate": [1536],
+    "roll": [1536, 1536, -1536, 1536, 1536, -1536, -1536],
+    "nll_loss": [240, 24, -24],
+    "soft_margin_loss": [240, 240, 240, -240, -240, 240, -240],
+    "logsigmoid": [240],
+    "silu": [240],
+    "mish": [240],
+    "unfold": [240, 80, -80],
+    "take": [240],
+    "clamp": [4, 60, 60, 240, -60, -60, -4],
+    "mv": [240],
+    "mm": [160, 96, -96, 240, 96, -96],
+    "rms_norm": [240, 240, -240],
+}
+FORWARD_SIZES = {
+    "roll": [1536, 1536, 1536, 1536, -1536, -1536, -1536],
+    "sum of a mask": [4096, 8, 32768, -32768, -4096],
+    "mean of halves": [8192, 4, -8192],
+    "count_nonzero": [16384, 4096, 8, 32768, -32768, -4096, -16384],
+    "count_nonzero of a mask": [4096, 8, 32768, -32768, -4096],
+    "any of one": [4, 1, 1, -1, -4],
+    "logsigmoid": [240, 240, -240],
+    "nll_loss of columns": [240, 48, 4, 4, 240, -240, -4, -240, -48],
+    "max_pool2d of a view": [1536, 256, 512, 1024, -1024, -512, -1536],
+    "avg_pool2d of a view": [3072, 384, 1536, -1536, -3072],
+    "empty product": [4, 96, -4],
+    "baddbmm of expanded batches": [4, 4, 4, 120, 160, 96, -96, -160, -4, -4, -4],
+}
+
+
+@pytest.fixture(autouse=True)
+def _workspaces(gpu):
+    """The libraries' first calls, which take their workspaces."""
+    square = torch.ones(8, 8, device="cuda", requires_grad=True)
+    (square @ square).sum().backward()
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_a_call_takes_what_torch_takes(name):
+    assert taken(FORWARD[name]) == FORWARD_SIZES[name]
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_a_backward_pass_from_an_expanded_gradient_takes_what_torch_takes(name):
+    function, made = EXPANDED[name]
+    result = function(made())
+    gradient = torch.ones((), device="cuda").expand_as(result)
+    assert taken(lambda: result.backward(gradient)) == BACKWARD_SIZES[name]
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_windows_and_depthwise_convolutions_take_what_torch_takes(name):
+    function, size, forward, backward = DENSE[name]
+    results = []
+    source = torch.ones(size, device="cuda", requires_grad=True)
+    assert taken(lambda: results.append(function(source))) == forward
+    gradient = torch.ones_like(results[0])
+    assert taken(lambda: results[0].backward(gradient)) == backward

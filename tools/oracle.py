@@ -1,0 +1,29 @@
+"""Compare the virtual card with torch's own CUDA code, in an environment with the CUDA build."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+
+from environment import prepare, require_python
+from installing import ROOT, say
+
+
+def main() -> int:
+    """Say what it costs, make the environment, pass the arguments on to tests/oracle."""
+    require_python()
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="All arguments are passed on to `python -m tests.oracle`."
+    )
+    _, arguments = parser.parse_known_args()
+    say(
+        "This environment holds the CUDA build of torch: about 5 GB, in .venv-cuda. A C++ compiler "
+        "and binutils are needed; no driver and no card are."
+    )
+    python = prepare(".venv-cuda", "torch-cuda", "test")
+    command = [str(python), "-m", "tests.oracle", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
