@@ -489,7 +489,7 @@ def test_what_nbmem_takes_is_not_in_the_users_time(monkeypatch):
     now = [10**18]
     monkeypatch.setattr("time.time_ns", lambda: now[0])
     for module in ("history", "dying"):
-        monkeypatch.setattr(f"nbmem.virtual.{module}.CLOCK", (lambda: now[0],))
+        monkeypatch.setattr(f"nbmem.virtual.hardware.{module}.CLOCK", (lambda: now[0],))
 
     def slow(run):
         def slower(*args, **kwargs):
@@ -515,7 +515,7 @@ def test_what_a_notebook_does_at_both_ends_is_not_the_cells_time(monkeypatch):
     now = [10**18]
     monkeypatch.setattr("time.time_ns", lambda: now[0])
     for module in ("history", "dying"):
-        monkeypatch.setattr(f"nbmem.virtual.{module}.CLOCK", (lambda: now[0],))
+        monkeypatch.setattr(f"nbmem.virtual.hardware.{module}.CLOCK", (lambda: now[0],))
     t = nbmem.trace("t", namespace={}).start()
     now[0] += 10**9  # the line under the cell, the sidebar
     users_time(begins=True)

@@ -5,7 +5,7 @@ import json
 from nbmem.answers import CardFigures, Failure, Fit, LayerRow, Layers, Option, Part, Plan, Probe
 from nbmem.views.exports.answers import fit_json, layers_json, plan_json
 
-CARD = CardFigures(name="L4", total=24 << 30, margin=1 << 29)
+CARD = CardFigures(name="L4", total=24 << 30, margin=1 << 29, driver=1 << 28)
 RAN = Probe(
     value=8,
     fits=True,
@@ -41,7 +41,7 @@ RAN_JSON = {
     "failure": None,
     "notes": ["n"],
 }
-CARD_JSON = {"name": "L4", "total": 24 << 30, "margin": 1 << 29}
+CARD_JSON = {"name": "L4", "total": 24 << 30, "margin": 1 << 29, "driver": 1 << 28}
 LINE_JSON = {"name": "allocated", "fixed": 1.0, "each": 2.0, "square": 0.0, "residual": 0.5}
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def fit_json(fit: Fit) -> dict[str, Any]:
     """The answer of `nbmem.fit`.
 
-    `card` {name, total, margin}; `best` and `limit`, null where there is none; `total` and `parts`
+    `card` {name, total, margin, driver}; `best` and `limit`, null where there is none; `total` and
+    `parts`
     {name, fixed, each, square, residual} in bytes and bytes for each unit; `probes` by value
     {value, fits, allocated, reserved, process, wanted, phase, held, failure {kind, text, line}}.
     """
@@ -38,7 +39,7 @@ def fit_json(fit: Fit) -> dict[str, Any]:
 def plan_json(plan: Plan) -> dict[str, Any]:
     """The answer of `nbmem.plan`.
 
-    `card` {name, total, margin}; `target`; `variable` and `value`, null where the batch is not
+    `card` {name, total, margin, driver}; `target`; `variable` and `value`, null where the batch is not
     known; `options`, the program as it is first, {key, title, price, code, probe (as in the JSON of
     fit; null if not run), saved, saved_reserved, largest, why_not, foreseen (of the process; null
     if nothing is known), cheapest, diff (of the source; empty if not known)}.
@@ -88,7 +89,12 @@ def layer_json(row: LayerRow) -> dict[str, Any]:
 
 
 def _card(card: CardFigures) -> dict[str, Any]:
-    return {"name": card.name, "total": card.total, "margin": card.margin}
+    return {
+        "name": card.name,
+        "total": card.total,
+        "margin": card.margin,
+        "driver": card.driver,
+    }
 
 
 def _probe(probe: Probe) -> dict[str, Any]:

@@ -50,8 +50,9 @@ def backward(launch: Launch) -> Iterator[Step]:
     number = 0
     if mask[1]:
         yield from _copy("input", source, layout)
-    # One that already says it has the format is made contiguous by each kernel for itself.
-    each = suggest_memory_format(planar(gradient)) is layout
+    # One that already says it has the format is made contiguous by each kernel for itself; a
+    # transposed convolution's is once for both (unet_b8_adam).
+    each = not transposed and suggest_memory_format(planar(gradient)) is layout
     if not each:
         yield from _copy("gradient", gradient, layout)
     if mask[0]:
