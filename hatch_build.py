@@ -54,7 +54,7 @@ class LabExtensionHook(BuildHookInterface):  # type: ignore[type-arg]
         shared = build_data.setdefault("shared_data", {})
         source, built = Path(self.root, "labextension"), Path(self.root, "nbmem", "labextension")
         if not self._is_built_or_not_wanted():
-            if not (source / "node_modules").exists():
+            if not _has_packages(source):
                 _npm(source, "ci")
             _npm(source, "run", "build" if version == "editable" else "build:prod")
         if self.target_name == "wheel" and version != "editable" and built.exists():
@@ -78,6 +78,13 @@ def _has_node() -> bool:
         return (int(major), int(minor)) >= OLDEST_NODE
     except ValueError:
         return False
+
+
+def _has_packages(folder: Path) -> bool:
+    """Whether node_modules is there, and no older than the list of what belongs into it."""
+    installed = folder / "node_modules" / ".package-lock.json"
+    wanted = (folder / "package-lock.json").stat().st_mtime
+    return installed.exists() and installed.stat().st_mtime >= wanted
 
 
 def _npm(folder: Path, *words: str) -> None:

@@ -142,7 +142,7 @@ def stub(name: str, prototype: Prototype | None) -> str:
         if target in NUMBERS:
             if re.search("size|work|bytes|nnz", label + name, re.IGNORECASE):
                 body.append(f"if (a{number}) *({target} *)a{number} = 0;")
-        elif re.search("[cC]reate|Init(Rank|All)", name) and HANDLE.search(target):
+        elif re.search("(?i:create)|Init(Rank|All)", name) and HANDLE.search(target):
             body.append(f"if (a{number}) *(void **)a{number} = made();")
     text = "char" in returns and "*" in returns
     body.append('return (long)"error of the stand-in";' if text else "return 0;")

@@ -40,9 +40,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     """The answer of `nbmem.plan`.
 
     `card` {name, total, margin, driver}; `target`; `variable` and `value`, null where the batch is
-    not known; `options`, the program as it is first, {key, title, price, code, probe (as in the JSON of
-    fit; null if not run), saved, saved_reserved, largest, why_not, foreseen (of the process; null
-    if nothing is known), cheapest, diff (of the source; empty if not known)}.
+    not known; `options`, the program as it is first, {key, title, price, code, probe (as in the
+    JSON of fit; null if not run), saved, saved_reserved, largest, why_not, foreseen (of the
+    process; null if nothing is known), cheapest, diff (of the source; empty if not known)}.
     """
     return {
         "title": plan.title,
