@@ -57,7 +57,7 @@ def test_every_moment_has_the_bytes_that_python_counts(tmp_path):
         assert (held["unknown"] == table[:, list(LIVE)].sum(axis=1)).all(), one["path"]
         for category in ONE_BY_ONE:
             assert (held[category.key] == table[:, category]).all(), (one["path"], category)
-        followed = books.followed
+        followed = books
         assert one["peak"]["event"] == books.peak(0, books.events)
         assert one["peak"]["allocated"] == followed.allocated.max()
         assert one["peak"]["reserved"] == one["total"] == followed.reserved.max()
