@@ -76,10 +76,10 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     }
 
     panel.disposed.connect(() => {
+      commands.dispose();
       badges.show(false);
       lines.show(false);
       questions.dispose();
-      commands.dispose();
       front.dispose();
     });
     if (statusBar !== null) {
