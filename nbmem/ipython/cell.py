@@ -101,7 +101,8 @@ class CellHooks:
             return
         with held_back() as held, guest("prepare this cell"):
             self._interrupt.disarm()
-            self._tracer.later.stop()
+            with guest("look who holds what"):
+                self._tracer.later.hurry()
             self._abandon()
             number = self._next if info.store_history else None
             cell = RunningCell(

@@ -2,7 +2,8 @@
 
 A person who waits for the prompt gets the report after a few milliseconds of looking. What is not
 found by then is looked for when the kernel is idle, in pieces between which it takes requests, and
-the report is renewed. The next cell ends it, for it may change what is looked at.
+the report is renewed. The next cell may change what is looked at: if it comes before the look is
+over ("Run All" does), it waits a moment for the rest, and ends what is left then.
 
 Front ends that execute for nobody (`allow_stdin` is off) get all of it at once.
 """
@@ -28,6 +29,8 @@ REST_S = 0.05
 sleep of its own (`Kernel._execute_sleep`), and a piece that came between would hold it up."""
 PIECE_S = 0.02
 """So long a piece keeps a request waiting afterwards."""
+NEXT_S = 0.3
+"""And so long the next cell waits for the rest, at most."""
 
 
 class Later:
@@ -75,6 +78,15 @@ class Later:
         # A cell of a subshell ends in a thread of its own, and timers are the loop's.
         self._kernel.io_loop.add_callback(self._rest, trace)
 
+    def hurry(self) -> None:
+        """Look at the rest at once, as far as the next cell can wait for it, and leave the others.
+
+        Nothing has run since the traced cell that could have changed what is looked at.
+        """
+        if self._trace is not None and self._trace.look_on(_until(NEXT_S)):
+            self._show()
+        self.stop()
+
     def stop(self) -> None:
         """Leave it: what is looked at is about to change."""
         trace, self._trace, self._renew = self._trace, None, None
@@ -92,10 +104,14 @@ class Later:
         if not trace.look_on(_until(PIECE_S)):
             self._kernel.io_loop.add_callback(self._piece, trace)
             return
+        self._show()
+
+    def _show(self) -> None:
         renew = self._renew
         self.stop()
-        with guest("renew the report"):
-            renew()
+        if renew is not None:
+            with guest("renew the report"):
+                renew()
 
 
 def _until(seconds: float) -> Callable[[float], bool]:

@@ -212,6 +212,17 @@ def test_who_holds_what_is_looked_for_when_nobody_waits(kernel):
     assert told == "True\n"  # each look could be left
 
 
+def test_the_next_cell_waits_for_the_look(kernel):
+    """In "Run All" the next request lies in the queue before the kernel ever rests."""
+    kernel.run("from nbmem.ipython import later\nlater.WAIT_S, rest, later.REST_S = 0, later.REST_S, 60")
+    traced = kernel.start("%%memtrace\nkept = torch.zeros(8, device='cuda')")
+    assert LEFT in reports(kernel.until_idle(traced))[-1]["text/plain"]
+    ran = kernel.run("kept = None; later.REST_S = rest")
+    (renewed,) = ran.outputs("update_display_data")
+    assert LEFT not in renewed["data"]["text/plain"]
+    assert "kept" in renewed["data"]["text/plain"]
+
+
 def test_no_widget_is_text_from_the_first_line_on(kernel):
     ran = kernel.run(f"%%memtrace --no-widget\n{FILL}")
     shown = ran.outputs("display_data", "update_display_data")
@@ -262,6 +273,7 @@ def test_the_page_can_have_the_next_cell_traced(kernel):
     ran = kernel.run(f"kept = torch.zeros(8, device='cuda')\n{PRINT}")
     assert ran.pushed(LastReport)[0].peak.allocated == int(ran.text())
     assert not page.ask(GetState(id="s")).tracing_next
+    kernel.run("kept = None")  # may bring the rest of the traced one's report
     assert not kernel.run("kept = None").pushed(LastReport)
 
 

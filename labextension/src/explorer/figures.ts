@@ -16,6 +16,7 @@ interface IRenderer extends IModel {
 }
 
 interface IDocument {
+  title(): string;
   get_model_by_name(name: string): IModel | null;
   clear(): void;
 }
@@ -115,7 +116,11 @@ export class Pictures {
     watchViewport(bokeh.Models.get('Plot').prototype.default_view);
     const target = h('div', { class: 'nbx-Canvas', inert: true });
     host.append(target);
+    const title = `nbmem ${++titles}`;
+    (item as { doc: { title: string } }).doc.title = title;
+    this._pending.set(title, bokeh);
     const drawn = new Picture(host, bokeh, await bokeh.embed.embed_item(item, target));
+    this._pending.delete(title);
     if (this._isDisposed) {
       drawn.dispose();
       throw new GoneError();
@@ -127,10 +132,25 @@ export class Pictures {
   dispose(): void {
     this._isDisposed = true;
     this._drawn.splice(0).forEach(picture => picture.dispose());
+    this._pending.forEach((bokeh, title) => forget(bokeh, title));
+    this._pending.clear();
   }
 
   private readonly _drawn: Picture[] = [];
+  /** Documents that BokehJS has begun, by title: taken out of the page, one of them never ends. */
+  private readonly _pending = new Map<string, IBokeh>();
   private _isDisposed = false;
+}
+
+/** How many documents were begun on this page: a title of its own for each. */
+let titles = 0;
+
+/** Take a document out of BokehJS's list, which keeps it as long as the page. */
+function forget({ documents }: IBokeh, title: string): void {
+  const at = documents.findIndex(document => document.title() === title);
+  if (at >= 0) {
+    documents.splice(at, 1)[0].clear();
+  }
 }
 
 /** What was to be drawn is not wanted any more. */
