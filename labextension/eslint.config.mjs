@@ -43,7 +43,15 @@ export default defineConfig(
   {
     files: ['**/*.mjs'],
     languageOptions: {
-      globals: { Buffer: false, console: false, process: false, TextEncoder: false, URL: false }
+      globals: {
+        Buffer: false,
+        console: false,
+        document: false,
+        process: false,
+        setImmediate: false,
+        TextEncoder: false,
+        URL: false
+      }
     }
   },
   prettier

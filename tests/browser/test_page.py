@@ -59,6 +59,8 @@ def test_an_exported_page_is_alive_and_reaches_nobody(offline, tmp_path):
     report = reports(offline, path, 1).first
     offline.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]")
     assert answers(report)
+    report.locator("[data-tab=lines]").click()  # the sample has no stacks
+    assert "--stacks" in report.get_by_test_id("nbx-no-lines").inner_text()
     assert report.get_by_test_id("nbx-compact").get_by_text("Peak").count()  # its verdict
     assert (
         offline.get_by_text("moments are in this page")

@@ -10,7 +10,7 @@ import { Holders } from './holders.js';
 import { rove } from './keys.js';
 import { Largest } from './largest.js';
 import { LedgerView } from './ledger.js';
-import { linesOf } from './lines.js';
+import { linesOf, noLines } from './lines.js';
 import { allocatedAt, inWords, peakBetween, rowOf } from './moments.js';
 import { Overview } from './overview.js';
 import { growthInWords, Phases } from './phases.js';
@@ -208,10 +208,11 @@ export class Explorer {
     if ((data.pools[0]?.segments.length ?? 0) > 0) {
       tabs.push(this._poolTab());
     }
-    if (data.lines !== null) {
-      const panel = scrolling('Lines', linesOf(data.lines, this._actions));
-      tabs.push({ key: 'lines', label: 'Lines', panel, draw: null, parts: [] });
-    }
+    const panel =
+      data.lines === null
+        ? h('div', {}, noLines())
+        : scrolling('Lines', linesOf(data.lines, this._actions));
+    tabs.push({ key: 'lines', label: 'Lines', panel, draw: null, parts: [] });
     if (data.tips.length > 0) {
       const panel = h('div', {}, tipsOf(data, this._actions));
       tabs.push({ key: 'tips', label: `Tips (${data.tips.length})`, panel, draw: null, parts: [] });

@@ -56,6 +56,20 @@ export function linesOf(lines: ILines, actions: IActions): HTMLElement {
   );
 }
 
+/** How to get the lines, where no stacks were taken. */
+export function noLines(): HTMLElement {
+  const code = (text: string) => h('code', {}, text);
+  return h(
+    'p',
+    { class: 'nbx-mod-quiet', 'data-testid': 'nbx-no-lines' },
+    'Which line took what is known where stacks were taken: ',
+    code('%%memtrace --stacks'),
+    ' in a notebook, ',
+    code('nbmem run --stacks'),
+    ' for a script.'
+  );
+}
+
 /** The code from its first line that says something; where nobody has its text, the numbers of the lines that took memory. */
 function codeOf({ code, rows }: ILines): readonly (readonly [number, string])[] {
   const first = code.findIndex(([, text]) => text.trim() !== '');
