@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import nbmem
 from nbmem.cli import (
@@ -27,7 +27,8 @@ from nbmem.cli import (
     viewer,
 )
 from nbmem.cli.base import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, say
-from nbmem.core.errors import NbmemError, NotWrittenError
+from nbmem.core.arguments import LineParser
+from nbmem.core.errors import NbmemError, NotWrittenError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,44 +56,29 @@ exact, or nbmem has a fault; 2 a wrong option, an unknown card, a missing or unr
 interrupted; `run` passes on the code of a script that exits by itself."""
 
 
-class _TerminalParser(argparse.ArgumentParser):
-    """argparse with one sentence for a mistake instead of a page of usage."""
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where the help is; exit code 2."""
-        say(f"{message[:1].lower()}{message[1:]}. `{self.prog} --help` lists what can be given.")
-        sys.exit(EXIT_USAGE)
-
-
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = _TerminalParser(
-        prog="nbmem",
+    top = LineParser(
+        "nbmem",
         description=nbmem.__doc__,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"nbmem {nbmem.__version__}")
-    commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_TerminalParser)
+    commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=LineParser)
     for command in COMMANDS:
-        sub = commands.add_parser(
-            command.name, help=command.help, description=command.help, allow_abbrev=False
-        )
+        sub = commands.add_parser(command.name, help=command.help, description=command.help)
         command.configure(sub)
-        sub.set_defaults(run=command.run, prog=sub.prog)
+        sub.set_defaults(run=command.run, parser=sub)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     given, script_arguments = _split(sys.argv[1:] if argv is None else list(argv))
-    options, unknown = parser().parse_known_args(given)
-    if unknown:
-        say(_unknown(options.prog, unknown))
-        return EXIT_USAGE
-    options.script_arguments = script_arguments
     try:
+        options = _read(given)
+        options.script_arguments = script_arguments
         code: int = options.run(options)
     except BrokenPipeError:  # `nbmem report x | head`: the reader has seen enough
         sys.stdout = None
@@ -129,11 +115,17 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:at], arguments[at + 1 :]
 
 
-def _unknown(prog: str, unknown: list[str]) -> str:
-    words = " ".join(unknown)
-    advice = f"`{prog} --help` lists what can be given."
-    if prog.endswith(" run"):
-        advice = (
-            f"If that is for the script, put -- before it: `{prog} SCRIPT -- {words}`. {advice}"
-        )
-    return f"{prog} does not know {words}. {advice}"
+def _read(arguments: list[str]) -> argparse.Namespace:
+    """Read arguments of ours.
+
+    Raises:
+        UsageError: They cannot be read.
+    """
+    options, unknown = parser().parse_known_args(arguments)
+    if unknown:
+        prog, hint = options.parser.prog, ""
+        if prog.endswith(" run"):
+            line = f"{prog} SCRIPT -- {' '.join(unknown)}"
+            hint = f"If that is for the script, put -- before it: `{line}`."
+        raise UsageError(options.parser.unknown(unknown, hint))
+    return options

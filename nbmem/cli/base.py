@@ -49,15 +49,6 @@ def say(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def add_max_size(parser: argparse.ArgumentParser) -> None:
-    """How large a file may be that is read."""
-    parser.add_argument(
-        "--max-size",
-        metavar="SIZE",
-        help="read files of up to this size, packed and unpacked: 4GiB; the default is 1GiB",
-    )
-
-
 def targets(options: argparse.Namespace) -> dict[str, Path]:
     """The files that the options name, each checked before anything runs.
 

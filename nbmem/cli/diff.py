@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_OK, Subcommand, add_max_size, writable, write_out
+from nbmem.cli.base import EXIT_OK, Subcommand, writable, write_out
+from nbmem.core.arguments import add_max_size
 from nbmem.core.errors import UsageError
 from nbmem.files.writing import write_json
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_OK, Subcommand, add_max_size, say, writable
+from nbmem.cli.base import EXIT_OK, Subcommand, say, writable
+from nbmem.core.arguments import add_device, add_max_size
 from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("out", metavar="OUT", help="the file to write")
     add_max_size(parser)
-    parser.add_argument("--device", type=int, metavar="N", help="the card, by its CUDA ordinal")
+    add_device(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, add_max_size, write_out
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, write_out
+from nbmem.core.arguments import add_max_size
 
 if TYPE_CHECKING:
     import argparse

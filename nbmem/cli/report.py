@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, add_max_size, targets
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, targets
 from nbmem.cli.run import add_outputs, write_report
+from nbmem.core.arguments import add_max_size
 
 if TYPE_CHECKING:
     import argparse

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, say, targets, write_out
 from nbmem.cli.script import Script, conclude
+from nbmem.core.arguments import add_device
 from nbmem.core.errors import NbmemError, NotWrittenError
 
 if TYPE_CHECKING:
@@ -42,12 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
     """Which card's report, and the forms in which it can be written to a file."""
-    parser.add_argument(
-        "--device",
-        metavar="N",
-        type=int,
-        help="of card N; the default is the one that held the most",
-    )
+    add_device(parser)
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON (a stable form)")
     parser.add_argument("--html", metavar="FILE", help="write the report as a page of its own")
 

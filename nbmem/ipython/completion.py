@@ -20,8 +20,8 @@ from nbmem.ipython.options import HELP, OPTIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from nbmem.core.arguments import CommandOption
     from nbmem.ipython.commands.base import Notebook
-    from nbmem.ipython.options import CommandOption
 
 _LINE = re.compile(r"\s*(%%?)(nbmem|memtrace)[ \t]+(.*)")
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*(?:"|$)|'[^']*(?:'|$))+""")

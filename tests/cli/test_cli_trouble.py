@@ -43,12 +43,12 @@ def test_an_unknown_option_says_how_to_pass_it_to_the_script(nbmem, script):
 
 def test_an_option_without_its_value(nbmem, script):
     assert _sentence(nbmem("run", script(""), "--json")) == (
-        f"argument --json: expected one argument. {_USAGE}"
+        "--json needs a value: `--json FILE`. It means: write the report as JSON (a stable form)."
     )
 
 
 def test_no_script_at_all(nbmem):
-    assert _sentence(nbmem("run")) == (f"the following arguments are required: SCRIPT. {_USAGE}")
+    assert _sentence(nbmem("run")) == (f"The following arguments are required: SCRIPT. {_USAGE}")
 
 
 def test_an_unknown_command(nbmem):

@@ -131,9 +131,8 @@ def test_a_traced_cell_inside_a_traced_cell_becomes_a_block_of_it(run, recorder,
         (
             "--stack",
             (
-                "--stack is not an option of memtrace. Did you mean --stacks? "
-                "The options are: [NAME] [--stacks] [--device N] [--gpu NAME] "
-                "[--max-peak 20GiB] [--no-widget] [--save FILE]."
+                "%%memtrace does not know --stack. Did you mean --stacks? "
+                "`%%memtrace --help` lists what can be given."
             ),
         ),
         ("--device x", "--device x is not a card's number. Write 0 for the first card."),
@@ -147,6 +146,10 @@ def test_a_traced_cell_inside_a_traced_cell_becomes_a_block_of_it(run, recorder,
                 "'lots' is not an amount of memory. "
                 "Write a number and a unit (1024-based), for example 512MiB or 20GiB."
             ),
+        ),
+        (
+            "the model's run",
+            'A quote in "the model\'s run" has no end. Put the other kind around a word with one.',
         ),
         ("--stacks=yes", "--stacks takes no value; write it alone."),
     ],

@@ -214,7 +214,9 @@ def test_who_holds_what_is_looked_for_when_nobody_waits(kernel):
 
 def test_the_next_cell_waits_for_the_look(kernel):
     """In "Run All" the next request lies in the queue before the kernel ever rests."""
-    kernel.run("from nbmem.ipython import later\nlater.WAIT_S, rest, later.REST_S = 0, later.REST_S, 60")
+    kernel.run(
+        "from nbmem.ipython import later\nlater.WAIT_S, rest, later.REST_S = 0, later.REST_S, 60"
+    )
     traced = kernel.start("%%memtrace\nkept = torch.zeros(8, device='cuda')")
     assert LEFT in reports(kernel.until_idle(traced))[-1]["text/plain"]
     ran = kernel.run("kept = None; later.REST_S = rest")

@@ -88,7 +88,7 @@ def test_explain_says_the_page_and_helps_with_a_wrong_name(say):
 
 def test_without_a_report_or_with_a_wrong_option_a_sentence_says_so(say):
     assert "There is no report yet" in say("%nbmem tips")
-    assert "takes --all or --record" in say("%nbmem tips --most")
+    assert "does not know --most" in say("%nbmem tips --most")
     assert "Nothing has been freed through nbmem yet" in say("%nbmem tips --record")
     assert "needs one tip" in say("%nbmem mute")
 

@@ -1,65 +1,18 @@
-"""What `fit`, `plan` and `layers` share in a notebook: options, and progress that gives way."""
+"""What `fit`, `plan` and `layers` share in a notebook: progress that gives way to the answer."""
 
 from __future__ import annotations
 
-import argparse
-import shlex
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from nbmem.core.errors import UsageError
 from nbmem.ipython.commands.base import text_bundle
 from nbmem.ipython.guest import say
-from nbmem.ipython.options import CommandOption
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
 LINES = 12
 """Runs that the progress shows; older ones scroll away."""
-
-
-class _LineParser(argparse.ArgumentParser):
-    """argparse whose mistakes are sentences."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of leaving the kernel."""
-        usage = self.format_usage().strip().removeprefix("usage: ")
-        raise UsageError(f"{message[:1].upper()}{message[1:]}. Write {usage}")
-
-
-def read(usage: str, line: str, *add: Callable[[argparse.ArgumentParser], None]) -> Any:
-    """Read a line's options.
-
-    Raises:
-        UsageError: They cannot be read.
-    """
-    parser = _LineParser(prog=usage, add_help=False, allow_abbrev=False)
-    for one in add:
-        one(parser)
-    try:
-        return parser.parse_args(shlex.split(line))
-    except ValueError as err:
-        raise UsageError(f"The line cannot be read: {err}.") from None
-
-
-def options_of(*add: Callable[[argparse.ArgumentParser], None]) -> list[CommandOption]:
-    """The options that a line may have, for the help and for Tab."""
-    parser = _LineParser(add_help=False)
-    for one in add:
-        one(parser)
-    found = [action for action in parser._actions if action.option_strings]  # noqa: SLF001 - argparse has no other list of them
-    return [
-        CommandOption(
-            action.option_strings[0], _value(action.metavar), (action.help or "") % vars(action)
-        )
-        for action in found
-    ]
-
-
-def _value(metavar: str | tuple[str, ...] | None) -> str | None:
-    return " ".join(metavar) if isinstance(metavar, tuple) else metavar
 
 
 def expect(shell: Any) -> None:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nbmem.api import Trace
+    from nbmem.core.arguments import CommandOption
     from nbmem.ipython.cell import CellHooks
-    from nbmem.ipython.options import CommandOption
     from nbmem.ipython.tracer import Tracer
 
 

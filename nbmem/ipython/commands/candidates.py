@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from nbmem.core.arguments import CommandOption
     from nbmem.ipython.commands.base import Asked, Notebook
-    from nbmem.ipython.options import CommandOption
 
 MOST_FILES = 200
 _RECORDINGS = (".nbmem", ".pickle", ".pkl")

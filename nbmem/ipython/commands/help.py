@@ -6,12 +6,13 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from nbmem.ipython.commands.base import MagicCommand, text_bundle
-from nbmem.ipython.options import HELP, OPTIONS, CommandOption
+from nbmem.ipython.options import HELP, OPTIONS
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nbmem.core.arguments import CommandOption
     from nbmem.ipython.commands.base import Asked, Notebook
 
 WIDTH = 80

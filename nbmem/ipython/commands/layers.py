@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.arguments import parser_of
 from nbmem.core.errors import UsageError
-from nbmem.ipython.commands import asking, candidates
+from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import MagicCommand
 from nbmem.ipython.showing import show_bundle
 
@@ -27,7 +28,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(notebook: Notebook, argument: str) -> None:
-    options = asking.read(_USAGE, argument, _add)
+    options = parser_of(_USAGE, _add).read(argument)
     from nbmem import estimates
     from nbmem.estimates.by_layer import optimizer_of
     from nbmem.estimates.options import shape
@@ -54,6 +55,6 @@ COMMAND = MagicCommand(
     "MODEL [--input SHAPE|NAME] [--batch N] [--sort COLUMN]",
     "list a model layer by layer: parameters by formula, bytes, FLOPs",
     _run,
-    options=lambda: asking.options_of(_add),
+    options=lambda: parser_of(_USAGE, _add).options(),
     offers=candidates.modules,
 )

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.arguments import parser_of
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import MagicCommand, text_bundle
-from nbmem.ipython.options import CommandOption
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
+    import argparse
+
     from nbmem.ipython.commands.base import Notebook
 
-_SESSION = "--session"
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--session", action="store_true", help="only until the kernel ends")
+
+
+_PARSER = parser_of("%nbmem mute", _add)
 
 
 def mute(name: str, *, for_good: bool = True) -> str:
@@ -44,11 +52,10 @@ def unmute(name: str) -> str:
 
 
 def _mute(_notebook: Notebook, argument: str) -> None:
-    words = argument.split()
-    names = [word for word in words if word != _SESSION]
-    if len(names) != 1:
+    options = _PARSER.read(argument)
+    if len(options.names) != 1:
         raise UsageError("%nbmem mute needs one tip: `%nbmem mute card_empty`.")
-    show_bundle(text_bundle(mute(names[0], for_good=_SESSION not in words)))
+    show_bundle(text_bundle(mute(options.names[0], for_good=not options.session)))
 
 
 def _unmute(_notebook: Notebook, argument: str) -> None:
@@ -62,7 +69,7 @@ MUTE = MagicCommand(
     "NAME [--session]",
     "never show a tip again (or not in this session)",
     _mute,
-    options=lambda: (CommandOption(_SESSION, None, "only until the kernel ends"),),
+    options=_PARSER.options,
     offers=lambda asked: candidates.rules(asked, muted=False),
 )
 UNMUTE = MagicCommand(

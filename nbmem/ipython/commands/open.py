@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from nbmem.core.arguments import add_max_size, parser_of
 from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import MagicCommand, file_name
-from nbmem.ipython.options import CommandOption
 from nbmem.ipython.showing import show
 
 if TYPE_CHECKING:
+    import argparse
+
     from nbmem.ipython.commands.base import Notebook
 
 
-_LINE = re.compile(r"(.*?)\s+--max-size\s+(\S+)")
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="*")
+    add_max_size(parser)
+
+
+_PARSER = parser_of("%nbmem open", _add)
 
 
 def _run(notebook: Notebook, argument: str) -> None:
     from nbmem import api
 
-    line = _LINE.fullmatch(argument.strip())
-    name, size = (line[1], line[2]) if line else (argument, None)
-    trace = api.open(file_name(name, "open"), max_size=size)
+    options = _PARSER.read(argument)
+    name = file_name(" ".join(options.file), "open")
+    trace = api.open(name, max_size=options.max_size)
     trace.report()
     notebook.tracer.last = trace
     show(trace)
@@ -33,8 +39,6 @@ COMMAND = MagicCommand(
     "FILE [--max-size SIZE]",
     "show a saved session or a torch memory snapshot",
     _run,
-    options=lambda: (
-        CommandOption("--max-size", "SIZE", "open a file that is larger, up to this"),
-    ),
+    options=_PARSER.options,
     offers=candidates.recordings,
 )

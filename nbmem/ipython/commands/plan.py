@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.arguments import parser_of
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import asking
 from nbmem.ipython.commands.base import MagicCommand
@@ -32,7 +33,7 @@ def _run(_notebook: Notebook, _argument: str) -> None:
 
 
 def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
-    options = asking.read(_USAGE, argument, _add)
+    options = parser_of(_USAGE, _add).read(argument)
     from nbmem import estimates
     from nbmem.estimates import programs
     from nbmem.estimates.options import planned, with_batch
@@ -54,5 +55,5 @@ COMMAND = MagicCommand(
     "with %%: what would make the cell fit, the cheapest first; run on a copy, files are yours",
     _run,
     _run_cell,
-    options=lambda: asking.options_of(_add),
+    options=lambda: parser_of(_USAGE, _add).options(),
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nbmem.core.errors import UsageError
+from nbmem.core.arguments import parser_of
 from nbmem.core.units import format_bytes
 from nbmem.ipython.commands.base import MagicCommand, text_bundle
-from nbmem.ipython.options import CommandOption
 from nbmem.ipython.showing import show_bundle
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Sequence
 
     from nbmem.core.freed import Freed
@@ -24,25 +24,30 @@ EXPLAINED = (
     "and `%nbmem report` shows it again."
 )
 FREED = "No tips beside the explanation of the out-of-memory error."
-OPTIONS = (
-    CommandOption("--all", None, "also those for a card that is nearly full"),
-    CommandOption("--record", None, "what was predicted, beside what `%nbmem free` brought"),
-)
 _WHAT = {"cache": "the cache", "traceback": "the traceback", "out": "Out"}
 """What the record calls the words of `%nbmem free`."""
 
 
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--all", action="store_true", help="also those for a card that is nearly full"
+    )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="what was predicted, beside what `%%nbmem free` brought",
+    )
+
+
+_PARSER = parser_of("%nbmem tips", _add)
+
+
 def _run(notebook: Notebook, argument: str) -> None:
-    words = set(argument.split())
-    if words - {option.flag for option in OPTIONS}:
-        raise UsageError(
-            f"%nbmem tips takes --all or --record; {argument!r} was not understood. "
-            "`%nbmem explain NAME` says what one tip means."
-        )
-    if "--record" in words:
+    options = _PARSER.read(argument)
+    if options.record:
         show_bundle(text_bundle(_record(notebook)))
         return
-    show_bundle(_advice(notebook, everything="--all" in words))
+    show_bundle(_advice(notebook, everything=options.all))
 
 
 def _advice(notebook: Notebook, *, everything: bool) -> dict[str, str]:
@@ -120,5 +125,5 @@ COMMAND = MagicCommand(
     "[--all] [--record]",
     "the last report's tips; --all: also those for a full card; --record: how right they were",
     _run,
-    options=lambda: OPTIONS,
+    options=_PARSER.options,
 )
