@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _XDIST = ["-n", "logical", "--maxprocesses", "8"]
+_BROWSERS = ["-n", "2"]
+"""They wait most of the time: for a kernel to start, for a page to be drawn."""
 _GROUPS = ("torch", "run", "lint", "test", "frameworks")
 _OTHER_PYTHONS = ("3.11", "3.13")
 _ONCE = [f"--ignore=tests/{name}" for name in ("faults", "fuzz", "house")]
@@ -179,11 +181,11 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
         code, last = _stream(npm, "--prefix", place, "run", task)
         if code:
             return code, f"npm run {task}: {last}"
-    code, newest = _stream(str(small), "-m", "pytest", "tests/browser")
+    code, newest = _stream(str(small), "-m", "pytest", *_BROWSERS, "tests/browser")
     if code:
         return code, newest
     small = _beside(python, "browser-oldest", fresh=fresh)
-    code, oldest = _stream(str(small), "-m", "pytest", "-m", "oldest", "tests/browser")
+    code, oldest = _stream(str(small), "-m", "pytest", *_BROWSERS, "-m", "oldest", "tests/browser")
     return code, f"{newest}; JupyterLab 4.4: {oldest}"
 
 
@@ -274,7 +276,7 @@ CHECKS = (
     Check("types", _command("mypy")),
     Check("imports", _imports),
     Check("spelling", _command("codespell_lib")),
-    Check("tests", _command("pytest", *_XDIST)),
+    Check("tests", _command("pytest", *_XDIST, "-m", "not long")),
     Check("ipython7", _ipython7),
     Check("pythons", _pythons),
     Check("docs", _docs),
@@ -282,7 +284,10 @@ CHECKS = (
     Check("package", _package),
 )
 
-BY_NAME = (Check("integrations", _integrations),)
+BY_NAME = (
+    Check("long", _command("pytest", "-m", "long")),
+    Check("integrations", _integrations),
+)
 """Run only where they are asked for."""
 
 if __name__ == "__main__":

@@ -113,6 +113,7 @@ def test_each_remedy_was_run_or_says_why_not(options):
     assert all(o.probe is not None or o.why_not for o in options.values())
 
 
+@pytest.mark.long
 def test_the_largest_batch_grows_with_what_is_saved(here, path, monkeypatch):
     kinds = [BY_KEY[key] for key in ("micro2", "checkpoint")]
     monkeypatch.setattr(planner, "REMEDIES", tuple(kinds))
