@@ -90,7 +90,7 @@ def _finding(  # noqa: PLR0913 - the words and figures of one sentence
     return Finding(
         rule="graph_kept",
         title=f"{name} keeps the graphs of {passes} forward passes: {say(freed)}; "
-        f"keep {f'{item}.detach()' if item else 'what is detached'} instead",
+        f"keep {f'{item}.detach()' if item else 'detached values'} instead",
         evidence=f"Activations of {passes} forward passes live at the end, {each}, and no backward "
         f"has freed them; {f'the graph of {root}' if root else 'a graph'} keeps them.",
         low=freed,
