@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from nbmem.analysis.lines import users_line
 from nbmem.core.categories import Category
-from nbmem.core.names import without_numbers
+from nbmem.core.names import without_form, without_numbers
 from nbmem.ledger.facts import NO_NAME
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from nbmem.ledger.books import Books
 
     Ints = NDArray[np.int64]
-
-_FORM = re.compile(r" \([\d, ]*\) \w+$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,4 +86,4 @@ def _texts(codes: Ints, text: Callable[[int], str | None]) -> tuple[list[str | N
 
 def _plain(name: str) -> str:
     """A name as it is from step to step and from layer to layer: without its shape, too."""
-    return without_numbers(_FORM.sub("", name))
+    return without_numbers(without_form(name))

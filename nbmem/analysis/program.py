@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 _EXPRESSION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[\d+\]|\['[\w. -]*'\])*")
 
+_OF_ANOTHER = re.compile("test|eval|val", re.IGNORECASE)
+"""In the name of a batch that is not the training's."""
+
 
 def chief_model(session: Session) -> dict[str, Any] | None:
     """The largest module that was called; None where nobody looked or none lives."""
@@ -25,6 +28,22 @@ def chief_optimizer(session: Session) -> dict[str, Any] | None:
     """The optimizer with the most parameters; None where nobody looked or none lives."""
     optimizers = session.facts.get("optimizers") or []
     return max(optimizers, key=lambda o: sum(o["parameters"]), default=None)
+
+
+def batch_set_to(session: Session, rows: int, wanted: int) -> str:
+    """The line that sets the batch, by the program's own name for it where that is known.
+
+    Args:
+        session: What was recorded.
+        rows: The rows of a batch as it ran.
+        wanted: Those that it shall have.
+    """
+    found = session.facts.get("batches") or []
+    names = [b["name"] for b in found if b["value"] == rows and expression(b["name"])]
+    trained = [name for name in names if not _OF_ANOTHER.search(name)] or names
+    if len(trained) == 1:
+        return f"{trained[0]} = {wanted}"
+    return f"batch_size = {wanted}   # by whatever name your program has for it"
 
 
 def typed(thing: Thing | None) -> str | None:

@@ -20,6 +20,7 @@ _SAVED = re.compile(rf"(?:{SAVED_BY}|{SAVED_AFTER})(\S+)(?: \(\w+\))?$")
 _ROOT = re.compile(rf"(?:input |local |{SAVED_BY}|{GRADIENT_OF})?(?:Out\[\d+\]|[A-Za-z_]\w*)")
 _INDEX = re.compile(r"\[\d+\]")
 _LAYER = re.compile(r"\.\d+(?=[.\s]|$)")
+_FORM = re.compile(r" \([\d, ]*\) \w+$")
 _STEERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _TAIL = 32
 """Characters that say how much was cut."""
@@ -74,6 +75,11 @@ def root_of(name: str) -> str:
         name = name.replace(word, GRADIENT_OF, 1) if name.startswith(word) else name
     match = _ROOT.match(name)
     return match[0] if match else name
+
+
+def without_form(name: str) -> str:
+    """A name without the shape and dtype behind it."""
+    return _FORM.sub("", name)
 
 
 def without_numbers(name: str) -> str:

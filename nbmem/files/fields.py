@@ -60,6 +60,7 @@ FACTS: Kind = {
     "calls?": (_CALL,),
     "modules?": (_MODULE,),
     "optimizers?": (_OPTIMIZER,),
+    "batches?": ({"name": "str", "value": "int"},),
     "cudnn_benchmark?": "bool",
     "cublas_workspace_config?": "str?",
     "pinned?": {"held": "int", "used": "int"},

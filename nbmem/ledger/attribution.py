@@ -55,7 +55,7 @@ def _made(facts: Facts) -> Mask:
 def _given_inputs(facts: Facts) -> Mask:
     """Given to a module, and not the detached result of another one's forward; a loop's labels."""
     batch = facts.seen(Category.ACTIVATIONS) & facts.phases.named(facts.born_in, "input")
-    return (facts.seen(Category.INPUTS) & ~_made(facts)) | batch
+    return (facts.seen(Category.INPUTS) & (~_made(facts) | facts.fresh)) | batch
 
 
 def _read_by_a_graph(facts: Facts) -> Mask:

@@ -16,13 +16,16 @@ from nbmem.core.events import Action
 from nbmem.ledger.alike import alike
 from nbmem.ledger.communication import buckets
 from nbmem.ledger.gradients import gradient_names
+from nbmem.ledger.grown import grown
 from nbmem.ledger.kept import kept
 from nbmem.ledger.phase_map import NOWHERE
-from nbmem.ledger.sightings import NO_NAME, sightings_of
+from nbmem.ledger.sightings import NO_NAME, among_those_like, sightings_of
 from nbmem.ledger.staging import NAME, nothing_within, staging
 from nbmem.ledger.workspace import taken_once
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from nbmem.allocator.recordings.follow import Allocations
@@ -48,8 +51,10 @@ class Facts:
         within_one_phase: Born and dead inside one phase, or inside one gap between phases.
         seen_as: For each category that a probe saw, which allocations it saw as that, themselves
             or those like them in another pass of the loop.
+        fresh: Which inputs the loop made itself, between two calls of modules.
         reached: Which allocations Python reached at the end; None where nobody looked.
-        kept: Which of a forward's results outlive the next pass of the loop.
+        kept: Which of a forward's results outlive the next pass of the loop, or are a variable's
+            that is larger in each.
         calm: Whether nothing was allocated between its birth and its death, or only what a kernel
             had beside it.
     """
@@ -61,6 +66,7 @@ class Facts:
     died_in: Ints
     within_one_phase: Mask
     seen_as: dict[Category, Mask]
+    fresh: Mask
     reached: Mask | None
     kept: Mask
     calm: Mask
@@ -117,6 +123,8 @@ def facts_of(
     )
     kept_apart = buckets(allocations, trace.identities, seen.nobody & ~within, born_in, phases)
     seen.add(Category.COMMUNICATION, *kept_apart)
+    variables = grown(allocations, *seen.variables, count)
+    seen.name_like(variables)
     counts = ~taken_once(allocations, seen.nobody, count)
     standing = alike(allocations, born_in, phases, within, counts)
     facts = Facts(
@@ -127,8 +135,15 @@ def facts_of(
         died_in=died_in,
         within_one_phase=within,
         seen_as=seen.as_those_like(standing),
+        fresh=among_those_like(seen.fresh, standing),
         reached=seen.reached,
-        kept=kept(allocations, born_in, phases, standing, count),
+        kept=kept(allocations, born_in, phases, standing, count) | _rows(variables, len(born)),
         calm=nothing_within(allocations, events) | scratch,
     )
     return facts, seen.named_like(standing), seen.texts
+
+
+def _rows(found: Iterable[int], count: int) -> Mask:
+    mask = np.zeros(count, bool)
+    mask[list(found)] = True
+    return mask

@@ -8,7 +8,7 @@ import numpy as np
 
 from nbmem.core.categories import Category
 from nbmem.core.holders import HolderKind
-from nbmem.core.names import shown
+from nbmem.core.names import shown, without_form
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,11 +57,14 @@ class Sightings:
 
     Attributes:
         nobody: Which allocations no probe saw.
+        fresh: Which inputs the loop made itself, between the call before and the one that was given
+            them first (a GAN's noise); what comes out of a module is born inside of a call.
         reached: Which allocations Python reached at the end; None where nobody looked.
     """
 
     def __init__(self, count: int, texts: Sequence[str]) -> None:
         self.reached: Mask | None = None
+        self.fresh = np.zeros(count, bool)
         self._texts = list(texts)
         self._place: dict[str, int] = {}
         self._as = {category: np.zeros(count, bool) for category in IDENTITY}
@@ -100,6 +103,25 @@ class Sightings:
         for row, name in names.items():
             self._made[row] = self._index(name)
 
+    @property
+    def variables(self) -> tuple[Mask, Ints]:
+        """Which allocations were seen as a variable's or as nothing, and the variables' names."""
+        mine = self._as[Category.USER_TENSORS]
+        names = np.full(len(mine), NO_NAME, np.int64)
+        for known in (self._held, self._around, self._names[Category.USER_TENSORS]):
+            names = np.where(mine & (known != NO_NAME), known, names)
+        others = [seen for category, seen in self._as.items() if category != Category.USER_TENSORS]
+        return ~np.any(others, axis=0), names
+
+    def name_like(self, rows: Mapping[int, int]) -> None:
+        """See allocations as the variable that others were seen as, whose form is another."""
+        _, names = self.variables
+        for row, known in rows.items():
+            if row == known:
+                continue
+            self._as[Category.USER_TENSORS][row] = True
+            self._made[row] = self._index(without_form(self._texts[names[known]]))
+
     def _index(self, text: str) -> int:
         place = self._place.setdefault(text, len(self._texts))
         if place == len(self._texts):
@@ -123,12 +145,7 @@ class Sightings:
 
     def as_those_like(self, standing: Ints) -> dict[Category, Mask]:
         """What each allocation was seen as, itself or in those like it."""
-        found = {}
-        for category, mask in self._as.items():
-            among = np.zeros(len(mask), bool)
-            among[standing[mask]] = True
-            found[category] = among[standing]
-        return found
+        return {category: among_those_like(mask, standing) for category, mask in self._as.items()}
 
     def named_like(self, standing: Ints) -> Ints:
         """Each allocation's name: its own, or that of one like it in the latest pass."""
@@ -141,6 +158,14 @@ class Sightings:
             found = np.where(own == NO_NAME, shared[standing], own)
             names = np.where(names == NO_NAME, found, names)
         return names
+
+
+def among_those_like(mask: Mask, standing: Ints) -> Mask:
+    """Of which allocations something holds, of themselves or of one like them."""
+    among = np.zeros(len(mask), bool)
+    among[standing[mask]] = True
+    found: Mask = among[standing]
+    return found
 
 
 def sightings_of(allocations: Allocations, trace: DeviceTrace, names: tuple[str, ...]) -> Sightings:
@@ -161,6 +186,8 @@ def sightings_of(allocations: Allocations, trace: DeviceTrace, names: tuple[str,
     for category in IDENTITY:
         mine = np.flatnonzero((rows >= 0) & (identities.category == category) & ~between)
         seen.add(category, rows[mine], identities.name[mine])
+    given = np.flatnonzero((rows >= 0) & (identities.category == Category.INPUTS))
+    seen.fresh = _fresh(allocations, rows[given], identities.position[given], trace.marks.position)
     if holders is not None:
         best = np.unique(holders.addr, return_index=True)[1]  # a storage's best holder is first
         rows = _row_of(allocations, holders.addr[best], np.full(len(best), events), events)
@@ -169,6 +196,24 @@ def sightings_of(allocations: Allocations, trace: DeviceTrace, names: tuple[str,
         texts = [f"{names[path]} {names[form]}".rstrip() for path, form in ways]
         seen.hold(rows, holders.kind[best].astype(np.int64), texts)
     return seen
+
+
+def _fresh(allocations: Allocations, rows: Ints, given: Ints, marks: Ints) -> Mask:
+    """Which inputs were born after the last call before their first: each call's end is a mark.
+
+    Args:
+        allocations: Every allocation of the recording.
+        rows: What modules were given.
+        given: The position at the end of each such call.
+        marks: Positions of the marks, ascending.
+    """
+    first = np.full(len(allocations), np.iinfo(np.int64).max)
+    np.minimum.at(first, rows, given)
+    fresh = np.zeros(len(allocations), bool)
+    mine = np.unique(rows)
+    before, until = np.searchsorted(marks, [allocations.born[mine], first[mine]], side="right")
+    fresh[mine] = (allocations.born[mine] >= 0) & (until - before == 1)  # the first call's own end
+    return fresh
 
 
 def _row_of(allocations: Allocations, addr: Ints, position: Ints, events: int) -> Ints:

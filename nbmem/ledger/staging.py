@@ -3,7 +3,8 @@
 A reduction that several blocks share takes its result, a buffer for what each block has found, and
 a semaphore for each column of blocks; behind the kernel the semaphores go, then the buffer:
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/Reduce.cuh#L1216
-In a backward it is no gradient, though something was allocated while it lived.
+In a backward it is no gradient, though something was allocated while it lived. A list of tensors
+that goes from its end on, as an optimizer's of weights and biases, is none.
 """
 
 from __future__ import annotations
@@ -46,4 +47,9 @@ def staging(allocations: Allocations, events: Events) -> Mask:
     beside = np.append(np.arange(1, len(size)), 0)[: len(size)]  # the one that is born next
     semaphores = (size[beside] % SEMAPHORE == 0) & (size[beside] <= SEMAPHORE * MOST_COLUMNS)
     found: Mask = semaphores & (size[beside] <= size) & (goes[beside] + 1 == goes)
-    return found & nothing_within(allocations, events, others=1)
+    found &= nothing_within(allocations, events, others=1)
+    result, earlier = (np.maximum(np.arange(len(size)) - before, 0) for before in (1, 2))
+    made = np.searchsorted(frees, allocations.born)
+    found &= made[result] == made  # nothing went between the result's birth and the buffer's
+    found &= ~((goes[result] == goes + 1) & (goes[earlier] == goes + 2))
+    return found

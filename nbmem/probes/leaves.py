@@ -12,6 +12,7 @@ from itertools import islice
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from nbmem.probes.cells import running_shell
 from nbmem.probes.holders.kinds import FOREIGN
 from nbmem.probes.holders.objects import Members, is_a, is_writable, namespace_of
 from nbmem.probes.modules import is_module, is_optimizer, is_tensor
@@ -104,6 +105,8 @@ def _leads(value: object) -> bool:
 def _attributes(name: str, value: Any, members: Members) -> list[Named]:
     kind = type(value)
     if is_a(kind, type) or is_a(kind, ModuleType) or is_optimizer(value):
+        return []
+    if value is running_shell():  # Colab's own class of it is of no package that is FOREIGN
         return []
     module = namespace_of(kind).get("__module__")
     if type(module) is str and module.partition(".")[0] in FOREIGN:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.holders.storages import form_of, place_of
+from nbmem.probes.holders.storages import form_of, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
 from nbmem.probes.modules import (
     is_module,
@@ -98,6 +98,11 @@ def is_made(tensor: Any) -> bool:
 def requires_grad(tensor: Any) -> bool:
     """Whether a tensor wants a gradient; of a wrapper that answers nothing: yes."""
     return bool(_read(tensor, "requires_grad", otherwise=True))
+
+
+def is_wrapped(tensor: Any) -> bool:
+    """Whether it is the wrapper of a transform of torch.func's, which ends with its call."""
+    return unwrapped(loaded_torch(), tensor) is not tensor
 
 
 def version_of(tensor: Any) -> int | None:

@@ -92,7 +92,8 @@ class IdentityLog:
         shown = self._shown[loop]
         if moved or id(module) not in shown.owners:
             shown.owners.add(id(module))
-            shown.parameters.update(id(p) for _, p in modules.named_parameters(module))
+            found = (p for _, p in modules.named_parameters(module))
+            shown.parameters.update(id(p) for p in found if not tensors.is_wrapped(p))
 
     def inputs(self, mark: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """See what a module was given, and what the loop around it calls its tensors."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.probes import program
+from nbmem.probes.batches import batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,11 +27,12 @@ class ProgramLog:
         if len(self._calls) < MOST_CALLS:
             self._calls.append((id(module), program.call_facts(module, args, kwargs)))
 
-    def facts(self, identities: IdentityLog) -> dict[str, Any]:
-        """What is known at the end, as JSON.
+    def facts(self, identities: IdentityLog, namespace: Mapping[str, Any]) -> dict[str, Any]:
+        """What is known at the end, as JSON; the namespace is the notebook's.
 
         `calls` has one entry for each kind of call, in the order of the first: module, training,
         grad, autocast, rows, count. `modules` and `optimizers` are those that still live, by name.
+        `batches` are the notebook's numbers that are called one.
         """
         modules = identities.living_modules()
         names = {id(module): name for module, name in modules}
@@ -45,6 +47,7 @@ class ProgramLog:
                 modules, lambda m: program.module_facts(m) | {"called": id(m) in called}
             ),
             "optimizers": _each(identities.living_optimizers(), program.optimizer_facts),
+            "batches": batches(namespace),
             **program.machine_facts(),
         }
 

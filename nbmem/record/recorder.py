@@ -192,7 +192,7 @@ class Recorder:
             yield from self._see_everything("ended")
         with self._kept("what the program is made of"), self._alone("ended") as alone:
             if alone:
-                self.facts = self.program.facts(self.identities)
+                self.facts = self.program.facts(self.identities, self.names)
         yield None
         with self._kept("who holds what"):
             yield from self._look_at_the_heap()

@@ -260,10 +260,13 @@ class TurnLog:
                 return
             loop.phase = "optimizer"
             loop.busy = None if closure else "optimizer"
+            by_hand = loop.weights.given()
             loop.steps(id(optimizer))
             loop.inside = closure
             self._identities.meet(optimizer, loop.number)
-            self._turn(loop, "optimizer", begins=True, key=id(optimizer), closure=closure)
+            mark = self._turn(loop, "optimizer", begins=True, key=id(optimizer), closure=closure)
+            if by_hand:
+                self._identities.gradients(mark, loop.number, self._others(loop))
 
     def optimizer_ends(self, optimizer: Any) -> None:
         """An optimizer has stepped: its state is there."""

@@ -1,9 +1,11 @@
-"""Whether weights were changed in place: what shows an update that is written by hand.
+"""What was done to weights by hand: whether they were changed in place, or given gradients.
 
 torch counts what is done to a tensor in place, for autograd's sake, so `p.add_(...)` and
 `torch._foreach_add_` under no_grad() show though they allocate nothing. A change of `p.data` does
 not: that is another tensor on the same memory, which counts for itself.
 https://docs.pytorch.org/docs/2.13/notes/autograd.html#in-place-correctness-checks
+
+Who computes gradients with torch.func, or clips those of every sample, assigns `p.grad`.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from nbmem.probes.tensors import version_of
+from nbmem.probes.tensors import address_of, gradient_of, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    Place = tuple[int, int, int] | None
+    """Card, address and bytes of a gradient; None where there is none."""
 
 ASKED = 8
 """Weights that are asked, which takes a few microseconds."""
@@ -25,11 +30,13 @@ class Weights:
 
     def __init__(self) -> None:
         self._seen: list[tuple[weakref.ref[Any], int]] = []
+        self._gradients: list[tuple[weakref.ref[Any], Place]] = []
 
     def look(self, weights: Iterable[Any]) -> None:
-        """See how often each was changed until now."""
-        found = ((weight, version_of(weight)) for weight in weights)
-        self._seen = [(weakref.ref(w), version) for w, version in found if version is not None]
+        """See how often each was changed until now, and where its gradient is."""
+        found = [(weakref.ref(w), version_of(w), _gradient(w)) for w in weights]
+        self._seen = [(ref, version) for ref, version, _ in found if version is not None]
+        self._gradients = [(ref, place) for ref, _, place in found]
 
     def changed(self) -> bool:
         """Whether most were changed since; once said, it is not said again."""
@@ -38,6 +45,16 @@ class Weights:
         self._seen = [] if any(changed) else self._seen
         return 2 * sum(changed) > len(changed)
 
+    def given(self) -> bool:
+        """Whether a gradient is another since, or none of them was looked at."""
+        now = [(ref(), place) for ref, place in self._gradients]
+        return not now or any(w is not None and _gradient(w) != place for w, place in now)
+
     def forget(self) -> None:
         """Ask no more: an optimizer of torch's has told its step."""
         self._seen = []
+
+
+def _gradient(weight: Any) -> Place:
+    gradient = gradient_of(weight)
+    return None if gradient is None else address_of(gradient)

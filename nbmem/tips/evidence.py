@@ -220,6 +220,19 @@ class Evidence:
         """Bytes by which memory_allocated() falls when these go: those of their blocks."""
         return sum(self._block_at[h.addr][1] for h in storages if h.addr in self._block_at)
 
+    def item_of(self, place: str) -> str | None:
+        """The one other name for an item (or its graph) of a list: what the user's loop puts there.
+
+        Args:
+            place: The list, as one types it.
+        """
+        names: set[str] = set()
+        for held in self.held:
+            paths = [way.path.rpartition(" ")[2] for way in held.holders]
+            if any(path.startswith(f"{place}[") for path in paths):
+                names.update(filter(str.isidentifier, paths))
+        return names.pop() if len(names) == 1 else None
+
     def only_in(
         self,
         *kinds: HolderKind,

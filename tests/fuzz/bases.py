@@ -162,6 +162,7 @@ def session(name: str) -> Session:
             "calls": [call],
             "modules": [module],
             "optimizers": [optimizer],
+            "batches": [{"name": "batch_size", "value": 8}],
             "pinned": {"held": 1 << 30, "used": 1 << 20},
         },
     )

@@ -61,6 +61,14 @@ def test_a_cells_last_value_is_its_out(traced):
     assert found == {f"Out[1] ({SMALL},) float32": (Category.USER_TENSORS, 4 * SMALL)}
 
 
+def test_a_result_is_named_as_one_types_it_whatever_shell_keeps_it(shell, traced):
+    kind = type("Shell", (type(shell),), {"__module__": "google.colab._shell"})
+    shell.__class__ = kind  # Colab has a class of its own
+    shell.run_cell(f"torch.ones({SMALL}, device='cuda')", store_history=True)
+    found, _ = traced(f"%%memtrace\nmore = torch.ones({SMALL}, device='cuda')")
+    assert set(found) == {f"Out[1] ({SMALL},) float32", f"more ({SMALL},) float32"}
+
+
 def test_a_value_that_nobody_takes_goes_when_the_report_is_there(shell):
     gc.disable()
     try:

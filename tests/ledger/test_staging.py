@@ -14,7 +14,7 @@ from tests.recorded import load, session_of
 def test_the_sums_of_bias_gradients_of_a_transformer():
     books = Books(session_of(load("timm_vit_small_b64_adamw")))
     rows = [row for row in range(len(books.category)) if books.name(row) == NAME]
-    assert len(rows) == 3 * (12 * 4 + 2)  # steps; qkv, proj, fc1, fc2 of each block, both ends
+    assert len(rows) == 3 * (12 * 4 + 1)  # steps; qkv, proj, fc1, fc2 of each block, and the head
     assert {Category(c) for c in books.category[rows].tolist()} == {Category.TEMPORARIES}
     gradients = books.category == Category.OUTPUT_GRADIENTS
     allocations, peak = books.allocations, int(np.argmax(books.allocated))
@@ -34,3 +34,11 @@ def test_what_is_freed_in_another_order_or_has_more_beside_it_is_none():
     quiet = events.action.copy()
     quiet[allocations.born[found + 1]] = Action.OOM  # nothing beside it: a plain temporary
     assert not staging(allocations, replace(events, action=quiet))[found].any()
+
+
+def test_an_optimizers_list_of_a_weight_and_a_bias_is_none():
+    books = Books(session_of(load("mobilenet_v3_large_b64_rmsprop")))
+    sizes = books.allocations.requested
+    of_head = books.phases.named(books.born_in, "optimizer") & (sizes == 5_120_000)
+    assert of_head.sum() >= 3, "1000 x 1280 floats, then the 1000 of the bias, which goes first"
+    assert NAME not in {books.name(row) for row in np.flatnonzero(of_head).tolist()}

@@ -368,3 +368,98 @@ def test_a_gradient_is_its_modules_though_a_list_has_the_parameter():
 
     kept = in_step(books_of(cell), "backward", 1)
     assert kept["Linear.weight.grad (1024, 512) float32", C.GRADIENTS] == 2 * MIB
+
+
+def test_what_torch_func_wraps_is_looked_at_inside():
+    model = network()
+
+    def cell():
+        x, weights = rows(), {n: p.detach() for n, p in model.named_parameters()}
+
+        def loss(weights, x):
+            return torch.func.functional_call(model, weights, (x,)).square().mean()
+
+        for _ in range(2):
+            found = torch.func.grad(loss)(weights, x)
+            weights = {name: w - 0.1 * found[name] for name, w in weights.items()}
+        del found
+        return x, weights
+
+    kept = {}
+    books = books_of(lambda: kept.update(cell=cell()), model=model, kept=kept)
+
+    updated = ("model.2.weight (512, 1024) float32", C.WEIGHTS)
+    assert at_end(books)[updated] == 2 * 2 * MIB, "the module's own, and those that it was lent"
+    assert at_end(books)["input args[0] (256, 512) float32", C.INPUTS] == MIB // 2
+
+
+def test_gradients_that_the_loop_assigns_are_gradients():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def cell():
+        for _ in range(3):
+            found = torch.autograd.grad(model(rows()).sum(), list(model.parameters()))
+            for p, g in zip(model.parameters(), found, strict=True):
+                p.grad = g * 0.5
+            del found, g
+            optimizer.step()
+            optimizer.zero_grad()
+
+    books = books_of(cell, model=model, optimizer=optimizer)
+
+    sizes = books.allocations.requested
+    born = books.phases.named(books.born_in, "optimizer")
+    halved = born & (sizes == 2 * MIB)
+    assert halved.sum() == 3 * 2
+    assert {C(int(c)) for c in books.category[halved]} == {C.GRADIENTS}
+
+
+def test_the_noise_that_is_made_between_two_calls_is_an_input():
+    first, second = network(), network()
+
+    def cell():
+        for _ in range(2):
+            real = first(rows())
+            noise = rows(128)
+            fake = second(noise)
+            (real.sum() + first(fake.detach()).sum()).backward()
+
+    books = books_of(cell, first=first, second=second)
+
+    sizes = books.allocations.requested
+    in_forward = books.phases.named(books.born_in, "forward") & (sizes == MIB // 4)
+    inputs = in_forward & (books.category == C.INPUTS)
+    assert inputs.sum() == 2, "the noise of each pass"
+    assert in_forward.sum() > 2, "and what comes out of the other network, detached, is none"
+
+
+def test_a_tensor_that_grows_is_one_variable_in_every_pass():
+    model = network().requires_grad_(requires_grad=False)
+
+    def cell():
+        seen = torch.empty(0, 512, device="cuda")
+        for _ in range(6):
+            seen = torch.cat([seen, model(rows())])
+        return seen
+
+    books = books_of(lambda: kept.update(seen=cell()), model=model, kept=(kept := {}))
+
+    joined = books.allocations.requested % (MIB // 2) == 0
+    in_loop = joined & (books.allocations.born > 0) & (books.category == C.USER_TENSORS)
+    sizes = sorted((books.allocations.requested[in_loop] // (MIB // 2)).tolist())
+    assert sizes == [1, 2, 3, 4, 5, 6]
+    names = {books.name(row).partition(" (")[0] for row in in_loop.nonzero()[0].tolist()}
+    assert names == {"kept['seen']", "local seen of cell()"}
+
+
+def test_what_is_replaced_by_something_larger_now_and_then_is_not_one_variable():
+    def cell():
+        for size in (1, 2, 4, 8):
+            x = rows(64 * size)
+            del x
+        return rows(64 * 16)
+
+    books = books_of(lambda: kept.update(last=cell()), kept=(kept := {}))
+
+    assert (books.category == C.USER_TENSORS).sum() == 1

@@ -62,6 +62,8 @@ CONTAINERS = {
     "a list on a class": "class Meter:\n    kept = []\ndef keep(x): Meter.kept.append(x)",
     "a list on the model": "def keep(x): lm.kept = getattr(lm, 'kept', []) + [x]",
     "a default argument": "def keep(x, kept=[]): kept.append(x)",
+    "a tensor that is joined": "kept = torch.empty(0, device='cuda')\n"
+    "def keep(x):\n    global kept\n    kept = torch.cat([kept, x])",
     "a queue": "import queue\nkept = queue.Queue()\ndef keep(x): kept.put(x)",
 }
 GROWS = """
@@ -89,6 +91,42 @@ def test_whatever_keeps_what_grows_is_named_and_taken_off_the_card(run, what):
     before = torch.cuda.memory_allocated()
     exec(compile(finding.code, "pasted.py", "exec"), names)
     assert before - torch.cuda.memory_allocated() == finding.low == finding.high == 24 << 20
+
+
+def test_what_is_appended_has_the_name_that_the_loop_has_for_it(run):
+    if reason := why_unreadable():
+        pytest.skip(reason)
+    loop = "lm, curve = net(), []\nfor _ in range(4):\n    nll = lm(batch()).square().mean()\n"
+    trace, _ = run(loop + "    curve.append(nll)", before=MODEL)
+    (finding,) = trace.report().findings  # and none for the inputs that the graphs keep
+    assert finding.title.endswith("keep nll.detach() instead")
+    assert "# and append only nll.detach()" in finding.code
+
+
+TAKES = "lm = net()\nlm(batch({rows})).sum().backward()"
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ("size_of_batch = 64", "size_of_batch"),
+        ("class cfg: train_batch, test_batch = 64, 64", "cfg.train_batch"),
+        ("cfg = {'batch_size': 64}", "cfg['batch_size']"),
+        ("batch_size, minibatch = 64, 64", None),
+        ("batch_size = 63", None),
+    ],
+)
+def test_the_batch_has_the_programs_own_name_where_it_is_known(run, settings, name):
+    trace, names = run(TAKES.format(rows=64), before=f"{MODEL}\n{settings}")
+    code = next(f.code for f in trace.all_tips() if f.rule == "card_empty")
+    line, _, doubt = code.partition("   # ")
+    if name is None:
+        assert line.startswith("batch_size = ")
+        assert doubt == "by whatever name your program has for it"
+    else:
+        assert (line.partition(" = ")[0], doubt) == (name, "")
+        exec(line, names)
+        assert eval(name, names) > 64
 
 
 FAILS = """

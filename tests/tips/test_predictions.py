@@ -199,7 +199,7 @@ def test_a_batch_that_is_too_large_is_said_to_shrink(run):
     findings = trace.report().findings
     (mine,) = found(findings, "batch_size")
     assert "from 40000 to at most" in mine.title
-    most = int(mine.code.split("=")[1])
+    most = int(mine.code.split()[2])
     again, _ = run(
         TOO_LARGE.format(rows=most + 4000), before=MODEL, card="T4", other_processes=OTHERS
     )
@@ -220,7 +220,7 @@ def test_a_batch_that_can_grow_grows_to_what_fits(run):
     )
     trace, _ = run(loop.format(rows=2048), before=MODEL, card="T4")
     (mine,) = found(trace.all_tips(), "card_empty")
-    rows = int(mine.code.split("=")[1])
+    rows = int(mine.code.split()[2])
     largest, _ = run(loop.format(rows=rows), before=MODEL, card="T4")
     report = largest.report()
     assert report.error is None

@@ -37,6 +37,7 @@ def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
         CUDA ordinal, address, bytes.
     """
     own = type(tensor) is torch.UntypedStorage
+    tensor = tensor if own else unwrapped(torch, tensor)
     try:
         storage = tensor if own else torch.Tensor.untyped_storage(tensor)
         device = torch.UntypedStorage.device.__get__(storage)
@@ -48,6 +49,20 @@ def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
         let_pass(err)
         return None
     return (device.index or 0, addr, size) if addr and size else None
+
+
+def unwrapped(torch: Any, tensor: Any) -> Any:
+    """What lies in the wrappers of torch.func's transforms; any other tensor itself.
+
+    `grad` and `vmap` wrap what they are given once for each level, and a wrapper has no storage:
+    https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/functorch/init.cpp
+    """
+    functorch: Any = getattr(torch._C, "_functorch", None)  # noqa: SLF001 - since torch 2.0
+    if not hasattr(functorch, "is_functorch_wrapped_tensor"):
+        return tensor
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def storage_of(torch: Any, tensor: Any) -> Storage | None:
@@ -71,6 +86,7 @@ def shape_of(torch: Any, tensor: Any) -> tuple[int, ...] | None:
 def _span_and_form(torch: Any, tensor: Any, size: int) -> tuple[int, str]:
     if type(tensor) is torch.UntypedStorage:
         return 0, f"({size},) bytes"
+    tensor = unwrapped(torch, tensor)
     if dispatches(torch, type(tensor)):  # its shape may be answered by the user's own code
         return 0, name_of(type(tensor))
     shape = tuple(torch.Tensor.shape.__get__(tensor))

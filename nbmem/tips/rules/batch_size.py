@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.program import batch_set_to
 from nbmem.core.categories import Category
 from nbmem.core.events import Action
 from nbmem.report import Finding
@@ -63,7 +64,7 @@ def check(e: Evidence) -> Iterator[Finding]:
                     low=0,
                     high=(most - rows) * each,
                     ground="estimated",
-                    code=f"batch_size = {most}",
+                    code=batch_set_to(e.session, rows, most),
                 )
 
 
@@ -109,7 +110,7 @@ def _shrink(e: Evidence) -> Iterator[Finding]:
         low=missing,
         high=held + wanted - fixed,
         ground="estimated",
-        code=f"batch_size = {max(1, int(part * rows))}" if rows else None,
+        code=batch_set_to(e.session, rows, max(1, int(part * rows))) if rows else None,
     )
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.analysis.program import batch_set_to
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say
 from nbmem.tips.rules.batch_size import EMPTY, largest_batch
@@ -42,7 +43,7 @@ def check(e: Evidence) -> Iterator[Finding]:
             low=0,
             high=(most - rows) * each,
             ground="estimated",
-            code=f"batch_size = {most}",
+            code=batch_set_to(e.session, rows, most),
         )
 
 

@@ -51,35 +51,46 @@ def check(e: Evidence) -> Iterator[Finding]:
     if not named:
         kept = [way for held in e.held_in(rows) for way in held.holders]
         if e.worth(size) and not any(in_traceback(way.path) for way in kept):
-            yield _finding(None, size, passes, size, None)
+            yield _finding(None, size, passes, size)
         return
     for root, paths, freed in named:
         if e.worth(freed):
-            yield _finding(root, freed, passes, size, _code(paths))
+            lists = {match[1] for path in paths if (match := _ITEM.fullmatch(path)) is not None}
+            item = e.item_of(min(lists)) if lists else root
+            item = item if item is not None and item.isidentifier() else None
+            code = _code(paths, lists, item or "x")
+            yield _finding(root, freed, passes, size, item=item, code=code)
 
 
-def _code(paths: set[str]) -> str | None:
+def _code(paths: set[str], lists: set[str], item: str) -> str | None:
     """Detaches what is kept; None where it is not a name, a list or a plain way from a name."""
-    lists = {match[1] for path in paths if (match := _ITEM.fullmatch(path)) is not None}
     if len(paths) == 1 and not lists and expression(path := min(paths)):
         return f"{path} = {path}.detach()   # and from now on keep only {path}.detach()"
     if len(lists) == 1 and expression(kept := min(lists)):
         count = items_of(kept, paths)
         if count is not None:
             return (
-                f"for i in range({count}):   # and append only x.detach()\n"
+                f"for i in range({count}):   # and append only {item}.detach()\n"
                 f"    {kept}[i] = {kept}[i].detach()"
             )
     return None
 
 
-def _finding(root: str | None, freed: int, passes: int, size: int, code: str | None) -> Finding:
+def _finding(  # noqa: PLR0913 - the words and figures of one sentence
+    root: str | None,
+    freed: int,
+    passes: int,
+    size: int,
+    *,
+    item: str | None = None,
+    code: str | None = None,
+) -> Finding:
     name = f"`{root}`" if root else "Something"
     each = f"about {say(size // passes)} a pass"
     return Finding(
         rule="graph_kept",
         title=f"{name} keeps the graphs of {passes} forward passes: {say(freed)}; "
-        "keep loss.detach() instead",
+        f"keep {f'{item}.detach()' if item else 'detached values'} instead",
         evidence=f"Activations of {passes} forward passes live at the end, {each}, and no backward "
         f"has freed them; {f'the graph of {root}' if root else 'a graph'} keeps them.",
         low=freed,

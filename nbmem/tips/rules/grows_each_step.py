@@ -54,7 +54,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     """What grows, by who keeps it."""
     by_keeper: dict[str | None, list[Growth]] = {}
     for found in e.growing:
-        if found.account.category not in OTHERS:
+        if found.account.category not in OTHERS and not _is_a_graphs(e, found):
             by_keeper.setdefault(_keeper(e, found), []).append(found)
     for root, lines in by_keeper.items():
         slope = sum(g.slope for g in lines)
@@ -73,7 +73,7 @@ def check(e: Evidence) -> Iterator[Finding]:
             low=held,
             high=held,
             ground="exact",
-            code=_code(root, place, kept),
+            code=_code(e, root, place, kept),
         )
 
 
@@ -94,6 +94,12 @@ def _keeper(e: Evidence, growth: Growth) -> str | None:
     total = int(e.books.allocations.requested[mine].sum())
     best_root, size = max(sizes.items(), key=lambda item: item[1], default=(None, 0))
     return best_root if size >= MOST * total else _local(growth.account.holder)
+
+
+def _is_a_graphs(e: Evidence, growth: Growth) -> bool:
+    """Whether only a graph has it, as the inputs of the passes that a kept loss keeps."""
+    held = e.held_in(_rows(e, growth))
+    return bool(held) and all(one.holders[0].kind is HolderKind.GRAPH for one in held)
 
 
 def _rows(e: Evidence, growth: Growth) -> Ints:
@@ -142,15 +148,18 @@ def _is_whole(place: str, paths: list[str]) -> bool:
     return ends and place.count("[") == place.count("]")
 
 
-def _code(root: str | None, place: str | None, kept: list[HeldStorage]) -> str | None:
-    """Takes what is kept off the card; None where it is not a list of tensors with a name."""
+def _code(e: Evidence, root: str | None, place: str | None, kept: list[HeldStorage]) -> str | None:
+    """Takes what is kept off the card; None where it is no tensor, nor a list of them, by name."""
     if root is None or place is None or not kept or not expression(place):
         return None
-    count = items_of(place, [held.name_in(root) for held in kept])
+    paths = [held.name_in(root) for held in kept]
+    if paths == [place]:
+        return f"{place} = {place}.cpu()   # and join only x.detach().cpu() to it"
+    count = items_of(place, paths)
     if count is None:
         return None
     return (
-        f"for i in range({count}):   # and append only x.detach().cpu()\n"
+        f"for i in range({count}):   # and append only {e.item_of(place) or 'x'}.detach().cpu()\n"
         f"    {place}[i] = {place}[i].cpu()"
     )
 
