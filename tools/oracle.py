@@ -13,15 +13,20 @@ def main() -> int:
     """Say what it costs, make the environment, pass the arguments on to tests/oracle."""
     require_python()
     parser = argparse.ArgumentParser(
-        description=__doc__, epilog="All arguments are passed on to `python -m tests.oracle`."
+        description=__doc__, epilog="All other arguments are passed on to `python -m tests.oracle`."
     )
-    _, arguments = parser.parse_known_args()
-    say(
-        "This environment holds the CUDA build of torch: about 5 GB, in .venv-cuda. A C++ compiler "
-        "and binutils are needed; no driver and no card are."
+    parser.add_argument(
+        "--python", help="one that has torch's CUDA build already; no environment is made"
     )
-    python = prepare(".venv-cuda", "torch-cuda", "test")
-    command = [str(python), "-m", "tests.oracle", *arguments]
+    options, arguments = parser.parse_known_args()
+    python = options.python
+    if python is None:
+        say(
+            "This environment holds the CUDA build of torch: about 5 GB, in .venv-cuda. A C++ "
+            "compiler and binutils are needed; no driver and no card are."
+        )
+        python = str(prepare(".venv-cuda", "torch-cuda", "test"))
+    command = [python, "-m", "tests.oracle", *arguments]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 

@@ -1,16 +1,20 @@
-"""Two results of record.py, compared: `python -m tests.oracle.compare ORACLE.json VIRTUAL.json`."""
+"""Two results of record.py, compared: `python -m tests.oracle.compare ORACLE VIRTUAL`."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.oracle.record import results
+
 EQUAL, FREES, ORDER, SIZES = "equal", "frees differ", "order differs", "sizes differ"
 ONLY_ORACLE, ONLY_VIRTUAL, NEITHER = "raises here alone", "runs here alone", "raises on both"
-KINDS = (EQUAL, FREES, ORDER, SIZES, ONLY_ORACLE, ONLY_VIRTUAL, NEITHER)
+ABSENT = "asked on one side only"
+KINDS = (EQUAL, FREES, ORDER, SIZES, ONLY_ORACLE, ONLY_VIRTUAL, ABSENT, NEITHER)
+"""From good to bad; what both refuse is no case."""
+_RAISES = {(True, True): NEITHER, (True, False): ONLY_VIRTUAL, (False, True): ONLY_ORACLE}
 _SHOWN = 24
 
 
@@ -18,8 +22,13 @@ def taken(sizes: list[int]) -> list[int]:
     return [size for size in sizes if size > 0]
 
 
-def kind_of(oracle: list[int], here: list[int]) -> str:
-    """How two sequences of one sample differ."""
+def kind_of(oracle: Any, here: Any) -> str:
+    """How two answers to one case differ: sizes, the sentence of an error, or None."""
+    if oracle is None or here is None:
+        return ABSENT
+    failed = isinstance(oracle, str), isinstance(here, str)
+    if any(failed):
+        return _RAISES[failed]
     if oracle == here:
         return EQUAL
     if taken(oracle) == taken(here):
@@ -28,47 +37,58 @@ def kind_of(oracle: list[int], here: list[int]) -> str:
 
 
 def differences(oracle: Any, here: Any) -> dict[str, str]:
-    """Of each sample of an operator that ran on both, its kind."""
-    cases = dict.fromkeys([*oracle, *here])
-    return {case: kind_of(oracle.get(case, []), here.get(case, [])) for case in cases}
+    """Of each case of an operator, its kind."""
+    if isinstance(oracle, str) or isinstance(here, str):
+        known = [side for side in (oracle, here) if not isinstance(side, str)]
+        names = dict.fromkeys(known[0]) if known else {"samples": None}
+        return dict.fromkeys(names, kind_of(oracle, here))
+    return {case: kind_of(oracle.get(case), here.get(case)) for case in {**oracle, **here}}
 
 
-def verdict(oracle: Any, here: Any) -> str:
-    """Of an operator, the worst of its samples."""
-    failed = isinstance(oracle, str), isinstance(here, str)
-    if any(failed):
-        return {(True, True): NEITHER, (True, False): ONLY_VIRTUAL, (False, True): ONLY_ORACLE}[
-            failed
-        ]
-    return max(differences(oracle, here).values(), key=KINDS.index, default=EQUAL)
+def worst(kinds: dict[str, str]) -> str:
+    """Of an operator; what both refuse says nothing."""
+    return max((k for k in kinds.values() if k != NEITHER), key=KINDS.index, default=NEITHER)
+
+
+def counted(kinds: dict[str, dict[str, str]]) -> Counter[str]:
+    """Cases of each kind, those that both refuse left out."""
+    return Counter(k for found in kinds.values() for k in found.values() if k != NEITHER)
+
+
+def compared(oracle: dict[str, Any], here: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """By operator and case, the kind; of the operators that both were asked for."""
+    return {name: differences(oracle[name], here[name]) for name in oracle if name in here}
+
+
+def row(label: str, kinds: dict[str, dict[str, str]]) -> str:
+    """A line of the table: operators, cases, and how many are of each kind."""
+    cases = counted(kinds)
+    equal = sum(worst(found) == EQUAL for found in kinds.values())
+    share = 100 * cases[EQUAL] / max(1, cases.total())
+    numbers = " | ".join(str(cases[kind]) for kind in KINDS[:-1])
+    return f"| {label} | {equal} of {len(kinds)} | {cases.total()} | {numbers} | {share:.2f}% |"
+
+
+HEAD = (
+    "| | operators equal | cases | " + " | ".join(KINDS[:-1]) + " | |\n"
+    "| --- |" + " --: |" * (len(KINDS) + 2)
+)
 
 
 def report(oracle: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """A line of counts, then every operator that differs with its first case that does."""
-    verdicts = {name: verdict(oracle[name], here[name]) for name in oracle if name in here}
-    operators = Counter(verdicts.values())
-    cases = Counter(
-        kind
-        for name, found in verdicts.items()
-        if found in KINDS[:4]
-        for kind in differences(oracle[name], here[name]).values()
-    )
-    lines = [
-        f"operators: {len(verdicts)}; " + ", ".join(f"{k} {operators[k]}" for k in KINDS),
-        f"cases: {cases.total()}; " + ", ".join(f"{k} {cases[k]}" for k in KINDS[:4]),
-        "",
-    ]
-    for name, found in verdicts.items():
-        if found in (ONLY_ORACLE, ONLY_VIRTUAL):
+    """Every operator that differs, with its first case that does."""
+    lines = []
+    for name, kinds in compared(oracle, here).items():
+        wrong = {case: kind for case, kind in kinds.items() if kind not in (EQUAL, NEITHER)}
+        if not wrong:
+            continue
+        case = max(wrong, key=lambda case: KINDS.index(wrong[case]))
+        lines.append(f"{name} | {wrong[case]} | {len(wrong)} of {len(kinds)} | {case}")
+        for label, side in (("oracle ", oracle[name]), ("virtual", here[name])):
+            answer = side if isinstance(side, str) else side.get(case)
             lines.append(
-                f"{name} | {found} | {here[name] if found is ONLY_ORACLE else oracle[name]}"
+                f"    {label} {answer if isinstance(answer, str) else (answer or [])[:_SHOWN]}"
             )
-        elif found in (FREES, ORDER, SIZES):
-            kinds = differences(oracle[name], here[name])
-            wrong = [case for case, kind in kinds.items() if kind != EQUAL]
-            lines.append(f"{name} | {found} in {len(wrong)} of {len(kinds)} | {wrong[0]}")
-            lines.append(f"    oracle  {oracle[name].get(wrong[0], [])[:_SHOWN]}")
-            lines.append(f"    virtual {here[name].get(wrong[0], [])[:_SHOWN]}")
     return lines
 
 
@@ -77,8 +97,8 @@ def main() -> None:
     parser.add_argument("oracle", type=Path)
     parser.add_argument("virtual", type=Path)
     options = parser.parse_args()
-    both = (json.loads(path.read_text()) for path in (options.oracle, options.virtual))
-    print("\n".join(report(*both)))
+    both = [results(path) for path in (options.oracle, options.virtual)]
+    print("\n".join([*report(*both), "", HEAD, row("all", compared(*both))]))
 
 
 if __name__ == "__main__":

@@ -1,46 +1,39 @@
-"""What each of torch's operators asks of the allocator: `python -m tests.oracle.record OUT.json`.
+"""What torch's operators ask of the allocator: `python -m tests.oracle.record OUT.jsonl`.
 
-Torch's own database of operators (op_db) has the samples. Each is called, and where it has a
-gradient, twice: with a gradient that is dense, as a next layer gives it, and with one that is
-expanded from a number, as a sum's or a mean's is. What is written down are the sizes that are
-allocated, and, negative, those that are freed, in order.
+What is written down are the sizes that are allocated, and, negative, those that are freed, in
+order. A line for each operator, at once: what a crash or a person ends goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import json
-import random
+import os
 import signal
-import sys
-import types
-import unittest
+import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from tests.oracle.samples import database
 
-SAMPLES = 4
-"""Of each operator, evenly from the list of its samples."""
-PATIENCE_S = 20
-"""Of the processor, so that a busy machine makes no difference."""
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.oracle.samples import Asked
+
+PATIENCE_S = 30
+"""Of the processor for one operator, so that a busy machine makes no difference."""
+HUNG_S = 180
+"""Of the clock; then the process ends, and the next begins with the next operator."""
+UNFINISHED = "did not end"
 _EVENTS = 20_000
 
 
 class TookTooLongError(Exception):
     """An operator did not end in time."""
-
-
-def database() -> list[Any]:
-    """All of torch's OpInfos; they want a package that only torch's own tests use."""
-    sys.modules.setdefault("expecttest", types.ModuleType("expecttest")).__dict__.setdefault(
-        "TestCase", unittest.TestCase
-    )
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    return list(op_db)
 
 
 class Heard:
@@ -69,47 +62,40 @@ class Heard:
         return found
 
 
-def differentiable(torch: Any, results: Any) -> list[Any]:
-    listed = results if isinstance(results, (tuple, list)) else [results]
-    return [y for y in listed if isinstance(y, torch.Tensor) and y.requires_grad]
+def said(err: BaseException) -> str:
+    return f"{type(err).__name__}: {(str(err).splitlines() or [''])[0][:120]}"
 
 
-def forward(torch: Any, op: Any, sample: Any) -> list[int]:
-    heard = Heard(torch)
-    kept = op(sample.input, *sample.args, **sample.kwargs)
-    found = heard.sizes()
-    del kept
+def heard(torch: Any, prepare: Callable[[], Any]) -> list[int] | str | None:
+    """What a case asks for, or what it raises; None: it is none, nothing has a gradient."""
+    try:
+        act = prepare()
+        if act is None:
+            return None
+        listening = Heard(torch)
+        kept = act()
+        found = listening.sizes()
+        del kept
+    except TookTooLongError:
+        raise
+    except Exception as err:  # noqa: BLE001 - whatever it is, it is the finding
+        return said(err)
     return found
 
 
-def backward(torch: Any, op: Any, sample: Any, *, dense: bool) -> list[int] | None:
-    """None: nothing of it has a gradient."""
-    results = differentiable(torch, op(sample.input, *sample.args, **sample.kwargs))
-    if not results:
-        return None
-    if dense:
-        gradients = [torch.ones_like(y) for y in results]
-    else:
-        gradients = [torch.ones((), dtype=y.dtype, device=y.device).expand_as(y) for y in results]
-    heard = Heard(torch)
-    torch.autograd.backward(results, gradients)
-    return heard.sizes()
-
-
-def asked(torch: Any, op: Any, dtype: Any) -> dict[str, list[int]]:
-    """By sample and what is done with it."""
-    found: dict[str, list[int]] = {}
-    trained = bool(op.supports_autograd and dtype in op.backward_dtypes)
-    for seed in (torch.manual_seed, random.seed, np.random.seed):
-        seed(0)
-    samples = list(op.sample_inputs("cuda", dtype, requires_grad=trained))
-    step = max(1, -(-len(samples) // SAMPLES))
-    for number, sample in enumerate(samples[::step]):
-        found[f"{number} forward"] = forward(torch, op, sample)
-        for dense in (True, False) if trained else ():
-            sizes = backward(torch, op, sample, dense=dense)
-            if sizes is not None:
-                found[f"{number} backward, {'dense' if dense else 'expanded'}"] = sizes
+def asked(torch: Any, one: Asked) -> dict[str, Any] | str:
+    """By case; a sentence where there are no cases."""
+    found: dict[str, Any] = {}
+    try:
+        signal.setitimer(signal.ITIMER_PROF, PATIENCE_S)
+        for case, prepare in one.cases():
+            answer = heard(torch, prepare)
+            if answer is not None:
+                found[case] = answer
+    except Exception as err:  # noqa: BLE001
+        return said(err)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
     return found
 
 
@@ -117,29 +103,46 @@ def late(*_: object) -> None:
     raise TookTooLongError(f"{PATIENCE_S} s")
 
 
-def record(names: list[str], name: str) -> dict[str, Any]:
-    """By operator: what it asked for, or a sentence that says why it did not run."""
+def results(path: Path) -> dict[str, Any]:
+    """What a file holds, by operator; a later line counts, a torn one does not."""
+    found: dict[str, Any] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            found.update(json.loads(line)["asked"])
+        except ValueError:
+            continue
+    return found
+
+
+def record(out: Path, names: list[str], dtype: str) -> None:
+    """Append what is not there yet."""
     import torch
 
-    dtype, found = getattr(torch, name), {}
+    done = results(out)
     signal.signal(signal.SIGPROF, late)
     gc.disable()  # else a cycle that an earlier operator left is freed in the midst of another
     x = torch.zeros(8, 8, device="cuda", requires_grad=True)
     (x @ x).sum().backward()  # the libraries' handles and workspaces first
     del x
-    for op in database():
-        key = op.formatted_name
-        if dtype not in op.dtypesIfCUDA or (names and op.name not in names and key not in names):
-            continue
-        try:
-            signal.setitimer(signal.ITIMER_PROF, PATIENCE_S)
-            found[key] = asked(torch, op, dtype)
-        except Exception as err:  # noqa: BLE001 - whatever it is, it is the finding
-            first = (str(err).splitlines() or [""])[0]
-            found[key] = f"{type(err).__name__}: {first[:120]}"
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-    return found
+    with out.open("a") as file:
+        for one in database(torch, getattr(torch, dtype)):
+            if one.name in done or (names and not is_meant(one.name, names)):
+                continue
+            write(file, one.name, UNFINISHED, 0)
+            faulthandler.dump_traceback_later(HUNG_S, exit=True)
+            begin = time.process_time()
+            write(file, one.name, asked(torch, one), time.process_time() - begin)
+            faulthandler.cancel_dump_traceback_later()
+
+
+def is_meant(name: str, names: list[str]) -> bool:
+    """By its whole name, with dots or without: nn.functional.linear is nn_functional_linear."""
+    return name in {one.replace(".", "_") for one in names} or name in names
+
+
+def write(file: Any, name: str, answer: Any, seconds: float) -> None:
+    file.write(json.dumps({"asked": {name: answer}, "seconds": round(seconds, 1)}) + "\n")
+    file.flush()
 
 
 def main() -> None:
@@ -154,7 +157,8 @@ def main() -> None:
         from nbmem import virtual
 
         virtual.activate(options.virtual)
-    options.out.write_text(json.dumps(record(options.names, options.dtype)))
+    record(options.out, options.names, options.dtype)
+    os._exit(0)  # The stand-in's threads may abort a process that takes itself apart.
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.operators.operator import BLAS, Operator, drop, out, temporary
+from nbmem.virtual.operators.operator import BLAS, Operator, drop, out, outs, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,39 @@ def euclidean(launch: Launch) -> Iterator[Step]:
     yield BLAS
 
 
+_ORACLE = "none of the H100's runs has one; the oracle (tests/oracle)"
+
+
+def distances_backward(launch: Launch) -> Iterator[Step]:
+    """What each pair of rows gives to a row's gradient, then added up; with p=0 it is 0."""
+    left, right = launch["x1"], launch["x2"]
+    yield from outs(launch)
+    if launch["p"] and left.numel() and right.numel():
+        yield temporary("of pairs", left.numel() * right.size(-2) * left.element_size())
+
+
+def own_distances_backward(launch: Launch) -> Iterator[Step]:
+    """As above, of each row with all the others."""
+    rows = launch["self"]
+    yield from outs(launch)
+    if launch["p"] and rows.numel() and rows.size(0) > 1:
+        yield temporary("of pairs", (rows.size(0) - 1) * rows.numel() * rows.element_size())
+
+
 OPERATORS = (
+    Operator(
+        ("_cdist_backward",),
+        memory=distances_backward,
+        source="aten/src/ATen/native/cuda/DistanceKernel.cu: cdist_backward_kernel_impl; "
+        "Distance.cpp: _cdist_backward",
+        shown_by=_ORACLE,
+    ),
+    Operator(
+        ("_pdist_backward",),
+        memory=own_distances_backward,
+        source="aten/src/ATen/native/cuda/DistanceKernel.cu: pdist_backward_kernel_impl",
+        shown_by=_ORACLE,
+    ),
     Operator(
         ("_euclidean_dist",),
         memory=euclidean,

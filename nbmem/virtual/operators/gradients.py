@@ -30,6 +30,14 @@ SOLE_STORAGE = 2
 SOLE_OBJECT = 5
 """References to its Python object, as counted in `add`."""
 _ENGINE = "_engine_run_backward"
+_ADDING = (
+    *("Atan2", "Cholesky", "Linalg", "Logcumsumexp", "Lu", "SpecialI1", "StdMean"),
+    *("TriangularSolve", "VarMean"),
+)
+"""How the nodes are called whose formulas add tensors that nobody else holds: there a sum takes a
+new tensor. What the engine itself adds right after such a node is taken for one of them."""
+_OUT_OF_PLACE = ("ScatterReduceBackward0", "IndexReduceBackward0", "PutBackward0")
+"""Nodes whose formulas call what fills zeros elsewhere, and take a second tensor on a card, too."""
 
 aten = torch.ops.aten
 
@@ -51,6 +59,12 @@ def in_backward() -> bool:
     return caller is not None and caller.f_code.co_name == _ENGINE
 
 
+def _node() -> str:
+    """The node that the engine is at; "": none."""
+    node = torch._C._current_autograd_node()
+    return "" if node is None else str(node.name())
+
+
 def add(executor: Executor, call: Call) -> Any:
     """A sum of two gradients: in place where the engine would do so.
 
@@ -63,6 +77,8 @@ def add(executor: Executor, call: Call) -> Any:
     held, new = call.args
     if not (is_virtual(held) and is_virtual(new)) or held.dtype is not new.dtype:
         return NotImplemented
+    if held.size() != new.size() or _node().startswith(_ADDING):
+        return NotImplemented  # A sum that a formula writes.
     if sys.getrefcount(held) > SOLE_OBJECT or held._use_count() > SOLE_TENSOR or not is_dense(held):
         return NotImplemented
     if torch._C._storage_Use_Count(held.untyped_storage()._cdata) > SOLE_STORAGE:
@@ -84,8 +100,8 @@ def fills(in_place: Any) -> Handler:
     """
 
     def fill(executor: Executor, call: Call) -> Any:
-        if not in_backward():
-            return NotImplemented  # The program itself calls it.
+        if not in_backward() or _node() in _OUT_OF_PLACE:
+            return NotImplemented  # The program itself calls it, or a formula that wants a second.
         with executor:
             in_place(*call.args, **call.kwargs)
         with DataKernels():
@@ -108,17 +124,15 @@ def overwrites(in_place: Any, nodes: tuple[str, ...]) -> Handler:
         in_place: What it calls on a card instead.
         nodes: The autograd nodes whose formulas ask isTensorSubclassLike for that:
             binary_cross_entropy_with_logits_backward (aten/src/ATen/native/Loss.cpp),
-            evenly_distribute_backward and clamp_backward (FunctionsManual.cpp).
+            evenly_distribute_backward, clamp_backward and atan2_backward (FunctionsManual.cpp).
     """
 
     def overwrite(executor: Executor, call: Call) -> Any:
         if not in_backward():
             return NotImplemented
-        node = torch._C._current_autograd_node()
         held, other = call.args[:2]
         if (
-            node is None
-            or node.name() not in nodes
+            _node() not in nodes
             or held._use_count() > SOLE_TENSOR
             or torch.broadcast_shapes(held.size(), other.size()) != held.size()
         ):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import Call
 
 aten = torch.ops.aten
+_LONG = 8
 
 
 def ctc_loss(  # noqa: PLR0913 - the schema's
@@ -41,6 +42,26 @@ def ctc_loss(  # noqa: PLR0913 - the schema's
     """Lengths are read to the host, wherever they are."""
     lengths = input_lengths.tolist(), target_lengths.tolist()
     return aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+
+
+def ctc(launch: Launch) -> Iterator[Step]:
+    """Offsets and lengths for the card, the paths' probabilities, and only then the losses."""
+    yield from _lengths(launch)
+    yield from (out(1), out(0))
+
+
+def ctc_backward(launch: Launch) -> Iterator[Step]:
+    """The same from the other end, then the gradient."""
+    yield from _lengths(launch)
+    paths = launch["log_alpha"]
+    yield temporary("paths", paths.numel() * paths.element_size())
+    yield out()
+    yield drop("paths")
+
+
+def _lengths(launch: Launch) -> Iterator[Step]:
+    for name in ("input lengths", "target lengths", "target offsets"):
+        yield temporary(name, launch["log_probs"].size(1) * _LONG)
 
 
 def _check_targets(call: Call) -> None:
@@ -138,11 +159,40 @@ def soft_margin_backward(launch: Launch) -> Iterator[Step]:
     yield out()
 
 
+def multi_margin(launch: Launch) -> Iterator[Step]:
+    """A term for each row, then their sum."""
+    tensor = launch["self"]
+    yield from outs(launch)
+    if launch["reduction"] and tensor.dim() == 2:
+        yield temporary("terms", tensor.size(0) * tensor.element_size())
+
+
+def multilabel_margin(launch: Launch) -> Iterator[Step]:
+    """Which are targets, a term for each row, and only then their sum."""
+    tensor = launch["self"]
+    yield out(1)
+    if launch["reduction"] and tensor.dim() == 2:
+        yield temporary("terms", tensor.size(0) * tensor.element_size())
+    yield out(0)
+
+
 _NLL = "aten/src/ATen/native/cuda/Loss.cu: nll_loss_forward_out_cuda_template"
 _BY_ORACLE = "none of the H100's runs; the oracle (tests/oracle)"
 OPERATORS = (
     Operator(("ctc_loss.Tensor",), composite=ctc_loss),
-    Operator(("_ctc_loss_backward",), shape=like("log_probs")),
+    Operator(
+        ("_ctc_loss",),
+        memory=ctc,
+        source="aten/src/ATen/native/cuda/LossCTC.cu: ctc_loss_gpu_template",
+        shown_by=_BY_ORACLE,
+    ),
+    Operator(
+        ("_ctc_loss_backward",),
+        shape=like("log_probs"),
+        memory=ctc_backward,
+        source="aten/src/ATen/native/cuda/LossCTC.cu: ctc_loss_backward_gpu_template",
+        shown_by=_BY_ORACLE,
+    ),
     Operator(
         ("nll_loss_forward",),
         refuse=_check_targets,
@@ -173,6 +223,19 @@ OPERATORS = (
         ("log_sigmoid_forward",),
         shape=shape_log_sigmoid,
         source="aten/src/ATen/native/cuda/Activation.cpp: log_sigmoid_forward_cuda",
+        shown_by=_BY_ORACLE,
+    ),
+    Operator(
+        ("multi_margin_loss",),
+        memory=multi_margin,
+        source="aten/src/ATen/native/cuda/MultiMarginLoss.cu: multi_margin_loss_cuda_out",
+        shown_by=_BY_ORACLE,
+    ),
+    Operator(
+        ("multilabel_margin_loss_forward",),
+        memory=multilabel_margin,
+        source="aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu: "
+        "multilabel_margin_loss_forward_out_cuda_template",
         shown_by=_BY_ORACLE,
     ),
     Operator(("multi_margin_loss_backward", "multilabel_margin_loss_backward"), shape=like("self")),

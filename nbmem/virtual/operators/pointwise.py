@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.operators import gradients
-from nbmem.virtual.operators.operator import Operator, contiguous, out, temporary
+from nbmem.virtual.operators.operator import Operator, contiguous, out, outs, temporary
 from nbmem.virtual.tensors.bounds import kept, narrowed, united
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import Results, dense, like, one
@@ -58,12 +58,44 @@ def roll(launch: Launch) -> Iterator[Step]:
     yield out()
 
 
+def power(launch: Launch) -> Iterator[Step]:
+    """Of a number to a tensor's power the number becomes a tensor on the card, of its full width.
+
+    One to any power is filled in.
+    """
+    base = launch["self"]
+    yield from outs(launch)
+    if base != 1:
+        yield temporary("base", 1 if type(base) is bool else 16 if type(base) is complex else 8)
+
+
+def multivariate_log_gamma(executor: Executor, call: Call) -> Any:
+    """The sum of the logarithms of the gamma function at p places.
+
+    aten/src/ATen/native/UnaryOps.cpp: mvlgamma
+    """
+    tensor, p = call.args
+    with executor:
+        places = torch.arange(
+            -p * 0.5 + 0.5, 0.5, 0.5, dtype=tensor.dtype, device=tensor.device
+        ).add(tensor.unsqueeze(-1))
+        return aten.lgamma_.default(places).sum(-1)
+
+
+def times_power_of_two(executor: Executor, call: Call) -> Any:
+    """`torch.ldexp`: the power, then the product (aten/src/ATen/native/BinaryOps.cpp: ldexp)."""
+    tensor, exponent = call.args
+    with executor:
+        return aten.mul.Tensor(tensor, aten.pow.Scalar(2.0, exponent))
+
+
 def dense_like_input(call: Call) -> Results:
     """A result in the memory format of the input."""
     tensor = call.argument("self")
     return one(tensor.size(), tensor.dtype, dense(tensor))
 
 
+_ORACLE = "none of the H100's runs has one; the oracle (tests/oracle)"
 _CROSS_ENTROPY = ("BinaryCrossEntropyWithLogitsBackward0",)
 _MASKS = (
     *("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
@@ -89,6 +121,14 @@ OPERATORS = (
         source="aten/src/ATen/native/cuda/TensorTransformations.cu: roll_cuda",
         shown_by="swin_t_b32_adamw, forward: shifted windows",
     ),
+    Operator(
+        ("pow.Scalar",),
+        memory=power,
+        source="aten/src/ATen/native/Pow.cpp: TORCH_IMPL_FUNC(pow_Scalar_out)",
+        shown_by=_ORACLE,
+    ),
+    Operator(("mvlgamma",), run=multivariate_log_gamma),
+    Operator(("ldexp.Tensor",), run=times_power_of_two),
     Operator(("silu_backward",), is_kernel=True),
     Operator(("mish_backward",), is_kernel=True, shape=dense_like_input),
     Operator(("add.Tensor",), autograd=gradients.add, values=ValueRule(most=united)),
@@ -98,7 +138,9 @@ OPERATORS = (
     ),
     Operator(
         ("mul.Tensor",),
-        autograd=gradients.overwrites(aten.mul_.Tensor, _CROSS_ENTROPY),
+        autograd=gradients.overwrites(
+            aten.mul_.Tensor, (*_CROSS_ENTROPY, "BinaryCrossEntropyBackward0")
+        ),
         values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
     ),
     Operator(

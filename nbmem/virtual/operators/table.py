@@ -16,6 +16,7 @@ from nbmem.virtual.operators import (
     distance,
     embedding,
     factories,
+    fft,
     index,
     interpolation,
     linalg,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     attention, blas, convolution, copies, counting, detection, distance, embedding, factories,
-    index, interpolation, linalg, loss, norm, pointwise, pooling, quantized, random, recurrent,
+    fft, index, interpolation, linalg, loss, norm, pointwise, pooling, quantized, random, recurrent,
     reduce, scan, softmax, sort, storage,
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)

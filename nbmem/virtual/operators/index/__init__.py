@@ -41,6 +41,7 @@ _PUT = "aten/src/ATen/native/cuda/Indexing.cu: index_put_with_sort_kernel"
 _PUT_SHOWN = "swin_t_b32_adamw, backward: relative positions"
 _SCATTER = "aten/src/ATen/native/cuda/IndexKernel.cpp: masked_scatter_cuda__template"
 _NONE = "none of the H100's runs has one"
+_ORACLE = f"{_NONE}; the oracle (tests/oracle)"
 OPERATORS = (
     Operator(
         ("nonzero",),
@@ -89,13 +90,26 @@ OPERATORS = (
             *("masked_fill.Scalar", "masked_fill.Tensor"),
             *("masked_fill_.Scalar", "masked_fill_.Tensor"),
         ),
+        autograd=gradients.overwrites(aten.masked_fill_.Scalar, ("Atan2Backward0",)),
         shape=_shape_masked_fill,
     ),
     Operator(
         ("unfold_backward",),
         memory=kernels.unfold_backward,
         source="aten/src/ATen/native/UnfoldBackward.h: _make_unfold_backward_iter_over_grad_in",
-        shown_by="none of the H100's runs; the oracle (tests/oracle)",
+        shown_by=_ORACLE,
+    ),
+    Operator(
+        ("scatter_reduce.two", "scatter_reduce_.two"),
+        memory=kernels.scatter_mean,
+        source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: scatter_reduce_two",
+        shown_by=_ORACLE,
+    ),
+    Operator(
+        ("index_reduce", "index_reduce_"),
+        memory=kernels.index_mean,
+        source="aten/src/ATen/native/cuda/Indexing.cu: TORCH_IMPL_FUNC(index_reduce_cuda_out)",
+        shown_by=_ORACLE,
     ),
     Operator(("put",), autograd=gradients.fills(aten.put_.default)),
     Operator(("scatter.src",), autograd=gradients.fills(aten.scatter_.src)),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.operators import cub
-from nbmem.virtual.operators.operator import drop, out, temporary
+from nbmem.virtual.operators.operator import drop, out, outs, temporary
 from nbmem.virtual.operators.reduce import staging
 
 if TYPE_CHECKING:
@@ -88,6 +88,27 @@ def put_by_mask(launch: Launch, mask: torch.Tensor, found: int) -> Iterator[Step
     yield drop("flags")
     yield drop("found")
     yield from _sorted_sums(launch, [*_places(launch), drop("mask")])
+
+
+def scatter_mean(launch: Launch) -> Iterator[Step]:
+    """A mean's sums are divided by how many each is of, at least 1."""
+    yield from outs(launch)
+    if launch["reduce"] == "mean" and launch["src"].numel():
+        yield temporary("ones", nbytes(launch["src"]))
+        yield temporary("counts", nbytes(launch["self"]))
+        yield temporary("is 0", launch["self"].numel())
+        yield from (drop("is 0"), drop("counts"))
+
+
+def index_mean(launch: Launch) -> Iterator[Step]:
+    """As of a scatter, in another order."""
+    yield from outs(launch)
+    if launch["reduce"] == "mean" and launch["source"].numel():
+        yield temporary("counts", nbytes(launch["self"]))
+        yield temporary("ones", nbytes(launch["source"]))
+        yield drop("ones")
+        yield temporary("is 0", launch["self"].numel())
+        yield drop("is 0")
 
 
 def unfold_backward(launch: Launch) -> Iterator[Step]:

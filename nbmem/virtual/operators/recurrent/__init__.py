@@ -8,7 +8,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.operators.recurrent import kernels
+from nbmem.virtual.operators.recurrent import cells, kernels
 from nbmem.virtual.operators.recurrent.layers import MODES, layer
 from nbmem.virtual.tensors.shapes import spec_of
 
@@ -30,12 +30,32 @@ def pack(executor: Executor, call: Call) -> Any:
     return packed, sizes
 
 
+_CELLS = "aten/src/ATen/native/cuda/RNN.cu: "
+_SHOWN = "none of the H100's runs has one; the oracle (tests/oracle)"
 OPERATORS = (
     *(
         Operator((f"{mode}.{kind}",), composite=layer(mode, packed=kind == "data"))
         for mode in MODES
         for kind in ("input", "data")
     ),
+    Operator(("lstm_cell",), composite=cells.lstm_cell),
+    Operator(("gru_cell",), composite=cells.gru_cell),
+    Operator(
+        ("_thnn_fused_lstm_cell",),
+        shape=cells.shape_lstm,
+        memory=cells.kept_first,
+        source=_CELLS + "_thnn_fused_lstm_cell_cuda",
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("_thnn_fused_gru_cell",),
+        shape=cells.shape_gru,
+        memory=cells.kept_first,
+        source=_CELLS + "_thnn_fused_gru_cell_cuda",
+        shown_by=_SHOWN,
+    ),
+    Operator(("_thnn_fused_lstm_cell_backward_impl",), run=cells.lstm_backward),
+    Operator(("_thnn_fused_gru_cell_backward",), run=cells.gru_backward),
     Operator(("_cudnn_rnn_flatten_weight",), run=kernels.flatten_weight),
     Operator(("_cudnn_rnn",), run=kernels.forward),
     Operator(("_cudnn_rnn_backward",), run=kernels.backward),

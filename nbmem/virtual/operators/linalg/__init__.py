@@ -1,0 +1,143 @@
+"""Linear algebra by cuSOLVER and cuBLAS; their own work areas are taken to be 0.
+
+Without a card nobody says how large they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.virtual.operators.linalg import factors, solving
+from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.tensors.shapes import one, several
+
+if TYPE_CHECKING:
+    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.shapes import Results
+
+aten = torch.ops.aten
+
+
+def geqrf(call: Call) -> Results:
+    """The factors in one matrix, and one number for each reflector."""
+    tensor = call.args[0]
+    *batch, rows, columns = tensor.size()
+    return several((tensor.size(), tensor.dtype), ((*batch, min(rows, columns)), tensor.dtype))
+
+
+def lstsq(call: Call) -> Results:
+    """Solution, residuals where there are more equations than unknowns; no rank, no values."""
+    left, right = call.args[:2]
+    *batch, rows, columns = left.size()
+    tail = tuple(right.size()[len(batch) + 1 :])
+    residuals = (*batch, *tail) if rows > columns else (0,)
+    return several(
+        ((*batch, columns, *tail), left.dtype),
+        (residuals, left.dtype),
+        ((0,), torch.int64),
+        ((0,), left.dtype),
+    )
+
+
+def linear_combination(call: Call) -> Results:
+    """One row of tensors for each row of coefficients: what matrix_exp adds up."""
+    tensor, coefficients = call.args
+    return one((coefficients.size(0), *tensor.size()[1:]), tensor.dtype)
+
+
+def check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) -> None:
+    """One question for all matrices: whether any failed; in a healthy run none has."""
+    del api_name, is_matrix
+    aten.any.default(info)
+
+
+_SHOWN = "none of the H100's runs has one; the oracle (tests/oracle)"
+_BLAS = "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp: "
+_DET = "aten/src/ATen/native/LinearAlgebra.cpp: _linalg_det_out, _linalg_slogdet_out, lu_det_P"
+_ATEN = "aten/src/ATen/native/BatchLinearAlgebra.cpp: "
+OPERATORS = (
+    Operator(("geqrf",), shape=geqrf),
+    Operator(("linalg_lstsq",), shape=lstsq),
+    Operator(("_compute_linear_combination",), shape=linear_combination),
+    Operator(
+        ("_linalg_check_errors",),
+        composite=check_errors,
+        source="aten/src/ATen/native/LinearAlgebraUtils.h, BatchLinearAlgebra.cpp",
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("linalg_solve_triangular", "triangular_solve"),
+        memory=solving.triangular,
+        source=_BLAS + "triangular_solve_kernel",
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("linalg_lu_factor_ex",),
+        memory=factors.lu_factor,
+        source=_BLAS + "lu_factor",
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("lu_unpack",), memory=factors.lu_unpack, source=_ATEN + "lu_unpack_out", shown_by=_SHOWN
+    ),
+    Operator(("linalg_lu",), memory=factors.lu, source=_ATEN + "linalg_lu_out", shown_by=_SHOWN),
+    Operator(
+        ("linalg_lu_solve", "lu_solve"),
+        memory=solving.lu_solve,
+        source=_BLAS + "lu_solve_kernel",
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("linalg_inv_ex",),
+        memory=solving.inverse,
+        source=_ATEN + "linalg_inv_ex_out",
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("_linalg_solve_ex",),
+        memory=solving.solve,
+        source=_ATEN + "_linalg_solve_ex_out",
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("linalg_cholesky_ex", "cholesky"),
+        memory=factors.cholesky,
+        source=_BLAS + "cholesky_kernel",
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("cholesky_solve",),
+        memory=solving.cholesky_solve,
+        source=_BLAS + "_cholesky_solve_helper_cuda",
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("cholesky_inverse",),
+        memory=solving.cholesky_inverse,
+        source=_BLAS + "cholesky_inverse_kernel_impl",
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("_linalg_eigh",), memory=factors.eigh, source=_ATEN + "_linalg_eigh_out", shown_by=_SHOWN
+    ),
+    Operator(
+        ("_linalg_svd",), memory=factors.svd, source=_ATEN + "_linalg_svd_out", shown_by=_SHOWN
+    ),
+    Operator(("_linalg_det",), memory=factors.determinant, source=_DET, shown_by=_SHOWN),
+    Operator(("_linalg_slogdet",), memory=factors.log_determinant, source=_DET, shown_by=_SHOWN),
+    Operator(("linalg_qr",), memory=factors.qr, source=_ATEN + "linalg_qr_out", shown_by=_SHOWN),
+    Operator(
+        ("linalg_ldl_solve",),
+        memory=factors.ldl_solve,
+        source=_BLAS + "ldl_solve_kernel",
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("linalg_householder_product", "ormqr"),
+        memory=factors.reflectors,
+        source=_BLAS + "orgqr_kernel_impl, ormqr_kernel",
+        shown_by=_SHOWN,
+    ),
+)

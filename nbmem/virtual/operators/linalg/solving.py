@@ -1,0 +1,172 @@
+"""Linear systems by cuBLAS and cuSOLVER: copies, permutations, and arrays of pointers.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cuda/linalg/
+BatchLinearAlgebra.cpp, BatchLinearAlgebraLib.cpp, BatchLinearAlgebraLibBlas.cpp
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.virtual.operators.operator import drop, outs, temporary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operators.operator import Launch, Step
+
+aten = torch.ops.aten
+INT, LONG, POINTER = 4, 8, 8
+LARGE, FEW = 64, 8
+"""Triangles from that size on, of so few matrices, are solved one by one."""
+MOST_BATCHED = 128
+"""Rows up to which matrices are factored together (the oracle: 128 are, 129 are not)."""
+
+
+def matrices(tensor: torch.Tensor) -> int:
+    """How many matrices there are."""
+    return tensor.size()[:-2].numel()
+
+
+def nbytes(tensor: torch.Tensor) -> int:
+    """Bytes of its elements."""
+    return tensor.numel() * tensor.element_size()
+
+
+def pointers(*sides: torch.Tensor) -> Iterator[Step]:
+    """An array of pointers for each side of a batched call."""
+    for number, side in enumerate(sides):
+        if side.numel():
+            yield temporary(f"pointers {number}", matrices(side) * POINTER)
+    for number in reversed(range(len(sides))):
+        yield drop(f"pointers {number}")
+
+
+def triangles(triangle: torch.Tensor, right: torch.Tensor) -> Iterator[Step]:
+    """Solved by triangles, all at once unless they are few and large (triangular_solve_kernel)."""
+    if not (triangle.is_contiguous() or triangle.mT.is_contiguous()):
+        yield temporary("triangle", nbytes(triangle))
+    if matrices(triangle) > FEW or triangle.size(-1) < LARGE:
+        yield from pointers(triangle, right)
+
+
+def triangular(launch: Launch) -> Iterator[Step]:
+    """torch.linalg.solve_triangular and torch.triangular_solve."""
+    yield from outs(launch)
+    names = ("A", "self") if launch.call.func is aten.triangular_solve.default else ("self", "B")
+    if launch.outs:
+        yield from triangles(launch[names[0]], launch[names[1]])
+
+
+def factored(tensor: torch.Tensor) -> Iterator[Step]:
+    """Square matrices are factored together by cuBLAS, others one by one by cuSOLVER."""
+    rows, columns = tensor.size()[-2:]
+    if matrices(tensor) > 1 and rows == columns and rows <= MOST_BATCHED:
+        yield from pointers(tensor)
+
+
+def lu_solve(launch: Launch) -> Iterator[Step]:
+    """By factors that are there."""
+    yield from outs(launch)
+    old = launch.call.func is aten.lu_solve.default
+    names = ("LU_data", "self") if old else ("LU", "B")
+    if launch.outs and launch.outs[0].nbytes:
+        adjoint = not old and (launch["adjoint"] or not launch["left"])
+        yield from _solved(launch[names[0]], launch[names[1]], adjoint=bool(adjoint))
+
+
+def _solved(factors: torch.Tensor, right: torch.Tensor, *, adjoint: bool) -> Iterator[Step]:
+    """All matrices by cuBLAS, one after the other by cuSOLVER, or by their triangles.
+
+    aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp: lu_solve_kernel
+    """
+    rows, columns = factors.size(-1), right.size(-1)
+    few = matrices(factors) <= 2
+    if rows == columns:
+        together, looped = rows <= 16, False
+    elif rows <= 8:
+        together, looped = True, False
+    elif rows <= 64:
+        looped = few and (columns <= 64 or adjoint or rows <= 32)
+        together = columns <= 8
+    else:
+        looped = few and rows <= 128 and columns <= 2
+        together = rows <= 128 and columns <= 2
+    if looped:
+        yield temporary("info", INT)
+        yield drop("info")
+    elif together:
+        yield from pointers(factors, right)
+    else:
+        yield from _by_triangles(factors, right)
+
+
+def _by_triangles(factors: torch.Tensor, right: torch.Tensor) -> Iterator[Step]:
+    """Pivots become a permutation and its inverse, by which the right side is gathered."""
+    count, rows = matrices(factors), factors.size(-1)
+    yield temporary("range", rows * LONG)
+    if count > 1:
+        yield temporary("permutation", count * rows * LONG)
+        yield drop("range")
+    yield temporary("another range", rows * LONG)
+    yield temporary("inverse", count * rows * LONG)
+    yield temporary("gathered", nbytes(right))
+    yield from _two_triangles(factors, right)
+    for name in ("gathered", "inverse", "another range", "permutation", "range"):
+        yield drop(name)
+
+
+def _two_triangles(factors: torch.Tensor, right: torch.Tensor) -> Iterator[Step]:
+    for _ in range(2):
+        yield from triangles(factors, right)
+
+
+def inverse(launch: Launch) -> Iterator[Step]:
+    """The matrix is factored aside and solved for the identity."""
+    yield from outs(launch)
+    tensor = launch["A"]
+    if tensor.numel():
+        yield temporary("factors", nbytes(tensor))
+        yield temporary("pivots", matrices(tensor) * tensor.size(-1) * INT)
+        yield from factored(tensor)
+        yield from _solved(tensor, tensor, adjoint=False)
+        yield from (drop("pivots"), drop("factors"))
+
+
+def solve(launch: Launch) -> Iterator[Step]:
+    """Factors and pivots are results; a vector is solved aside, for it lies otherwise."""
+    yield from outs(launch)
+    tensor, right = launch["A"], launch["B"]
+    if not (tensor.numel() and right.numel()):
+        return
+    yield from factored(tensor)
+    is_vector = right.dim() == 1 or right.size() == tensor.size()[:-1]
+    if is_vector:
+        yield temporary("solution", launch.outs[0].nbytes)
+        right = right.unsqueeze(-1)
+    yield from _solved(tensor, right, adjoint=tensor.is_contiguous())
+
+
+def cholesky_solve(launch: Launch) -> Iterator[Step]:
+    """One matrix by cuSOLVER; several by their triangles, one after the other."""
+    yield from outs(launch)
+    yield from _by_factor(launch["self"], launch["input2"])
+
+
+def _by_factor(right: torch.Tensor, factor: torch.Tensor) -> Iterator[Step]:
+    if matrices(factor) == 1:
+        yield temporary("info", INT)
+        yield temporary("factor", nbytes(factor))
+        yield from (drop("factor"), drop("info"))
+    else:
+        yield from _two_triangles(factor, right)
+
+
+def cholesky_inverse(launch: Launch) -> Iterator[Step]:
+    """Solved for the identity by a copy of the factor."""
+    yield from outs(launch)
+    tensor = launch["self"]
+    yield temporary("copy", nbytes(tensor))
+    yield from _by_factor(tensor, tensor)
