@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 
 
 class Ranks:
-    """Whether this process plays the first of several."""
+    """Whether this process plays one of several.
+
+    Attributes:
+        alone: It plays no rank.
+        apart: Its process groups have no peers.
+    """
 
     alone = True
+    apart = False
 
 
 class _Done:
