@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, say, targets, write_out
+from nbmem.cli.ranks import RankRun
 from nbmem.cli.script import Script, conclude
 from nbmem.core.errors import NbmemError, NotWrittenError
 
@@ -33,7 +34,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "real card, or where there is none a virtual H100 80GB",
     )
     add_outputs(parser)
-    parser.add_argument("--save", metavar="FILE", help="save the session for `nbmem report`")
+    parser.add_argument(
+        "--save",
+        metavar="FILE",
+        help="save the session for `nbmem report`; with a folder (runs/today/), each rank of a "
+        "world its own",
+    )
     parser.add_argument(
         "--stacks", action="store_true", help="record the Python line of every allocation"
     )
@@ -61,9 +67,12 @@ def run(options: argparse.Namespace) -> int:
 def trace_script(script: Script, options: argparse.Namespace) -> int:
     """Run a script that was read already; the options are those of `nbmem run`."""
     files = targets(options)
-    traced = _use_card(options.gpu)
+    rank = RankRun(options, files)
+    traced = _use_card(options.gpu, quiet=rank.silent)
     script.prepare()
     trace = _begin(script, stacks=options.stacks) if traced else None
+    if trace is not None:
+        rank.begin(trace)
     process = os.getpid()
     error = script.run()
     if os.getpid() != process:  # a child that the script forked and let fall through to its end
@@ -74,8 +83,10 @@ def trace_script(script: Script, options: argparse.Namespace) -> int:
     del error
     if trace is None:
         return code
-    device = getattr(options, "device", None)
-    written = write_report(trace, files, device=device, quiet=options.quiet)
+    written = rank.end(trace)
+    if not rank.silent:
+        device = getattr(options, "device", None)
+        written &= write_report(trace, files, device=device, quiet=options.quiet)
     return code if code != EXIT_OK or written else EXIT_FAILED
 
 
@@ -117,7 +128,7 @@ def _without_commands(report: Report) -> Report:
     return replace(report, ooms=tuple(replace(oom, command=None) for oom in report.ooms))
 
 
-def _use_card(name: str) -> bool:
+def _use_card(name: str, *, quiet: bool) -> bool:
     """Choose the card and say which; False where the script can only run untraced."""
     from nbmem import devices
     from nbmem.probes.cuda import import_torch
@@ -126,7 +137,7 @@ def _use_card(name: str) -> bool:
         say(f"{devices.NO_TORCH} The script runs untraced.")
         return False
     choice = devices.use(name, defer=True)
-    if name == devices.AUTO and choice.virtual:
+    if name == devices.AUTO and choice.virtual and not quiet:
         say(choice.sentence)
     return True
 

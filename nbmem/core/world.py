@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from nbmem.core.names import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 Ending = Literal["finished", "failed"]
 
@@ -66,3 +66,21 @@ class Rank:
         for name in ("run", "card"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else shown(value))
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Ranks as a person writes them: `rank 3`, `ranks 0, 2-7`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    told = ", ".join(_run_text(first, last) for first, last in runs)
+    return f"rank{'s' * (len(numbers) != 1)} {told}"
+
+
+def _run_text(first: int, last: int) -> str:
+    if first == last:
+        return str(first)
+    return f"{first}, {last}" if last == first + 1 else f"{first}-{last}"
