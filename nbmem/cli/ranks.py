@@ -9,6 +9,7 @@ from nbmem.core.errors import NbmemError, UsageError
 from nbmem.files.folder import is_folder, new_folder
 from nbmem.probes.world import rank_by_environment
 from nbmem.ranks import RankFolder
+from nbmem.virtual import mail
 
 if TYPE_CHECKING:
     import argparse
@@ -65,7 +66,7 @@ class RankRun:
         except NbmemError as err:
             say(str(err))
             return False
-        if not self.silent:
+        if not self.silent and mail.folder() is None:
             say(
                 f"the ranks write to {self._given}: `nbmem report {self._given}` reads them as one."
             )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, say, targets, write_out
 from nbmem.cli.ranks import RankRun
 from nbmem.cli.script import Script, conclude
-from nbmem.core.errors import NbmemError, NotWrittenError
+from nbmem.cli.virtual_ranks import add_ranks, run_ranks
+from nbmem.core.errors import NbmemError, NotWrittenError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = (
-        "nbmem run SCRIPT [--gpu NAME] [--json FILE] [--html FILE] [--save FILE] "
+        "nbmem run SCRIPT [--gpu NAME] [--ranks N] [--json FILE] [--html FILE] [--save FILE] "
         "[--stacks] [--quiet] [-- ARGUMENTS OF THE SCRIPT]"
     )
     parser.add_argument("script", metavar="SCRIPT", help="the Python file to run")
@@ -33,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="run on this virtual card (`nbmem gpus` lists them; 2xT4 is two); the default is a "
         "real card, or where there is none a virtual H100 80GB",
     )
+    add_ranks(parser)
     add_outputs(parser)
     parser.add_argument(
         "--save",
@@ -61,6 +63,11 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the script and write its report."""
     script = Script(options.script, options.script_arguments)
+    if options.ranks is not None:
+        return run_ranks(options)
+    for name in ("nodes", "rank"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} is about a world of virtual cards: give --ranks N, too.")
     return trace_script(script, options)
 
 

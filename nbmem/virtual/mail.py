@@ -70,6 +70,11 @@ def wanted(place: Path, rank: int) -> Path:
     return place / f"wanted-{rank}"
 
 
+def joined(place: Path, rank: int) -> Path:
+    """The mark that a rank's program has made its process group."""
+    return place / f"joined-{rank}"
+
+
 def ended(place: Path, rank: int) -> Path:
     """The mark that a rank has ended."""
     return place / f"ended-{rank}"

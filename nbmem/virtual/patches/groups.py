@@ -121,7 +121,9 @@ def _init(c10d: Any) -> Callable[..., None]:
     def init_process_group(*args: Any, **options: Any) -> None:
         asked = signature.bind(*args, **options).arguments
         backend = asked.get("backend")
-        if not (backend is None or str(backend).lower() in NCCL or not Ranks.alone):
+        place = mail.folder()
+        played = place is not None or not Ranks.alone
+        if not (backend is None or str(backend).lower() in NCCL or played):
             true_init(*args, **options)
             return
         rank, size = (
@@ -135,6 +137,8 @@ def _init(c10d: Any) -> Callable[..., None]:
         asked.update(rank=rank, world_size=size, store=torch.distributed.HashStore())
         asked.pop("init_method", None)
         Ranks.apart = True
+        if place is not None:
+            mail.joined(place, rank).touch()
         true_init(**asked)
 
     return init_process_group
