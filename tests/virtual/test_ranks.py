@@ -95,6 +95,18 @@ def test_a_hook_compresses_what_is_sent(rank):
     assert torch.cuda.max_memory_allocated() - before >= 6 << 20  # a gradient and half of it
 
 
+def test_a_rank_saves_and_loads_its_shards_alone(rank, tmp_path):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.fsdp import fully_shard
+
+    rank(1, 4)
+    model = fully_shard(nn.Linear(64, 64).cuda())
+    before = torch.cuda.memory_allocated()
+    dcp.save(model.state_dict(), checkpoint_id=tmp_path)
+    dcp.load(model.state_dict(), checkpoint_id=tmp_path)
+    assert torch.cuda.memory_allocated() == before == 4096 + 512
+
+
 def test_a_rank_that_is_not_in_its_world_gets_a_sentence(rank):
     with pytest.raises(UsageError, match="Rank 4 is not in a world of 4: ranks count from 0 to 3"):
         rank(4, 4)

@@ -140,8 +140,33 @@ def _init(c10d: Any) -> Callable[..., None]:
         if place is not None:
             mail.joined(place, rank).touch()
         true_init(**asked)
+        _lead_checkpoints()
 
     return init_process_group
+
+
+def _lead_checkpoints() -> None:
+    """Let each rank plan distributed checkpoints alone: the first one's plan would not come.
+
+    Its shards alone make no whole model, which torch must not ask.
+    """
+    from torch.distributed.checkpoint import default_planner, utils
+
+    wrapper: Any = utils._DistWrapper
+    true, true_valid = wrapper.__init__, default_planner._validate_global_plan
+
+    def valid(*plans: Any) -> Any:
+        return True if type(true_valid(*plans)) is bool else []  # torch 2.13 returns its errors
+
+    def init(self: Any, group: Any, _use_dist: bool, coordinator: int) -> None:  # noqa: FBT001
+        true(self, group, False, coordinator)
+
+    Ranks.patches.apply(
+        [
+            Patch(wrapper, "__init__", init),
+            Patch(default_planner, "_validate_global_plan", valid),
+        ]
+    )
 
 
 def _barrier(c10d: Any) -> Any:
@@ -178,18 +203,14 @@ def _objects(c10d: Any) -> dict[str, Any]:
             return broadcast(object_list, *args, **options)
         return broadcast(object_list, **_from_here(c10d, broadcast, object_list, args, options))
 
-    def scatter_object_list(
-        output: list[Any], given: list[Any] | None = None, *args: Any, **options: Any
-    ) -> Any:
+    def scatter_object_list(*args: Any, **options: Any) -> Any:
+        asked = signature_of(scatter, args, options)
+        given = asked.get("scatter_object_input_list")
         if not Ranks.apart:
-            return scatter(output, given, *args, **options)
-        if given is None:  # Only the rank that scatters knows; this one keeps what it has.
-            return None
-        asked = signature_of(scatter, (output, given, *args), options)
-        group = asked.get("group")
-        if c10d._rank_not_in_group(group):
-            return None
-        output[0] = given[c10d.get_rank(group)]
+            return scatter(*args, **options)
+        # Without a list only the rank that scatters knows, and this one keeps what it has.
+        if given is not None and not c10d._rank_not_in_group(asked.get("group")):
+            asked["scatter_object_output_list"][0] = given[c10d.get_rank(asked.get("group"))]
         return None
 
     true_send, true_receive = c10d.send_object_list, c10d.recv_object_list

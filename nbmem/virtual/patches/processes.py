@@ -18,7 +18,7 @@ from nbmem.virtual import mail
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.hardware.streams import ONE_PROCESS
 from nbmem.virtual.notes import SPAWN
-from nbmem.virtual.patches.patcher import Patch
+from nbmem.virtual.patches.patcher import Patch, Patches
 
 if TYPE_CHECKING:
     from nbmem.virtual.hardware.machine import Machine
@@ -30,10 +30,12 @@ class Ranks:
     Attributes:
         alone: It plays no rank.
         apart: Its process groups have no peers.
+        patches: What is replaced in torch from its first process group on.
     """
 
     alone = True
     apart = False
+    patches = Patches()
 
 
 class _Done:

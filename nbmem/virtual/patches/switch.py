@@ -81,6 +81,7 @@ class Activation:
             sys.modules.pop("pynvml", None)
         self.mode.machine = None
         Ranks.apart = False
+        Ranks.patches.undo()
         for gpu in self.machine.gpus:
             gpu.dropout_state = None
             gpu.dnn.close()
