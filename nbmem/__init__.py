@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nbmem import virtual
-    from nbmem.api import open, phase, trace  # noqa: A004 - nbmem.open() reads well
+    from nbmem.api import phase, trace
     from nbmem.estimates import estimate, fit, layers, plan
     from nbmem.freeing import free
     from nbmem.ipython.extension import load_ipython_extension, unload_ipython_extension
     from nbmem.living import top
     from nbmem.testing import assert_peak, diff
+    from nbmem.world import open  # noqa: A004 - nbmem.open() reads well
 
 __version__ = "0.1.0"
 
@@ -45,7 +46,7 @@ _HOMES = {
     "free": "nbmem.freeing",
     "layers": "nbmem.estimates",
     "load_ipython_extension": "nbmem.ipython.extension",
-    "open": "nbmem.api",
+    "open": "nbmem.world",
     "phase": "nbmem.api",
     "plan": "nbmem.estimates",
     "top": "nbmem.living",

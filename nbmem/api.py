@@ -152,6 +152,13 @@ class Trace:
             self._recording.lost(part, err)
 
     @property
+    def recorder(self) -> Recorder | None:
+        """What records now, in a trace that lies in no other; else None."""
+        recording = self._recording
+        alone = recording is not None and recording.runs and recording.outer is None
+        return recording.recorder if recording is not None and alone else None
+
+    @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C came while nbmem ended the recording itself."""
         return self._recording is not None and self._recording.interrupted

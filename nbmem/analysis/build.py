@@ -148,7 +148,7 @@ def recorded_times(books: Books) -> tuple[int, int]:
 
 
 def _moment(books: Books, position: int, t0_ns: int) -> Moment:
-    span = _phase_at(books, position)
+    span = span_at(books, position)
     events = books.trace.events
     stack = int(events.stack[position - 1]) if position else -1
     return Moment(
@@ -166,7 +166,7 @@ def _moment_of_process(books: Books, t0_ns: int) -> Moment | None:
     return None if position is None else _moment(books, position, t0_ns)
 
 
-def _phase_at(books: Books, position: int) -> Span | None:
+def span_at(books: Books, position: int) -> Span | None:
     """The phase of the last event before a position."""
     index = int(books.phases.of(np.array([position - 1], np.int64))[0])
     return books.phases.spans[index][1] if index >= 0 else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import UsageError
 from nbmem.files.door import expanded
+from nbmem.files.folder import is_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -50,7 +51,7 @@ def say(sentence: str) -> None:
 
 
 def targets(options: argparse.Namespace) -> dict[str, Path]:
-    """The files that the options name, each checked before anything runs.
+    """The files that the options name, each checked before anything runs; no folder is among them.
 
     Raises:
         UsageError: One cannot be written.
@@ -59,6 +60,7 @@ def targets(options: argparse.Namespace) -> dict[str, Path]:
         name: writable(value, f"--{name}")
         for name in ("json", "html", "save")
         if (value := getattr(options, name, None)) is not None
+        and not (name == "save" and is_folder(value))
     }
 
 

@@ -1,21 +1,32 @@
-"""`nbmem report FILE`: a saved session or a torch snapshot, read again."""
+"""`nbmem report FILE`: a saved session or a torch snapshot, read again; or a folder of ranks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, targets
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, say, targets, write_out
 from nbmem.cli.run import add_outputs, write_report
 from nbmem.core.arguments import add_max_size
+from nbmem.core.errors import NotWrittenError, UsageError
+from nbmem.files.folder import is_folder
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
+
+    from nbmem.api import Trace
+    from nbmem.world import World
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "file", metavar="FILE", help="what `--save` wrote, or torch.cuda.memory._dump_snapshot()"
+        "file",
+        metavar="FILE",
+        help="what `--save` wrote, a folder of ranks, or torch.cuda.memory._dump_snapshot()",
+    )
+    parser.add_argument(
+        "--rank", metavar="N", type=int, help="of a folder: the report of rank N alone"
     )
     add_outputs(parser)
     add_max_size(parser)
@@ -24,14 +35,54 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read the file and write its report."""
-    from nbmem import api
-
     files = targets(options)
-    trace = api.open(options.file, max_size=options.max_size)
+    if not is_folder(options.file):
+        if options.rank is not None:
+            raise UsageError(
+                f"--rank chooses from a folder of ranks, and {options.file} is one file."
+            )
+        from nbmem import api
+
+        return _report(api.open(options.file, max_size=options.max_size), options, files)
+    from nbmem.world import open_world
+
+    world = open_world(options.file, options.max_size)
+    if options.rank is not None:
+        return _report(world.rank(options.rank), options, files)
+    return _world(world, options, files)
+
+
+def _report(trace: Trace, options: argparse.Namespace, files: dict[str, Path]) -> int:
     # A file without anything in it is an error here, unlike a script without CUDA.
     trace.report(options.device)
     written = write_report(trace, files, device=options.device, quiet=options.quiet)
     return EXIT_OK if written else EXIT_FAILED
 
 
-COMMAND = Subcommand("report", "show a saved session or a torch memory snapshot", configure, run)
+def _world(world: World, options: argparse.Namespace, files: dict[str, Path]) -> int:
+    if options.device is not None:
+        raise UsageError(
+            "--device chooses a card of one process. Name the process, too: "
+            f"nbmem report {options.file} --rank N --device {options.device}"
+        )
+    try:
+        if "json" in files:
+            from nbmem.files.writing import write_json
+
+            write_json(files["json"], world.to_json())
+        if "html" in files:
+            from nbmem.files.writing import write_text
+            from nbmem.views.world import render_world_page
+
+            write_text(files["html"], render_world_page(world.report))
+    except NotWrittenError as err:
+        say(str(err))
+        return EXIT_FAILED
+    if not options.quiet:
+        write_out(str(world))
+    return EXIT_OK
+
+
+COMMAND = Subcommand(
+    "report", "show a saved session, a folder of ranks, or a torch snapshot", configure, run
+)

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, say, targets, write_out
+from nbmem.cli.ranks import RankRun
 from nbmem.cli.script import Script, conclude
+from nbmem.cli.virtual_ranks import add_ranks, run_ranks
 from nbmem.core.arguments import add_device
-from nbmem.core.errors import NbmemError, NotWrittenError
+from nbmem.core.errors import NbmemError, NotWrittenError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = (
-        "nbmem run SCRIPT [--gpu NAME] [--json FILE] [--html FILE] [--save FILE] "
+        "nbmem run SCRIPT [--gpu NAME] [--ranks N] [--json FILE] [--html FILE] [--save FILE] "
         "[--stacks] [--quiet] [-- ARGUMENTS OF THE SCRIPT]"
     )
     parser.add_argument("script", metavar="SCRIPT", help="the Python file to run")
@@ -33,8 +35,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="run on this virtual card (`nbmem gpus` lists them; 2xT4 is two); the default is a "
         "real card, or where there is none a virtual H100 80GB",
     )
+    add_ranks(parser)
     add_outputs(parser)
-    parser.add_argument("--save", metavar="FILE", help="save the session for `nbmem report`")
+    parser.add_argument(
+        "--save",
+        metavar="FILE",
+        help="save the session for `nbmem report`; with a folder (runs/today/), each rank of a "
+        "world its own",
+    )
     parser.add_argument(
         "--stacks", action="store_true", help="record the Python line of every allocation"
     )
@@ -51,15 +59,23 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the script and write its report."""
     script = Script(options.script, options.script_arguments)
+    if options.ranks is not None:
+        return run_ranks(options)
+    for name in ("nodes", "rank"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} is about a world of virtual cards: give --ranks N, too.")
     return trace_script(script, options)
 
 
 def trace_script(script: Script, options: argparse.Namespace) -> int:
     """Run a script that was read already; the options are those of `nbmem run`."""
     files = targets(options)
-    traced = _use_card(options.gpu)
+    rank = RankRun(options, files)
+    traced = _use_card(options.gpu, quiet=rank.silent)
     script.prepare()
     trace = _begin(script, stacks=options.stacks) if traced else None
+    if trace is not None:
+        rank.begin(trace)
     process = os.getpid()
     error = script.run()
     if os.getpid() != process:  # a child that the script forked and let fall through to its end
@@ -70,8 +86,10 @@ def trace_script(script: Script, options: argparse.Namespace) -> int:
     del error
     if trace is None:
         return code
-    device = getattr(options, "device", None)
-    written = write_report(trace, files, device=device, quiet=options.quiet)
+    written = rank.end(trace)
+    if not rank.silent:
+        device = getattr(options, "device", None)
+        written &= write_report(trace, files, device=device, quiet=options.quiet)
     return code if code != EXIT_OK or written else EXIT_FAILED
 
 
@@ -113,7 +131,7 @@ def _without_commands(report: Report) -> Report:
     return replace(report, ooms=tuple(replace(oom, command=None) for oom in report.ooms))
 
 
-def _use_card(name: str) -> bool:
+def _use_card(name: str, *, quiet: bool) -> bool:
     """Choose the card and say which; False where the script can only run untraced."""
     from nbmem import devices
     from nbmem.probes.cuda import import_torch
@@ -122,7 +140,7 @@ def _use_card(name: str) -> bool:
         say(f"{devices.NO_TORCH} The script runs untraced.")
         return False
     choice = devices.use(name, defer=True)
-    if name == devices.AUTO and choice.virtual:
+    if name == devices.AUTO and choice.virtual and not quiet:
         say(choice.sentence)
     return True
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.oom import Refusal
     from nbmem.core.spans import Span
+    from nbmem.core.world import Rank
 
     Ints = NDArray[np.int64]
     Codes = NDArray[np.uint8]
@@ -201,6 +202,7 @@ class Session:
         refusals: Requests that could not be served, in order, as they were seen to fail.
         facts: What the program is made of, as JSON (see record.program); empty where nobody looked.
         source: The code whose lines the stacks tell of; None without stacks.
+        rank: Which process of a program of many it was; None for a program of one.
     """
 
     name: str
@@ -214,6 +216,7 @@ class Session:
     refusals: tuple[Refusal, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     source: Source | None = None
+    rank: Rank | None = None
 
     def __post_init__(self) -> None:
         # The one place for texts that programs and strangers chose: views take them from here.

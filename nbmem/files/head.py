@@ -37,11 +37,11 @@ def stacks_of(head: Fields, archive: Archive) -> tuple[Stack, ...]:
         return tuple(
             tuple(
                 known.setdefault((frame.file, frame.line, frame.function), frame)
-                for frame in map(_frame, stack)
+                for frame in map(frame_of, stack)
             )
             for stack in head.items("stacks")
         )
-    frames = [_frame(raw) for raw in head.items("frames")]
+    frames = [frame_of(raw) for raw in head.items("frames")]
     index, length = archive.column("stacks/frame"), archive.column("stacks/length")
     whole = int(length.sum(dtype=np.float64)) if len(length) else 0
     if (
@@ -55,7 +55,7 @@ def stacks_of(head: Fields, archive: Archive) -> tuple[Stack, ...]:
     return tuple([tuple(flat[a:b]) for a, b in pairwise([0, *ends])])
 
 
-def _frame(raw: Any) -> Frame:
+def frame_of(raw: Any) -> Frame:
     """A frame as `[file, line, function]`, or as an object (in a refusal)."""
     if type(raw) is dict:
         raw = [raw.get("file"), raw.get("line"), raw.get("function")]
@@ -113,7 +113,7 @@ def refusal_of(raw: Any) -> Refusal:
         limit=refusal.maybe(refusal.number, "limit"),
         allocated=refusal.maybe(refusal.count, "allocated"),
         reserved=refusal.maybe(refusal.count, "reserved"),
-        stack=tuple(map(_frame, stack)),
+        stack=tuple(map(frame_of, stack)),
         layer=refusal.maybe(refusal.text, "layer"),
         operator=refusal.maybe(refusal.text, "operator"),
         progress=refusal.maybe(refusal.fraction, "progress"),

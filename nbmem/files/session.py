@@ -36,6 +36,7 @@ from nbmem.files.head import (
     stacks_of,
 )
 from nbmem.files.limits import Limits
+from nbmem.files.ranks import rank_json, rank_of
 from nbmem.files.settings import plain_settings
 from nbmem.files.writing import replacing
 
@@ -158,6 +159,7 @@ def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
         "error": session.error,
         "facts": dict(session.facts),
         "source": session.source and source_json(session.source),
+        "rank": session.rank and rank_json(session.rank),
         "frames": [[frame.file, frame.line, frame.function] for frame in frames],
         "spans": [span_json(span) for span in session.spans],
         "refusals": [refusal_json(refusal) for refusal in session.refusals],
@@ -204,6 +206,7 @@ def _session(head: Fields, archive: Archive) -> Session:
         # Files of nbmem 0.1 have none of these.
         facts=facts(head.object("facts")),
         source=head.maybe(lambda name: source_of(head.object(name)), "source"),
+        rank=head.maybe(lambda name: rank_of(head.object(name)), "rank"),
         refusals=tuple(refusal_of(raw) for raw in refusals),
     )
 

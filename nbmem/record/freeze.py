@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.events import Stack
     from nbmem.core.session import Identities
+    from nbmem.core.world import Rank
     from nbmem.record.draft_phases import DraftPhase
     from nbmem.record.recorder import Recorder
 
@@ -59,6 +60,9 @@ def freeze(
     source: Source | None = None
     with recorder.guard("the text of the lines"):
         source = _source(stacks)
+    rank: Rank | None = None
+    with recorder.guard("which rank it was"):
+        rank = recorder.ranks.ended(error)
     if recorder.identities.full:
         recorder.note(
             f"More than {MAX_ROWS} tensors were seen; later ones are told apart by their births "
@@ -81,6 +85,7 @@ def freeze(
         refusals=tuple(recorder.refusals),
         facts=recorder.facts,
         source=source,
+        rank=rank,
     )
 
 

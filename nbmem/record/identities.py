@@ -12,7 +12,7 @@ from nbmem.core.interrupts import let_pass
 from nbmem.core.session import Identities, Marks
 from nbmem.probes import frames, modules, tensors
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.distributed import buckets_of
+from nbmem.probes.distributed import buckets_of, parts_of, sharded
 from nbmem.probes.gradients import expected_gradients
 from nbmem.probes.holders.storages import form_of
 from nbmem.probes.optimizers import Others, of_optimizer, parameters_of_optimizer
@@ -87,8 +87,10 @@ class IdentityLog:
             known = known_in(self._modules, module)
             self._learn_module(known, module)
             self._walked[id(module)] = Footprint(module)
-            self._add(mark, tensors.of_module(module), known)
+            self._add(mark, parts_of(module), known)
             self._add(mark, buckets_of(module), known)
+        else:  # What FSDP gathers is another's memory in each step, if at the same address.
+            self._add(mark, sharded(module), known_in(self._modules, module))
         shown = self._shown[loop]
         if moved or id(module) not in shown.owners:
             shown.owners.add(id(module))
@@ -261,7 +263,7 @@ class IdentityLog:
             found = parameters_of_optimizer(optimizer)
             yield from self._add_in_steps(mark, found, known)
         for module, known in living(self._modules):  # last: a module's name says most
-            yield from self._add_in_steps(mark, tensors.of_module(module), known)
+            yield from self._add_in_steps(mark, parts_of(module), known)
         self.gradients(mark, loop, {})
 
     def _add_in_steps(

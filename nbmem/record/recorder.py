@@ -30,6 +30,7 @@ from nbmem.record.identities import IdentityLog
 from nbmem.record.marks import MAX_MARKS, MarkLog
 from nbmem.record.program import ProgramLog
 from nbmem.record.progress import ProgressLog
+from nbmem.record.ranks import RankLog
 from nbmem.record.sampler import Sampler
 from nbmem.record.turns import MAX_TURNS, TurnLog
 
@@ -99,6 +100,7 @@ class Recorder:
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
         self.held: Walk | None = None
         self.facts: dict[str, Any] = {}
+        self.ranks = RankLog()
         self.names = {} if namespace is None else namespace  # an empty one may fill
         self._hooks = TrainingHooks(self.turns, self.lost)
         self._deafen: Callable[[], None] | None = None
@@ -154,6 +156,8 @@ class Recorder:
             with self._kept("what the virtual card could not do"):
                 for sentence in self._limits():
                     self.note(sentence)
+            with self._kept("which rank it was"):
+                self.ranks.look()
             with self._kept("the counters"):
                 self.marks.take()
             with self._kept("the memory history"):

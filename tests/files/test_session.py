@@ -33,6 +33,7 @@ from nbmem.core.session import (
     Session,
 )
 from nbmem.core.spans import Span
+from nbmem.core.world import Coordinate, Rank
 from nbmem.files.session import open_session, save_session
 from tests.fuzz.bases import session as fuzzed
 from tests.recorded import load, session_of
@@ -120,6 +121,25 @@ devices = st.builds(
     holders=st.none() | tables(Holders),
 )
 
+count = st.integers(0, 1 << 20)
+ranks = st.builds(
+    Rank,
+    number=st.integers(0, 99),
+    world=st.integers(100, 1 << 20),
+    local=st.none() | count,
+    host=text,
+    pid=count,
+    run=st.none() | text,
+    card=st.none() | text,
+    mesh=st.dictionaries(
+        text, st.builds(Coordinate, st.integers(0, 8), st.integers(9, 99)), max_size=3
+    ),
+    stands_for=st.lists(st.integers(0, 99), max_size=3).map(tuple),
+    started_ns=st.integers(0, 1 << 62),
+    ended_ns=st.none() | st.integers(0, 1 << 62),
+    ended=st.none() | st.sampled_from(["finished", "failed"]),
+)
+
 
 @st.composite
 def sessions(draw):
@@ -147,6 +167,7 @@ def sessions(draw):
         names=draw(st.tuples(*[text] * NAMES)),
         notes=draw(st.lists(text, max_size=3).map(tuple)),
         error=draw(st.none() | text),
+        rank=draw(st.none() | ranks),
     )
 
 

@@ -80,3 +80,50 @@ def test_gradients_that_are_views_of_the_buckets_stay_gradients():
     report = trace.report()
     assert report.ledger_at_peak[C.COMMUNICATION] == 0
     assert report.ledger_at_peak[C.GRADIENTS] == WEIGHTS
+
+
+def layers():
+    return nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(2))).cuda()
+
+
+def at_the_end_of_forward(model):
+    """A step's books, and bytes by category where its second forward ends."""
+    with nbmem.trace("cell", namespace={"model": model}) as trace:
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.randn(8, 512, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    books = Books(trace.session)
+    spans = [s for s in trace.session.spans if (s.kind, s.name, s.step) == ("phase", "forward", 1)]
+    live = books.live(spans[0].last[0]).tolist()
+    held = {}
+    for row in live:
+        category = C(int(books.category[row]))
+        held[category] = held.get(category, 0) + int(books.allocations.requested[row])
+    return held, {books.name(r) for r in live if books.category[r] == C.COMMUNICATION}
+
+
+@pytest.mark.skipif(torch.__version__ < "2.11", reason="fully_shard was another one before")
+def test_what_fsdp_has_gathered_is_told_from_the_shards():
+    from torch.distributed.fsdp import fully_shard
+
+    held, names = at_the_end_of_forward(fully_shard(layers(), reshard_after_forward=False))
+    whole = 2 * 512 * 512 * 4
+    assert (held[C.WEIGHTS], held[C.OPTIMIZER_STATE]) == (whole // 2, whole)
+    assert held[C.COMMUNICATION] == whole
+    assert C.UNKNOWN not in held
+    assert names == {f"model.{n}.weight gathered (262144,) float32" for n in (0, 1)}
+
+
+@pytest.mark.skipif(torch.__version__ < "2.11", reason="the card runs the newest FSDP alone")
+def test_so_is_what_the_first_fsdp_has_gathered():
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    kept = ShardingStrategy.SHARD_GRAD_OP
+    held, names = at_the_end_of_forward(
+        FullyShardedDataParallel(layers(), sharding_strategy=kept, use_orig_params=True)
+    )
+    whole = 2 * 512 * 512 * 4
+    assert (held[C.WEIGHTS], held[C.COMMUNICATION]) == (whole // 2, whole)
+    assert names == {"model._flat_param gathered (524288,) float32"}

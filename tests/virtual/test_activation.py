@@ -50,7 +50,8 @@ def test_every_patch_is_undone():
         torch.nn.parameter.UninitializedTensorMixin, torch.jit._builtins, torch.jit._recursive,
         torch.utils.dlpack, torch.cuda.nvtx, torch.multiprocessing, fake_tensor,
         fake_tensor.FakeTensor, torch.jit, torch.jit._trace, torch.nested,
-        torch.autograd.profiler.profile, queues.Queue,
+        torch.autograd.profiler.profile, queues.Queue, fake_tensor.FakeTensorMode,
+        torch._C._distributed_c10d.FakeProcessGroup, torch._C._distributed_c10d.FakeWork,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

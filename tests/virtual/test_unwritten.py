@@ -168,3 +168,10 @@ def test_a_model_built_on_the_cpu_takes_no_host_memory_in_an_estimate(tmp_path):
     assert trace.report().peak.allocated >= 4 << 30
     # MiB; torch itself takes half of it, more in a build with CUDA.
     assert int(report.read_text().split()[1]) >> 10 < (700 if torch.version.cuda is None else 1000)
+
+
+def test_a_large_tensor_made_like_one_of_the_meta_device_is_there_too():
+    with virtual.activated("H100", defer=True):
+        shape = torch.empty(1 << 20, device="meta")
+        made = (shape.new_zeros(1 << 20), torch.zeros_like(shape), torch.empty_like(shape))
+        assert {tensor.device.type for tensor in made} == {"meta"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 from nbmem.core.interrupts import let_pass
@@ -36,6 +37,7 @@ def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
     Returns:
         CUDA ordinal, address, bytes.
     """
+    tensor = local_of(tensor)
     own = type(tensor) is torch.UntypedStorage
     tensor = tensor if own else unwrapped(torch, tensor)
     try:
@@ -65,6 +67,16 @@ def unwrapped(torch: Any, tensor: Any) -> Any:
     return tensor
 
 
+def local_of(tensor: Any) -> Any:
+    """What a DTensor holds on this rank, read from its slot; any other tensor itself."""
+    kind = type(tensor)
+    known = sys.modules.get("torch.distributed.tensor._api")
+    if known is None or kind is not vars(known).get("DTensor"):
+        return tensor
+    slot = namespace_of(kind).get("_local_tensor")
+    return tensor if slot is None else slot.__get__(tensor)
+
+
 def storage_of(torch: Any, tensor: Any) -> Storage | None:
     """Look at a tensor; as `place_of`."""
     place = place_of(torch, tensor)
@@ -84,6 +96,7 @@ def shape_of(torch: Any, tensor: Any) -> tuple[int, ...] | None:
 
 
 def _span_and_form(torch: Any, tensor: Any, size: int) -> tuple[int, str]:
+    tensor = local_of(tensor)
     if type(tensor) is torch.UntypedStorage:
         return 0, f"({size},) bytes"
     tensor = unwrapped(torch, tensor)

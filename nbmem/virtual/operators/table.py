@@ -9,6 +9,7 @@ import torch
 from nbmem.virtual.operators import (
     attention,
     blas,
+    collectives,
     convolution,
     copies,
     counting,
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.value_rules import ValueRule
 
 FAMILIES = (
-    attention, blas, convolution, copies, counting, detection, distance, embedding, factories,
-    fft, index, interpolation, linalg, loss, norm, pointwise, pooling, quantized, random, recurrent,
-    reduce, scan, softmax, sort, storage,
+    attention, blas, collectives, convolution, copies, counting, detection, distance, embedding,
+    factories, fft, index, interpolation, linalg, loss, norm, pointwise, pooling, quantized, random,
+    recurrent, reduce, scan, softmax, sort, storage,
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
 PLAIN = Operator(())

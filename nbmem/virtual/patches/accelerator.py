@@ -37,6 +37,8 @@ def accelerator_patches(machine: Machine) -> list[Patch]:
     if torch.version.cuda is None:
         patches.append(Patch(torch.version, "cuda", CUDA_VERSION))
     patches.append(Patch(_C, "_group_tensors_by_device_and_dtype", _grouped))
+    mine: dict[str, Any] = {"_get_accelerator": lambda _check=False: torch.device("cuda")}
+    patches += wanted(_C, mine, only_existing=True)
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is not None:
         names: dict[str, Any] = {

@@ -9,6 +9,7 @@ from torch import _C, overrides
 from torch.utils import _device as default_devices
 
 from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.patches.layouts import stood_for
 from nbmem.virtual.patches.moving import card_device, is_card
 from nbmem.virtual.patches.patcher import Patch, wanted
 
@@ -110,7 +111,7 @@ def _scripted(factories: list[Patch]) -> list[Patch]:
     stands_for = {id(p.value): getattr(torch, p.name) for p in factories if p.target is torch}
 
     def find(function: Any) -> Any:
-        return true_find(stands_for.get(id(function), function))
+        return true_find(stands_for.get(id(function)) or stood_for(function))
 
     return [Patch(module, "_find_builtin", find) for module in (_builtins, _recursive)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ def layout_patches() -> list[Patch]:
     """The functions by their public names."""
 
     def dense_alone(name: str, true: Any) -> Any:
+        @functools.wraps(true)
         def make(*args: Any, **kwargs: Any) -> Any:
             if _on_card(args, kwargs) and kwargs.get("layout") is not torch.jagged:
                 raise no_such_tensors(f"as torch's {name} makes them")
@@ -33,6 +35,12 @@ def layout_patches() -> list[Patch]:
         *wanted(torch, {n: dense_alone(n, getattr(torch, n)) for n in _SPARSE}),
         *wanted(torch.nested, {n: dense_alone(n, getattr(torch.nested, n)) for n in _NESTED}),
     ]
+
+
+def stood_for(function: Any) -> Any:
+    """What one of these functions stands for; any other function itself."""
+    ours = getattr(function, "__code__", None) is not None and function.__globals__ is globals()
+    return function.__wrapped__ if ours else function
 
 
 def _on_card(args: Any, kwargs: Any) -> bool:

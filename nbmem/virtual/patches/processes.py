@@ -6,6 +6,7 @@ data-parallel program hold the same, so the first one's memory is what is asked 
 
 from __future__ import annotations
 
+import os
 from multiprocessing import queues
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +14,28 @@ import torch
 from torch import multiprocessing
 
 from nbmem.core.errors import UsageError
+from nbmem.virtual import mail
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.hardware.streams import ONE_PROCESS
 from nbmem.virtual.notes import SPAWN
-from nbmem.virtual.patches.patcher import Patch
+from nbmem.virtual.patches.patcher import Patch, Patches
 
 if TYPE_CHECKING:
     from nbmem.virtual.hardware.machine import Machine
 
 
 class Ranks:
-    """Whether this process plays the first of several."""
+    """Whether this process plays one of several.
+
+    Attributes:
+        alone: It plays no rank.
+        apart: Its process groups have no peers.
+        patches: What is replaced in torch from its first process group on.
+    """
 
     alone = True
+    apart = False
+    patches = Patches()
 
 
 class _Done:
@@ -50,6 +60,9 @@ def process_patches(machine: Machine) -> list[Patch]:
         daemon: bool = False,  # noqa: FBT001, FBT002
         start_method: str = "spawn",
     ) -> Any:
+        if mail.folder() is not None:  # Each rank is a process already: it plays its own part.
+            fn(int(os.environ.get("LOCAL_RANK", "0")), *args)
+            return None if join else _Done()
         if nprocs != len(machine.gpus) or not Ranks.alone:
             return true_spawn(fn, args, nprocs, join, daemon, start_method)
         if nprocs > 1:

@@ -10,6 +10,7 @@ from torch import _C
 from nbmem.virtual.devices import CUDA
 from nbmem.virtual.patches.moving import card_device, is_card
 from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.tensors.storages import true_nbytes
 
 if TYPE_CHECKING:
     from nbmem.virtual.operators.dispatch import CardMode
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _Base: Any = _C.StorageBase
 _device = _Base.device.__get__
 READERS = (
-    "__getitem__", "__setitem__", "__iter__", "tolist", "fill_", "copy_", "byteswap", "resize_",
+    "__getitem__", "__setitem__", "__iter__", "tolist", "fill_", "copy_", "byteswap",
     "share_memory_", "_share_fd_cpu_", "_share_filename_cpu_", "_write_file",
 )  # fmt: skip
 
@@ -31,15 +32,12 @@ def storage_patches(mode: CardMode) -> list[Patch]:
     true_cpu = torch.UntypedStorage.cpu
     true_clone = torch.UntypedStorage.clone
 
-    def on_card(self: torch.UntypedStorage) -> bool:
-        return bool(_device(self).type == "lazy")
-
     def device(self: torch.UntypedStorage) -> torch.device:
         real = _device(self)
         return CUDA[real.index] if real.type == "lazy" else real
 
     def data_ptr(self: torch.UntypedStorage) -> int:
-        if not on_card(self):
+        if not _on_card(self):
             mode.host.write(self)  # somebody reads through the address
             return _Base.data_ptr(self)
         block = mode.storages.of_storage(self)
@@ -49,7 +47,7 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         return torch.empty(nbytes, dtype=torch.uint8, device=where).untyped_storage()
 
     def clone(self: torch.UntypedStorage) -> torch.UntypedStorage:
-        if not on_card(self):
+        if not _on_card(self):
             unwritten = mode.host.copy(self)
             return true_clone(self) if unwritten is None else unwritten
         return copy_to(self, device(self))
@@ -62,7 +60,7 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         return copy
 
     def cpu(self: torch.UntypedStorage) -> torch.UntypedStorage:
-        if not on_card(self):
+        if not _on_card(self):
             return true_cpu(self)
         block = mode.storages.of_storage(self)
         if block is not None and block.twin is not None:
@@ -76,7 +74,7 @@ def storage_patches(mode: CardMode) -> list[Patch]:
     ) -> torch.UntypedStorage:
         del non_blocking
         where = card_device("cuda" if device is None else device)
-        if on_card(self):
+        if _on_card(self):
             return self if CUDA[_device(self).index] == where else copy_to(self, where)
         copy = allocate(self.nbytes(), where)
         block = mode.storages.of_storage(copy)
@@ -88,17 +86,17 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         target = card_device(device)
         if is_card(target):
             return cuda(self, target)
-        return cpu(self) if on_card(self) else true_to(self, device=target, **kwargs)
+        return cpu(self) if _on_card(self) else true_to(self, device=target, **kwargs)
 
     def read(name: str) -> Any:
         """A method that reads or writes the bytes themselves."""
         true = getattr(torch.UntypedStorage, name)
 
         def method(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-            if on_card(self) and name in COPIED:
+            if _on_card(self) and name in COPIED:
                 return getattr(cpu(self), name)(*args, **kwargs)
             for storage in (self, *args):
-                if isinstance(storage, torch.UntypedStorage) and not on_card(storage):
+                if isinstance(storage, torch.UntypedStorage) and not _on_card(storage):
                     mode.host.write(storage)
             return true(self, *args, **kwargs)
 
@@ -107,6 +105,7 @@ def storage_patches(mode: CardMode) -> list[Patch]:
     names = {
         **{name: read(name) for name in READERS if hasattr(torch.UntypedStorage, name)},
         "device": property(device),
+        **_sizes(mode),
         "data_ptr": data_ptr,
         "clone": clone,
         "cpu": cpu,
@@ -114,3 +113,27 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         "to": to,
     }
     return wanted(torch.UntypedStorage, names)
+
+
+def _sizes(mode: CardMode) -> dict[str, Any]:
+    """How large a storage is, which `resize_` changes without C++ (FSDP frees so)."""
+    true_resize = torch.UntypedStorage.resize_
+
+    def nbytes(self: torch.UntypedStorage) -> int:
+        block = mode.storages.of_storage(self) if _on_card(self) else None
+        if block is None or block.resized is None:
+            return int(true_nbytes(self))
+        return block.resized
+
+    def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        if _on_card(self):
+            mode.storages.resize(self, int(size))
+            return self
+        mode.host.write(self)
+        return true_resize(self, size)
+
+    return {"nbytes": nbytes, "size": nbytes, "__len__": nbytes, "resize_": resize_}
+
+
+def _on_card(self: torch.UntypedStorage) -> bool:
+    return bool(_device(self).type == "lazy")

@@ -21,6 +21,7 @@ from nbmem.virtual.patches.cudart import cuda_patches
 from nbmem.virtual.patches.data_parallel import data_parallel_patches
 from nbmem.virtual.patches.disguise import printing_patches, tensor_patches
 from nbmem.virtual.patches.distributed import ddp_patches
+from nbmem.virtual.patches.dtensor import teach_random
 from nbmem.virtual.patches.engine import engine_patches
 from nbmem.virtual.patches.factories import factory_patches
 from nbmem.virtual.patches.filling import filling_patches
@@ -31,7 +32,7 @@ from nbmem.virtual.patches.layouts import layout_patches
 from nbmem.virtual.patches.legacy import legacy_patches
 from nbmem.virtual.patches.libraries import library_patches
 from nbmem.virtual.patches.patcher import Patch, Patches, wanted
-from nbmem.virtual.patches.processes import process_patches
+from nbmem.virtual.patches.processes import Ranks, process_patches
 from nbmem.virtual.patches.profiling import profiling_patches
 from nbmem.virtual.patches.storage import storage_patches
 from nbmem.virtual.patches.threads import remove, thread_patches
@@ -62,6 +63,7 @@ class Activation:
             self.patches.apply(self._all_patches())
             self._autocast.register()
             self._composites.register()
+            teach_random()
             self.mode.__enter__()
         except BaseException:
             self.end()
@@ -78,6 +80,8 @@ class Activation:
         if self._no_pynvml:
             sys.modules.pop("pynvml", None)
         self.mode.machine = None
+        Ranks.apart = False
+        Ranks.patches.undo()
         for gpu in self.machine.gpus:
             gpu.dropout_state = None
             gpu.dnn.close()

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses import fake_tensor
 from torch.jit import _trace
 
-from nbmem.virtual.devices import LAZY
+from nbmem.virtual.devices import CUDA, LAZY
 from nbmem.virtual.patches.moving import card_device, is_card
 from nbmem.virtual.patches.patcher import Patch
 
@@ -34,6 +34,16 @@ def tracing_patches() -> list[Patch]:
         found = true_dispatch(cls, func, types, args, kwargs or {})
         return _seen_by_cpp(found) if func is _DEVICE else found
 
+    mode: Any = fake_tensor.FakeTensorMode
+    true_mode = mode.dispatch
+
+    def in_mode(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # C++ makes a number's tensor where it hears that the others are.
+        device = (kwargs or {}).get("device")
+        if device is not None and device.type == "lazy":
+            kwargs = {**kwargs, "device": CUDA[device.index]}
+        return true_mode(self, func, types, args, kwargs or {})
+
     true_load = torch.jit.load
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -46,6 +56,7 @@ def tracing_patches() -> list[Patch]:
         Patch(torch.jit, "load", load),
         # It runs what was traced again and compares values.
         Patch(_trace, "_check_trace", lambda *_args, **_kwargs: None),
+        Patch(mode, "dispatch", in_mode),
         Patch(fake, "__torch_dispatch__", classmethod(dispatch)),
         Patch(
             fake_tensor,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.hardware.gpu import VirtualGPU
 
 _make = torch.Tensor._make_subclass
+true_nbytes: Any = vars(_C.StorageBase)["nbytes"]
 true_wrapper = torch.Tensor._make_wrapper_subclass
 
 
@@ -79,9 +80,10 @@ class Block(weakref.ref):  # type: ignore[type-arg]
         healthy: What a bool made from these values is in a healthy run, where that is known; of
             counts False, where they are 0.
         most: How many elements are not zero at the most, where the values are unknown; None: all.
+        resized: Bytes since `storage.resize_`, which C++ does not know of; None: as C++ says.
     """
 
-    __slots__ = ("addr", "gpu", "healthy", "home", "key", "most", "twin")
+    __slots__ = ("addr", "gpu", "healthy", "home", "key", "most", "resized", "twin")
     __hash__ = object.__hash__  # a reference's own asks the storage, which is dead by then
     __eq__ = object.__eq__
 
@@ -92,6 +94,7 @@ class Block(weakref.ref):  # type: ignore[type-arg]
     twin: torch.UntypedStorage | None
     healthy: bool | None
     most: int | None
+    resized: int | None
 
     def leave(self) -> None:
         """Take it off its list, where another storage may be listed in its place by now."""
@@ -132,6 +135,7 @@ class Storages:
         block.twin = None
         block.healthy = None
         block.most = None
+        block.resized = None
         self._blocks[block.key] = block
         return block
 
@@ -155,7 +159,29 @@ class Storages:
             lost = self._lost.pop(storage._cdata)
             block = self._watch(storage, lost.gpu, lost.addr)
             block.twin, block.healthy, block.most = lost.twin, lost.healthy, lost.most
+            block.resized = lost.resized
         return block
+
+    def resize(self, storage: torch.UntypedStorage, nbytes: int) -> None:
+        """Give a storage other memory: none, or a block of another size.
+
+        C++ keeps the largest size that it ever had, for it refuses views of a storage without data
+        that say otherwise.
+
+        Raises:
+            torch.OutOfMemoryError: The card is full; the storage is as it was.
+        """
+        block = self.of_storage(storage)
+        if block is None:
+            return
+        addr = block.gpu.take(nbytes) if nbytes else 0
+        block.gpu.give(block.addr)
+        block.addr, block.resized = addr, nbytes
+        block.twin = block.healthy = block.most = None
+        if nbytes > true_nbytes(storage):
+            view = bare((0,), (1,), 0, torch.uint8, 0, block.gpu.index)
+            with DataKernels():
+                view.set_(storage, 0, (nbytes,), (1,))
 
     def live_bytes(self) -> int:
         """Bytes of all storages that live, as they were asked for."""

@@ -90,7 +90,8 @@ class Unwritten:
     def run(self, call: Call, *, pinned: bool = False) -> Any:
         """Run an operator on the CPU, or note it down."""
         if self._rule_of(call.func).factory:
-            made = self._made(call) if self.everything or pinned else None
+            here = "device" in call.kwargs or all(true_device(t) == CPU for t in call.tensors)
+            made = self._made(call) if here and (self.everything or pinned) else None
             if made is not None:
                 return made
         elif self._kept:

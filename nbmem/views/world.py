@@ -1,0 +1,175 @@
+"""A world of ranks as text and HTML: one verdict, one line for each kind of rank, what differs."""
+
+from __future__ import annotations
+
+import textwrap
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from nbmem.core.categories import Category
+from nbmem.core.units import format_bytes, format_ms
+from nbmem.core.world import numbers_text
+from nbmem.views import style, wording
+from nbmem.views.block import block
+from nbmem.views.html import page
+from nbmem.views.markup import Markup, clipped, element, join, one_line
+from nbmem.views.world_words import STATES, about, sentences, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nbmem.analysis.world.model import HeldThen, RankRow, WorldReport
+
+MOST_ROWS = 24
+"""Lines of a table of ranks; the others are summed up."""
+
+
+def render_world(world: WorldReport, *, width: int = 100) -> str:
+    """Write a world: who peaked highest, each rank, the spread, who ran out, what is odd."""
+    parts = [
+        "\n".join(textwrap.wrap(verdict(world), width)) + f"\n{about(world)}",
+        *(_filled(one, width) for one in sentences(world)),
+        ranks_table(world, width),
+        spread_table(world),
+        then_table(world, width),
+        "\n".join(_filled(note, width, "- ") for note in world.notes),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def render_world_html(world: WorldReport) -> str:
+    """Draw a world for a notebook's output: no script, no style sheet, no address."""
+    tables = (ranks_table(world, 120), spread_table(world), then_table(world, 120))
+    parts = [
+        element("div", verdict(world), style=style.VERDICT),
+        element("div", about(world), style=style.ABOUT),
+        *(element("div", one, style=style.ABOUT) for one in sentences(world)),
+        *(block(table.splitlines()) for table in tables if table),
+        *(element("div", note, style=style.ABOUT) for note in world.notes),
+    ]
+    return element("div", join([Markup(f"\n{part}") for part in parts]), style=style.BOX)
+
+
+def render_world_page(world: WorldReport) -> str:
+    """Write a world as a whole document that needs nothing else."""
+    return page(one_line(world.title) or "untitled", render_world_html(world))
+
+
+def ranks_table(world: WorldReport, width: int) -> str:
+    """A line for each rank; neighbours that differ in nothing share one."""
+    hosts = {row.rank.host for row in world.rows}
+    meshed = any(row.rank.mesh for row in world.rows)
+    head = ["Rank", *["host"] * (len(hosts) > 1), *["mesh"] * meshed]
+    rows: list[tuple[str, ...]] = []
+    for line, same in groupby(world.rows, key=lambda row: _line(row, len(hosts) > 1, meshed)):
+        rows.append((_numbers(list(same)), *line))
+    shown, rest = rows[:MOST_ROWS], rows[MOST_ROWS:]
+    table = _table(
+        [(*head, "ended", "peak", "reserved", "process", "peak in"), *shown],
+        texts={0, *range(1, len(head) + 1), len(head) + 4},
+    )
+    more = [f"  ... {len(rest)} more lines left out ..."] if rest else []
+    return "\n".join(clipped(line, width) for line in (*table.splitlines(), *more))
+
+
+def _line(row: RankRow, host: bool, mesh: bool) -> tuple[str, ...]:  # noqa: FBT001
+    place = wording.phase_and_step(row.phase, row.step) or ""
+    told = " ".join(f"{one_line(name)} {at.index}/{at.size}" for name, at in row.rank.mesh.items())
+    return (
+        *([one_line(row.rank.host)] if host else []),
+        *([told] if mesh else []),
+        STATES[row.state] if row.refusal is None else "out of memory",
+        format_bytes(row.allocated),
+        format_bytes(row.reserved),
+        format_bytes(row.process),
+        place,
+    )
+
+
+def _numbers(rows: Sequence[RankRow]) -> str:
+    """The ranks of a line, and which of them were run where these stand for others."""
+    own = [row.rank.number for row in rows]
+    others = [number for row in rows for number in row.rank.stands_for]
+    told = numbers_text([*own, *others]).partition(" ")[2]
+    return f"{told} (run: {numbers_text(own).partition(' ')[2]})" if others else told
+
+
+def spread_table(world: WorldReport) -> str:
+    """Each category over the ranks; nothing for a single one."""
+    if len([row for row in world.rows if row.held]) < 2:
+        return ""
+    table = [("Over the ranks, at their peaks", "least", "rank", "most", "rank", "mean")]
+    for one in world.spreads:
+        same = one.low == one.high
+        table.append(
+            (
+                f"  {one.category.label}",
+                format_bytes(one.low),
+                "" if same else str(one.low_rank),
+                "same" if same else format_bytes(one.high),
+                "" if same else str(one.high_rank),
+                format_bytes(one.mean),
+            )
+        )
+    return _table(table, texts={0})
+
+
+def then_table(world: WorldReport, width: int) -> str:
+    """What every rank held when the first ran out."""
+    out = world.first_out
+    if out is None:
+        return ""
+    asked = out.refusal
+    table = [("When it ran out", "allocated", "reserved", "largest", "at")]
+    table.append(
+        (
+            f"  rank {out.rank}",
+            format_bytes(asked.allocated),
+            format_bytes(asked.reserved),
+            f"{format_bytes(asked.free)} were free",
+            "",
+        )
+    )
+    for then in out.others[:MOST_ROWS]:
+        place = wording.phase_and_step(then.phase, then.step) or ""
+        before = "" if then.t_ns is None else _before(asked.t_ns - then.t_ns)
+        table.append(
+            (
+                f"  rank {then.rank}",
+                format_bytes(then.allocated),
+                format_bytes(then.reserved),
+                _largest(then),
+                f"{place}{before}",
+            )
+        )
+    if rest := out.others[MOST_ROWS:]:
+        table.append((f"  {len(rest)} more ranks", "", "", "", ""))
+    lines = _table(table, texts={0, 3, 4}).splitlines()
+    return "\n".join(clipped(line, width) for line in lines)
+
+
+def _before(elapsed_ns: int) -> str:
+    return f" ({format_ms(elapsed_ns)} before)" if elapsed_ns else ""
+
+
+def _largest(then: HeldThen) -> str:
+    live = [(size, c) for c, size in then.held.items() if size and c <= Category.UNKNOWN]
+    told = [f"{format_bytes(size)} {c.label}" for size, c in sorted(live, reverse=True)[:2]]
+    return ", ".join(told)
+
+
+def _table(rows: Sequence[tuple[str, ...]], texts: set[int]) -> str:
+    """Columns; those of texts are flush left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    side: Callable[[int], str] = lambda column: "<" if column in texts else ">"  # noqa: E731
+    return "\n".join(
+        "  ".join(f"{cell:{side(i)}{widths[i]}}" for i, cell in enumerate(row)).rstrip()
+        for row in rows
+    )
+
+
+def _filled(text: str, width: int, first: str = "") -> str:
+    rest = " " * len(first)
+    return textwrap.fill(
+        text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False
+    )

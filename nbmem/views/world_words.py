@@ -1,0 +1,163 @@
+"""What is said of a world of ranks, a sentence each, alike in text and HTML."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from nbmem.core.units import format_bytes, format_ms
+from nbmem.core.world import numbers_text
+from nbmem.views import wording
+from nbmem.views.markup import clipped, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.analysis.world.model import Imbalance, RankRow, SharedCard, WorldReport
+    from nbmem.core.events import Frame
+
+_LONGEST_ERROR = 200
+_SOCKET = re.compile(r"\[[\d.:a-f]+\]:\d+|\[\d[\d.]*\]")
+"""Addresses in a message, by which equal errors of several ranks differ."""
+STATES = {
+    "finished": "finished",
+    "failed": "failed",
+    "running": "still running",
+    "silent": "silent",
+    "lost": "no end",
+}
+HANGS_NS = 10 * 10**9
+"""A world hangs if no rank has moved for so long."""
+MOST = 24
+"""Sentences of one kind."""
+
+
+def verdict(world: WorldReport) -> str:
+    """The one sentence that a person needs."""
+    out, top = world.first_out, world.highest
+    if out is not None:
+        asked = out.refusal
+        layer = f" in {one_line(asked.layer)}" if asked.layer else ""
+        at = f", at {_file_line(asked.stack[0])}" if asked.stack else ""
+        return (
+            f"Rank {out.rank} of {world.size} ran out of memory first{layer}{at}: it asked for "
+            f"{format_bytes(asked.wanted)}, and {format_bytes(asked.free)} were free"
+        )
+    if top is None or top.device is None:
+        return f"{world.size} ranks, and none of them used a card"
+    place = wording.phase_and_step(top.phase, top.step)
+    total = format_bytes(top.device.total_bytes)
+    return (
+        f"Rank {top.rank.number} of {world.size} peaks highest: {format_bytes(top.allocated)} "
+        f"allocated of {total}" + (f" in {place}" if place else "")
+    )
+
+
+def about(world: WorldReport) -> str:
+    """What ran, on how many cards and machines, and how the ranks ended."""
+    names = {one_line(row.device.name): row for row in world.rows if row.device}
+    cards = " and ".join(names) or "no card"
+    virtual = " (virtual)" if any(r.device and r.device.virtual for r in world.rows) else ""
+    hosts = {row.rank.host for row in world.rows}
+    states = [STATES[row.state] for row in world.rows]
+    told = [f"{states.count(state)} {state}" for state in STATES.values() if state in states]
+    if world.missing:
+        told.append(f"{len(world.missing)} without a file")
+    where = f" on {len(hosts)} hosts" if len(hosts) > 1 else ""
+    title = one_line(world.title) or "untitled"
+    return f"{title}, {world.size} ranks{where}, {cards}{virtual}: {', '.join(told)}"
+
+
+def sentences(world: WorldReport) -> Iterator[str]:
+    """What a person should know beyond the tables, a sentence each."""
+    if world.missing:
+        yield (
+            f"There is no file of {numbers_text(world.missing)}: never started, not traced, or "
+            "writing to another disk."
+        )
+    yield from _waiting(world)
+    yield from _errors(world)
+    for one in world.imbalances[:MOST]:
+        yield _out_of_balance(one)
+    for card in world.shared:
+        yield _shared(card)
+
+
+def _waiting(world: WorldReport) -> Iterator[str]:
+    """Where those were that came to no end, the places with the most ranks first."""
+    left = [row for row in world.rows if row.state in {"running", "silent", "lost"}]
+    still = [row.last_ns - row.place_ns for row in left if row.place_ns is not None]
+    runs = {row.state for row in left} == {"running"}
+    if runs and len(still) == world.size and min(still) >= HANGS_NS:
+        yield (
+            f"Nothing has moved on any rank for {format_ms(min(still))}: they hang where some wait "
+            "for a collective that others never call."
+        )
+    places: dict[tuple[str, str], list[RankRow]] = {}
+    for row in left:
+        places.setdefault((row.state, _place(row)), []).append(row)
+    for (state, place), rows in sorted(places.items(), key=lambda item: -len(item[1])):
+        who = numbers_text([row.rank.number for row in rows]).capitalize()
+        since = [row.last_ns - row.place_ns for row in rows if row.place_ns is not None]
+        long = f" for {format_ms(min(since))}" if since and min(since) >= 1e9 else ""
+        many = len(rows) > 1
+        if state == "running":
+            yield f"{who} still {'run' if many else 'runs'}: {place}{long}."
+        elif state == "silent":
+            yield (
+                f"{who} {'write' if many else 'writes'} no more, but the process is there (code in "
+                f"C holds the interpreter, or it is stopped): at last {place}{long}."
+            )
+        else:
+            heard = time.strftime("%H:%M:%S", time.localtime(max(r.last_ns for r in rows) / 1e9))
+            yield (
+                f"{who} came to no end (killed, or the machine is gone), last heard of at {heard}: "
+                f"{place}{long}."
+            )
+
+
+def _errors(world: WorldReport) -> Iterator[str]:
+    """What ended ranks, the same error of several once."""
+    errors: dict[str, list[int]] = {}
+    for row in world.rows:
+        if row.error and row.state == "failed" and row.refusal is None:
+            errors.setdefault(_SOCKET.sub("[...]", row.error), []).append(row.rank.number)
+    for error, ranks in errors.items():
+        who = numbers_text(ranks).capitalize()
+        yield f"{who} ended by {clipped(one_line(error), _LONGEST_ERROR)}"
+
+
+def _place(row: RankRow) -> str:
+    """`in all_reduce, called at train.py:31, step 4`."""
+    step = "" if row.last_step is None else f", step {row.last_step}"
+    if not row.place:
+        return f"before its first line{step}"
+    at = _file_line(row.place[-1])
+    if len(row.place) == 1:
+        return f"at {at}{step}"
+    return f"in {one_line(row.place[0].function)}, called at {at}{step}"
+
+
+def _file_line(frame: Frame) -> str:
+    return f"{one_line(PurePath(frame.file).name)}:{frame.line}"
+
+
+def _out_of_balance(one: Imbalance) -> str:
+    share = wording.percent(one.more, one.median)
+    told = [f"{format_bytes(size)} more {category.label}" for category, size in one.by_category[:3]]
+    why = f": {', '.join(told)}" if told else ""
+    return (
+        f"Rank {one.rank} peaks {format_bytes(one.more)} ({share}) above the median of the ranks "
+        f"that do the same{why}."
+    )
+
+
+def _shared(card: SharedCard) -> str:
+    who = numbers_text(card.ranks).capitalize()
+    return (
+        f"{who} share one card of {one_line(card.host)} ({one_line(card.card)}): together up to "
+        f"{format_bytes(card.together)} of {format_bytes(card.total)}. Give each its own: "
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])).'
+    )

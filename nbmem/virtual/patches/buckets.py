@@ -1,0 +1,207 @@
+"""The buckets of DistributedDataParallel's reducer: what they hold, and when they are sent.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/reducer.cpp
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import nn
+
+MIB = 1 << 20
+BROADCAST = 250 * MIB
+"""Bytes that one flat copy of a broadcast holds at most (broadcast_bucket_size)."""
+FIRST_BUCKET = MIB
+"""kDefaultFirstBucketBytes."""
+BUCKET_MIB = 25
+"""bucket_cap_mb."""
+
+
+class Gradients:
+    """What a communication hook is given for a bucket (torch.distributed.GradBucket)."""
+
+    def __init__(
+        self, flat: torch.Tensor, parameters: list[nn.Parameter], at: tuple[int, int]
+    ) -> None:
+        self._flat, self._parameters, self._at = flat, parameters, at
+
+    def buffer(self) -> torch.Tensor:
+        """All gradients of the bucket in a row."""
+        return self._flat
+
+    def set_buffer(self, buffer: torch.Tensor) -> None:
+        """Take another row for them."""
+        self._flat = buffer
+
+    def index(self) -> int:
+        """Which bucket it is."""
+        return self._at[0]
+
+    def is_last(self) -> bool:
+        """Whether its bucket is the last one of the pass."""
+        return self._at[0] == self._at[1] - 1
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Whose gradients they are."""
+        return self._parameters
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Them one by one."""
+        parts = self._flat.split([p.numel() for p in self._parameters])
+        return [part.view(p.shape) for part, p in zip(parts, self._parameters, strict=True)]
+
+
+class Buckets:
+    """What the reducer of one model holds and sends.
+
+    Attributes:
+        flat: The buckets.
+        in_pass: Whether a gradient has come since the last pass was finished.
+        hook: The program's communication hook with its state; None: an all_reduce of each.
+    """
+
+    def __init__(  # noqa: PLR0913 - the options of torch's reducer
+        self,
+        parameters: Sequence[nn.Parameter],
+        cap: float | None,
+        *,
+        views: bool,
+        unused: bool,
+        static: bool = False,
+        group: Any = None,
+    ) -> None:
+        self._parameters = [weakref.ref(p) for p in parameters]
+        self._device = parameters[0].device
+        self._cap = int((BUCKET_MIB if cap is None else cap) * MIB)
+        self._views, self._group = views, group
+        self._unused, self._first = unused, static
+        self._ready: list[int] = []
+        self._rebuilt = unused
+        self._places: dict[int, tuple[int, int]] = {}
+        self._waits: dict[int, set[int]] = {}
+        self.in_pass = False
+        self._promises: list[Any] = []
+        self.hook: tuple[Any, Any] | None = None
+        self.flat: list[torch.Tensor] = []
+        everything = list(range(len(parameters)))
+        self._fill(self._by_size(everything[::-1]) if unused else [everything])
+
+    def ready(self, number: int) -> None:
+        """The gradient of a parameter is there; a bucket goes out with its last one."""
+        if not self._rebuilt and not self._first:
+            self._ready.append(number)
+        if not self.in_pass:
+            self.in_pass = True
+            self._waits = {at: set() for at in range(len(self.flat))}
+            for known, (at, _) in self._places.items():
+                self._waits[at].add(known)
+        parameter = self._parameters[number]()
+        bucket, start = self._places[number]
+        if self._views and parameter is not None:
+            view = self.flat[bucket][start : start + parameter.numel()]
+            parameter.grad = view.view(parameter.size())
+        waits = self._waits[bucket]
+        waits.discard(number)
+        if not waits and not self._first:
+            self._send(bucket)
+
+    def _send(self, bucket: int) -> None:
+        self._waits.pop(bucket, None)
+        flat = self.flat[bucket]
+        if self.hook is None:
+            sent(torch.distributed.all_reduce, flat, group=self._group, async_op=True)
+            return
+        state, hook = self.hook
+        mine = sorted((start, n) for n, (at, start) in self._places.items() if at == bucket)
+        parameters = [p for _, n in mine if (p := self._parameters[n]()) is not None]
+        promise = hook(state, Gradients(flat, parameters, (bucket, len(self.flat))))
+        self._promises.append(promise)  # Its result lives until backward is done.
+
+    def finish(self) -> None:
+        """Backward is done: what no gradient came for goes out, too, and who took part."""
+        for bucket in tuple(self._waits):
+            self._send(bucket)
+        if self._unused or self._first:
+            used = scratch(4 * len(self._parameters), self._device)
+            sent(torch.distributed.all_reduce, used, group=self._group)
+        self._first = self.in_pass = False
+        self._promises.clear()
+
+    def rebuild(self) -> None:
+        """Replace the one bucket of the first pass, in the order in which gradients came."""
+        if self._rebuilt or len(self._ready) < len(self._parameters):
+            return
+        self._rebuilt = True
+        order = list(dict.fromkeys(self._ready))
+        self._ready.clear()
+        groups = self._by_size(order)
+        # All ranks agree on the order: the indices, then how many are in each bucket.
+        held = [scratch(4 * count, self._device) for count in (len(order) + 1, len(groups))]
+        for numbers in held:
+            sent(torch.distributed.broadcast, numbers, 0, group=self._group)
+        held.clear()
+        self.flat.clear()
+        self._fill(groups)
+
+    def _by_size(self, order: Iterable[int]) -> list[list[int]]:
+        """compute_bucket_assignment_by_size: a bucket is closed once it has reached its limit."""
+        groups: list[list[int]] = []
+        open_: dict[torch.dtype, tuple[list[int], int]] = {}
+        limits: dict[torch.dtype, int] = {}
+        for number in order:
+            parameter = self._parameters[number]()
+            if parameter is None:
+                continue
+            group, size = open_.pop(parameter.dtype, ([], 0))
+            group.append(number)
+            size += parameter.numel() * parameter.element_size()
+            if size >= limits.get(parameter.dtype, min(FIRST_BUCKET, self._cap)):
+                groups.append(group)
+                limits[parameter.dtype] = self._cap
+            else:
+                open_[parameter.dtype] = (group, size)
+        return groups + [group for group, _ in open_.values()]
+
+    def _fill(self, groups: list[list[int]]) -> None:
+        for group in groups:
+            total, dtype = 0, torch.float32
+            for number in group:
+                parameter = self._parameters[number]()
+                if parameter is not None:
+                    self._places[number] = (len(self.flat), total)
+                    total += parameter.numel()
+                    dtype = parameter.dtype
+            self.flat.append(torch.empty(total, dtype=dtype, device=self._device))
+
+
+def scratch(nbytes: int, device: torch.device) -> torch.Tensor:
+    """Bytes on the card that nobody reads."""
+    return torch.empty(nbytes, dtype=torch.uint8, device=device)
+
+
+def sent(collective: Any, tensor: torch.Tensor, *args: Any, **options: Any) -> None:
+    """Call a collective, for those who watch them; a bucket may be tried without any group."""
+    if torch.distributed.is_initialized():
+        collective(tensor, *args, **options)
+
+
+def broadcast(tensors: Iterable[torch.Tensor], device: torch.device, group: Any = None) -> None:
+    """Flat copies by type, two of which are alive at a time (broadcast_coalesced)."""
+    groups: dict[torch.dtype, list[int]] = {}
+    for tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        sizes = groups.setdefault(tensor.dtype, [0])
+        if sizes[-1] and sizes[-1] + size > BROADCAST:
+            sizes.append(0)
+        sizes[-1] += size
+    in_flight: list[torch.Tensor] = []
+    for size in (size for sizes in groups.values() for size in sizes if size):
+        in_flight = [*in_flight[-1:], scratch(size, device)]
+        sent(torch.distributed.broadcast, in_flight[-1], 0, group=group)

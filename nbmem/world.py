@@ -1,0 +1,89 @@
+"""What many ranks wrote into one folder, opened as one: `nbmem.open("runs/today/")`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem import api
+from nbmem.core.errors import UsageError
+from nbmem.core.world import numbers_text
+from nbmem.files.folder import is_folder
+from nbmem.files.limits import Limits
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbmem.analysis.world.model import WorldReport
+    from nbmem.api import Trace
+
+
+class World:
+    """The ranks of one run, and what they show together.
+
+    Attributes:
+        report: What every view of the world draws.
+    """
+
+    def __init__(self, report: WorldReport, max_size: int | str | None = None) -> None:
+        self.report = report
+        self._max_size = max_size
+
+    def rank(self, number: int) -> Trace:
+        """Open the session of one rank.
+
+        Raises:
+            NbmemError: There is none, or it came to no end and left only its journal.
+        """
+        row = next((row for row in self.report.rows if row.rank.number == number), None)
+        if row is None:
+            there = numbers_text([row.rank.number for row in self.report.rows])
+            raise UsageError(f"There is no file of rank {number}; there is one of {there}.")
+        if not row.held:
+            why = "used no card" if row.state in {"finished", "failed"} else "came to no end"
+            raise UsageError(
+                f"Rank {number} {why}, so it has no report of its own: what it wrote stands in the "
+                "report of the world."
+            )
+        return api.open(row.path, max_size=self._max_size)
+
+    def to_json(self) -> dict[str, Any]:
+        """The world in its stable form (docs/json.md)."""
+        from nbmem.views.exports.world import world_json
+
+        return world_json(self.report)
+
+    def __str__(self) -> str:
+        from nbmem.views.world import render_world
+
+        return render_world(self.report)
+
+    def __repr__(self) -> str:
+        return f"<World of {self.report.size} ranks: {self.report.title!r}>"
+
+    def _repr_mimebundle_(self, **_options: Any) -> dict[str, str]:
+        from nbmem.views.world import render_world, render_world_html
+
+        return {
+            "text/plain": render_world(self.report),
+            "text/html": render_world_html(self.report),
+        }
+
+
+def open(path: str | Path, *, max_size: int | str | None = None) -> Trace | World:  # noqa: A001 - nbmem.open
+    """Open a saved session, a snapshot of torch's, or a folder that the ranks of a run wrote into.
+
+    Args:
+        path: The file (gives a `Trace`) or the folder (gives a `World`).
+        max_size: What each file may have, packed and unpacked: bytes, or "4GiB"; None for 1 GiB.
+
+    Raises:
+        NbmemError: It is missing, too large, truncated, hostile or of another kind.
+    """
+    return open_world(path, max_size) if is_folder(path) else api.open(path, max_size=max_size)
+
+
+def open_world(path: str | Path, max_size: int | str | None = None) -> World:
+    """Open a folder of ranks; arguments and errors as of `open`."""
+    from nbmem.analysis.world import read_world
+
+    return World(read_world(path, Limits.of(max_size)), max_size)

@@ -1,0 +1,130 @@
+"""Ranks of sharded programs on a virtual card hold and send what real processes do."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+from torch import nn
+
+from nbmem import virtual
+from nbmem.core.errors import UsageError
+from nbmem.virtual.patches.processes import Ranks
+
+dist = torch.distributed
+if not dist.is_available() or torch.__version__ < "2.11":
+    pytest.skip("the twin is written for torch 2.11 and newer", allow_module_level=True)
+
+from tests.ranks.__main__ import compare
+
+
+@pytest.fixture
+def rank():
+    with virtual.activated("H100"):
+        yield lambda number, world: dist.init_process_group("nccl", rank=number, world_size=world)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def test_ranks_hold_and_send_what_processes_on_gloo_do():
+    names = ("ddp", "fsdp1", "fsdp2", "tensor_parallel", "pipeline", "collectives")
+    assert compare(2, names) == {name: [] for name in names}
+
+
+def test_a_storage_gives_its_memory_back_and_takes_it_again():
+    with virtual.activated("H100"):
+        tensor = torch.empty(1 << 20, device="cuda")
+        storage = tensor.untyped_storage()
+        storage.resize_(0)
+        assert (storage.size(), tensor.data_ptr(), torch.cuda.memory_allocated()) == (0, 0, 0)
+        storage.resize_(8 << 20)
+        assert (storage.nbytes(), torch.cuda.memory_allocated()) == (8 << 20, 8 << 20)
+        del tensor, storage
+        assert torch.cuda.memory_allocated() == 0
+
+
+def test_gathered_parameters_live_while_their_layer_runs(rank):
+    from torch.distributed.fsdp import fully_shard
+
+    rank(1, 4)
+    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(3))).cuda()
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    shard = 1024 * 1024
+    assert torch.cuda.memory_allocated() == 3 * shard
+    with torch.no_grad():
+        out = model(torch.randn(1, 1024, device="cuda"))
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.synchronize()
+    # The last layer's buffer to gather into is kept for the next one.
+    assert torch.cuda.memory_allocated() == 3 * shard + out.untyped_storage().nbytes()
+
+
+def test_a_list_that_is_gathered_has_a_flat_copy_for_a_moment(rank):
+    rank(0, 4)
+    mine = torch.ones(1 << 18, device="cuda")
+    parts = [torch.empty_like(mine) for _ in range(4)]
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    dist.all_gather(parts, mine)
+    assert torch.cuda.max_memory_allocated() - before == 4 << 20
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_known_numbers_come_back_from_all_ranks(rank):
+    rank(2, 4)
+    mine, everyone = torch.tensor([3], device="cuda"), torch.empty(4, dtype=int, device="cuda")
+    dist.all_gather_into_tensor(everyone, mine)
+    assert everyone.tolist() == [3, 3, 3, 3]
+    objects = [None] * 4
+    dist.all_gather_object(objects, {"rank": 2})
+    assert objects == [{"rank": 2}] * 4
+    assert (dist.get_backend(), dist.get_rank(), dist.get_world_size()) == ("nccl", 2, 4)
+
+
+def test_a_hook_compresses_what_is_sent(rank):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    rank(0, 2)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(1024, 1024, bias=False).cuda())
+    model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    loss = model(torch.randn(8, 1024, device="cuda")).sum()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    loss.backward()
+    assert torch.cuda.max_memory_allocated() - before >= 6 << 20  # a gradient and half of it
+
+
+def test_a_rank_saves_and_loads_its_shards_alone(rank, tmp_path):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.fsdp import fully_shard
+
+    rank(1, 4)
+    model = fully_shard(nn.Linear(64, 64).cuda())
+    before = torch.cuda.memory_allocated()
+    dcp.save(model.state_dict(), checkpoint_id=tmp_path)
+    dcp.load(model.state_dict(), checkpoint_id=tmp_path)
+    assert torch.cuda.memory_allocated() == before == 4096 + 512
+
+
+def test_a_rank_that_is_not_in_its_world_gets_a_sentence(rank):
+    with pytest.raises(UsageError, match="Rank 4 is not in a world of 4: ranks count from 0 to 3"):
+        rank(4, 4)
+
+
+def test_a_stage_that_waits_for_nobody_says_who_is_missing(rank, monkeypatch, tmp_path):
+    rank(1, 2)
+    with pytest.raises(UsageError, match="Rank 1 waits for what rank 0 sends"):
+        dist.recv_object_list([None], src=0)
+    monkeypatch.setenv("NBMEM_RANKS_FOLDER", str(tmp_path))
+    (tmp_path / "ended-0").touch()
+    with pytest.raises(UsageError, match="rank 0 has ended without sending it"):
+        dist.recv_object_list([None], src=0)
+
+
+def test_nothing_of_it_stays():
+    before = vars(dist.distributed_c10d)["init_process_group"]
+    with virtual.activated("H100"):
+        assert dist.is_nccl_available()
+    assert vars(dist.distributed_c10d)["init_process_group"] is before
+    assert not Ranks.apart
