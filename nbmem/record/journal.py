@@ -1,8 +1,8 @@
 """Writes a rank's journal while it is recorded: one line a second, from a thread of its own.
 
-The thread reads counters and what the hooks have added up, and touches no tensor. A line takes some
-100 us; it delays no rank and asks nothing of any other. It is there for the process that will not
-come to its end: one that is killed, or hangs in a collective that others never call.
+The thread reads counters and what the hooks have added up, and touches no tensor. A line takes a
+millisecond of it; it delays no rank and asks nothing of any other. It is there for the process that
+will not come to its end: one that is killed, or hangs in a collective that others never call.
 """
 
 from __future__ import annotations

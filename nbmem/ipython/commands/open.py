@@ -1,14 +1,15 @@
-"""`%nbmem open FILE`: a saved session, or a snapshot that torch wrote."""
+"""`%nbmem open FILE`: a saved session, a snapshot that torch wrote, or a folder of ranks."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from nbmem.files.folder import is_folder
 from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import MagicCommand, file_name
 from nbmem.ipython.options import CommandOption
-from nbmem.ipython.showing import show
+from nbmem.ipython.showing import show, show_bundle
 
 if TYPE_CHECKING:
     from nbmem.ipython.commands.base import Notebook
@@ -22,7 +23,13 @@ def _run(notebook: Notebook, argument: str) -> None:
 
     line = _LINE.fullmatch(argument.strip())
     name, size = (line[1], line[2]) if line else (argument, None)
-    trace = api.open(file_name(name, "open"), max_size=size)
+    path = file_name(name, "open")
+    if is_folder(path):
+        from nbmem.world import open_world
+
+        show_bundle(open_world(path, size)._repr_mimebundle_())
+        return
+    trace = api.open(path, max_size=size)
     trace.report()
     notebook.tracer.last = trace
     show(trace)
