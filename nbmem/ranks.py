@@ -21,7 +21,8 @@ from nbmem.core.entry import entry
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.core.faults import error_of
 from nbmem.core.world import Rank
-from nbmem.files.folder import new_folder, session_name
+from nbmem.files.folder import session_name
+from nbmem.files.writing import new_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

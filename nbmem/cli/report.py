@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, add_max_size, say, targets, write_out
 from nbmem.cli.run import add_outputs, write_report
 from nbmem.core.errors import NotWrittenError, UsageError
-from nbmem.files.folder import is_folder
+from nbmem.files.door import is_folder
 
 if TYPE_CHECKING:
     import argparse

@@ -11,7 +11,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nbmem.files.folder import is_folder, new_folder
+from nbmem.files.door import is_folder
+from nbmem.files.writing import new_folder
 from nbmem.ipython.guest import guest, shell_entry
 from nbmem.ipython.options import parse_cell_line
 from nbmem.ipython.showing import show_bundle

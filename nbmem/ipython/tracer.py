@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.interrupts import held_back
-from nbmem.files.folder import is_folder
+from nbmem.files.door import is_folder
 from nbmem.ipython.engines import is_silent, writes_into
 from nbmem.ipython.guest import guest, insist, say
 from nbmem.ipython.kept import KeptTraces

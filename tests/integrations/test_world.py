@@ -57,7 +57,8 @@ PARAMETERS = 4 * (256 * 256 + 256)
 
 @pytest.mark.parametrize(
     ("package", "program"),
-    [("torch", SPAWN), ("accelerate", LAUNCHER), ("ray.train", RAY)],
+    # Accelerate is of other groups, too: it is tried where the group `integrations` is.
+    [("torch", SPAWN), ("ipyparallel", LAUNCHER), ("ray.train", RAY)],
     ids=["spawn", "accelerate", "ray"],
 )
 def test_each_process_is_a_rank_of_one_report(tmp_path, package, program):

@@ -67,18 +67,26 @@ def read_world(path: str | Path, limits: Limits | None = None) -> WorldReport:
 
 def _latest_run(rows: Sequence[RankRow], notes: list[str]) -> list[RankRow]:
     """The rows of the run that began last; a note names the files of others."""
-    runs: dict[str | None, list[RankRow]] = {}
+    last = max(rows, key=lambda row: row.rank.started_ns)
+    run = [row for row in rows if row.rank.run == last.rank.run and not _before(row, last)]
+    kept = {id(row) for row in run}
+    others: dict[str | None, list[RankRow]] = {}
     for row in rows:
-        runs.setdefault(row.rank.run, []).append(row)
-    latest = max(runs.values(), key=lambda run: max(row.rank.started_ns for row in run))
-    for run in runs.values():
-        if run is not latest:
-            begun = time.strftime("%H:%M:%S", time.localtime(run[0].rank.started_ns / 1e9))
-            notes.append(
-                f"{_files(run)} of another run (it began at {begun}) and left out: only the latest "
-                "run is shown. Keep each run in a folder of its own."
-            )
-    return latest
+        if id(row) not in kept:
+            others.setdefault(row.rank.run, []).append(row)
+    for other in others.values():
+        begun = time.strftime("%H:%M:%S", time.localtime(other[0].rank.started_ns / 1e9))
+        notes.append(
+            f"{_files(other)} of another run (it began at {begun}) and left out: only the latest "
+            "run is shown. Keep each run in a folder of its own."
+        )
+    return run
+
+
+def _before(row: RankRow, last: RankRow) -> bool:
+    """Whether a process had ended before another began: without a run's name that tells it."""
+    ended = row.rank.ended_ns
+    return row.rank.run is None and ended is not None and ended < last.rank.started_ns
 
 
 def _numbered(rows: Sequence[RankRow], notes: list[str]) -> Sequence[RankRow]:

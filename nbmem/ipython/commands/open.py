@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nbmem.files.folder import is_folder
+from nbmem.files.door import is_folder
 from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import MagicCommand, file_name
 from nbmem.ipython.options import CommandOption
