@@ -42,7 +42,7 @@ def test_a_rank_knows_its_place_in_the_world(trained):
     for row in nbmem.open(trained[0]).report.rows:
         rank = row.rank
         assert (rank.world, rank.local, rank.ended) == (2, rank.number, "finished")
-        assert {name: (at.index, at.size) for name, at in rank.mesh.items()}["tp"] == (0, 1)
+        assert [(name, at.index, at.size) for name, at in rank.mesh.items()] == [("tp", 0, 1)]
         assert rank.card.startswith("GPU-")
         assert rank.started_ns < rank.ended_ns
     first, second = (row.rank for row in nbmem.open(trained[0]).report.rows)
@@ -75,9 +75,9 @@ def test_a_rank_that_differs_without_a_reason_is_named(trained):
     first, second = world.report.rows
     assert (one.rank, one.median, one.more) == (1, first.allocated, second.allocated - one.median)
     assert dict(one.by_category)[Category.INPUTS] == 79 * 4 * MIB
-    text = str(world)
+    text = " ".join(str(world).split())
     assert text.startswith("Rank 1 of 2 peaks highest: ")
-    assert "above the median of the ranks that do the same: " in " ".join(text.split())
+    assert "above the median of the ranks that do the same: " in text
     assert "316.0 MiB more inputs" in text
 
 
@@ -127,7 +127,8 @@ def test_text_html_and_json_of_a_world_say_the_same(trained, tmp_path):
         "error",
     ]
     page = (tmp_path / "w.html").read_text()
-    assert ANY_BYTES.findall(page.partition("<body>")[2]) == ANY_BYTES.findall(done.stdout)
+    assert set(ANY_BYTES.findall(" ".join(done.stdout.split()))) <= set(ANY_BYTES.findall(page))
+    assert page.count("<img") == 1
     assert "<script" not in page
 
 
