@@ -152,12 +152,12 @@ def test_who_ran_out_first_and_what_the_other_held_then(start):
 
 def test_a_world_that_hangs_and_one_that_was_killed_are_told(start):
     folder, processes = start("wait")
-    waiting = wait_until(lambda: at_barrier(folder), processes)
+    waiting = wait_until(lambda: at_rest(folder), processes)
     world = nbmem.open(folder)
     assert [row.state for row in world.report.rows] == ["running", "running"]
     text = " ".join(str(world).split())
     assert "Rank 0 still runs: in barrier, called at train.py:23" in text
-    assert "Rank 1 still runs: at train.py:25" in text
+    assert re.search(r"Rank 1 still runs: .*train\.py:25", text)
     for process in processes:
         process.kill()
         process.communicate(timeout=120)
@@ -170,13 +170,13 @@ def test_a_world_that_hangs_and_one_that_was_killed_are_told(start):
         world.rank(1)
 
 
-def at_barrier(folder):
-    """The journals of both ranks, once rank 0 waits for the other; else None."""
+def at_rest(folder):
+    """The journals, once rank 0 waits in its barrier and rank 1 reads its input; else None."""
     journals = [read_journal(path) for path in sorted(folder.glob("*.journal"))]
     if len(journals) < 2 or not all(journal.entries for journal in journals):
         return None
-    names = [frame.function for frame in journals[0].entries[-1].place]
-    return journals if names[:1] == ["barrier"] and journals[1].entries[-1].step else None
+    lines = [journal.entries[-1].place[-1].line for journal in journals]
+    return journals if lines == [23, 25] else None
 
 
 def wait_until(condition, processes):
