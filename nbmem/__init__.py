@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nbmem.freeing import free
     from nbmem.ipython.extension import load_ipython_extension, unload_ipython_extension
     from nbmem.living import top
+    from nbmem.ranks import recorded
     from nbmem.testing import assert_peak, diff
     from nbmem.world import open  # noqa: A004 - nbmem.open() reads well
 
@@ -32,6 +33,7 @@ __all__ = [
     "open",
     "phase",
     "plan",
+    "recorded",
     "top",
     "trace",
     "unload_ipython_extension",
@@ -49,6 +51,7 @@ _HOMES = {
     "open": "nbmem.world",
     "phase": "nbmem.api",
     "plan": "nbmem.estimates",
+    "recorded": "nbmem.ranks",
     "top": "nbmem.living",
     "trace": "nbmem.api",
     "unload_ipython_extension": "nbmem.ipython.extension",

@@ -371,6 +371,14 @@ def running_recorder() -> Recorder | None:
     return recorder
 
 
+def leave_to_parent() -> None:
+    """In a process that was forked while its parent recorded: that recording is the parent's."""
+    recordings = sys.modules.get("nbmem.record.recording")
+    recording = None if recordings is None else recordings.running()
+    if recording is not None:
+        recording.close()
+
+
 def _virtual_card() -> VirtualGPU | None:
     virtual = sys.modules.get("nbmem.virtual")
     card: VirtualGPU | None = virtual.active() if virtual is not None else None

@@ -1,21 +1,31 @@
 """A process that records itself as one rank of a world, into a folder where the others do the same.
 
 Nothing is asked of other ranks, and no rank waits for another: they meet in the folder.
+
+    mp.spawn(nbmem.recorded(train, "runs/today/"), nprocs=4)
+    notebook_launcher(nbmem.recorded(train, "runs/today/"), num_processes=4)
+    TorchTrainer(nbmem.recorded(train_func, "/shared/runs/today/"), scaling_config=...)
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
+import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbmem.core.entry import entry
+from nbmem.core.errors import NbmemError, UsageError
+from nbmem.core.faults import error_of
 from nbmem.core.world import Rank
 from nbmem.files.folder import session_name
+from nbmem.files.writing import new_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from nbmem.api import Trace
@@ -58,21 +68,29 @@ class RankFolder:
         Raises:
             NbmemError: Nothing was recorded, or it cannot be written; the journal stays.
         """
-        saved = False
-        session = self._trace.session
+        from nbmem.reading import save
+
+        saved, session = False, self._trace.session
+        rank = session.rank if session is not None else None
         try:
-            if session is not None and session.rank is None:
-                session = replace(session, rank=self._alone(failed=session.error is not None))
-                self._trace.session = session
-            rank = session.rank if session is not None and session.rank else self._alone()
-            path = self._trace.save(self._folder / session_name(rank))
+            if session is None:
+                self._trace.report()  # says why there is none
+                raise UsageError(f"{self._trace.name!r} has no session to be saved.")
+            if rank is None:
+                rank = self._alone(failed=session.error is not None)
+            whole = replace(session, rank=rank)
+            path = save(whole, self._folder / session_name(rank), self._trace.report)
             saved = True
         finally:
             if self._journal is not None:
-                rank_or_none = None if session is None else session.rank
                 error = None if session is None else session.error
-                self._journal.stop(saved=saved, rank=rank_or_none, error=error)
+                self._journal.stop(saved=saved, rank=rank, error=error)
         return path
+
+    def end(self, error: BaseException | None) -> Path:
+        """End the trace, and save it; errors as of `save`."""
+        self._trace.stop(error)
+        return self.save()
 
     def _alone(self, *, failed: bool = False) -> Rank:
         """A program of one process is a world of one."""
@@ -85,3 +103,97 @@ class RankFolder:
             ended_ns=time.time_ns(),
             ended="failed" if failed else "finished",
         )
+
+
+class Recorded:
+    """A function that records the process which calls it; it does and returns what it did before.
+
+    It can be pickled where the function can: processes that are spawned get it by pickle.
+
+    Args:
+        function: What each rank calls.
+        folder: Where the ranks write; it is there.
+        gpu: The virtual card of each process, None for what is there.
+        stacks: Take a Python stack at each allocation.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], folder: Path, *, gpu: str | None, stacks: bool
+    ) -> None:
+        functools.update_wrapper(self, function)  # its signature, for those that ask how to call it
+        self._function = function
+        self._folder = folder
+        self._gpu = gpu
+        self._stacks = stacks
+        self._made_in = os.getpid()
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Call the function, and write what this process held."""
+        writes = self._begin()
+        error: BaseException | None = None
+        try:
+            return self._function(*args, **options)
+        except BaseException as err:
+            error = err
+            raise
+        finally:
+            if writes is not None:
+                _end(writes, error)
+            del error
+
+    @entry("this process's recording")
+    def _begin(self) -> RankFolder | None:
+        from nbmem import api, devices
+
+        if os.getpid() != self._made_in:
+            api.leave_to_parent()
+        if self._gpu is not None:
+            devices.use(self._gpu, defer=True)
+        name = str(getattr(self._function, "__name__", "ranks"))
+        writes = RankFolder(self._folder, api.trace(name, stacks=self._stacks).start())
+        writes.begin()
+        return writes
+
+    @staticmethod
+    def lost(_part: str, err: BaseException) -> None:
+        """Say what went wrong: there is no report in which it could stand."""
+        _say(f"this process is not recorded: {error_of(err)}")
+
+
+def recorded(
+    function: Callable[..., Any],
+    folder: str | Path,
+    *,
+    gpu: str | None = None,
+    stacks: bool = False,
+) -> Recorded:
+    """Let each process that calls a function record itself as a rank, into one folder.
+
+    For what starts processes by a function: `torch.multiprocessing.spawn`, accelerate's
+    `notebook_launcher`, Ray's `TorchTrainer`. `nbmem.open(folder)` reads them as one world.
+
+    Args:
+        function: What each rank calls.
+        folder: Where the ranks write; made if it is not there. All of them must reach it.
+        gpu: A virtual card for each process ("H100"); None for what is there.
+        stacks: Take a Python stack at each allocation (dearer; names the lines).
+
+    Raises:
+        NotWrittenError: The folder cannot be made.
+    """
+    place = new_folder(folder).absolute()
+    return Recorded(function, place, gpu=gpu, stacks=stacks)
+
+
+def _end(writes: RankFolder, error: BaseException | None) -> None:
+    """Write the session; the caller goes on as it would have without nbmem."""
+    try:
+        writes.end(error)
+    except NbmemError as err:
+        _say(str(err))
+    except Exception as err:  # noqa: BLE001 - a guest's manners
+        _say(f"this process's recording was lost: {error_of(err)}")
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"nbmem: {sentence}\n")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem import api
 from nbmem.core.errors import UsageError
 from nbmem.core.world import numbers_text
-from nbmem.files.folder import is_folder
+from nbmem.files.door import is_folder
 from nbmem.files.limits import Limits
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import UsageError
-from nbmem.files.door import expanded
-from nbmem.files.folder import is_folder
+from nbmem.files.door import expanded, is_folder
 
 if TYPE_CHECKING:
     import argparse

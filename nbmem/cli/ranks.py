@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from nbmem.cli.base import say
 from nbmem.core.errors import NbmemError, UsageError
-from nbmem.files.folder import is_folder, new_folder
+from nbmem.files.door import is_folder
+from nbmem.files.writing import new_folder
 from nbmem.probes.world import rank_by_environment
-from nbmem.ranks import RankFolder
 from nbmem.virtual import mail
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbmem.api import Trace
+    from nbmem.ranks import RankFolder
 
 
 class RankRun:
@@ -52,6 +53,8 @@ class RankRun:
     def begin(self, trace: Trace) -> None:
         """Write into the folder from now on, if there is one; the trace has begun."""
         if self._folder is not None:
+            from nbmem.ranks import RankFolder
+
             self._writes = RankFolder(self._folder, trace)
             self._writes.begin()
 

@@ -8,7 +8,7 @@ from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, say, targets, write
 from nbmem.cli.run import add_outputs, write_report
 from nbmem.core.arguments import add_max_size
 from nbmem.core.errors import NotWrittenError, UsageError
-from nbmem.files.folder import is_folder
+from nbmem.files.door import is_folder
 
 if TYPE_CHECKING:
     import argparse

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.cli.base import EXIT_OK, say
 from nbmem.core.errors import NbmemError, UsageError
-from nbmem.files.folder import is_folder, new_folder
-from nbmem.files.session import open_session, save_session
+from nbmem.files.door import is_folder
+from nbmem.files.writing import new_folder
 from nbmem.virtual import mail
 from nbmem.virtual.naming import find_cards
 
@@ -235,6 +235,8 @@ def _say_who_stands_for_whom(
     layout: VirtualWorld, runs: _Runs, files: Iterable[Path], named: str | None
 ) -> None:
     """Write into each rank's session for whom it was run, and on which machine it would be."""
+    from nbmem.files.session import open_session, save_session
+
     stand_ins = {} if named is not None else _stand_ins(layout.world, list(runs.codes), runs.stages)
     for file in files:
         try:

@@ -34,6 +34,11 @@ def expanded(path: str | Path) -> Path:
         return Path(path)
 
 
+def is_folder(path: str | Path) -> bool:
+    """Whether a path means a folder: one that is there, or a name with a slash at its end."""
+    return str(path).endswith(("/", "\\")) or expanded(path).is_dir()
+
+
 def opened(path: str | Path, limits: Limits) -> BinaryIO:
     """A regular file of bounded size, open for reading.
 

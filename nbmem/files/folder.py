@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbmem.core.errors import NbmemError, NotWrittenError, UsageError
+from nbmem.core.errors import NbmemError, UsageError
 from nbmem.files.door import expanded
 from nbmem.files.journal import SUFFIX, Journal, read_journal
 from nbmem.files.limits import Limits
@@ -61,27 +61,6 @@ def _stem(rank: Rank) -> str:
     number = str(rank.number).zfill(len(str(rank.world - 1)))
     host = _PLAIN.sub("-", rank.host)[:60] or "host"
     return f"rank-{number}-of-{rank.world}.{host}.{rank.pid}"
-
-
-def is_folder(path: str | Path) -> bool:
-    """Whether a path means a folder: one that is there, or a name with a slash at its end."""
-    return str(path).endswith(("/", "\\")) or expanded(path).is_dir()
-
-
-def new_folder(path: str | Path) -> Path:
-    """A folder for the ranks' files, made where it is not there; every rank may make it.
-
-    Raises:
-        NotWrittenError: It cannot be made.
-    """
-    folder = expanded(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as err:
-        raise NotWrittenError(
-            f"The folder {path} cannot be made ({err.strerror or err}). Name another place."
-        ) from err
-    return folder
 
 
 def rank_files(path: str | Path, limits: Limits | None = None) -> Iterator[RankFile | str]:

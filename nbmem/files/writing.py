@@ -59,6 +59,22 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
         raise NotWrittenError(f"{str(path)!r} is no name of a file ({err}).") from None
 
 
+def new_folder(path: str | Path) -> Path:
+    """A folder for the ranks' files, made where it is not there; every rank may make it.
+
+    Raises:
+        NotWrittenError: It cannot be made.
+    """
+    folder = expanded(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise NotWrittenError(
+            f"The folder {path} cannot be made ({err.strerror or err}). Name another place."
+        ) from err
+    return folder
+
+
 def write_text(path: str | Path, text: str) -> Path:
     """Write a text in UTF-8; what UTF-8 cannot hold (half a surrogate pair) becomes `?`.
 

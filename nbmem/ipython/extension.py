@@ -9,6 +9,7 @@ from nbmem.ipython.cell import CellHooks
 from nbmem.ipython.commands.base import Notebook
 from nbmem.ipython.completion import Completion
 from nbmem.ipython.enclosing import reloads
+from nbmem.ipython.engines import show_engines
 from nbmem.ipython.guest import guest, insist, shell_entry
 from nbmem.ipython.magics import Magics
 from nbmem.ipython.tracer import Tracer
@@ -47,6 +48,7 @@ class Extension:
         insert_before_cell_magic(self._chains(), strip_memtrace_line)
         self._shell.events.register("pre_run_cell", self.hooks.pre_run_cell)
         self._shell.events.register("post_run_cell", self.hooks.post_run_cell)
+        self._shell.events.register("post_run_cell", show_engines)
         self._magics.install()
         self._completion.install()
         if self._sidebar is not None:
@@ -62,8 +64,11 @@ class Extension:
         insist("take the magics out", self._magics.remove)
         insist("end the process of estimates", _end_estimates)
         events = self._shell.events
-        for name in ("pre_run_cell", "post_run_cell"):
-            callback = getattr(self.hooks, name)
+        for name, callback in (
+            ("pre_run_cell", self.hooks.pre_run_cell),
+            ("post_run_cell", self.hooks.post_run_cell),
+            ("post_run_cell", show_engines),
+        ):
             if callback in events.callbacks.get(name, ()):
                 events.unregister(name, callback)
         for chain in self._chains():

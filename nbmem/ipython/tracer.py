@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.interrupts import held_back
+from nbmem.files.door import is_folder
+from nbmem.ipython.engines import is_silent, writes_into
 from nbmem.ipython.guest import guest, insist, say
 from nbmem.ipython.kept import KeptTraces
 from nbmem.ipython.later import Later
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from nbmem.core.freed import Freed
     from nbmem.ipython.options import CellOptions
     from nbmem.ipython.sidebar.output import Output
+    from nbmem.ranks import RankFolder
 
 logger = logging.getLogger("nbmem")
 
@@ -71,6 +74,7 @@ class Tracer:
         self.later = Later(shell)
         self._shell = shell
         self._running: str | None = None
+        self._writes: RankFolder | None = None
         self._begun: Trace | None = None  # the last one, whoever else knows of it
 
     @property
@@ -115,6 +119,7 @@ class Tracer:
             )
             self._begun = trace
             trace.start()
+            self._writes = writes_into(trace, options.save)
             if not trace.runs and not held.came:
                 trace.report()  # says why
             self._running = title
@@ -157,10 +162,11 @@ class Tracer:
     ) -> MemoryPeakExceededError | None:
         over, place = self._stop(trace, error)
         self._keep(trace)
-        if options.save is not None:
-            with guest("save the session"):
-                say(f"the session is in {trace.save(options.save)}.")
+        self._save(trace, options.save)
         shown, exceeded, why = False, None, FAULT
+        if options.save is not None and is_folder(options.save) and is_silent(self._shell, trace):
+            trace.look_no_more()
+            return None
         with guest("show the report"):
             nothing = why_nothing(trace, options.device)
             if nothing is None:
@@ -182,6 +188,15 @@ class Tracer:
         else:
             self.later.go_on(trace, partial(self._renew, trace, options, place))
         return exceeded
+
+    def _save(self, trace: Trace, place: str | None) -> None:
+        """Save the session where the user asked for it: a file, or a folder of ranks."""
+        writes, self._writes = self._writes, None
+        with guest("save the session"):
+            if writes is not None:
+                writes.save()
+            elif place is not None:
+                say(f"the session is in {trace.save(place)}.")
 
     def let_go(self, trace: Trace) -> None:
         """Where `end` has failed: nothing of the trace stays in."""

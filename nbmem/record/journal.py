@@ -1,8 +1,8 @@
 """Writes a rank's journal while it is recorded: one line a second, from a thread of its own.
 
-The thread reads counters and what the hooks have added up, and touches no tensor. A line takes some
-100 us; it delays no rank and asks nothing of any other. It is there for the process that will not
-come to its end: one that is killed, or hangs in a collective that others never call.
+The thread reads counters and what the hooks have added up, and touches no tensor. A line takes a
+millisecond of it; it delays no rank and asks nothing of any other. It is there for the process that
+will not come to its end: one that is killed, or hangs in a collective that others never call.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     from nbmem.record.progress import LoopProgress
     from nbmem.record.recorder import Recorder
 
-INTERVAL_S = 1.0
-"""What a killed process loses at most."""
-_SOON_S = 0.05
-"""The first looks come faster: a program that runs for a second has a group for less."""
+INTERVAL_NS = 10**9
+"""Between two lines: what a killed process loses at most."""
+_LOOK_S = 0.05
+"""Between two looks for the process group, some microseconds each."""
+_SOON_NS = 50_000_000
+"""Before the second line; then twice as long each time, up to the interval."""
+_PATIENCE_S = 2.0
+"""Waited for the thread at the end."""
 
 
 class JournalWriter:
@@ -69,7 +73,8 @@ class JournalWriter:
         """
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(2 * INTERVAL_S)
+            self._thread.join(_PATIENCE_S)
+        self._main.close()
         file, self._file = self._file, None
         if file is None:
             return
@@ -79,18 +84,28 @@ class JournalWriter:
         except OSError as err:
             self._lost(err)
         file.close(remove=saved)
-        self._main.close()
 
     def _run(self) -> None:
-        wait = _SOON_S
+        next_ns, pace_ns = 0, _SOON_NS
         with expendable():
-            while not self._stop.wait(wait):
-                self._write()
-                wait = min(2 * wait, INTERVAL_S)
+            while not self._stop.wait(_LOOK_S):
+                now = time.monotonic_ns()
+                self._look()
+                if now >= next_ns:
+                    self._write()
+                    next_ns = now + pace_ns
+                    pace_ns = min(2 * pace_ns, INTERVAL_NS)
+
+    def _look(self) -> None:
+        """See which rank this is: a short program has its group for less than a second."""
+        try:
+            self._recorder.ranks.look()
+        except Exception as err:  # noqa: BLE001 - as in `_write`
+            self._lost(err)
 
     def _write(self) -> None:
         try:
-            rank = self._recorder.ranks.look()
+            rank = self._recorder.ranks.rank
             if rank is not None:
                 self._write_as(rank)
         except Exception as err:  # noqa: BLE001 - a full disk must not end the training

@@ -10,7 +10,8 @@ from nbmem.core.categories import Category
 from nbmem.core.units import format_bytes, format_ms
 from nbmem.core.world import numbers_text
 from nbmem.views import style, wording
-from nbmem.views.block import block
+from nbmem.views.block import block, marked
+from nbmem.views.charts.ranks import ranks_chart
 from nbmem.views.html import page
 from nbmem.views.markup import Markup, clipped, element, join, one_line
 from nbmem.views.world_words import STATES, about, sentences, verdict
@@ -39,12 +40,18 @@ def render_world(world: WorldReport, *, width: int = 100) -> str:
 
 def render_world_html(world: WorldReport) -> str:
     """Draw a world for a notebook's output: no script, no style sheet, no address."""
-    tables = (ranks_table(world, 120), spread_table(world), then_table(world, 120))
+    drawn = ranks_chart(
+        [(f"rank {_numbers(rows)}", rows[0]) for _, rows in _alike(world)][:MOST_ROWS]
+    )
+    tables = (ranks_table(world, 120), then_table(world, 120))
     parts = [
         element("div", verdict(world), style=style.VERDICT),
         element("div", about(world), style=style.ABOUT),
         *(element("div", one, style=style.ABOUT) for one in sentences(world)),
-        *(block(table.splitlines()) for table in tables if table),
+        *([drawn.image(style.PICTURE)] if drawn else []),
+        block(tables[0].splitlines()),
+        *_coloured(world),
+        *([block(tables[1].splitlines())] if tables[1] else []),
         *(element("div", note, style=style.ABOUT) for note in world.notes),
     ]
     return element("div", join([Markup(f"\n{part}") for part in parts]), style=style.BOX)
@@ -57,12 +64,9 @@ def render_world_page(world: WorldReport) -> str:
 
 def ranks_table(world: WorldReport, width: int) -> str:
     """A line for each rank; neighbours that differ in nothing share one."""
-    hosts = {row.rank.host for row in world.rows}
-    meshed = any(row.rank.mesh for row in world.rows)
-    head = ["Rank", *["host"] * (len(hosts) > 1), *["mesh"] * meshed]
-    rows: list[tuple[str, ...]] = []
-    for line, same in groupby(world.rows, key=lambda row: _line(row, len(hosts) > 1, meshed)):
-        rows.append((_numbers(list(same)), *line))
+    hosts, meshed = _shown(world)
+    head = ["Rank", *["host"] * hosts, *["mesh"] * meshed]
+    rows = [(_numbers(same), *line) for line, same in _alike(world)]
     shown, rest = rows[:MOST_ROWS], rows[MOST_ROWS:]
     table = _table(
         [(*head, "ended", "peak", "reserved", "process", "peak in"), *shown],
@@ -70,6 +74,19 @@ def ranks_table(world: WorldReport, width: int) -> str:
     )
     more = [f"  ... {len(rest)} more lines left out ..."] if rest else []
     return "\n".join(clipped(line, width) for line in (*table.splitlines(), *more))
+
+
+def _shown(world: WorldReport) -> tuple[bool, bool]:
+    """Whether hosts and places in a mesh tell the ranks apart."""
+    hosts = {row.rank.host for row in world.rows}
+    return len(hosts) > 1, any(row.rank.mesh for row in world.rows)
+
+
+def _alike(world: WorldReport) -> list[tuple[tuple[str, ...], list[RankRow]]]:
+    """The lines of the table, each with the neighbouring ranks that it is about."""
+    hosts, meshed = _shown(world)
+    found = groupby(world.rows, key=lambda row: _line(row, hosts, meshed))
+    return [(line, list(same)) for line, same in found]
 
 
 def _line(row: RankRow, host: bool, mesh: bool) -> tuple[str, ...]:  # noqa: FBT001
@@ -92,6 +109,16 @@ def _numbers(rows: Sequence[RankRow]) -> str:
     others = [number for row in rows for number in row.rank.stands_for]
     told = numbers_text([*own, *others]).partition(" ")[2]
     return f"{told} (run: {numbers_text(own).partition(' ')[2]})" if others else told
+
+
+def _coloured(world: WorldReport) -> list[Markup]:
+    """The spread with the colours that the picture has."""
+    table = spread_table(world)
+    if not table:
+        return []
+    head, *lines = table.splitlines()
+    spreads = zip(world.spreads, lines, strict=True)
+    return [block([head, *(marked(one.category, line) for one, line in spreads)])]
 
 
 def spread_table(world: WorldReport) -> str:

@@ -80,6 +80,20 @@ def test_files_of_another_run_are_left_out_and_named(tmp_path):
     assert note.startswith("rank-0-of-4.node.1.nbmem is of another run (it began at ")
 
 
+def test_processes_that_know_nothing_of_each_other_are_numbered(tmp_path):
+    def alone(pid, begun, ended):
+        return rank(0, 1, run=None, pid=pid, started_ns=begun, ended_ns=ended)
+
+    write(tmp_path, alone(5, 10, 20), alone(9, 31, 40), alone(7, 30, 45))
+    report = nbmem.open(tmp_path).report
+    assert [(row.rank.number, row.rank.pid) for row in report.rows] == [(0, 7), (1, 9)]
+    assert report.size == 2
+    earlier, unknown = report.notes
+    assert earlier.startswith("rank-0-of-1.node.5.nbmem is of another run")
+    assert unknown.startswith("These 2 processes know nothing of each other")
+    assert nbmem.open(tmp_path).rank(1).session.rank.pid == 9
+
+
 def test_of_two_that_claim_a_number_the_later_is_shown(tmp_path):
     write(tmp_path, rank(1, pid=7, started_ns=20), rank(1, pid=8, started_ns=30), rank(0, 2))
     report = nbmem.open(tmp_path).report

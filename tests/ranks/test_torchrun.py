@@ -42,7 +42,7 @@ def test_a_rank_knows_its_place_in_the_world(trained):
     for row in nbmem.open(trained[0]).report.rows:
         rank = row.rank
         assert (rank.world, rank.local, rank.ended) == (2, rank.number, "finished")
-        assert {name: (at.index, at.size) for name, at in rank.mesh.items()}["tp"] == (0, 1)
+        assert [(name, at.index, at.size) for name, at in rank.mesh.items()] == [("tp", 0, 1)]
         assert rank.card.startswith("GPU-")
         assert rank.started_ns < rank.ended_ns
     first, second = (row.rank for row in nbmem.open(trained[0]).report.rows)
@@ -75,9 +75,9 @@ def test_a_rank_that_differs_without_a_reason_is_named(trained):
     first, second = world.report.rows
     assert (one.rank, one.median, one.more) == (1, first.allocated, second.allocated - one.median)
     assert dict(one.by_category)[Category.INPUTS] == 79 * 4 * MIB
-    text = str(world)
+    text = " ".join(str(world).split())
     assert text.startswith("Rank 1 of 2 peaks highest: ")
-    assert "above the median of the ranks that do the same: " in " ".join(text.split())
+    assert "above the median of the ranks that do the same: " in text
     assert "316.0 MiB more inputs" in text
 
 
@@ -127,7 +127,8 @@ def test_text_html_and_json_of_a_world_say_the_same(trained, tmp_path):
         "error",
     ]
     page = (tmp_path / "w.html").read_text()
-    assert ANY_BYTES.findall(page.partition("<body>")[2]) == ANY_BYTES.findall(done.stdout)
+    assert set(ANY_BYTES.findall(" ".join(done.stdout.split()))) <= set(ANY_BYTES.findall(page))
+    assert page.count("<img") == 1
     assert "<script" not in page
 
 
@@ -151,12 +152,12 @@ def test_who_ran_out_first_and_what_the_other_held_then(start):
 
 def test_a_world_that_hangs_and_one_that_was_killed_are_told(start):
     folder, processes = start("wait")
-    waiting = wait_until(lambda: at_barrier(folder), processes)
+    waiting = wait_until(lambda: at_rest(folder), processes)
     world = nbmem.open(folder)
     assert [row.state for row in world.report.rows] == ["running", "running"]
     text = " ".join(str(world).split())
     assert "Rank 0 still runs: in barrier, called at train.py:23" in text
-    assert "Rank 1 still runs: at train.py:25" in text
+    assert re.search(r"Rank 1 still runs: .*train\.py:25", text)
     for process in processes:
         process.kill()
         process.communicate(timeout=120)
@@ -169,13 +170,13 @@ def test_a_world_that_hangs_and_one_that_was_killed_are_told(start):
         world.rank(1)
 
 
-def at_barrier(folder):
-    """The journals of both ranks, once rank 0 waits for the other; else None."""
+def at_rest(folder):
+    """The journals, once rank 0 waits in its barrier and rank 1 reads its input; else None."""
     journals = [read_journal(path) for path in sorted(folder.glob("*.journal"))]
     if len(journals) < 2 or not all(journal.entries for journal in journals):
         return None
-    names = [frame.function for frame in journals[0].entries[-1].place]
-    return journals if names[:1] == ["barrier"] and journals[1].entries[-1].step else None
+    lines = [journal.entries[-1].place[-1].line for journal in journals]
+    return journals if lines == [23, 25] else None
 
 
 def wait_until(condition, processes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.analysis.world.between import first_out, imbalances, shared_cards, spreads
@@ -44,7 +45,7 @@ def read_world(path: str | Path, limits: Limits | None = None) -> WorldReport:
             f"There is no rank's file in {path}.{why} Let each rank write one: "
             f"torchrun --nproc-per-node 4 -m nbmem run train.py --save {path}"
         )
-    chosen = _one_each(_latest_run(rows, notes), notes)
+    chosen = _one_each(_numbered(_latest_run(rows, notes), notes), notes)
     size = _size(chosen, notes)
     there = {n for row in chosen for n in (row.rank.number, *row.rank.stands_for)}
     notes += _versions(chosen)
@@ -66,18 +67,41 @@ def read_world(path: str | Path, limits: Limits | None = None) -> WorldReport:
 
 def _latest_run(rows: Sequence[RankRow], notes: list[str]) -> list[RankRow]:
     """The rows of the run that began last; a note names the files of others."""
-    runs: dict[str | None, list[RankRow]] = {}
+    last = max(rows, key=lambda row: row.rank.started_ns)
+    run = [row for row in rows if row.rank.run == last.rank.run and not _before(row, last)]
+    kept = {id(row) for row in run}
+    others: dict[str | None, list[RankRow]] = {}
     for row in rows:
-        runs.setdefault(row.rank.run, []).append(row)
-    latest = max(runs.values(), key=lambda run: max(row.rank.started_ns for row in run))
-    for run in runs.values():
-        if run is not latest:
-            begun = time.strftime("%H:%M:%S", time.localtime(run[0].rank.started_ns / 1e9))
-            notes.append(
-                f"{_files(run)} of another run (it began at {begun}) and left out: only the latest "
-                "run is shown. Keep each run in a folder of its own."
-            )
-    return latest
+        if id(row) not in kept:
+            others.setdefault(row.rank.run, []).append(row)
+    for other in others.values():
+        begun = time.strftime("%H:%M:%S", time.localtime(other[0].rank.started_ns / 1e9))
+        notes.append(
+            f"{_files(other)} of another run (it began at {begun}) and left out: only the latest "
+            "run is shown. Keep each run in a folder of its own."
+        )
+    return run
+
+
+def _before(row: RankRow, last: RankRow) -> bool:
+    """Whether a process had ended before another began: without a run's name that tells it."""
+    ended = row.rank.ended_ns
+    return row.rank.run is None and ended is not None and ended < last.rank.started_ns
+
+
+def _numbered(rows: Sequence[RankRow], notes: list[str]) -> Sequence[RankRow]:
+    """Processes that each are a world of their own (engines without a group) as one world."""
+    if len(rows) < 2 or any(row.rank.world > 1 for row in rows):
+        return rows
+    notes.append(
+        f"These {len(rows)} processes know nothing of each other (no torch.distributed): they are "
+        "numbered by host and process."
+    )
+    ordered = sorted(rows, key=lambda row: (row.rank.host, row.rank.pid))
+    return [
+        replace(row, rank=replace(row.rank, number=number, world=len(rows)))
+        for number, row in enumerate(ordered)
+    ]
 
 
 def _one_each(rows: Sequence[RankRow], notes: list[str]) -> list[RankRow]:
@@ -123,7 +147,7 @@ def _held(row: RankRow, t_ns: int, limits: Limits | None) -> HeldThen:
     file = rank_file(row.path, limits)
     if isinstance(file, str):  # it was there a moment ago
         return HeldThen(rank=row.rank.number, t_ns=None)
-    return held_at(file, t_ns)
+    return replace(held_at(file, t_ns), rank=row.rank.number)
 
 
 def _files(rows: Sequence[RankRow]) -> str:

@@ -1,13 +1,14 @@
-"""`%nbmem open FILE`: a saved session, or a snapshot that torch wrote."""
+"""`%nbmem open FILE`: a saved session, a snapshot that torch wrote, or a folder of ranks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from nbmem.core.arguments import add_max_size, parser_of
+from nbmem.files.door import is_folder
 from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import MagicCommand, file_name
-from nbmem.ipython.showing import show
+from nbmem.ipython.showing import show, show_bundle
 
 if TYPE_CHECKING:
     import argparse
@@ -27,8 +28,13 @@ def _run(notebook: Notebook, argument: str) -> None:
     from nbmem import api
 
     options = _PARSER.read(argument)
-    name = file_name(" ".join(options.file), "open")
-    trace = api.open(name, max_size=options.max_size)
+    path = file_name(" ".join(options.file), "open")
+    if is_folder(path):
+        from nbmem.world import open_world
+
+        show_bundle(open_world(path, options.max_size)._repr_mimebundle_())
+        return
+    trace = api.open(path, max_size=options.max_size)
     trace.report()
     notebook.tracer.last = trace
     show(trace)

@@ -1,0 +1,71 @@
+"""A traced cell on many engines: `%%px` above `%%memtrace --save FOLDER/`, one report of them all.
+
+Each engine records itself and writes into the folder, as ranks of torchrun do; the notebook that
+asked shows what lies there when the cell is over.
+https://ipyparallel.readthedocs.io/en/9.0/tutorial/magics.html
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nbmem.files.door import is_folder
+from nbmem.files.writing import new_folder
+from nbmem.ipython.guest import guest, shell_entry
+from nbmem.ipython.options import parse_cell_line
+from nbmem.ipython.showing import show_bundle
+from nbmem.ipython.transformer import memtrace_line
+
+if TYPE_CHECKING:
+    from nbmem.api import Trace
+    from nbmem.ranks import RankFolder
+
+_PX = re.compile(r"\s*%%px\b[^\n]*\n")
+
+
+@shell_entry("show the engines' report")
+def show_engines(result: Any) -> None:
+    """What IPython calls after a cell: shows the world that engines have written."""
+    folder = engines_folder(getattr(getattr(result, "info", None), "raw_cell", None) or "")
+    if folder is None:
+        return
+    with guest("show the engines' report"):
+        from nbmem.world import open_world
+
+        show_bundle(open_world(folder)._repr_mimebundle_())
+
+
+def engines_folder(raw_cell: str) -> str | None:
+    """The folder into which a cell lets its engines write; None for any other cell."""
+    px = _PX.match(raw_cell)
+    line = None if px is None else memtrace_line(raw_cell[px.end() :])
+    if line is None:
+        return None
+    folder = parse_cell_line(line).save
+    return folder if folder is not None and is_folder(folder) else None
+
+
+def writes_into(trace: Trace, place: str | None) -> RankFolder | None:
+    """A traced cell that is one rank of many, as it writes; None where it saves into no folder.
+
+    Raises:
+        NotWrittenError: The folder cannot be made.
+    """
+    if place is None or not is_folder(place):
+        return None
+    from nbmem.ranks import RankFolder
+
+    writes = RankFolder(new_folder(place), trace)
+    writes.begin()
+    return writes
+
+
+def is_silent(shell: Any, trace: Trace) -> bool:
+    """Whether another process speaks for this one: an engine's notebook, or rank 0."""
+    kernel = type(getattr(shell, "kernel", None))
+    if "ipyparallel" in sys.modules and kernel.__module__.startswith("ipyparallel"):
+        return True
+    session = trace.session
+    return session is not None and session.rank is not None and session.rank.number > 0

@@ -1,0 +1,59 @@
+"""Ranks below each other, each a bar of what it held from the driver at its peak, on one scale."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.categories import RESERVED
+from nbmem.core.units import format_bytes
+from nbmem.views.charts.picture import WIDTH, Picture, box, fill, label, picture
+from nbmem.views.palette import INK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.analysis.world.model import RankRow
+    from nbmem.views.markup import Markup
+
+_LEFT, _RIGHT = 100, WIDTH - 90
+_ROW, _BAR = 22, 16
+_MOST_NAME = 12
+
+
+def ranks_chart(lines: Sequence[tuple[str, RankRow]]) -> Picture | None:
+    """Draw the ranks that wrote a session.
+
+    Args:
+        lines: The name of each bar (`0-7`) and the rank that it shows.
+
+    Returns:
+        None where there are no two to compare.
+    """
+    shown = [(name, row) for name, row in lines if row.held]
+    if len(shown) < 2:
+        return None
+    scale = max(1, *(_reserved(row) for _, row in shown))
+    parts: list[Markup] = []
+    for number, (name, row) in enumerate(shown):
+        parts += _bar(name, row, _ROW * number + 3, scale)
+    told = ", ".join(f"{name}: {format_bytes(_reserved(row))}" for name, row in shown)
+    return picture(parts, bottom=_ROW * len(shown) + 4, alt=f"Reserved at each rank's peak: {told}")
+
+
+def _reserved(row: RankRow) -> int:
+    return sum(row.held[category] for category in RESERVED)
+
+
+def _bar(name: str, row: RankRow, top: int, scale: int) -> list[Markup]:
+    name = name if len(name) <= _MOST_NAME else f"{name[: _MOST_NAME - 3]}..."
+    parts = [label(_LEFT - 8, top + 13, name, anchor="end", size=12)]
+    room, before = _RIGHT - _LEFT, 0
+    for category in RESERVED:
+        if size := row.held[category]:
+            left = _LEFT + room * before / scale
+            parts.append(box(left, top, room * size / scale, _BAR, fill=fill(category)))
+            before += size
+    end = room * before / scale
+    parts.append(box(_LEFT, top, end, _BAR, fill="none", stroke=INK, stroke_opacity="0.6"))
+    parts.append(label(_LEFT + end + 6, top + 13, format_bytes(before), size=12))
+    return parts
