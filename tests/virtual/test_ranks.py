@@ -71,6 +71,14 @@ def test_a_list_that_is_gathered_has_a_flat_copy_for_a_moment(rank):
     assert torch.cuda.memory_allocated() == before
 
 
+def test_a_mesh_makes_the_group_that_torchruns_environment_names(rank, monkeypatch):
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    mesh = dist.device_mesh.init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+    assert (mesh["dp"].get_local_rank(), mesh["tp"].get_local_rank()) == (1, 1)
+    assert dist.get_world_size() == 4
+
+
 def test_known_numbers_come_back_from_all_ranks(rank):
     rank(2, 4)
     mine, everyone = torch.tensor([3], device="cuda"), torch.empty(4, dtype=int, device="cuda")
