@@ -51,7 +51,8 @@ def test_every_patch_is_undone():
         torch.utils.dlpack, torch.cuda.nvtx, torch.multiprocessing, fake_tensor,
         fake_tensor.FakeTensor, torch.jit, torch.jit._trace, torch.nested,
         torch.autograd.profiler.profile, queues.Queue, fake_tensor.FakeTensorMode,
-        torch._C._distributed_c10d.FakeProcessGroup, torch._C._distributed_c10d.FakeWork,
+        torch.distributed.device_mesh, torch._C._distributed_c10d.FakeProcessGroup,
+         torch._C._distributed_c10d.FakeWork,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

@@ -26,7 +26,7 @@ def rank():
 
 
 def test_ranks_hold_and_send_what_processes_on_gloo_do():
-    names = ("ddp", "fsdp1", "fsdp2", "tensor_parallel", "pipeline", "collectives")
+    names = ("ddp", "fsdp2", "tensor_parallel", "pipeline", "collectives")
     assert compare(2, names) == {name: [] for name in names}
 
 
@@ -71,6 +71,14 @@ def test_a_list_that_is_gathered_has_a_flat_copy_for_a_moment(rank):
     assert torch.cuda.memory_allocated() == before
 
 
+def test_a_mesh_makes_the_group_that_torchruns_environment_names(rank, monkeypatch):
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    mesh = dist.device_mesh.init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+    assert (mesh["dp"].get_local_rank(), mesh["tp"].get_local_rank()) == (1, 1)
+    assert dist.get_world_size() == 4
+
+
 def test_known_numbers_come_back_from_all_ranks(rank):
     rank(2, 4)
     mine, everyone = torch.tensor([3], device="cuda"), torch.empty(4, dtype=int, device="cuda")
@@ -93,6 +101,27 @@ def test_a_hook_compresses_what_is_sent(rank):
     before = torch.cuda.memory_allocated()
     loss.backward()
     assert torch.cuda.max_memory_allocated() - before >= 6 << 20  # a gradient and half of it
+
+
+def test_attention_of_sharded_heads_takes_the_kernel_that_their_tensors_take(rank):
+    from torch.distributed.tensor import DTensor, Shard
+
+    rank(0, 4)
+    mesh = dist.device_mesh.init_device_mesh("cuda", (4,))
+
+    def taken(wrapped):
+        heads = [
+            torch.randn(2, 4, 512, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+            for _ in range(3)
+        ]
+        given = [DTensor.from_local(t, mesh, [Shard(1)]) for t in heads] if wrapped else heads
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        out = nn.functional.scaled_dot_product_attention(*given, is_causal=True)
+        peak = torch.cuda.max_memory_allocated() - before
+        return out.shape, torch.cuda.memory_allocated() - before, peak
+
+    assert taken(wrapped=True)[1:] == taken(wrapped=False)[1:]
 
 
 def test_a_rank_saves_and_loads_its_shards_alone(rank, tmp_path):

@@ -19,6 +19,9 @@ import torch
 from nbmem.virtual.operators.table import composites, kernels
 from nbmem.virtual.patches.kernels import implement
 
+_KEYS = ("AutogradCUDA", "AutogradLazy")
+"""Of a virtual tensor, and of a subclass around one (DTensor), whose C++ device gives its keys."""
+
 
 class Composites:
     """The registered ones."""
@@ -30,7 +33,8 @@ class Composites:
         """Put the kernels in place."""
         self._library = torch.library.Library("aten", "IMPL")
         for operator, kernel in composites():
-            implement(self._library, operator, kernel, "AutogradCUDA")
+            for key in _KEYS:
+                implement(self._library, operator, kernel, key)
         for name in kernels():
             self._library.impl(name, torch.library.fallthrough_kernel, "AutogradCUDA")
 

@@ -66,7 +66,7 @@ def _fake() -> Any:
 
 def group_patches() -> list[Patch]:
     """How groups are made, what they are asked, and objects that travel."""
-    from torch.distributed import distributed_c10d
+    from torch.distributed import device_mesh, distributed_c10d
 
     nccl: dict[str, Any] = {
         "ProcessGroupNCCL": ProcessGroupNCCL,
@@ -90,6 +90,7 @@ def group_patches() -> list[Patch]:
         minutes,
         *wanted(torch.distributed, nccl),
         *wanted(distributed_c10d, nccl),
+        *wanted(device_mesh, nccl, only_existing=True),  # It makes a group where there is none.
         Patch(distributed_c10d, "ProcessGroupGloo", _gloo(distributed_c10d.ProcessGroupGloo)),
         *wanted(_fake(), asked),
         Patch(_c10d().FakeWork, "get_future", future_of),
