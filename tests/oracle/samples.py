@@ -106,6 +106,7 @@ def operators(torch: Any, dtype: Any) -> Iterator[Asked]:
 
         def cases(op: Any = op) -> Iterator[Any]:
             trained = bool(op.supports_autograd and dtype in op.backward_dtypesIfCUDA)
+            trained = trained and dtype.is_floating_point
             seeded(torch)
             samples = list(op.sample_inputs("cpu", dtype, requires_grad=trained))
             return calls(torch, op.op, samples, trained=trained)

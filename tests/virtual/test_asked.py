@@ -13,7 +13,7 @@ from tests.virtual.test_copies import taken
 
 
 def ones(*sizes, **options):
-    return torch.ones(*sizes, device="cuda", **options)
+    return torch.ones(sizes, device="cuda", **options)
 
 
 def forward(call, *sizes, **options):
@@ -27,6 +27,22 @@ def backward(call, *sizes):
     results = call(*given)
     results = results if isinstance(results, tuple) else (results,)
     return lambda: torch.autograd.backward(results, [torch.ones_like(y) for y in results])
+
+
+def summed(call, size):
+    """Backward from an expanded gradient."""
+    total = call(ones(*size, requires_grad=True)).sum()
+    return total.backward
+
+
+def grouped(x):
+    parameter = ones(6, dtype=x.dtype)
+    return functional.group_norm(x, 3, parameter, parameter)
+
+
+def unpooled(x):
+    places = torch.zeros(1, 2, 3, 1, dtype=torch.int64, device="cuda").transpose(2, 3)
+    return functional.max_unpool2d(x.transpose(2, 3), places, 3, 2, 0, (1, 2, 3, 6))
 
 
 def cell(kind, rows, *, bias=True):
@@ -82,6 +98,17 @@ CASES = {
     "a number to a power": lambda: forward(lambda x: 10_000.0**x, (5,)),
     "times powers of two": lambda: forward(torch.ldexp, (5, 1), (4,)),
     "gamma of many": lambda: forward(lambda x: torch.mvlgamma(x, 3), (5,)),
+    "group norm of halves": lambda: forward(grouped, (4, 6, 5, 5), dtype=torch.half),
+    "group norm of rows, backward": lambda: backward(grouped, (2, 6)),
+    "layer norm, from a sum": lambda: summed(torch.nn.LayerNorm(10, device="cuda"), (4, 10)),
+    "RMS norm, of many rows": lambda: summed(torch.nn.RMSNorm(10, device="cuda"), (70_000, 10)),
+    "linear of a vector": lambda: summed(torch.nn.Linear(5, 4, device="cuda"), (5,)),
+    "coins of halves": lambda: forward(torch.bernoulli, (7,), dtype=torch.half),
+    "renorm of halves": lambda: forward(lambda x: x.renorm(2, 1, 0.5), (5, 3), dtype=torch.half),
+    "largest of lists": lambda: forward(lambda *x: torch._foreach_max(x), (5,), (70_000,)),
+    "distance from a number": lambda: forward(torch.dist, (), (5, 5)),
+    "QR of several": lambda: forward(torch.linalg.qr, (2, 5, 3)),
+    "unpooling a transposed": lambda: forward(unpooled, (1, 2, 3, 1)),
 }  # fmt: skip
 TAKEN = {
     "LSTMCell": [160, 640, 640, 640, 160, 160],
@@ -137,6 +164,17 @@ TAKEN = {
     "a number to a power": [20, 8, -8],
     "times powers of two": [16, 8, -8, 80, -16],
     "gamma of many": [12, 60, -12, 20, -60],
+    "group norm of halves": [12, 1200, 24, 24, 48, 48, 96, 96, -96, -96, -48, -48, -24, -24, -12],
+    "group norm of rows, backward": [48, 48, 48, 48, 24, 24, -24, -24, -48, -48, -48],
+    "layer norm, from a sum": [4, 160, 40, 40, 160, -160, -4],
+    "RMS norm, of many rows": [4, 2800000, 40, 2800000, 87520, 40, -40, -87520, -2800000, -4],
+    "linear of a vector": [4, 20, 16, -16, 80, 16, -16, 16, -4],
+    "coins of halves": [14, 28, -28],
+    "renorm of halves": [30, 12, 6, -6, -12],
+    "largest of lists": [4, 4, 16, -16],
+    "distance from a number": [100, 4, -100],
+    "QR of several": [120, 72, 24, 16, 16, -16, -16, 4, -4, -24],
+    "unpooling a transposed": [48, 144, -48],
 }  # fmt: skip
 
 

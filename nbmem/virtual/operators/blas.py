@@ -31,7 +31,7 @@ def linear(
         return torch.matmul(tensor, weight.t())
     if tensor.dim() == 2:
         return torch.addmm(bias, tensor, weight.t())
-    if tensor.dim() > 1 and tensor.is_contiguous() and bias.dim() == 1:
+    if tensor.dim() and tensor.is_contiguous() and bias.dim() == 1:
         flat = tensor.reshape(-1, tensor.size(-1))
         return torch.addmm(bias, flat, weight.t()).view(*tensor.size()[:-1], weight.size(0))
     return torch.matmul(tensor, weight.t()).add_(bias)

@@ -31,7 +31,8 @@ SOLE_OBJECT = 5
 """References to its Python object, as counted in `add`."""
 _ENGINE = "_engine_run_backward"
 _ADDING = (
-    *("Atan2", "Cholesky", "Linalg", "Logcumsumexp", "Lu", "SpecialI1", "StdMean"),
+    *("Atan2", "Cholesky", "LinalgCholesky", "LinalgEigh", "LinalgInv", "LinalgLu", "LinalgPinv"),
+    *("LinalgQr", "LinalgSolve", "LinalgSvd", "Logcumsumexp", "Lu", "SpecialI1", "StdMean"),
     *("TriangularSolve", "VarMean"),
 )
 """How the nodes are called whose formulas add tensors that nobody else holds: there a sum takes a

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.operators.operator import Operator, contiguous, copying, drop, out, temporary
+from nbmem.virtual.operators.operator import (
+    Operator,
+    contiguous,
+    copying,
+    drop,
+    out,
+    outs,
+    temporary,
+)
 from nbmem.virtual.tensors.shapes import Results, infer
 
 if TYPE_CHECKING:
@@ -33,8 +41,20 @@ def windows(launch: Launch) -> Iterator[Step]:
     yield drop("as the input")
 
 
+def unpooled(launch: Launch) -> Iterator[Step]:
+    """Copies of input and places before the result."""
+    yield from contiguous(launch["self"], launch["indices"])
+    yield from outs(launch)
+
+
 _SHOWN = "none of the H100's runs; the oracle (tests/oracle)"
 OPERATORS = (
+    Operator(
+        ("max_unpool2d", "max_unpool3d"),
+        memory=unpooled,
+        source="aten/src/ATen/native/cuda/MaxUnpooling.cu: max_unpooling2d_forward_out_cuda",
+        shown_by=_SHOWN,
+    ),
     Operator(
         (
             *("upsample_nearest1d_backward", "_upsample_nearest_exact1d_backward"),

@@ -42,6 +42,14 @@ def norms(launch: Launch) -> Iterator[Step]:
         yield out(number)
 
 
+def largest(launch: Launch) -> Iterator[Step]:
+    """The results, then one number for each chunk."""
+    tensors = launch["self"]
+    most = max(-(-tensor.numel() // CHUNK) for tensor in tensors)
+    yield from outs(launch)
+    yield temporary("of chunks", len(tensors) * most * tensors[0].element_size())
+
+
 def roll_each(executor: Executor, call: Call) -> Any:
     """Along several dimensions it is one roll after the other (roll_common)."""
     tensor, shifts, dims = call.args[0], call.argument("shifts"), call.argument("dims")
@@ -83,8 +91,13 @@ def multivariate_log_gamma(executor: Executor, call: Call) -> Any:
 
 
 def times_power_of_two(executor: Executor, call: Call) -> Any:
-    """`torch.ldexp`: the power, then the product (aten/src/ATen/native/BinaryOps.cpp: ldexp)."""
+    """`torch.ldexp`: the power, then the product, in one kernel where the power is an integer.
+
+    aten/src/ATen/native/BinaryOps.cpp: ldexp
+    """
     tensor, exponent = call.args
+    if not exponent.is_floating_point():
+        return NotImplemented
     with executor:
         return aten.mul.Tensor(tensor, aten.pow.Scalar(2.0, exponent))
 
@@ -113,6 +126,12 @@ OPERATORS = (
         memory=norms,
         source="aten/src/ATen/native/cuda/ForeachReduceOp.cu: foreach_tensor_norm_cuda",
         shown_by="none of the H100's runs clips its gradients",
+    ),
+    Operator(
+        ("_foreach_max",),
+        memory=largest,
+        source="aten/src/ATen/native/cuda/ForeachReduceOp.cu: foreach_tensor_max_cuda",
+        shown_by=_ORACLE,
     ),
     Operator(
         ("roll",),

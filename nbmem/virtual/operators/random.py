@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from nbmem.virtual.operators import cub
-from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.operator import Operator, drop, out, outs, temporary
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import like
@@ -79,7 +79,21 @@ def _is_any_zero(launch: Launch) -> Iterator[Step]:
     yield drop("sums")
 
 
+def coins(launch: Launch) -> Iterator[Step]:
+    """Probabilities of half types are read from a copy in float32."""
+    yield from outs(launch)
+    chances = launch.call.tensors[-1]
+    if chances.dtype in staging.HALVES:
+        yield temporary("in float32", chances.numel() * 4)
+
+
 OPERATORS = (
+    Operator(
+        ("bernoulli", "bernoulli_.Tensor", "bernoulli.Tensor"),
+        memory=coins,
+        source="aten/src/ATen/native/cuda/DistributionBernoulli.cu: bernoulli_tensor_kernel",
+        shown_by="none of the H100's runs; the oracle (tests/oracle)",
+    ),
     Operator(
         ("randperm", "randperm.generator"),
         memory=permutation,

@@ -145,10 +145,12 @@ def cudnn_backward(launch: Launch) -> Iterator[Step]:
     """A float32 accumulator of the query's gradient, and row sums.
 
     With grouped queries also the gradients of keys and values for every head before they are
-    added up.
+    added up. A gradient that is expanded from a number is copied first.
     """
-    query, key = launch["query"], launch["key"]
+    query, key, gradient = launch["query"], launch["key"], launch["grad_out"]
     batch, heads, rows, size = query.size()
+    if gradient.stride(-1) != 1:
+        yield temporary("gradient", gradient.numel() * gradient.element_size())
     for number in range(len(launch.outs)):
         yield out(number)
     yield DNN

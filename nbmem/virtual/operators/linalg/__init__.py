@@ -58,7 +58,13 @@ _BLAS = "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp: "
 _DET = "aten/src/ATen/native/LinearAlgebra.cpp: _linalg_det_out, _linalg_slogdet_out, lu_det_P"
 _ATEN = "aten/src/ATen/native/BatchLinearAlgebra.cpp: "
 OPERATORS = (
-    Operator(("geqrf",), shape=geqrf),
+    Operator(
+        ("geqrf",),
+        shape=geqrf,
+        memory=factors.reflectors,
+        source=_BLAS + "geqrf_kernel",
+        shown_by=_SHOWN,
+    ),
     Operator(("linalg_lstsq",), shape=lstsq),
     Operator(("_compute_linear_combination",), shape=linear_combination),
     Operator(

@@ -149,7 +149,11 @@ def qr(launch: Launch) -> Iterator[Step]:
     """The reflectors' factors, and whether both kernels went well."""
     yield from outs(launch)
     tensor = launch["A"]
-    if not tensor.numel():
+    if matrices(tensor) > 1 and tensor.numel():
+        yield temporary("tau", matrices(tensor) * min(tensor.size()[-2:]) * tensor.element_size())
+        yield from pointers(tensor, tensor)
+        yield temporary("info of orgqr", INT)
+        yield drop("info of orgqr")
         return
     yield temporary("tau", matrices(tensor) * min(tensor.size()[-2:]) * tensor.element_size())
     for name in ("info of geqrf", "info of orgqr") if launch["mode"] != "r" else ("info of geqrf",):

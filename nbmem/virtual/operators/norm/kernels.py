@@ -40,7 +40,7 @@ def rows_backward(launch: Launch) -> Iterator[Step]:
     The sums are new tensors in the place of the results that were made first.
     """
     gradient, source = launch["grad_out"], launch["input"]
-    yield from contiguous(gradient, source)
+    yield from contiguous(source)
     columns = torch.Size(launch["normalized_shape"]).numel()
     rows = source.numel() // max(1, columns)
     across = -(-columns // TILE_COLUMNS)
@@ -48,11 +48,13 @@ def rows_backward(launch: Launch) -> Iterator[Step]:
     sums = range(int(mask[0]), len(launch.outs))
     if rows <= MANY_ROWS or columns // TILE_COLUMNS >= launch.card.processors // 2 or not sums:
         yield from outs(launch)
+        yield from _own_copy(gradient)
         return
     if mask[0]:
         yield out(0)
     for number in sums:
         yield temporary(f"first {number}", launch.outs[number].nbytes)
+    yield from _own_copy(gradient)
     tiles = min(MOST_BLOCKS // across, -(-rows // TILE_ROWS))
     for number in sums:
         yield temporary(f"tiles {number}", tiles * launch.outs[number].nbytes)
@@ -67,9 +69,16 @@ def rows_backward(launch: Launch) -> Iterator[Step]:
         yield drop(f"first {number}")
 
 
+def _own_copy(gradient: torch.Tensor) -> Iterator[Step]:
+    if not gradient.is_contiguous():
+        yield temporary("gradient", gradient.numel() * gradient.element_size())
+
+
 def group_norm(launch: Launch) -> Iterator[Step]:
     """A factor and a summand for each channel of each sample, in float32 for half types."""
     yield from on_input(launch)
+    if launch.outs[1].dtype in staging.HALVES:
+        yield from _for_each(launch, "group", "mean", "deviation")
     if launch["HxW"] != 1 and (launch["weight"] is not None or launch["bias"] is not None):
         yield from _for_each(launch, "channel", "factor", "summand")
 
@@ -79,8 +88,7 @@ def group_norm_backward(launch: Launch) -> Iterator[Step]:
     yield from contiguous(launch.call.args[0], launch.call.args[1])
     yield from outs(launch)
     flat = launch["HxW"] == 1
-    if not flat:
-        yield from _for_each(launch, "channel", "sum of products", "sum")
+    yield from _for_each(launch, "channel", "sum of products", "sum")
     if launch["output_mask"][0]:
         yield from _for_each(launch, "group", "factor", "summand")
         if launch["weight"] is not None and not flat:

@@ -110,8 +110,21 @@ def count_nonzero(launch: Launch) -> Iterator[Step]:
 def distance(launch: Launch) -> Iterator[Step]:
     """The norm of a difference."""
     tensor = launch["self"]
+    size = torch.broadcast_shapes(tensor.size(), launch["other"].size())
+    tensor = torch.empty(size, dtype=tensor.dtype, device="meta")
     yield temporary("difference", tensor.numel() * tensor.element_size())
     yield from steps(launch, tensor, range(tensor.dim()), accumulator(tensor.dtype))
+
+
+def renormed(launch: Launch) -> Iterator[Step]:
+    """A norm along the dimension, and for half types a factor in their own type."""
+    tensor = launch["self"]
+    rows = tensor.size(launch["dim"])
+    item = accumulator(tensor.dtype)
+    yield from steps(launch, tensor, (), item)
+    yield temporary("norms", rows * item)
+    if item != tensor.element_size():
+        yield temporary("factors", rows * tensor.element_size())
 
 
 _SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, gpu_reduce_kernel"
@@ -195,6 +208,12 @@ OPERATORS = (
         memory=count_nonzero,
         values=ValueRule(health=counted_up),
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: count_nonzero_cuda",
+        shown_by=_ORACLE,
+    ),
+    Operator(
+        ("renorm",),
+        memory=renormed,
+        source="aten/src/ATen/native/Normalization.cpp: TORCH_IMPL_FUNC(renorm_out)",
         shown_by=_ORACLE,
     ),
     Operator(
