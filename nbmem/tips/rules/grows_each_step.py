@@ -54,7 +54,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     """What grows, by who keeps it."""
     by_keeper: dict[str | None, list[Growth]] = {}
     for found in e.growing:
-        if found.account.category not in OTHERS and not _is_a_graphs(e, found):
+        if found.account.category not in OTHERS and not _is_a_result(e, found):
             by_keeper.setdefault(_keeper(e, found), []).append(found)
     for root, lines in by_keeper.items():
         slope = sum(g.slope for g in lines)
@@ -96,10 +96,12 @@ def _keeper(e: Evidence, growth: Growth) -> str | None:
     return best_root if size >= MOST * total else _local(growth.account.holder)
 
 
-def _is_a_graphs(e: Evidence, growth: Growth) -> bool:
-    """Whether only a graph has it, as the inputs of the passes that a kept loss keeps."""
-    held = e.held_in(_rows(e, growth))
-    return bool(held) and all(one.holders[0].kind is HolderKind.GRAPH for one in held)
+def _is_a_result(e: Evidence, growth: Growth) -> bool:
+    """Whether a graph keeps it, or it is one result that is longer each time, as in decoding."""
+    rows = _rows(e, growth)
+    held = e.held_in(rows)
+    one = len(rows) == 1 and growth.account.born_in in ("forward", "inference")
+    return one or (bool(held) and all(h.holders[0].kind is HolderKind.GRAPH for h in held))
 
 
 def _rows(e: Evidence, growth: Growth) -> Ints:
