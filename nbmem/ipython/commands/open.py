@@ -43,7 +43,7 @@ def _run(notebook: Notebook, argument: str) -> None:
 COMMAND = MagicCommand(
     "open",
     "FILE [--max-size SIZE]",
-    "show a saved session or a torch memory snapshot",
+    "show a saved session, a folder of ranks, or a torch memory snapshot",
     _run,
     options=_PARSER.options,
     offers=candidates.recordings,
