@@ -65,7 +65,8 @@ def about(world: WorldReport) -> str:
     told = [f"{states.count(state)} {state}" for state in STATES.values() if state in states]
     if world.missing:
         told.append(f"{len(world.missing)} without a file")
-    where = f" on {len(hosts)} hosts" if len(hosts) > 1 else ""
+    every = len(world.rows) == world.size  # else there are hosts that nobody has seen
+    where = f" on {len(hosts)} hosts" if every and len(hosts) > 1 else ""
     title = one_line(world.title) or "untitled"
     return f"{title}, {world.size} ranks{where}, {cards}{virtual}: {', '.join(told)}"
 
