@@ -57,7 +57,7 @@ class CardReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class NvmlCard:
     """A card that NVML sees.
 
     Attributes:
@@ -84,7 +84,7 @@ class NvmlProbe:
         self._nvml: Any = None
         self._handles: dict[int, Any] = {}
 
-    def cards(self) -> tuple[Card, ...]:
+    def cards(self) -> tuple[NvmlCard, ...]:
         """Every card of the machine, whether torch may use it or not; without the broken ones."""
         load()
         return _ask(self._cards, COLD_S)
@@ -118,7 +118,7 @@ class NvmlProbe:
             except ProbeUnavailableError:  # nobody reads any more, so nobody misses anything
                 logger.debug("NVML could not be closed", exc_info=True)
 
-    def _cards(self) -> tuple[Card, ...]:
+    def _cards(self) -> tuple[NvmlCard, ...]:
         nvml = self._open()
         driver = text_of(nvml.nvmlSystemGetDriverVersion())
         count = whole_bytes(nvml.nvmlDeviceGetCount())
@@ -134,11 +134,11 @@ class NvmlProbe:
             raise errors[0]
         return tuple(found)
 
-    def _card(self, index: int, driver: str) -> Card:
+    def _card(self, index: int, driver: str) -> NvmlCard:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         total, _ = total_and_free(nvml.nvmlDeviceGetMemoryInfo(handle))
-        return Card(
+        return NvmlCard(
             index=index, name=text_of(nvml.nvmlDeviceGetName(handle)), total=total, driver=driver
         )
 

@@ -12,7 +12,7 @@ from nbmem.virtual.operators.convolution import kernels
 from nbmem.virtual.operators.operator import Launch
 from nbmem.virtual.operators.reduce.staging import geometry
 from nbmem.virtual.operators.reduce.staging import staging as staging_of
-from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import spec_of
 
 H100 = find_card("H100")
@@ -43,8 +43,8 @@ def workspaces(source, weight, stride, padding):
     x, w = (torch.empty(size, device="meta") for size in (source, weight))
     y = torch.nn.functional.conv2d(x, w, None, stride, padding)
     more = (None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1)
-    ahead = Call(torch.ops.aten.convolution.default, (x, w, *more), {})
-    back = Call(
+    ahead = OperatorCall(torch.ops.aten.convolution.default, (x, w, *more), {})
+    back = OperatorCall(
         torch.ops.aten.convolution_backward.default, (y, x, w, *more, [True, True, False]), {}
     )
     steps = []
@@ -84,21 +84,21 @@ def test_a_convolution_keeps_the_format_of_its_input(channels, groups, last, dty
         x = x.to(memory_format=torch.channels_last)
     w = torch.empty(channels, channels // groups, 7, 7, dtype=dtype, device="meta")
     more = (None, [1, 1], [3, 3], [1, 1], False, [0, 0], groups)
-    ahead = convolution.shape(Call(torch.ops.aten.convolution.default, (x, w, *more), {}))
+    ahead = convolution.shape(OperatorCall(torch.ops.aten.convolution.default, (x, w, *more), {}))
     y = torch.empty_strided(ahead.fresh[0].size, ahead.fresh[0].stride, dtype=dtype, device="meta")
     assert y.is_contiguous(memory_format=torch.channels_last) is expected
     mask = [True, True, False]
-    back = Call(torch.ops.aten.convolution_backward.default, (y, x, w, *more, mask), {})
+    back = OperatorCall(torch.ops.aten.convolution_backward.default, (y, x, w, *more, mask), {})
     assert convolution.shape_backward(back).fresh[0].stride == y.stride()
 
 
 def test_a_loss_and_a_logsumexp_hold_what_they_are_composed_of():
     rows = torch.empty(512, 1000, device="meta")
     every, few = rows.numel() * 4, 512 * 4
-    call = Call(torch.ops.aten.binary_cross_entropy_with_logits.default, (rows, rows), {})
+    call = OperatorCall(torch.ops.aten.binary_cross_entropy_with_logits.default, (rows, rows), {})
     taken = loss.bce_with_logits(Launch(call, (spec_of((), torch.float32, 0),), H100))
     assert [step.nbytes for step in taken if step.kind == "temporary"][:2] == [every, every]
-    found = Call(torch.ops.aten.logsumexp.default, (rows, [1]), {})
+    found = OperatorCall(torch.ops.aten.logsumexp.default, (rows, [1]), {})
     taken = reduce.logsumexp(Launch(found, (spec_of((512,), torch.float32, 0),), H100))
     assert [step.nbytes for step in taken if step.kind == "temporary"] == [few, few, 512, every]
 

@@ -8,7 +8,7 @@ from nbmem.virtual.naming import find_card
 from nbmem.virtual.operators import softmax
 from nbmem.virtual.operators.norm import kernels as norm
 from nbmem.virtual.operators.operator import Launch
-from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import spec_of
 
 H100 = find_card("H100")
@@ -43,7 +43,7 @@ def test_a_norm_over_many_short_rows_adds_up_in_tiles_as_recorded():
     rows = 32 * 56 * 56
     x, w, m = on_meta(32, 56, 56, 96), on_meta(96), on_meta(rows, 1)
     more = ([96], m, m, w, w, [True, True, True])
-    call = Call(torch.ops.aten.native_layer_norm_backward.default, (x, x, *more), {})
+    call = OperatorCall(torch.ops.aten.native_layer_norm_backward.default, (x, x, *more), {})
     each = [614_400, 8, -8, -614_400, -384]
     assert written(norm.rows_backward, call, x, w, w) == [
         "out 0", 384, 384, 1_204_224, 1_204_224, "out 1", *each, "out 2", *each
@@ -53,12 +53,12 @@ def test_a_norm_over_many_short_rows_adds_up_in_tiles_as_recorded():
 def test_group_norm_keeps_factors_and_sums_of_channels_and_groups():
     x, w, m = on_meta(8, 256, 56, 56, dtype=torch.bfloat16), on_meta(256), on_meta(8, 32)
     shape = (8, 256, 56 * 56, 32)
-    ahead = Call(torch.ops.aten.native_group_norm.default, (x, w, w, *shape, 1e-5), {})
+    ahead = OperatorCall(torch.ops.aten.native_group_norm.default, (x, w, w, *shape, 1e-5), {})
     assert written(norm.group_norm, ahead, x, m, m) == [
         "out 0", "out 1", "out 2", 8192, 8192
     ]  # fmt: skip
     call = (x, x, m, m, w, *shape, [True, True, True])
-    back = Call(torch.ops.aten.native_group_norm_backward.default, call, {})
+    back = OperatorCall(torch.ops.aten.native_group_norm_backward.default, call, {})
     assert written(norm.group_norm_backward, back, x, w, w) == [
         "out 0", "out 1", "out 2", 8192, 8192, 1024, 1024, 8192, -1024, -1024
     ]  # fmt: skip
@@ -67,12 +67,14 @@ def test_group_norm_keeps_factors_and_sums_of_channels_and_groups():
 def test_batch_norm_of_bfloat16_stages_its_sums_where_channels_are_last():
     # cuDNN's kernel is not for bfloat16 (_select_batch_norm_backend).
     x, w = on_meta(32, 64, 56, 56, dtype=torch.bfloat16, last=True), on_meta(64)
-    ahead = Call(torch.ops.aten.native_batch_norm.default, (x, w, w, w, w, True, 0.1, 1e-5), {})
+    ahead = OperatorCall(
+        torch.ops.aten.native_batch_norm.default, (x, w, w, w, w, True, 0.1, 1e-5), {}
+    )
     assert written(norm.native_batch_norm, ahead, x, w, w) == [
         "out 0", "out 1", "out 2", 4 * 64 * 128 * 4, 8
     ]  # fmt: skip
     call = (x, x, w, w, w, w, w, True, 1e-5, [True, True, True])
-    back = Call(torch.ops.aten.native_batch_norm_backward.default, call, {})
+    back = OperatorCall(torch.ops.aten.native_batch_norm_backward.default, call, {})
     staged = 2 * 64 * 128 * 4
     assert written(norm.native_batch_norm_backward, back, x, w, w) == [
         256, 256, "out 1", "out 2", staged, 8, -8, -staged, "out 0"
@@ -97,7 +99,7 @@ def test_softmax_multiplies_gradient_and_output_before_it_goes_back():
     back = torch.ops.aten._softmax_backward_data.default
 
     def steps(gradient, output, rule=softmax.kernel_backward):
-        return written(rule, Call(back, (gradient, output, -1, torch.float32), {}), flat)
+        return written(rule, OperatorCall(back, (gradient, output, -1, torch.float32), {}), flat)
 
     whole = 64 * 1000 * 4
     assert steps(flat, flat) == ["out 0", whole]

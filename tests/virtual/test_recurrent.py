@@ -4,13 +4,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
-from nbmem.virtual.operators.recurrent.kernels import GRU, LSTM, Shape
+from nbmem.virtual.operators.recurrent.kernels import GRU, LSTM, RecurrentShape
 
 TANH = 1
 
 
 def shape(mode, *, rows, length, hidden, layers, directions=1, width=None):  # noqa: PLR0913 - what it is
-    return Shape(
+    return RecurrentShape(
         rows=rows,
         steps=rows * length,
         hidden=hidden,

@@ -39,7 +39,7 @@ class MemoryV2(Memory):
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ListedProcess:
     """What nvmlDeviceGetComputeRunningProcesses lists; bytes."""
 
     pid: int
@@ -85,10 +85,10 @@ def functions_of(machine: Machine, error: type[Exception]) -> dict[str, Any]:
             return Memory(total, total - used, used)
         return MemoryV2(total, total - used, used - driver, driver)
 
-    def processes(handle: _Handle) -> list[Process]:
+    def processes(handle: _Handle) -> list[ListedProcess]:
         gpu = gpus[handle.index]
-        mine = [Process(os.getpid(), gpu.process_bytes)] if gpu.initialized else []
-        return mine + [Process(pid, size) for pid, size in gpu.other_processes.items()]
+        mine = [ListedProcess(os.getpid(), gpu.process_bytes)] if gpu.initialized else []
+        return mine + [ListedProcess(pid, size) for pid, size in gpu.other_processes.items()]
 
     return {
         "nvmlInit": lambda: None,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nbmem.virtual.operators.operator import Launch, Step
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.shapes import Results
 
 aten = torch.ops.aten
@@ -42,7 +42,7 @@ def _check_numbers(tensor: torch.Tensor) -> None:
         raise RuntimeError(f"\"addmm_cuda\" not implemented for '{short(tensor)}'")
 
 
-def _check_product(call: Call) -> None:
+def _check_product(call: OperatorCall) -> None:
     left, right = call.args[:2]
     if left.dtype is not right.dtype:
         raise RuntimeError(
@@ -52,7 +52,7 @@ def _check_product(call: Call) -> None:
     _check_numbers(left)
 
 
-def _check_product_with_bias(call: Call) -> None:
+def _check_product_with_bias(call: OperatorCall) -> None:
     bias, left, right = call.args[:3]
     for name, other in (("mat1", left), ("self", bias)):
         if other.dtype is not right.dtype:
@@ -63,13 +63,13 @@ def _check_product_with_bias(call: Call) -> None:
     _check_numbers(left)
 
 
-def _check_products(call: Call) -> None:
+def _check_products(call: OperatorCall) -> None:
     left, right = call.args[:2]
     if left.dtype is not right.dtype:
         raise RuntimeError(f"expected scalar type {short(left)} but found {short(right)}")
 
 
-def _check_vector(call: Call) -> None:
+def _check_vector(call: OperatorCall) -> None:
     *_, left, right = call.args[:2] if call.func is aten.mv.default else call.args[:3]
     if left.dtype is not right.dtype:
         names = short(right), short(left), short(right)
@@ -78,7 +78,7 @@ def _check_vector(call: Call) -> None:
         )
 
 
-def grouped(call: Call) -> Results:
+def grouped(call: OperatorCall) -> Results:
     """CUDA takes float32 and float16, too; rows of the result begin at multiples of 16 bytes.
 
     aten/src/ATen/native/GroupedMMUtils.h: create_grouped_gemm_output_tensor

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 
 class Promise:
@@ -81,13 +81,13 @@ def future_of(work: Any) -> Promise:
     )
 
 
-def in_place(executor: Executor, call: Call) -> Any:
+def in_place(executor: Executor, call: OperatorCall) -> Any:
     """All have the same tensors, and have them again: all_reduce, reduce, broadcast."""
     call.gpu.workspaces.nccl()
     return _answer(call, call.args[0])
 
 
-def gathered(executor: Executor, call: Call) -> Any:
+def gathered(executor: Executor, call: OperatorCall) -> Any:
     """Every rank's tensor into one, or each half of an exchange: the first two arguments."""
     call.gpu.workspaces.nccl()
     outputs, inputs = (_flat(value) for value in call.args[:2])
@@ -103,7 +103,7 @@ def gathered(executor: Executor, call: Call) -> Any:
     return _answer(call, call.args[0])
 
 
-def listed(executor: Executor, call: Call) -> Any:
+def listed(executor: Executor, call: OperatorCall) -> Any:
     """Lists of tensors, one for each rank: NCCL sees a flat copy where they are alike."""
     call.gpu.workspaces.nccl()
     several = call.args[0] if call.func._schema.name == "c10d::allgather_" else call.args[1]
@@ -113,7 +113,7 @@ def listed(executor: Executor, call: Call) -> Any:
     return gathered(executor, call)
 
 
-def received(executor: Executor, call: Call) -> Any:
+def received(executor: Executor, call: OperatorCall) -> Any:
     """What another rank sends: a few integers where both run, else nothing that is known."""
     call.gpu.workspaces.nccl()
     for tensor in call.args[0]:
@@ -126,7 +126,7 @@ def received(executor: Executor, call: Call) -> Any:
     return _answer(call, call.args[0])
 
 
-def sent(executor: Executor, call: Call) -> Any:
+def sent(executor: Executor, call: OperatorCall) -> Any:
     """A message to another rank."""
     call.gpu.workspaces.nccl()
     for tensor in call.args[0]:
@@ -136,7 +136,7 @@ def sent(executor: Executor, call: Call) -> Any:
     return _answer(call, call.args[0])
 
 
-def only_sent(executor: Executor, call: Call) -> Any:
+def only_sent(executor: Executor, call: OperatorCall) -> Any:
     """A barrier."""
     del executor
     call.gpu.workspaces.nccl()
@@ -148,14 +148,14 @@ def _told(tensor: torch.Tensor) -> bool:
     return not tensor.dtype.is_floating_point and tensor.numel() <= TOLD
 
 
-def _ends(call: Call) -> tuple[int, int]:
+def _ends(call: OperatorCall) -> tuple[int, int]:
     """This rank and the other one, in the world."""
     c10d = torch.distributed.distributed_c10d
     group = c10d.ProcessGroup.unbox(call.args[1])
     return torch.distributed.get_rank(), c10d.get_global_rank(group, call.args[2])
 
 
-def _answer(call: Call, first: Any) -> Any:
+def _answer(call: OperatorCall, first: Any) -> Any:
     """What the operator returns: its first argument and its work, the work alone, or nothing."""
     returned = len(call.func._schema.returns)
     work = _work(_flat(first)) if returned else None

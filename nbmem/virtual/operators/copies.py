@@ -9,7 +9,7 @@ import torch
 from nbmem.virtual.devices import LAZY, is_virtual, true_device
 from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.tensors.bounds import kept
-from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import dense, no_such_tensors, one, spec_of
 from nbmem.virtual.tensors.value_rules import ValueRule, passed_on
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def to_copy(executor: Executor, call: Call) -> Any:
+def to_copy(executor: Executor, call: OperatorCall) -> Any:
     """`.to()`, `.cuda()`, `.cpu()`, `.float()` and the like."""
     source = call.args[0]
     device = call.kwargs.get("device")
@@ -67,7 +67,7 @@ def _strides(source: torch.Tensor, layout: torch.memory_format | None) -> tuple[
     return meta.stride()
 
 
-def copy_(executor: Executor, call: Call) -> Any:
+def copy_(executor: Executor, call: OperatorCall) -> Any:
     """`target.copy_(source)` across devices; within a card it is an ordinary kernel.
 
     Known limit: cards that cannot reach each other's memory (GeForce) are copied between as if they
@@ -81,10 +81,10 @@ def copy_(executor: Executor, call: Call) -> Any:
         executor.values.follow(call, [])
         return target
     value = executor.values.on_cpu(source)
-    return executor.host.run(Call(aten.copy_.default, (target, value), {}))
+    return executor.host.run(OperatorCall(aten.copy_.default, (target, value), {}))
 
 
-def copy_each(executor: Executor, call: Call) -> Any:
+def copy_each(executor: Executor, call: OperatorCall) -> Any:
     """`torch._foreach_copy_`: across devices it is one copy after the other."""
     targets, sources = call.args[:2]
     if all(is_on(tensor, call.gpu) for tensor in call.tensors):
@@ -95,7 +95,7 @@ def copy_each(executor: Executor, call: Call) -> Any:
     return None
 
 
-def item(executor: Executor, call: Call) -> Any:
+def item(executor: Executor, call: OperatorCall) -> Any:
     """`.item()`, `bool()`, `float()`."""
     tensor = call.args[0]
     if tensor.numel() != 1:
@@ -103,7 +103,7 @@ def item(executor: Executor, call: Call) -> Any:
     return executor.values.scalar(tensor)
 
 
-def assert_async(executor: Executor, call: Call) -> None:
+def assert_async(executor: Executor, call: OperatorCall) -> None:
     """A condition that the card checks by itself: where it is known, it fails at once.
 
     Raises:
@@ -118,7 +118,7 @@ def assert_async(executor: Executor, call: Call) -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
 
-def equal(executor: Executor, call: Call) -> bool:
+def equal(executor: Executor, call: OperatorCall) -> bool:
     """`torch.equal`: exact where both are known, else what a healthy comparison gives."""
     left, right = call.args[:2]
     if left.size() != right.size():
@@ -141,13 +141,13 @@ def equal(executor: Executor, call: Call) -> bool:
     return bool(call.func(twins[0], twins[1], *call.args[2:], **call.kwargs))
 
 
-def lift(executor: Executor, call: Call) -> Any:
+def lift(executor: Executor, call: OperatorCall) -> Any:
     """A freshly made tensor enters the program as it is."""
     del executor
     return call.args[0]
 
 
-def shape_clone(call: Call) -> Results:
+def shape_clone(call: OperatorCall) -> Results:
     """As torch.clone, also for geometries that overlap."""
     tensor, layout = call.args[0], call.argument("memory_format")
     return one(tensor.size(), tensor.dtype, _strides(tensor, layout))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.operators.operator import Executor, Launch, Step
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 
 def _extremes(launch: Launch) -> Iterator[Step]:
@@ -43,7 +43,7 @@ def histc_kernel(launch: Launch) -> Iterator[Step]:
         yield from _extremes(launch)
 
 
-def bincount(executor: Executor, call: Call) -> Any:
+def bincount(executor: Executor, call: OperatorCall) -> Any:
     """One count for each value that occurs."""
     tensor, weights = call.args[0], call.argument("weights")
     bins = int(call.argument("minlength", 0) or 0)
@@ -64,14 +64,16 @@ def _sum_type(weights: torch.Tensor) -> torch.dtype:
     return torch.float32 if weights.dtype is torch.float32 else torch.float64
 
 
-def histc(executor: Executor, call: Call) -> Any:
+def histc(executor: Executor, call: OperatorCall) -> Any:
     """The number of bins is known."""
     made = executor.execute(call)
     _spread(executor, call, call.args[0], made)
     return made
 
 
-def _spread(executor: Executor, call: Call, tensor: torch.Tensor, counts: torch.Tensor) -> None:
+def _spread(
+    executor: Executor, call: OperatorCall, tensor: torch.Tensor, counts: torch.Tensor
+) -> None:
     """Where counts are unknown, the same in each bin: their sum is what programs rely on."""
     if executor.values.twin(counts) is None:
         call.gpu.note(COUNTS)

@@ -12,10 +12,10 @@ from nbmem.virtual.tensors.shapes import one
 
 if TYPE_CHECKING:
     from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 
-def nms(executor: Executor, call: Call) -> Any:
+def nms(executor: Executor, call: OperatorCall) -> Any:
     """Indices of the boxes that no better box covers."""
     boxes = call.args[0]
     if boxes.size(0):

@@ -20,7 +20,7 @@ from nbmem.virtual.hardware.dying import whole
 from nbmem.virtual.operators import table
 from nbmem.virtual.operators.refusals import said_by_cpu
 from nbmem.virtual.operators.tracing import passed_on, untraced_call
-from nbmem.virtual.tensors.calls import Call, facts_of
+from nbmem.virtual.tensors.calls import OperatorCall, facts_of
 from nbmem.virtual.tensors.host.pinned import Pinned
 from nbmem.virtual.tensors.host.unwritten import Unwritten
 from nbmem.virtual.tensors.shapes import (
@@ -39,7 +39,7 @@ from nbmem.virtual.tensors.values import Values
 if TYPE_CHECKING:
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.hardware.machine import Machine
-    from nbmem.virtual.operators.operator import Plan
+    from nbmem.virtual.operators.operator import MemoryPlan
 
 _TO_DEVICE = torch.ops.aten.to.device
 """Its device is no keyword; it comes in whole where autograd is out of the way (inference_mode)."""
@@ -69,7 +69,7 @@ class CardMode(TorchDispatchMode):
         self.host = Unwritten(table.host_of, everything=defer)
         self.pinned = Pinned()
         self.values = Values(machine.gpus[0].note, self.storages, self.host, table.values_of)
-        self._known: dict[tuple[Any, ...], tuple[Results, Plan | None]] = {}
+        self._known: dict[tuple[Any, ...], tuple[Results, MemoryPlan | None]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -103,12 +103,12 @@ class CardMode(TorchDispatchMode):
 
     @untraced_call
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call = Call(func, args, kwargs)
+        call = OperatorCall(func, args, kwargs)
         gpu = self._card_of(call)
         if gpu is None:
             pinned = bool(kwargs.get("pin_memory"))
             if pinned:
-                call = Call(func, args, {**kwargs, "pin_memory": False})
+                call = OperatorCall(func, args, {**kwargs, "pin_memory": False})
             device = kwargs.get("device")
             if device is None or device.type == "cpu":
                 made = self.host.run(call, pinned=pinned)
@@ -122,7 +122,7 @@ class CardMode(TorchDispatchMode):
         return answer
 
     @whole  # else a block could be taken that no storage has yet
-    def _on_card(self, call: Call) -> Any:
+    def _on_card(self, call: OperatorCall) -> Any:
         """Ask the operator's record, in this order; without an answer, shape and memory say it.
 
         composite: CUDA makes other operators of it.
@@ -144,7 +144,7 @@ class CardMode(TorchDispatchMode):
                 return answer
         return self.execute(call)
 
-    def _card_of(self, call: Call) -> VirtualGPU | None:
+    def _card_of(self, call: OperatorCall) -> VirtualGPU | None:
         """The card that the call names, else that of its tensors; None: it is not about one."""
         device = call.argument("device") if call.func is _TO_DEVICE else call.kwargs.get("device")
         if device is not None and device.type in _CARD_DEVICES and self.machine is not None:
@@ -156,7 +156,7 @@ class CardMode(TorchDispatchMode):
                 return gpu
         return None
 
-    def execute(self, call: Call) -> Any:
+    def execute(self, call: OperatorCall) -> Any:
         """Answer a call by its shape rule and take the memory that its kernel takes."""
         facts = facts_of(call.func)
         if facts.composite:
@@ -170,7 +170,7 @@ class CardMode(TorchDispatchMode):
             return self._decompose(call)
         return self._deliver(call, results, plan)
 
-    def _results(self, call: Call) -> tuple[Results, Plan | None]:
+    def _results(self, call: OperatorCall) -> tuple[Results, MemoryPlan | None]:
         key = key_of(call)
         if key is not None:
             known = self._known.get(key)
@@ -197,7 +197,7 @@ class CardMode(TorchDispatchMode):
             self._known[key] = answer
         return answer
 
-    def deliver(self, call: Call, results: Results, plan: Plan | None = None) -> Any:
+    def deliver(self, call: OperatorCall, results: Results, plan: MemoryPlan | None = None) -> Any:
         """Take the memory in the kernel's order and build what the call returns.
 
         Args:
@@ -207,13 +207,13 @@ class CardMode(TorchDispatchMode):
         """
         return self._deliver(call, results, plan or table.plan_of(call, results))
 
-    def _deliver(self, call: Call, results: Results, plan: Plan | None) -> Any:
+    def _deliver(self, call: OperatorCall, results: Results, plan: MemoryPlan | None) -> Any:
         made = self.allocate(call.gpu, results.fresh, plan)
         self.values.follow(call, made)
         return _build(results.shape, made, call.tensors)
 
     def allocate(
-        self, gpu: VirtualGPU, fresh: tuple[TensorSpec, ...], plan: Plan | None = None
+        self, gpu: VirtualGPU, fresh: tuple[TensorSpec, ...], plan: MemoryPlan | None = None
     ) -> list[torch.Tensor]:
         """Make the fresh results on a card; temporaries live until all is made.
 
@@ -249,7 +249,7 @@ class CardMode(TorchDispatchMode):
         self.storages.adopt(tensor, gpu)
         return tensor
 
-    def _decompose(self, call: Call) -> Any:
+    def _decompose(self, call: OperatorCall) -> Any:
         """Run an operator without a shape rule as the smaller ones it consists of."""
         rule = torch._decomp.decomposition_table.get(call.func)
         with self:

@@ -9,7 +9,7 @@ import torch
 from nbmem.virtual.devices import META
 from nbmem.virtual.operators.copies import is_on
 from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import infer
 from nbmem.virtual.tensors.value_rules import ValueRule
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def like(executor: Executor, call: Call) -> Any:
+def like(executor: Executor, call: OperatorCall) -> Any:
     """`empty_like(cpu_tensor, device="cuda")` and its family: only the geometry is taken."""
     source = call.args[0]
     device = call.kwargs.get("device")
@@ -29,22 +29,22 @@ def like(executor: Executor, call: Call) -> Any:
         return NotImplemented
     if not wants_card:
         meta = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype, device=META)
-        return executor.host.run(Call(call.func, (meta, *call.args[1:]), call.kwargs))
+        return executor.host.run(OperatorCall(call.func, (meta, *call.args[1:]), call.kwargs))
     results = infer(call)
-    alone = Call(call.func, (), call.kwargs)
+    alone = OperatorCall(call.func, (), call.kwargs)
     alone.gpu = call.gpu
     return executor.deliver(alone, results)
 
 
-def _value(call: Call) -> tuple[Any, ...]:
+def _value(call: OperatorCall) -> tuple[Any, ...]:
     return (call.argument("fill_value"),)
 
 
-def _one(_call: Call) -> tuple[Any, ...]:
+def _one(_call: OperatorCall) -> tuple[Any, ...]:
     return (1,)
 
 
-def _range(call: Call) -> tuple[Any, ...]:
+def _range(call: OperatorCall) -> tuple[Any, ...]:
     return call.argument("low", 0), call.argument("high")
 
 

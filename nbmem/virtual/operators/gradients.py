@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from nbmem.virtual.operators.operator import Executor, Handler
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 SOLE_TENSOR = 4
 """References to a gradient that only the engine's buffer holds, as counted inside the mode: the
@@ -66,7 +66,7 @@ def _node() -> str:
     return "" if node is None else str(node.name())
 
 
-def add(executor: Executor, call: Call) -> Any:
+def add(executor: Executor, call: OperatorCall) -> Any:
     """A sum of two gradients: in place where the engine would do so.
 
     https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/autograd/input_buffer.cpp
@@ -100,7 +100,7 @@ def fills(in_place: Any) -> Handler:
         in_place: What it calls on a card instead.
     """
 
-    def fill(executor: Executor, call: Call) -> Any:
+    def fill(executor: Executor, call: OperatorCall) -> Any:
         if not in_backward() or _node() in _OUT_OF_PLACE:
             return NotImplemented  # The program itself calls it, or a formula that wants a second.
         with executor:
@@ -111,7 +111,7 @@ def fills(in_place: Any) -> Handler:
     return fill
 
 
-def fill_by_index(executor: Executor, call: Call) -> Any:
+def fill_by_index(executor: Executor, call: OperatorCall) -> Any:
     """Write into the zeros of index_backward, which calls index_put with `unsafe`."""
     if len(call.args) < 4:
         return NotImplemented
@@ -128,7 +128,7 @@ def overwrites(in_place: Any, nodes: tuple[str, ...]) -> Handler:
             evenly_distribute_backward, clamp_backward and atan2_backward (FunctionsManual.cpp).
     """
 
-    def overwrite(executor: Executor, call: Call) -> Any:
+    def overwrite(executor: Executor, call: OperatorCall) -> Any:
         if not in_backward():
             return NotImplemented
         held, other = call.args[:2]

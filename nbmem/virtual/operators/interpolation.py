@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.operators.operator import Launch, Step
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 
-def shape_of_windows(call: Call) -> Results:
+def shape_of_windows(call: OperatorCall) -> Results:
     """The result begins as large as the input, and keeps that storage where it is smaller."""
     spec = infer(call).fresh[0]
     tensor = call.argument("self")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.operators.operator import Launch, Step
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 aten = torch.ops.aten
 _LONG = 8
@@ -64,13 +64,13 @@ def _lengths(launch: Launch) -> Iterator[Step]:
         yield temporary(name, launch["log_probs"].size(1) * _LONG)
 
 
-def _check_targets(call: Call) -> None:
+def _check_targets(call: OperatorCall) -> None:
     target = call.argument("target")
     if target.dtype not in (torch.int64, torch.uint8):
         raise RuntimeError(f"expected target dtype to be Long or Byte, but got {short(target)}")
 
 
-def shape(call: Call) -> Results:
+def shape(call: OperatorCall) -> Results:
     """A reduced loss stays in the storage of the losses of all elements, shrunk to one number.
 
     aten/src/ATen/native/Loss.cpp: TORCH_META_FUNC(mse_loss) (resize_), soft_margin_loss_out;
@@ -134,7 +134,7 @@ def bce_with_logits(launch: Launch) -> Iterator[Step]:
     yield from staging.steps(launch, tensor, dims, staging.accumulator(tensor.dtype))
 
 
-def shape_log_sigmoid(call: Call) -> Results:
+def shape_log_sigmoid(call: OperatorCall) -> Results:
     """The buffer is the CPU's alone."""
     tensor = call.argument("self")
     return several((tensor.size(), tensor.dtype), ((0,), tensor.dtype))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.cudnn.client import Client
     from nbmem.virtual.hardware.gpu import VirtualGPU
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.host.pinned import Pinned
     from nbmem.virtual.tensors.host.unwritten import Unwritten
     from nbmem.virtual.tensors.shapes import Results, TensorSpec
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.values import Values
 
     MemoryRule = Callable[["Launch"], Iterator["Step"]]
-    ShapeRule = Callable[[Call], Results]
-    Handler = Callable[["Executor", Call], Any]
+    ShapeRule = Callable[[OperatorCall], Results]
+    Handler = Callable[["Executor", OperatorCall], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ DNN = Step("dnn")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MemoryPlan:
     """All steps of a call; results that no step names are allocated at the end, in order."""
 
     steps: tuple[Step, ...]
@@ -95,7 +95,7 @@ class Launch:
         dnn: Whom to ask for the kernels of cuDNN; None where only rules are wanted.
     """
 
-    call: Call
+    call: OperatorCall
     outs: tuple[TensorSpec, ...]
     card: Card
     dnn: Client | None = None
@@ -159,14 +159,14 @@ class Executor(Protocol):
 
     def __exit__(self, *exc: object) -> Any: ...
 
-    def execute(self, call: Call) -> Any:
+    def execute(self, call: OperatorCall) -> Any:
         """Answer a call by its shape rule and take the memory that its kernel takes."""
 
-    def deliver(self, call: Call, results: Results, plan: Plan | None = None) -> Any:
+    def deliver(self, call: OperatorCall, results: Results, plan: MemoryPlan | None = None) -> Any:
         """Take the memory in the kernel's order and build what the call returns."""
 
     def allocate(
-        self, gpu: VirtualGPU, fresh: tuple[TensorSpec, ...], plan: Plan | None = None
+        self, gpu: VirtualGPU, fresh: tuple[TensorSpec, ...], plan: MemoryPlan | None = None
     ) -> list[torch.Tensor]:
         """Make fresh tensors on a card."""
 
@@ -206,7 +206,7 @@ class Operator:
     is_kernel: bool = False
     autograd: Handler | None = None
     run: Handler | None = None
-    refuse: Callable[[Call], None] | None = None
+    refuse: Callable[[OperatorCall], None] | None = None
     mixes_devices: bool = False
     shape: ShapeRule | None = None
     memory: MemoryRule | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.operators.operator import Executor, Launch, Step
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 aten = torch.ops.aten
 
@@ -50,7 +50,7 @@ def largest(launch: Launch) -> Iterator[Step]:
     yield temporary("of chunks", len(tensors) * most * tensors[0].element_size())
 
 
-def roll_each(executor: Executor, call: Call) -> Any:
+def roll_each(executor: Executor, call: OperatorCall) -> Any:
     """Along several dimensions it is one roll after the other (roll_common)."""
     tensor, shifts, dims = call.args[0], call.argument("shifts"), call.argument("dims")
     if len(dims) < 2 or len(dims) != len(shifts):
@@ -77,7 +77,7 @@ def power(launch: Launch) -> Iterator[Step]:
         yield temporary("base", 1 if type(base) is bool else 16 if type(base) is complex else 8)
 
 
-def multivariate_log_gamma(executor: Executor, call: Call) -> Any:
+def multivariate_log_gamma(executor: Executor, call: OperatorCall) -> Any:
     """The sum of the logarithms of the gamma function at p places.
 
     aten/src/ATen/native/UnaryOps.cpp: mvlgamma
@@ -90,7 +90,7 @@ def multivariate_log_gamma(executor: Executor, call: Call) -> Any:
         return aten.lgamma_.default(places).sum(-1)
 
 
-def times_power_of_two(executor: Executor, call: Call) -> Any:
+def times_power_of_two(executor: Executor, call: OperatorCall) -> Any:
     """`torch.ldexp`: the power, then the product, in one kernel where the power is an integer.
 
     aten/src/ATen/native/BinaryOps.cpp: ldexp
@@ -102,7 +102,7 @@ def times_power_of_two(executor: Executor, call: Call) -> Any:
         return aten.mul.Tensor(tensor, aten.pow.Scalar(2.0, exponent))
 
 
-def dense_like_input(call: Call) -> Results:
+def dense_like_input(call: OperatorCall) -> Results:
     """A result in the memory format of the input."""
     tensor = call.argument("self")
     return one(tensor.size(), tensor.dtype, dense(tensor))

@@ -10,17 +10,17 @@ from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.tensors.shapes import one, several
 
 if TYPE_CHECKING:
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.shapes import Results
 
 
-def fake_quantized(call: Call) -> Results:
+def fake_quantized(call: OperatorCall) -> Results:
     """The result, and where the value was within the range."""
     tensor = call.args[0]
     return several((tensor.size(), tensor.dtype), (tensor.size(), torch.bool))
 
 
-def dequantized(call: Call) -> Results:
+def dequantized(call: OperatorCall) -> Results:
     """Float32 in the same shape."""
     return one(call.args[0].size(), torch.float32)
 

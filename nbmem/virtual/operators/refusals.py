@@ -16,7 +16,7 @@ from torch import _C
 from nbmem.virtual.devices import CPU
 
 if TYPE_CHECKING:
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 _SHORT = {
     torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float",
@@ -44,7 +44,7 @@ def in_cpp(tensor: torch.Tensor) -> str:
     return _IN_CPP.get(tensor.dtype, str(tensor.dtype))
 
 
-def said_by_cpu(call: Call) -> RuntimeError | None:
+def said_by_cpu(call: OperatorCall) -> RuntimeError | None:
     """What the kernel says of shapes that do not fit; None where the CPU's finds nothing wrong.
 
     Kernels of all devices share these checks; shape rules in Python have other words.

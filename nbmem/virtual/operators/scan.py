@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.operators.operator import Executor, Launch, Step
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 LONG = 8
 """Bytes of a count."""
@@ -61,7 +61,7 @@ def repeated(launch: Launch) -> Iterator[Step]:
     yield out()
 
 
-def repeat_interleave(executor: Executor, call: Call) -> Any:
+def repeat_interleave(executor: Executor, call: OperatorCall) -> Any:
     """Indices repeated as often as a tensor says."""
     repeats = call.args[0]
     size = call.argument("output_size")

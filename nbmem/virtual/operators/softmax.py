@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.operators.operator import Launch, Step
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.shapes import Results
 
 aten = torch.ops.aten
@@ -38,14 +38,14 @@ def _in_one_go(operator: Any, tensor: torch.Tensor, dim: int, dtype: torch.dtype
     return operator(tensor if dtype is None else tensor.to(dtype), dim, False)
 
 
-def shape(call: Call) -> Results:
+def shape(call: OperatorCall) -> Results:
     """CUDA writes float32 from bfloat16, too; the rule of the CPU knows float16 only."""
     tensor = call.args[0]
     to_float = bool(call.argument("half_to_float"))
     return one(tensor.size(), torch.float32 if to_float else tensor.dtype)
 
 
-def shape_backward(call: Call) -> Results:
+def shape_backward(call: OperatorCall) -> Results:
     """The gradient has the input's type."""
     return one(call.args[0].size(), call.argument("input_dtype"))
 

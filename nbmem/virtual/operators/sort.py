@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.cards import Card
     from nbmem.virtual.operators.operator import Executor, Launch, Step
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 aten = torch.ops.aten
 
@@ -219,7 +219,7 @@ def _unique_bools(launch: Launch) -> Iterator[Step]:
     yield out(1)
 
 
-def unique(executor: Executor, call: Call) -> Any:
+def unique(executor: Executor, call: OperatorCall) -> Any:
     """Different values of `_unique2` and its kin: at most as many as there are elements or rows."""
     tensor, dim = call.args[0], call.argument("dim")
     twin = executor.values.twin(tensor)

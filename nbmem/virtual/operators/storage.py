@@ -12,10 +12,10 @@ from nbmem.virtual.tensors.storages import DataKernels, bare
 
 if TYPE_CHECKING:
     from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 
-def resize_(executor: Executor, call: Call) -> Any:
+def resize_(executor: Executor, call: OperatorCall) -> Any:
     """`resize_`: a storage that is too small is replaced, as the card copies into a larger block.
 
     Known limit: other views of the old storage do not follow: one without data cannot grow.
@@ -34,7 +34,7 @@ def resize_(executor: Executor, call: Call) -> Any:
         return tensor.as_strided_(size, strides, tensor.storage_offset())
 
 
-def set_storage(executor: Executor, call: Call) -> Any:
+def set_storage(executor: Executor, call: OperatorCall) -> Any:
     """`set_(storage, offset, size, stride)`: the tensor's old storage may die."""
     del executor
     with DataKernels():
@@ -42,7 +42,7 @@ def set_storage(executor: Executor, call: Call) -> Any:
     return call.args[0]
 
 
-def record_stream(executor: Executor, call: Call) -> None:
+def record_stream(executor: Executor, call: OperatorCall) -> None:
     """Another stream uses this memory, too."""
     tensor, stream = call.args
     block = executor.storages.of(tensor) if is_virtual(tensor) else None
@@ -50,7 +50,7 @@ def record_stream(executor: Executor, call: Call) -> None:
         block.gpu.record_stream(block.addr, int(getattr(stream, "cuda_stream", 0)))
 
 
-def is_pinned(executor: Executor, call: Call) -> bool:
+def is_pinned(executor: Executor, call: OperatorCall) -> bool:
     """Nothing on the card is pinned host memory."""
     del executor, call
     return False

@@ -34,8 +34,8 @@ from nbmem.virtual.operators import (
     sort,
     storage,
 )
-from nbmem.virtual.operators.operator import Launch, Operator, Plan
-from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.operators.operator import Launch, MemoryPlan, Operator
+from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import as_meta
 
 if TYPE_CHECKING:
@@ -81,15 +81,17 @@ def host_of(func: Any) -> HostRule:
     return _records[func].host
 
 
-def plan_of(call: Call, results: Results) -> Plan | None:
+def plan_of(call: OperatorCall, results: Results) -> MemoryPlan | None:
     """The steps of a call; None where it takes its results in order and nothing else."""
     rule = record_of(call.func).memory
     if rule is None:
         return None
     # Rules look at geometry only, so they get tensors that they can do anything with.
     args, kwargs = call.map(as_meta)
-    launch = Launch(Call(call.func, args, kwargs), results.fresh, call.gpu.card, call.gpu.dnn)
-    return Plan(tuple(rule(launch)))
+    launch = Launch(
+        OperatorCall(call.func, args, kwargs), results.fresh, call.gpu.card, call.gpu.dnn
+    )
+    return MemoryPlan(tuple(rule(launch)))
 
 
 def kernels() -> Iterator[str]:

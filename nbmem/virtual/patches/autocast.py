@@ -100,7 +100,7 @@ class CastCache:
         self._casts.clear()
 
 
-class Autocast:
+class AutocastKernels:
     """The AutocastCUDA kernels, registered while a virtual card is active."""
 
     def __init__(self) -> None:

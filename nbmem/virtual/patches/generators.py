@@ -16,7 +16,7 @@ _FIRST_SEED = 67280421310721
 """default_rng_seed_val, c10/core/GeneratorImpl.h"""
 
 
-class _Kind(_Meta):
+class _GeneratorKind(_Meta):
     """Torch's own generators are instances, too."""
 
     def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805 - a metaclass
@@ -36,7 +36,7 @@ class _State:
         self.offset = offset
 
 
-class VirtualGenerator(_Generator, metaclass=_Kind):
+class VirtualGenerator(_Generator, metaclass=_GeneratorKind):
     """What torch.Generator is while a virtual card is active."""
 
     _card: torch.device

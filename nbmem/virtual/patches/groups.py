@@ -37,7 +37,7 @@ class _Options:
         self._timeout: Any = None
 
 
-class _StandIn(type):
+class _GroupStandIn(type):
     """The class of a process group that makes groups without peers in its place."""
 
     Options = _Options
@@ -50,7 +50,7 @@ class _StandIn(type):
         return type(instance) is _fake()
 
 
-class ProcessGroupNCCL(metaclass=_StandIn):
+class ProcessGroupNCCL(metaclass=_GroupStandIn):
     """What torch makes for "nccl"."""
 
 
@@ -100,7 +100,7 @@ def group_patches() -> list[Patch]:
 def _gloo(true: Any) -> Any:
     """Gloo's group, or where the peers are not there one without them."""
 
-    class Either(_StandIn):
+    class Either(_GroupStandIn):
         """Which of the two."""
 
         def __call__(cls, *args: Any, **options: Any) -> Any:

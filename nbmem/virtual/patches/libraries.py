@@ -23,7 +23,7 @@ _DLPACK_CUDA = 2
 _NO_DATA = "A tensor on a virtual GPU has no data for another library to read."
 
 
-class Parcel:
+class Capsule:
     """What to_dlpack makes of a tensor of the card; from_dlpack opens it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -51,12 +51,12 @@ def library_patches(mode: CardMode) -> list[Patch]:
 
     def to_dlpack(tensor: torch.Tensor) -> Any:
         if is_virtual(tensor):
-            return Parcel(tensor.detach())
+            return Capsule(tensor.detach())
         mode.host.show(tensor)
         return true_to(tensor)
 
     def from_dlpack(external: Any, **options: Any) -> torch.Tensor:
-        if isinstance(external, Parcel):
+        if isinstance(external, Capsule):
             return external.tensor
         if is_virtual(external):
             device = options.get("device")

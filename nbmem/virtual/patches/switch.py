@@ -14,7 +14,7 @@ from nbmem.virtual.hardware.machine import Machine
 from nbmem.virtual.hardware.nvml import functions_of, real_module, stand_in_module
 from nbmem.virtual.operators.dispatch import CardMode
 from nbmem.virtual.patches.accelerator import accelerator_patches
-from nbmem.virtual.patches.autocast import Autocast
+from nbmem.virtual.patches.autocast import AutocastKernels
 from nbmem.virtual.patches.compiler import compiler_patches
 from nbmem.virtual.patches.composites import Composites
 from nbmem.virtual.patches.cudart import cuda_patches
@@ -53,7 +53,7 @@ class Activation:
         self.machine = machine
         self.mode = CardMode(machine, defer=defer)
         self.patches = Patches()
-        self._autocast = Autocast()
+        self._autocast = AutocastKernels()
         self._composites = Composites()
         self._no_pynvml = False
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.operators.dispatch import CardMode
 
 
-class Driver:
+class TritonDriver:
     """What programs ask of `triton.runtime.driver.active` before they launch."""
 
     def __init__(self, machine: Machine) -> None:
@@ -79,7 +79,7 @@ def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
         return Patch(kind, "run", run)
 
     kinds = [jit.JITFunction, tuner.Autotuner, tuner.Heuristics]
-    driver = Driver(machine)
+    driver = TritonDriver(machine)
     return [
         *(passing(kind) for kind in kinds),
         Patch(config.DriverConfig, "active", property(lambda _self: driver)),

@@ -13,7 +13,7 @@ from torch import _C
 from nbmem.virtual.devices import is_virtual
 
 if TYPE_CHECKING:
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.values import Values
 
 
@@ -28,28 +28,28 @@ def most_of(values: Values, tensor: torch.Tensor) -> int | None:
     return block.most if block is not None and whole else None
 
 
-def kept(values: Values, call: Call) -> int | None:
+def kept(values: Values, call: OperatorCall) -> int | None:
     """A copy, or which elements are not zero: as many as before."""
     source, *limit = call.args
     return most_of(values, source) if is_virtual(source) and limit in ([], [0]) else None
 
 
-def narrowed(values: Values, call: Call) -> int | None:
+def narrowed(values: Values, call: OperatorCall) -> int | None:
     """What both have: no more than the smaller one."""
     return min((count for count in _known(values, call) if count is not None), default=None)
 
 
-def united(values: Values, call: Call) -> int | None:
+def united(values: Values, call: OperatorCall) -> int | None:
     """What one of them has: no more than all together."""
     counts = [count for count in _known(values, call) if count is not None]
     return sum(counts) if len(counts) == len(call.tensors) else None
 
 
-def _known(values: Values, call: Call) -> list[int | None]:
+def _known(values: Values, call: OperatorCall) -> list[int | None]:
     return [most_of(values, tensor) for tensor in call.tensors if is_virtual(tensor)]
 
 
-def written(values: Values, call: Call) -> int | None:
+def written(values: Values, call: OperatorCall) -> int | None:
     """`mask[places] = 1`: as many more as there are places, each with all that lies below it."""
     target, places = call.args[:2]
     before = most_of(values, target) if is_virtual(target) else None

@@ -64,7 +64,7 @@ def facts_of(func: Any) -> OpFacts:
     )
 
 
-class Call:
+class OperatorCall:
     """An operator with its arguments; lives no longer than the call.
 
     Attributes:

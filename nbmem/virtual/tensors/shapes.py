@@ -14,7 +14,7 @@ from nbmem.virtual.devices import CPU, LAZY, META, true_device
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Results:
     fresh: tuple[TensorSpec, ...]
 
 
-def key_of(call: Call) -> tuple[Any, ...] | None:
+def key_of(call: OperatorCall) -> tuple[Any, ...] | None:
     """What the results of a call depend on; None if it cannot be a key."""
     parts: list[Any] = [call.func, call.gpu.index]
     try:
@@ -97,7 +97,7 @@ def as_meta(tensor: torch.Tensor) -> torch.Tensor:
     return meta
 
 
-def infer(call: Call) -> Results:
+def infer(call: OperatorCall) -> Results:
     """Run the operator's shape rule.
 
     Raises:
@@ -190,10 +190,10 @@ def several(*sizes: tuple[Sequence[int], torch.dtype]) -> Results:
     return Results(specs, specs)
 
 
-def like(name: str) -> Callable[[Call], Results]:
+def like(name: str) -> Callable[[OperatorCall], Results]:
     """A shape rule: one result with the shape and the type of an argument, contiguous."""
 
-    def rule(call: Call) -> Results:
+    def rule(call: OperatorCall) -> Results:
         tensor = call.argument(name)
         return one(tensor.size(), tensor.dtype)
 
@@ -217,7 +217,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def check_devices(call: Call, *, with_cpu: bool = False) -> None:
+def check_devices(call: OperatorCall, *, with_cpu: bool = False) -> None:
     """Refuse to mix devices, as the card's kernels do; scalars on the CPU are welcome.
 
     Args:

@@ -68,7 +68,7 @@ def bare(  # noqa: PLR0913 - what a tensor is
         return _make(torch.Tensor, wrapper, False, device_for_backend_keys=CUDA[0])
 
 
-class Block(weakref.ref):  # type: ignore[type-arg]
+class CardMemory(weakref.ref):  # type: ignore[type-arg]
     """The card's memory behind one storage; freed when the storage dies.
 
     Attributes:
@@ -88,7 +88,7 @@ class Block(weakref.ref):  # type: ignore[type-arg]
     __eq__ = object.__eq__
 
     key: int
-    home: dict[int, Block]
+    home: dict[int, CardMemory]
     gpu: VirtualGPU
     addr: int
     twin: torch.UntypedStorage | None
@@ -111,10 +111,10 @@ class Storages:
     """Which storage has which block of the card."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, Block] = {}
-        self._lost: dict[int, Block] = {}
+        self._blocks: dict[int, CardMemory] = {}
+        self._lost: dict[int, CardMemory] = {}
 
-    def adopt(self, tensor: torch.Tensor, gpu: VirtualGPU) -> Block:
+    def adopt(self, tensor: torch.Tensor, gpu: VirtualGPU) -> CardMemory:
         """Allocate memory of its card for a new tensor's storage.
 
         Raises:
@@ -127,8 +127,8 @@ class Storages:
             before.gpu.give(before.addr)
         return self._watch(storage, gpu, addr)
 
-    def _watch(self, storage: torch.UntypedStorage, gpu: VirtualGPU, addr: int) -> Block:
-        block = Block(storage, gpu.died if DIES_FOR_GOOD else self._died)
+    def _watch(self, storage: torch.UntypedStorage, gpu: VirtualGPU, addr: int) -> CardMemory:
+        block = CardMemory(storage, gpu.died if DIES_FOR_GOOD else self._died)
         block.key, block.home = storage._cdata, self._blocks
         block.gpu = gpu
         block.addr = addr
@@ -139,18 +139,18 @@ class Storages:
         self._blocks[block.key] = block
         return block
 
-    def _died(self, block: Block) -> None:
+    def _died(self, block: CardMemory) -> None:
         block.leave()
         if _C._storage_Use_Count(block.key) > 1:
             self._lost[block.key] = block  # It is watched again when one is next used.
         else:
             block.gpu.give(block.addr)
 
-    def of(self, tensor: torch.Tensor) -> Block | None:
+    def of(self, tensor: torch.Tensor) -> CardMemory | None:
         """The block behind a tensor; None for one of an earlier activation."""
         return self.of_storage(tensor.untyped_storage())
 
-    def of_storage(self, storage: torch.UntypedStorage) -> Block | None:
+    def of_storage(self, storage: torch.UntypedStorage) -> CardMemory | None:
         """The block behind a storage."""
         block = self._blocks.get(storage._cdata)
         if block is not None and block() is None:

@@ -14,7 +14,7 @@ from nbmem.virtual.devices import CPU
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.values import Values
 
 aten = torch.ops.aten
@@ -35,39 +35,39 @@ class ValueRule:
         most: The most elements of its result that are not zero, where a program's steps say so.
     """
 
-    health: Callable[[Call, bool | None], bool | None] | None = None
+    health: Callable[[OperatorCall, bool | None], bool | None] | None = None
     absorbs: bool | None = None
     overwrites: bool = False
     undefined: bool = False
     by_geometry: bool = False
     harmless: bool = False
-    most: Callable[[Values, Call], int | None] | None = None
+    most: Callable[[Values, OperatorCall], int | None] | None = None
 
 
-def always(answer: bool) -> Callable[[Call, bool | None], bool]:  # noqa: FBT001 - it is the answer
+def always(answer: bool) -> Callable[[OperatorCall, bool | None], bool]:  # noqa: FBT001 - it is the answer
     """The health of a question with one answer in a healthy run."""
     return lambda _call, _flag: answer
 
 
-def passed_on(call: Call, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
+def passed_on(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
     """The arguments' health."""
     del call
     return flag
 
 
-def flipped(call: Call, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
+def flipped(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
     """The opposite."""
     del call
     return None if flag is None else not flag
 
 
-def counted_up(call: Call, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
+def counted_up(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
     """Of none there are 0; a flag does not say how many."""
     del call
     return None if flag is None or flag else False
 
 
-def compared(call: Call, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
+def compared(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
     """A flag or a count against a number; nothing is infinite, and all equals itself."""
     left, right = call.args[:2]
     alike = {aten.eq: True, aten.ne: False}.get(call.func.overloadpacket)

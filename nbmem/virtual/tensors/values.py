@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.host.unwritten import Unwritten
-    from nbmem.virtual.tensors.storages import Block, Storages
+    from nbmem.virtual.tensors.storages import CardMemory, Storages
     from nbmem.virtual.tensors.value_rules import ValueRule
 
 aten = torch.ops.aten
@@ -97,7 +97,7 @@ class Values:
         if block is not None:
             block.twin = block.healthy = block.most = None
 
-    def follow(self, call: Call, fresh: list[torch.Tensor]) -> None:
+    def follow(self, call: OperatorCall, fresh: list[torch.Tensor]) -> None:
         """Compute on the twins what the call computes on the card, or forget what it changed."""
         rule = self._rule_of(call.func)
         if rule.most is None:
@@ -109,7 +109,7 @@ class Values:
         if most is not None and block is not None:
             block.most = most
 
-    def _follow(self, call: Call, rule: ValueRule, fresh: list[torch.Tensor]) -> None:
+    def _follow(self, call: OperatorCall, rule: ValueRule, fresh: list[torch.Tensor]) -> None:
         mutates = bool(facts_of(call.func).mutates)
         if rule.undefined or not (mutates or fresh):
             return
@@ -130,7 +130,9 @@ class Values:
         if len(fresh) == 1 and fresh[0].dtype in (torch.bool, torch.int64):
             self._follow_health(call, rule, fresh[0])
 
-    def _follow_exactly(self, call: Call, rule: ValueRule, fresh: list[torch.Tensor]) -> bool:
+    def _follow_exactly(
+        self, call: OperatorCall, rule: ValueRule, fresh: list[torch.Tensor]
+    ) -> bool:
         if facts_of(call.func).random:
             return False
         if rule.overwrites and self._overwrite(call):
@@ -160,7 +162,7 @@ class Values:
                         self.teach(tensor, value)
         return True
 
-    def _absorbed(self, call: Call, absorbs: bool, result: torch.Tensor) -> bool:  # noqa: FBT001
+    def _absorbed(self, call: OperatorCall, absorbs: bool, result: torch.Tensor) -> bool:  # noqa: FBT001
         """`unknown | True` is True and `unknown & 0` is 0, for whole tensors."""
         if result.dtype.is_floating_point or result.dtype.is_complex:
             return False
@@ -175,7 +177,7 @@ class Values:
                     return True
         return False
 
-    def _overwrite(self, call: Call) -> bool:
+    def _overwrite(self, call: OperatorCall) -> bool:
         """A whole storage gets a known value, whatever it held before."""
         target = call.args[0]
         if not is_virtual(target) or target.storage_offset():
@@ -197,12 +199,12 @@ class Values:
         self.teach(target, value)
         return True
 
-    def _follow_health(self, call: Call, rule: ValueRule, result: torch.Tensor) -> None:
+    def _follow_health(self, call: OperatorCall, rule: ValueRule, result: torch.Tensor) -> None:
         block = self.storages.of(result)
         if block is not None:
             block.healthy = None if rule.health is None else rule.health(call, self._health(call))
 
-    def _health(self, call: Call) -> bool | None:
+    def _health(self, call: OperatorCall) -> bool | None:
         """The health of the arguments on the card, where it is one."""
         blocks = [self.storages.of(t) for t in call.tensors if is_virtual(t)]
         flags = {None if block is None else block.healthy for block in blocks}
@@ -257,7 +259,7 @@ def _shape(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty((), dtype=tensor.dtype, device=CPU).expand(tensor.size())
 
 
-def stand_in(dtype: torch.dtype, block: Block | None) -> Any:
+def stand_in(dtype: torch.dtype, block: CardMemory | None) -> Any:
     """A plausible value: finite, not zero where a program might divide by it."""
     if dtype is torch.bool:
         return bool(block is not None and block.healthy)

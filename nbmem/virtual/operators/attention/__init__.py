@@ -10,10 +10,10 @@ from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.tensors.shapes import Results, infer, spec_of
 
 if TYPE_CHECKING:
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 
-def shape_cudnn(call: Call) -> Results:
+def shape_cudnn(call: OperatorCall) -> Results:
     """Without a gradient cuDNN is asked for no statistics.
 
     aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_fprop (return_softmaxstats)

@@ -16,12 +16,12 @@ from nbmem.virtual.operators.attention.choice import choose
 
 if TYPE_CHECKING:
     from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 aten = torch.ops.aten
 
 
-def layer(executor: Executor, call: Call) -> Any:
+def layer(executor: Executor, call: OperatorCall) -> Any:
     """Attention and two products with an activation between them, both added in place."""
     source, width = call.args[0], call.argument("embed_dim")
     first, eps = call.argument("norm_first"), call.argument("eps")
@@ -51,7 +51,7 @@ def layer(executor: Executor, call: Call) -> Any:
         return x if first else F.layer_norm(x, (width,), *norms[1])
 
 
-def attention(executor: Executor, call: Call) -> Any:
+def attention(executor: Executor, call: OperatorCall) -> Any:
     """The layer's attention alone, and what its rows weigh if that is wanted."""
     names = ("num_head", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "mask", "mask_type")
     heads, *weights, mask, kind = map(call.argument, names)
@@ -119,7 +119,7 @@ def _by_head(tensor: torch.Tensor, heads: int) -> torch.Tensor:
     return tensor.view(rows, -1, heads, width // heads).transpose(1, 2)
 
 
-def queries_keys_values(executor: Executor, call: Call) -> Any:
+def queries_keys_values(executor: Executor, call: OperatorCall) -> Any:
     """Make queries, keys and values as three parts of one buffer."""
     source = call.args[0]
     rows, steps, width = source.size()
@@ -129,7 +129,7 @@ def queries_keys_values(executor: Executor, call: Call) -> Any:
         return torch.empty(size, dtype=source.dtype, device=source.device).split(rows)
 
 
-def left_aligned(executor: Executor, call: Call) -> bool:
+def left_aligned(executor: Executor, call: OperatorCall) -> bool:
     """Whether a padding mask allows TransformerEncoder to cut the padding off: it keeps it."""
     del executor, call
     return False

@@ -13,7 +13,7 @@ import torch
 from nbmem.virtual.operators.convolution import kernels
 from nbmem.virtual.operators.convolution.layout import layout, of_call, planar, strides
 from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import Results, as_meta, infer, one, spec_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def _check(call: Call) -> None:
+def _check(call: OperatorCall) -> None:
     source, weight = call.args[:2]
     if source.dtype is not weight.dtype:
         raise RuntimeError(
@@ -31,13 +31,13 @@ def _check(call: Call) -> None:
         )
 
 
-def shape(call: Call) -> Results:
+def shape(call: OperatorCall) -> Results:
     """The result has the format in which the kernel runs."""
     spec = infer(call).fresh[0]
     return one(spec.size, spec.dtype, strides(spec.size, of_call(call)[0]))
 
 
-def shape_backward(call: Call) -> Results:
+def shape_backward(call: OperatorCall) -> Results:
     """Gradients have the formats that cuDNN's kernels suggest for them, the bias's is a vector.
 
     aten/src/ATen/native/cudnn/ConvShared.cpp: cudnn_convolution_backward
@@ -67,11 +67,11 @@ def _several(specs: list[Any], formats: list[torch.memory_format]) -> Results:
     return Results(tuple(shape), tuple(fresh))
 
 
-def by_name(executor: Executor, call: Call) -> Any:
+def by_name(executor: Executor, call: OperatorCall) -> Any:
     """`cudnn_convolution` and its transpose, which programs call: one without bias."""
     padding = call.argument("padding")
     padded = call.argument("output_padding")
-    inner = Call(
+    inner = OperatorCall(
         aten.convolution.default,
         (
             *call.args[:2],

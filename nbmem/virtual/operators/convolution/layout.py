@@ -15,7 +15,7 @@ from nbmem.virtual.tensors.storages import DataKernels
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 MIN_CHANNELS, MIN_WIDTH = 32, 7
@@ -47,14 +47,14 @@ def strides(size: Sequence[int], memory_format: torch.memory_format) -> tuple[in
     return torch.empty(tuple(size), device="meta", memory_format=known).stride()
 
 
-def of_call(call: Call) -> tuple[torch.memory_format, bool]:
+def of_call(call: OperatorCall) -> tuple[torch.memory_format, bool]:
     """The format of a (backward) convolution, and whether torch's own depthwise kernel takes it."""
     source, weight = call.argument("input"), call.argument("weight")
     native = _native_depthwise(call, planar(source), planar(weight))
     return (torch.contiguous_format if native else layout(source, weight)), native
 
 
-def _native_depthwise(call: Call, source: torch.Tensor, weight: torch.Tensor) -> bool:
+def _native_depthwise(call: OperatorCall, source: torch.Tensor, weight: torch.Tensor) -> bool:
     """Depthwise in the contiguous format, but for the float16 that cuDNN does faster."""
     groups = int(call.argument("groups"))
     if (

@@ -54,7 +54,7 @@ FEW_CHANNELS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ConvolutionShape:
     """A convolution in bytes and elements.
 
     Attributes:
@@ -84,7 +84,7 @@ class Shape:
     groups: int
 
     @classmethod
-    def of(cls, problem: Problem) -> Shape:
+    def of(cls, problem: Problem) -> ConvolutionShape:
         """Read a problem."""
         item = ITEMS[problem.dtype]
         x, w, y = problem.source[0], problem.weight[0], problem.result[0]
@@ -135,7 +135,7 @@ class Shape:
 
 def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -> int:
     """Bytes of the workspace; `last`: the tensors are channels-last already."""
-    shape = Shape.of(problem)
+    shape = ConvolutionShape.of(problem)
     if shape.groups > 1 or shape.positions == 1:
         return 0 if answer is None else answer.nbytes
     if last:
@@ -149,23 +149,23 @@ def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -
     return _asked(shape, problem.kind, answer, shape.copies, card)
 
 
-def _asked(shape: Shape, kind: str, answer: Answer, copies: int, card: Card) -> int:
+def _asked(shape: ConvolutionShape, kind: str, answer: Answer, copies: int, card: Card) -> int:
     """What cuDNN says; of Hopper's own kernels it knows no more than the copies."""
     if answer.tiling is None:
         return answer.nbytes
     return min(answer.nbytes, copies) + _sums(shape, kind, answer.tiling, card)
 
 
-def _sums(shape: Shape, kind: str, tiling: Tiling, card: Card) -> int:
+def _sums(shape: ConvolutionShape, kind: str, tiling: Tiling, card: Card) -> int:
     return partial_sums(shape.product(kind), tiling, card)
 
 
-def _few_channels(shape: Shape) -> bool:
+def _few_channels(shape: ConvolutionShape) -> bool:
     """The first layer of a network: 3x3 and patches are read as they are, 7x7 is copied."""
     return shape.inputs <= FEW_CHANNELS and shape.window != 49
 
 
-def _copied(shape: Shape, kind: str) -> bool:
+def _copied(shape: ConvolutionShape, kind: str) -> bool:
     """Whether a 1x1 product is done on copies."""
     reuse = shape.inputs * shape.outputs / (shape.inputs + shape.outputs)
     if shape.item == 2:
@@ -176,7 +176,7 @@ def _copied(shape: Shape, kind: str) -> bool:
     return reuse > (COPYING_PAYS_UNALIGNED if large else COPYING_PAYS)
 
 
-def _for_weight(shape: Shape, answer: Answer | None, card: Card) -> int:
+def _for_weight(shape: ConvolutionShape, answer: Answer | None, card: Card) -> int:
     tiling = _usual(shape, card) if answer is None else answer.tiling
     if answer is not None and (answer.nbytes == 0 or not (shape.plain or tiling)):
         return answer.nbytes
@@ -193,13 +193,13 @@ def _for_weight(shape: Shape, answer: Answer | None, card: Card) -> int:
     return shape.copies + _sums(shape, FOR_WEIGHT, tiling or _usual(shape, card), card)
 
 
-def _fills(shape: Shape, card: Card) -> bool:
+def _fills(shape: ConvolutionShape, card: Card) -> bool:
     """Whether a product for each image keeps enough multiprocessors busy."""
     blocks = shape.images * ceil(shape.inputs / 64) * ceil(shape.outputs / 64)
     return blocks >= LEAST_FILLED * card.processors
 
 
-def _most_single(shape: Shape, card: Card) -> float:
+def _most_single(shape: ConvolutionShape, card: Card) -> float:
     """How many times the copies' bytes the results of single images may take."""
     if shape.item == 2:
         return SINGLE_IMAGES
@@ -210,7 +210,7 @@ def _most_single(shape: Shape, card: Card) -> float:
     return SINGLE_IMAGES if filled and shape.aligned else SINGLE_IMAGES_MOST
 
 
-def _usual(shape: Shape, card: Card) -> Tiling:
+def _usual(shape: ConvolutionShape, card: Card) -> Tiling:
     """How most weight gradients of this kind are divided, where cuDNN does not say."""
     if min(shape.outputs, shape.inputs * shape.window) <= TILE // 2:
         return Tiling(TILE // 2, TILE // 2)

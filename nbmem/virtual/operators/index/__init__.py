@@ -11,7 +11,7 @@ from nbmem.virtual.operators.index import kernels, masks
 from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.operators.refusals import short
 from nbmem.virtual.tensors.bounds import written
-from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import infer
 from nbmem.virtual.tensors.value_rules import ValueRule
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def _check_index_add(call: Call) -> None:
+def _check_index_add(call: OperatorCall) -> None:
     target, source = call.args[0], call.argument("source")
     if target.dtype is not source.dtype:
         raise RuntimeError(
@@ -30,11 +30,11 @@ def _check_index_add(call: Call) -> None:
         )
 
 
-def _shape_masked_fill(call: Call) -> Results:
+def _shape_masked_fill(call: OperatorCall) -> Results:
     """Masks of bytes are taken, too, with a warning: the rule of torch knows bools alone."""
     target, mask, *value = call.args
     bools = torch.empty(mask.size(), dtype=torch.bool, device="meta")
-    return infer(Call(call.func, (target, bools, *value), call.kwargs))
+    return infer(OperatorCall(call.func, (target, bools, *value), call.kwargs))
 
 
 _PUT = "aten/src/ATen/native/cuda/Indexing.cu: index_put_with_sort_kernel"

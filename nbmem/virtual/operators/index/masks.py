@@ -13,9 +13,9 @@ from torch import _C
 from nbmem.virtual.devices import LAZY, is_virtual
 from nbmem.virtual.notes import MASKED_SELECT, NONZERO
 from nbmem.virtual.operators.index import kernels
-from nbmem.virtual.operators.operator import Launch, Plan
+from nbmem.virtual.operators.operator import Launch, MemoryPlan
 from nbmem.virtual.tensors.bounds import most_of
-from nbmem.virtual.tensors.calls import Call
+from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import Results, as_meta, infer, one, spec_of
 from nbmem.virtual.tensors.values import worth_following
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def _count(executor: Executor, call: Call, tensor: torch.Tensor, note: str) -> int:
+def _count(executor: Executor, call: OperatorCall, tensor: torch.Tensor, note: str) -> int:
     """How many elements are not zero; all of them, with a note, where nobody knows."""
     twin = executor.values.twin(tensor) if is_virtual(tensor) else tensor
     if twin is not None:
@@ -63,7 +63,7 @@ def check(tensor: torch.Tensor, found: Any) -> None:
         at += index.dim()
 
 
-def nonzero(executor: Executor, call: Call) -> Any:
+def nonzero(executor: Executor, call: OperatorCall) -> Any:
     """Indices of what is not zero; the card stores them transposed."""
     tensor = call.args[0]
     found = _count(executor, call, tensor, NONZERO)
@@ -76,19 +76,19 @@ def nonzero(executor: Executor, call: Call) -> Any:
     return made
 
 
-def _indices(executor: Executor, call: Call, tensor: torch.Tensor, found: int) -> Any:
+def _indices(executor: Executor, call: OperatorCall, tensor: torch.Tensor, found: int) -> Any:
     spec = spec_of((found, tensor.dim()), torch.int64, 0, (1, max(1, found)))
     return executor.deliver(_call(call, aten.nonzero.default, tensor), Results(spec, (spec,)))
 
 
-def _call(call: Call, func: Any, *args: Any) -> Call:
+def _call(call: OperatorCall, func: Any, *args: Any) -> OperatorCall:
     """What the kernel of a call calls itself."""
-    inner = Call(func, args, {})
+    inner = OperatorCall(func, args, {})
     inner.gpu = call.gpu
     return inner
 
 
-def masked_select(executor: Executor, call: Call) -> Any:
+def masked_select(executor: Executor, call: OperatorCall) -> Any:
     """The elements where a mask holds; the mask becomes indices first."""
     tensor, mask = call.args
     size = torch.broadcast_shapes(tensor.size(), mask.size())
@@ -100,7 +100,7 @@ def masked_select(executor: Executor, call: Call) -> Any:
     return made
 
 
-def index(executor: Executor, call: Call) -> Any:
+def index(executor: Executor, call: OperatorCall) -> Any:
     """Masks become indices first, and indices come to the card, as in the kernel."""
     tensor, indices = call.args
     check(tensor, indices)
@@ -111,7 +111,7 @@ def index(executor: Executor, call: Call) -> Any:
         return call.func(tensor, plain)
 
 
-def index_put(executor: Executor, call: Call) -> Any:
+def index_put(executor: Executor, call: OperatorCall) -> Any:
     """Write by mask (`x[mask] = y`); a number comes to the card where it fills no mask."""
     tensor, indices, *rest = call.args
     check(tensor, indices)
@@ -143,7 +143,7 @@ def _is_mask(index: torch.Tensor | None) -> bool:
     return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
-def _add_by_mask(executor: Executor, call: Call) -> Any:
+def _add_by_mask(executor: Executor, call: OperatorCall) -> Any:
     """`x[mask] += y` and what a gradient of `x[mask]` is made of: the values say how many."""
     tensor, (mask,), values = call.args[:3]
     known = values.dim() and values.size(0) != 1
@@ -154,12 +154,12 @@ def _add_by_mask(executor: Executor, call: Call) -> Any:
     inner.kwargs = call.kwargs
     results = infer(inner)
     args, kwargs = inner.map(as_meta)
-    launch = Launch(Call(call.func, args, kwargs), results.fresh, call.gpu.card)
-    plan = Plan(tuple(kernels.put_by_mask(launch, as_meta(mask), found)))
+    launch = Launch(OperatorCall(call.func, args, kwargs), results.fresh, call.gpu.card)
+    plan = MemoryPlan(tuple(kernels.put_by_mask(launch, as_meta(mask), found)))
     return executor.deliver(call, results, plan)
 
 
-def _written(executor: Executor, call: Call) -> Any:
+def _written(executor: Executor, call: OperatorCall) -> Any:
     """The call's result, with no memory of its own but for a result that is new."""
     if call.func is aten.index_put.default:
         return executor.execute(call)
@@ -167,7 +167,7 @@ def _written(executor: Executor, call: Call) -> Any:
     return call.args[0]
 
 
-def _on_card(executor: Executor, call: Call, indices: Any) -> list[torch.Tensor | None]:
+def _on_card(executor: Executor, call: OperatorCall, indices: Any) -> list[torch.Tensor | None]:
     """Masks as indices, and all of them beside the tensor."""
     plain: list[torch.Tensor | None] = []
     for at in indices:

@@ -14,20 +14,20 @@ from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.tensors.shapes import one, several
 
 if TYPE_CHECKING:
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.shapes import Results
 
 aten = torch.ops.aten
 
 
-def geqrf(call: Call) -> Results:
+def geqrf(call: OperatorCall) -> Results:
     """The factors in one matrix, and one number for each reflector."""
     tensor = call.args[0]
     *batch, rows, columns = tensor.size()
     return several((tensor.size(), tensor.dtype), ((*batch, min(rows, columns)), tensor.dtype))
 
 
-def lstsq(call: Call) -> Results:
+def lstsq(call: OperatorCall) -> Results:
     """Solution, residuals where there are more equations than unknowns; no rank, no values."""
     left, right = call.args[:2]
     *batch, rows, columns = left.size()
@@ -41,7 +41,7 @@ def lstsq(call: Call) -> Results:
     )
 
 
-def linear_combination(call: Call) -> Results:
+def linear_combination(call: OperatorCall) -> Results:
     """One row of tensors for each row of coefficients: what matrix_exp adds up."""
     tensor, coefficients = call.args
     return one((coefficients.size(0), *tensor.size()[1:]), tensor.dtype)

@@ -15,20 +15,20 @@ from nbmem.virtual.tensors.shapes import like, several
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.shapes import Results
 
 
-def _check_weight(call: Call) -> None:
+def _check_weight(call: OperatorCall) -> None:
     source, weight = call.args[0], call.argument("weight")
     if weight is not None and weight.dtype is not source.dtype:
         raise RuntimeError(f"expected scalar type {short(source)} but found {short(weight)}")
 
 
-def _statistics(count: int) -> Callable[[Call], Results]:
+def _statistics(count: int) -> Callable[[OperatorCall], Results]:
     """Numbers per channel, in float32 for half types."""
 
-    def rule(call: Call) -> Results:
+    def rule(call: OperatorCall) -> Results:
         tensor = call.argument("input")
         half = tensor.dtype in (torch.float16, torch.bfloat16)
         dtype = torch.float32 if half else tensor.dtype

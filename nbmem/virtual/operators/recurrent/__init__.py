@@ -14,10 +14,10 @@ from nbmem.virtual.tensors.shapes import spec_of
 
 if TYPE_CHECKING:
     from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 
-def pack(executor: Executor, call: Call) -> Any:
+def pack(executor: Executor, call: OperatorCall) -> Any:
     """Sequences of known lengths, one after the other; the batch sizes stay on the CPU."""
     source, lengths = call.args[:2]
     with _C._DisableTorchDispatch():

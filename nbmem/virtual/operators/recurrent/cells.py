@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nbmem.virtual.operators.operator import Executor, Launch, Step
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 aten = torch.ops.aten
 GRU_KEEPS = 5
@@ -52,13 +52,13 @@ def gru_cell(  # noqa: PLR0913 - the schema's
     return hidden
 
 
-def shape_lstm(call: Call) -> Results:
+def shape_lstm(call: OperatorCall) -> Results:
     """Hidden state, cell, and the gates for backward."""
     gates, cell = call.argument("input_gates"), call.argument("cx")
     return several(*((t.size(), t.dtype) for t in (cell, cell, gates)))
 
 
-def shape_gru(call: Call) -> Results:
+def shape_gru(call: OperatorCall) -> Results:
     """Hidden state, and what backward reads."""
     rows, width = call.argument("hx").size()
     dtype = call.argument("hx").dtype
@@ -73,7 +73,7 @@ def kept_first(launch: Launch) -> Iterator[Step]:
         yield out(number)
 
 
-def lstm_backward(executor: Executor, call: Call) -> Any:
+def lstm_backward(executor: Executor, call: OperatorCall) -> Any:
     """Gradients of the gates and of the cell; of the biases it is the gates' sum."""
     kept, cell = call.argument("workspace"), call.argument("cx")
     specs = tuple(spec_of(tuple(t.size()), t.dtype, at) for at, t in enumerate((kept, cell)))
@@ -85,7 +85,7 @@ def lstm_backward(executor: Executor, call: Call) -> Any:
     return gates, cell, bias
 
 
-def gru_backward(executor: Executor, call: Call) -> Any:
+def gru_backward(executor: Executor, call: OperatorCall) -> Any:
     """Gradients of both products, of the hidden state, and of both biases."""
     gradient = call.argument("grad_hy")
     rows, width = gradient.size()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.operator import DNN, Plan, Step, drop, out, temporary
+from nbmem.virtual.operators.operator import DNN, MemoryPlan, Step, drop, out, temporary
 from nbmem.virtual.tensors.shapes import Again, Results, Shares, TensorSpec, as_meta, spec_of
 from nbmem.virtual.tensors.storages import DataKernels
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 aten = torch.ops.aten
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}
@@ -28,7 +28,7 @@ _ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RecurrentShape:
     """The sizes of one recurrent call; `steps` of all sequences together when packed."""
 
     rows: int
@@ -42,7 +42,7 @@ class Shape:
     item: int
 
     @classmethod
-    def of(cls, call: Call) -> Shape:
+    def of(cls, call: OperatorCall) -> RecurrentShape:
         """Read the arguments of _cudnn_rnn or of its backward."""
         source = call.args[0]
         sizes = call.argument("batch_sizes")
@@ -108,7 +108,7 @@ class Shape:
         return 2 * (gates + 1) * self.unit + recurrent * self.item + extra
 
 
-def flatten_weight(executor: Executor, call: Call) -> Any:
+def flatten_weight(executor: Executor, call: OperatorCall) -> Any:
     """Move the weights of all layers into one buffer."""
     weights: Sequence[torch.Tensor] = call.args[0]
     total = sum(weight.numel() for weight in weights)
@@ -123,9 +123,9 @@ def flatten_weight(executor: Executor, call: Call) -> Any:
     return buffer
 
 
-def forward(executor: Executor, call: Call) -> Any:
+def forward(executor: Executor, call: OperatorCall) -> Any:
     """Result, states, and in training the reserve, which backward reads."""
-    shape = Shape.of(call)
+    shape = RecurrentShape.of(call)
     source, hx, cx = call.args[0], call.argument("hx"), call.argument("cx")
     first = call.argument("batch_first") and not call.argument("batch_sizes")
     dtype = source.dtype
@@ -146,12 +146,12 @@ def forward(executor: Executor, call: Call) -> Any:
     steps += [temporary("workspace", shape.workspace), out(3)]
     last: Any = fresh[4] if buffer is None else Again(_place(call, buffer))
     results = Results((*fresh[:4], last), tuple(fresh))
-    return executor.deliver(call, results, Plan(tuple(steps)))
+    return executor.deliver(call, results, MemoryPlan(tuple(steps)))
 
 
-def backward(executor: Executor, call: Call) -> Any:
+def backward(executor: Executor, call: OperatorCall) -> Any:
     """Gradients of input and states, then those of the weights in one buffer."""
-    shape = Shape.of(call)
+    shape = RecurrentShape.of(call)
     source, hx, cx = call.args[0], call.argument("hx"), call.argument("cx")
     weights: Sequence[torch.Tensor] = call.args[1]
     first = bool(call.argument("batch_first") and not call.argument("batch_sizes"))
@@ -179,7 +179,7 @@ def backward(executor: Executor, call: Call) -> Any:
         shape_of[3] = list(_pieces(weights, fresh[3]))
     else:
         fresh.pop()
-    return executor.deliver(call, Results(tuple(shape_of), tuple(fresh)), Plan(tuple(steps)))
+    return executor.deliver(call, Results(tuple(shape_of), tuple(fresh)), MemoryPlan(tuple(steps)))
 
 
 def _pieces(weights: Sequence[torch.Tensor], buffer: TensorSpec) -> list[Shares]:
@@ -193,7 +193,7 @@ def _pieces(weights: Sequence[torch.Tensor], buffer: TensorSpec) -> list[Shares]
     return found
 
 
-def _place(call: Call, wanted: torch.Tensor) -> int:
+def _place(call: OperatorCall, wanted: torch.Tensor) -> int:
     return next(at for at, tensor in enumerate(call.tensors) if tensor is wanted)
 
 
@@ -218,7 +218,7 @@ def _sequence(
     )
 
 
-def dropout_state(executor: Executor, call: Call) -> Any:
+def dropout_state(executor: Executor, call: OperatorCall) -> Any:
     """One generator for each thread that the card can hold: 24 bytes (lstm_lm_b32s128_sgd)."""
     card = call.gpu.card
     size = card.processors * card.multiprocessor.threads * 24

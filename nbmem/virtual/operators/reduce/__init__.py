@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.operators.operator import Launch, Step
-    from nbmem.virtual.tensors.calls import Call
+    from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.shapes import Results
 
 
-def _shape_aminmax(call: Call) -> Results:
+def _shape_aminmax(call: OperatorCall) -> Results:
     tensor, dim = call.args[0], call.argument("dim")
     size = list(tensor.size())
     if dim is None:

@@ -32,16 +32,16 @@ class View(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RecipeSource:
     """An argument that is unwritten itself: its recipe as it was then, and where it lies."""
 
-    recipe: Step | None
+    recipe: RecipeStep | None
     nbytes: int
     view: View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RecipeStep:
     """One operator that has not run, and those before it.
 
     Attributes:
@@ -55,7 +55,7 @@ class Step:
         count: Steps up to here, with those of the arguments.
     """
 
-    before: Step | None
+    before: RecipeStep | None
     view: View
     func: Any
     in_place: bool
@@ -65,9 +65,9 @@ class Step:
     count: int
 
 
-def carry_out(recipe: Step | None, storage: torch.UntypedStorage) -> None:
+def carry_out(recipe: RecipeStep | None, storage: torch.UntypedStorage) -> None:
     """Run the steps of a recipe, the first one first, on a storage that holds zeros."""
-    steps: list[Step] = []
+    steps: list[RecipeStep] = []
     while recipe is not None:
         steps.append(recipe)
         recipe = recipe.before
@@ -86,7 +86,7 @@ def carry_out(recipe: Step | None, storage: torch.UntypedStorage) -> None:
 
 def _real(argument: Any) -> Any:
     """An argument with tensors in the place of sources."""
-    if isinstance(argument, Source):
+    if isinstance(argument, RecipeSource):
         storage = untouched(argument.nbytes)
         carry_out(argument.recipe, storage)
         return argument.view.of(storage)

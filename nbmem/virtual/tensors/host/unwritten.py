@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.devices import CPU, true_device
-from nbmem.virtual.tensors.calls import Call, facts_of
+from nbmem.virtual.tensors.calls import OperatorCall, facts_of
 from nbmem.virtual.tensors.host.pages import untouched
-from nbmem.virtual.tensors.host.recipes import Source, Step, View, below, carry_out
+from nbmem.virtual.tensors.host.recipes import RecipeSource, RecipeStep, View, below, carry_out
 from nbmem.virtual.tensors.shapes import TensorSpec, infer
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class HostRule:
 
     factory: bool = False
     fill: Any = None
-    filling: Callable[[Call], tuple[Any, ...]] = lambda _call: ()
+    filling: Callable[[OperatorCall], tuple[Any, ...]] = lambda _call: ()
     overwrites: bool = False
     copies: bool = False
 
@@ -70,7 +70,7 @@ class Kept(weakref.ref):  # type: ignore[type-arg]
     __slots__ = ("key", "recipe")
 
     key: int
-    recipe: Step | None
+    recipe: RecipeStep | None
 
 
 class Unwritten:
@@ -87,7 +87,7 @@ class Unwritten:
         self._kept: dict[int, Kept] = {}
         self._lock = threading.RLock()
 
-    def run(self, call: Call, *, pinned: bool = False) -> Any:
+    def run(self, call: OperatorCall, *, pinned: bool = False) -> Any:
         """Run an operator on the CPU, or note it down."""
         if self._rule_of(call.func).factory:
             here = "device" in call.kwargs or all(true_device(t) == CPU for t in call.tensors)
@@ -116,7 +116,7 @@ class Unwritten:
         kept = self._of(tensor)
         if kept is None:
             return False
-        call = Call(function, args, {})
+        call = OperatorCall(function, args, {})
         step = self._step(call, _view(tensor), kept.recipe, _draw(generator), in_place=True)
         kept.recipe = step or kept.recipe
         return step is not None
@@ -136,7 +136,7 @@ class Unwritten:
         if self._kept and self._of(tensor) is not None:
             self.write(tensor.untyped_storage())
 
-    def write_small(self, call: Call) -> None:
+    def write_small(self, call: OperatorCall) -> None:
         """Write the small arguments of a call on the card: it may look at their values."""
         for tensor in call.tensors if self._kept else ():
             if self._of(tensor) is not None and tensor.numel() * tensor.element_size() <= TINY:
@@ -180,7 +180,7 @@ class Unwritten:
             return None
         return self._kept.get(tensor.untyped_storage()._cdata)
 
-    def _made(self, call: Call) -> torch.Tensor | None:
+    def _made(self, call: OperatorCall) -> torch.Tensor | None:
         """What a factory makes, if it is large."""
         like = call.tensors[0] if call.tensors else None
         size = call.argument("size")
@@ -199,10 +199,10 @@ class Unwritten:
         if rule.fill is not None:
             generator = call.argument("generator")
             kwargs = {} if generator is None else {"generator": generator}
-            self.run(Call(rule.fill, (made, *rule.filling(call)), kwargs))
+            self.run(OperatorCall(rule.fill, (made, *rule.filling(call)), kwargs))
         return made
 
-    def _noted(self, call: Call) -> torch.Tensor | None:
+    def _noted(self, call: OperatorCall) -> torch.Tensor | None:
         """The result of an operator that need not run now; None if it must."""
         facts = facts_of(call.func)
         try:
@@ -216,7 +216,7 @@ class Unwritten:
             return None
         return None
 
-    def _in_place(self, call: Call) -> torch.Tensor | None:
+    def _in_place(self, call: OperatorCall) -> torch.Tensor | None:
         target: torch.Tensor = call.args[0]
         kept = self._of(target)
         if kept is None:
@@ -229,14 +229,14 @@ class Unwritten:
             if all(a.name != "generator" for a in call.func._schema.arguments):
                 return None
             seed = _draw(call.argument("generator"))
-        rest = Call(call.func, call.args[1:], call.kwargs)
+        rest = OperatorCall(call.func, call.args[1:], call.kwargs)
         step = self._step(rest, _view(target), kept.recipe, seed, in_place=True)
         if step is None:
             return None
         kept.recipe = step
         return target
 
-    def _anew(self, call: Call) -> torch.Tensor | None:
+    def _anew(self, call: OperatorCall) -> torch.Tensor | None:
         spec = infer(call).shape
         if not isinstance(spec, TensorSpec) or spec.nbytes < LARGE:
             return None
@@ -244,16 +244,22 @@ class Unwritten:
         return None if step is None else self._fresh(spec.nbytes, step.view, step)
 
     def _step(
-        self, call: Call, view: View, before: Step | None, seed: int | None, *, in_place: bool
-    ) -> Step | None:
+        self,
+        call: OperatorCall,
+        view: View,
+        before: RecipeStep | None,
+        seed: int | None,
+        *,
+        in_place: bool,
+    ) -> RecipeStep | None:
         """The next step of a recipe; None if that would be too long."""
-        sources: list[Source] = []
+        sources: list[RecipeSource] = []
 
         def argument(tensor: torch.Tensor) -> Any:
             kept = self._of(tensor)
             if kept is not None:
                 nbytes = tensor.untyped_storage().nbytes()
-                sources.append(Source(kept.recipe, nbytes, _view(tensor)))
+                sources.append(RecipeSource(kept.recipe, nbytes, _view(tensor)))
                 return sources[-1]
             if tensor.numel() * tensor.element_size() > TINY:
                 raise _WrittenError
@@ -265,17 +271,17 @@ class Unwritten:
         count = 1 + sum(recipe.count for recipe in used if recipe is not None)
         if count > LONGEST:
             return None
-        return Step(
+        return RecipeStep(
             before=before, view=view, func=call.func, in_place=in_place, args=args,
             kwargs=kwargs, seed=seed, count=count,
         )  # fmt: skip
 
-    def _fresh(self, nbytes: int, view: View, recipe: Step | None) -> torch.Tensor:
+    def _fresh(self, nbytes: int, view: View, recipe: RecipeStep | None) -> torch.Tensor:
         storage = untouched(nbytes)
         self._keep(storage, recipe)
         return view.of(storage)
 
-    def _keep(self, storage: torch.UntypedStorage, recipe: Step | None) -> None:
+    def _keep(self, storage: torch.UntypedStorage, recipe: RecipeStep | None) -> None:
         kept = Kept(storage, self._forget)
         kept.key = storage._cdata
         kept.recipe = recipe
