@@ -35,13 +35,13 @@ class View(NamedTuple):
 class RecipeSource:
     """An argument that is unwritten itself: its recipe as it was then, and where it lies."""
 
-    recipe: RecipeStep | None
+    recipe: Recipe | None
     nbytes: int
     view: View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeStep:
+class Recipe:
     """One operator that has not run, and those before it.
 
     Attributes:
@@ -55,7 +55,7 @@ class RecipeStep:
         count: Steps up to here, with those of the arguments.
     """
 
-    before: RecipeStep | None
+    before: Recipe | None
     view: View
     func: Any
     in_place: bool
@@ -65,9 +65,9 @@ class RecipeStep:
     count: int
 
 
-def carry_out(recipe: RecipeStep | None, storage: torch.UntypedStorage) -> None:
+def carry_out(recipe: Recipe | None, storage: torch.UntypedStorage) -> None:
     """Run the steps of a recipe, the first one first, on a storage that holds zeros."""
-    steps: list[RecipeStep] = []
+    steps: list[Recipe] = []
     while recipe is not None:
         steps.append(recipe)
         recipe = recipe.before

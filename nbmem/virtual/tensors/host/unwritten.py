@@ -22,7 +22,7 @@ import torch
 from nbmem.virtual.devices import CPU, true_device
 from nbmem.virtual.tensors.calls import OperatorCall, facts_of
 from nbmem.virtual.tensors.host.pages import untouched
-from nbmem.virtual.tensors.host.recipes import RecipeSource, RecipeStep, View, below, carry_out
+from nbmem.virtual.tensors.host.recipes import Recipe, RecipeSource, View, below, carry_out
 from nbmem.virtual.tensors.shapes import TensorSpec, infer
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Kept(weakref.ref):  # type: ignore[type-arg]
     __slots__ = ("key", "recipe")
 
     key: int
-    recipe: RecipeStep | None
+    recipe: Recipe | None
 
 
 class Unwritten:
@@ -117,7 +117,7 @@ class Unwritten:
         if kept is None:
             return False
         call = OperatorCall(function, args, {})
-        step = self._step(call, _view(tensor), kept.recipe, _draw(generator), in_place=True)
+        step = self._step(call, _view(tensor), kept, _draw(generator))
         kept.recipe = step or kept.recipe
         return step is not None
 
@@ -230,7 +230,7 @@ class Unwritten:
                 return None
             seed = _draw(call.argument("generator"))
         rest = OperatorCall(call.func, call.args[1:], call.kwargs)
-        step = self._step(rest, _view(target), kept.recipe, seed, in_place=True)
+        step = self._step(rest, _view(target), kept, seed)
         if step is None:
             return None
         kept.recipe = step
@@ -240,19 +240,14 @@ class Unwritten:
         spec = infer(call).shape
         if not isinstance(spec, TensorSpec) or spec.nbytes < LARGE:
             return None
-        step = self._step(call, _view(spec), None, None, in_place=False)
+        step = self._step(call, _view(spec), None, None)
         return None if step is None else self._fresh(spec.nbytes, step.view, step)
 
     def _step(
-        self,
-        call: OperatorCall,
-        view: View,
-        before: RecipeStep | None,
-        seed: int | None,
-        *,
-        in_place: bool,
-    ) -> RecipeStep | None:
+        self, call: OperatorCall, view: View, changed: Kept | None, seed: int | None
+    ) -> Recipe | None:
         """The next step of a recipe; None if that would be too long."""
+        before = None if changed is None else changed.recipe
         sources: list[RecipeSource] = []
 
         def argument(tensor: torch.Tensor) -> Any:
@@ -271,17 +266,17 @@ class Unwritten:
         count = 1 + sum(recipe.count for recipe in used if recipe is not None)
         if count > LONGEST:
             return None
-        return RecipeStep(
-            before=before, view=view, func=call.func, in_place=in_place, args=args,
+        return Recipe(
+            before=before, view=view, func=call.func, in_place=changed is not None, args=args,
             kwargs=kwargs, seed=seed, count=count,
         )  # fmt: skip
 
-    def _fresh(self, nbytes: int, view: View, recipe: RecipeStep | None) -> torch.Tensor:
+    def _fresh(self, nbytes: int, view: View, recipe: Recipe | None) -> torch.Tensor:
         storage = untouched(nbytes)
         self._keep(storage, recipe)
         return view.of(storage)
 
-    def _keep(self, storage: torch.UntypedStorage, recipe: RecipeStep | None) -> None:
+    def _keep(self, storage: torch.UntypedStorage, recipe: Recipe | None) -> None:
         kept = Kept(storage, self._forget)
         kept.key = storage._cdata
         kept.recipe = recipe
