@@ -18,7 +18,7 @@ from vscode import install as install_vscode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_XDIST = ["-n", "logical", "--maxprocesses", "8"]
+_XDIST = ["-n", "logical", "--maxprocesses", "8", "--dist", "worksteal"]
 _BROWSERS = ["-n", "2"]
 """They wait most of the time: for a kernel to start, for a page to be drawn."""
 _GROUPS = ("torch", "run", "lint", "test", "frameworks")

@@ -53,6 +53,12 @@ def rank_by_torch(started_ns: int) -> Rank | None:
     return _rank(number, size, started_ns, _mesh(groups, number))
 
 
+def groups_now() -> int:
+    """How many process groups the program has made and not taken down."""
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    return len(getattr(getattr(c10d, "_world", None), "pg_group_ranks", ()))
+
+
 def card_now() -> str | None:
     """What tells the card that this process holds most of from others of its host.
 

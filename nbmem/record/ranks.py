@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nbmem.probes.world import card_now, rank_by_environment, rank_by_torch
+from nbmem.probes.world import card_now, groups_now, rank_by_environment, rank_by_torch
 
 if TYPE_CHECKING:
     from nbmem.core.world import Rank
@@ -28,6 +28,17 @@ class RankLog:
         self.rank: Rank | None = None
         self._started_ns = time.time_ns()
         self._by_torch = False
+        self._groups = 0
+
+    def stepped(self) -> None:
+        """Look as an optimizer steps, if the groups are others than at the last step.
+
+        A short program may have taken them down before anybody looks again.
+        """
+        groups = groups_now()
+        if groups != self._groups:
+            self._groups = groups
+            self.look()
 
     def look(self) -> Rank | None:
         """Look again; from any thread."""

@@ -91,6 +91,8 @@ class Recorder:
         self.identities = IdentityLog()
         self.program = ProgramLog()
         self.turns = TurnLog(self.marks, self.identities, self.program)
+        self.ranks = RankLog()
+        self.turns.stepped = self.ranks.stepped
         self._progress = ProgressLog(self.turns, self.identities, self.marks)
         self.blocks: list[tuple[str, int, int]] = []
         self.history = HistoryProbe(max_entries=max_events, stacks=stacks, lost=self.lost)
@@ -100,7 +102,6 @@ class Recorder:
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
         self.held: Walk | None = None
         self.facts: dict[str, Any] = {}
-        self.ranks = RankLog()
         self.names = {} if namespace is None else namespace  # an empty one may fill
         self._hooks = TrainingHooks(self.turns, self.lost)
         self._deafen: Callable[[], None] | None = None

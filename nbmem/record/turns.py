@@ -17,7 +17,7 @@ from nbmem.probes.training import in_engine
 from nbmem.record.loop import Loop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from nbmem.record.identities import IdentityLog
     from nbmem.record.marks import MarkLog
@@ -69,6 +69,7 @@ class TurnLog:
     Attributes:
         turns: Of every thread, in the order in which they were told; the latest.
         dropped: Turns that went before them.
+        stepped: Called when an optimizer steps.
         unheard: Turns that came while another thread was heard for too long.
     """
 
@@ -82,6 +83,7 @@ class TurnLog:
         self._marks = marks
         self._identities = identities
         self._program = program
+        self.stepped: Callable[[], object] = int
         self._lock = threading.RLock()
 
     @property
@@ -264,6 +266,7 @@ class TurnLog:
             loop.steps(id(optimizer))
             loop.inside = closure
             self._identities.meet(optimizer, loop.number)
+            self.stepped()
             mark = self._turn(loop, "optimizer", begins=True, key=id(optimizer), closure=closure)
             if by_hand:
                 self._identities.gradients(mark, loop.number, self._others(loop))

@@ -17,7 +17,9 @@ from nbmem import virtual
 from tests.shells import shell_on_a_card
 
 PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+BLOCKS = re.findall(
+    r"(?<!processes -->\n)^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE
+)
 SLOW = ("lightning", "transformers", "wandb", "mlflow")
 """Their blocks are run by `make integrations` alone, where all of them are installed."""
 READER = """

@@ -30,6 +30,9 @@ LOSES = (
 
 @pytest.fixture
 def shell(monkeypatch):
+    monkeypatch.setattr(
+        "nbmem.devices.PATIENCE_S", 60
+    )  # all other tests' objects are looked at, too
     with shell_on_a_card(monkeypatch) as shell:
         shell.run_cell(BUILD, store_history=True)
         yield shell
