@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nbmem.allocator.caching import CachingAllocator
@@ -122,6 +122,12 @@ EVENTS = st.tuples(
 
 
 @settings(max_examples=400)
+@example(  # an allocation where two segments overlap
+    rows=[
+        (3, BASE, 1, 0), (4, BASE, 3 * MIB, 0), (4, BASE + MIB, 2 * MIB, 0), (0, BASE + MIB, 1, 0),
+    ],
+    conf="",
+)  # fmt: skip
 @given(
     rows=st.lists(EVENTS, max_size=40),
     conf=st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:20"]),

@@ -218,4 +218,9 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one pass, all name
         except KeyError:  # pieces overlap, since the recording contradicts itself: go on behind it
             pieces.tangled += 1
             del blocks[len(died) :]
-            blocks += [0] * (len(died) - len(blocks))
+            if action == _ALLOC:  # each has a row, this one nowhere to lie
+                pieces.orphans.add(len(died))
+                live[addr] = len(died)
+                blocks.append(wanted)
+                freed.append(count)
+                died.append(count)
