@@ -12,7 +12,7 @@ from tests.browser.server import EXTENSION, ROOT
 
 PLACE = "data/share/jupyter/labextensions/nbmem-labextension/"
 MOST_BYTES = 1_850_000
-"""1.5 MB, of which BokehJS is 0.37 MB twice: in the extension, and in pages that stand alone."""
+"""1.8 MB, of which BokehJS is 0.37 MB twice: in the extension, and in pages that stand alone."""
 
 
 @pytest.mark.oldest
