@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.cli.base import EXIT_OK, say
 from nbmem.core.errors import NbmemError, UsageError
+from nbmem.core.world import require_inside
 from nbmem.files.door import is_folder
 from nbmem.files.writing import new_folder
 from nbmem.virtual import mail
@@ -132,10 +133,7 @@ def _named(text: str | None, world: int) -> list[int]:
     except ValueError:
         raise UsageError(f"--rank {text}: name ranks by their numbers, as in 0,37.") from None
     for rank in named:
-        if not 0 <= rank < world:
-            raise UsageError(
-                f"Rank {rank} is not in a world of {world}: ranks count from 0 to {world - 1}."
-            )
+        require_inside(rank, world)
     return named
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from nbmem.core.errors import UsageError
 from nbmem.core.names import shown
 
 if TYPE_CHECKING:
@@ -66,6 +67,18 @@ class Rank:
         for name in ("run", "card"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else shown(value))
+
+
+def require_inside(rank: int, world: int) -> None:
+    """Refuse a rank that a world has not.
+
+    Raises:
+        UsageError: There is none of that number.
+    """
+    if not 0 <= rank < world:
+        raise UsageError(
+            f"Rank {rank} is not in a world of {world}: ranks count from 0 to {world - 1}."
+        )
 
 
 def numbers_text(numbers: Sequence[int]) -> str:

@@ -97,15 +97,15 @@ class JournalWriter:
                     pace_ns = min(2 * pace_ns, INTERVAL_NS)
 
     def _look(self) -> None:
-        """See which rank this is: a short program has its group for less than a second."""
+        """See whether there is a group: a short program has it for less than a second."""
         try:
-            self._recorder.ranks.look()
+            self._recorder.ranks.glance()
         except Exception as err:  # noqa: BLE001 - as in `_write`
             self._lost(err)
 
     def _write(self) -> None:
         try:
-            rank = self._recorder.ranks.rank
+            rank = self._recorder.ranks.look()
             if rank is not None:
                 self._write_as(rank)
         except Exception as err:  # noqa: BLE001 - a full disk must not end the training

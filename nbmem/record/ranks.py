@@ -30,8 +30,8 @@ class RankLog:
         self._by_torch = False
         self._groups = 0
 
-    def stepped(self) -> None:
-        """Look as an optimizer steps, if the groups are others than at the last step.
+    def glance(self) -> None:
+        """Look if the groups are others than at the last glance; from any thread.
 
         A short program may have taken them down before anybody looks again.
         """

@@ -92,7 +92,7 @@ class Recorder:
         self.program = ProgramLog()
         self.turns = TurnLog(self.marks, self.identities, self.program)
         self.ranks = RankLog()
-        self.turns.stepped = self.ranks.stepped
+        self.turns.stepped = self.ranks.glance
         self._progress = ProgressLog(self.turns, self.identities, self.marks)
         self.blocks: list[tuple[str, int, int]] = []
         self.history = HistoryProbe(max_entries=max_events, stacks=stacks, lost=self.lost)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
+from nbmem.views.grid import in_columns
 from nbmem.views.markup import Markup, clipped, element, one_line
 
 if TYPE_CHECKING:
@@ -27,8 +28,11 @@ def render_comparison(comparison: Comparison, *, width: int = 100) -> str:
     """Write what changed, the largest change first."""
     a, b = one_line(comparison.a.label), one_line(comparison.b.label)
     blocks = [
-        _table([("", "A", "B", "change"), *_figures(comparison)]),
-        *(_table([(head, "A", "B", "change"), *rows]) for head, rows in _tables(comparison, width)),
+        in_columns([("", "A", "B", "change"), *_figures(comparison)]),
+        *(
+            in_columns([(head, "A", "B", "change"), *rows])
+            for head, rows in _tables(comparison, width)
+        ),
     ]
     if not comparison.changes:
         blocks.append(_SAME)
@@ -107,19 +111,6 @@ def _row(change: Change, width: int) -> tuple[str, ...]:
 
 def _signed(count: int) -> str:
     return format_bytes(count, signed=True) if count else "same"
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            (
-                f"{row[0]:<{widths[0]}}",
-                *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True)),
-            )
-        )
-        for row in rows
-    )
 
 
 def _html_table(caption: str, rows: list[tuple[str, ...]]) -> Markup:

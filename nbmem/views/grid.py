@@ -9,7 +9,7 @@ from nbmem.views import style
 from nbmem.views.markup import Markup, element, escape, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +50,8 @@ class Grid:
     def text(self) -> str:
         """For a terminal."""
         texts = [self.head, *([cell.text for cell in row] for row in self.rows)]
-        table = [line for row in texts for line in _lines(row)]
-        widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join(
-                f"{cell:<{width}}" if i in self.left else f"{cell:>{width}}"
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in table
-        ]
-        return "\n".join([*([self.title] if self.title else []), *lines])
+        table = in_columns([line for row in texts for line in _lines(row)], self.left)
+        return "\n".join([*([self.title] if self.title else []), table])
 
     def html(self) -> Markup:
         """For a notebook's output; it scrolls by itself where it is too wide."""
@@ -102,6 +94,23 @@ def _broken(name: str) -> list[Markup]:
     """A column's name, of two lines if it has so many."""
     first, *rest = name.split("\n")
     return [escape(first), *(m for line in rest for m in (element("br"), escape(line)))]
+
+
+def in_columns(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
+    """Set rows of texts in columns.
+
+    Args:
+        rows: As many texts in each.
+        left: Numbers of the columns that are flush left; figures are flush right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            f"{cell:<{width}}" if i in left else f"{cell:>{width}}"
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
 
 
 def _lines(row: Sequence[str]) -> list[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import textwrap
 
 
 class Markup(str):
@@ -29,6 +30,21 @@ def one_line(text: str) -> str:
 def clipped(text: str, width: int) -> str:
     """A text that fits a column of so many characters; what was cut off leaves dots."""
     return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> str:
+    """Fill lines with a text, no word broken.
+
+    Args:
+        text: The text.
+        width: Of a line, in characters.
+        first: What stands before the first line.
+        rest: What stands before the others; None for blanks, as many as `first` has letters.
+    """
+    rest = " " * len(first) if rest is None else rest
+    return textwrap.fill(
+        text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False
+    )
 
 
 def escape(text: str) -> Markup:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.categories import ACTIVE, CARD, RESERVED, Category
 from nbmem.core.units import format_bytes
 from nbmem.views import wording
-from nbmem.views.markup import one_line
+from nbmem.views.markup import one_line, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,7 +129,7 @@ def elsewhere(others: Sequence[Autopsy]) -> list[str]:
 def render_oom(ooms: Sequence[Autopsy], width: int = 100) -> str:
     """Write the errors of a recording: the chief one in full, the others by their places."""
     chief, *others = ooms
-    parts = [_wrap(title(chief), width), _wrap(chief.reason, width, "  ")]
+    parts = [wrapped(title(chief), width), wrapped(chief.reason, width, "  ")]
     rows = figures(chief)
     names = max(len(name) for name, _, _ in rows) if rows else 0
     sizes = max(len(format_bytes(count)) for _, count, _ in rows) if rows else 0
@@ -146,15 +145,15 @@ def render_oom(ooms: Sequence[Autopsy], width: int = 100) -> str:
         parts.append("Would have sufficed")
         for number, remedy in enumerate(chief.remedies, 1):
             text = f"{remedy.title} ({ground(remedy)}). {remedy.evidence}"
-            parts.append(_wrap(text, width, f"  {number}. ", "     "))
+            parts.append(wrapped(text, width, f"  {number}. ", "     "))
             if typed := commands(remedy):
                 parts += [f"     {one_line(line)}".rstrip() for line in typed.splitlines()]
     if after := aftermath(chief):
-        parts.append(_wrap(after, width))
-    parts += [_wrap(note, width, "- ", "  ") for note in chief.notes]
+        parts.append(wrapped(after, width))
+    parts += [wrapped(note, width, "- ", "  ") for note in chief.notes]
     if others:
         parts.append("More out-of-memory errors were caught")
-        parts += [_wrap(line, width, "  ", "    ") for line in elsewhere(others)]
+        parts += [wrapped(line, width, "  ", "    ") for line in elsewhere(others)]
     return "\n".join(parts)
 
 
@@ -183,10 +182,3 @@ def _table(head: str, rows: list[tuple[str, int]]) -> str:
     sizes = max(len(format_bytes(count)) for _, count in rows)
     lines = [f"  {format_bytes(count):>{sizes}}  {name}" for name, count in rows]
     return "\n".join((head, *lines))
-
-
-def _wrap(text: str, width: int, first: str = "", rest: str | None = None) -> str:
-    return textwrap.fill(
-        text, width, initial_indent=first, subsequent_indent=first if rest is None else rest,
-        break_long_words=False,
-    )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import PROCESS
@@ -11,7 +10,7 @@ from nbmem.core.units import format_bytes, format_ms
 from nbmem.ledger.plain import ledger_lines
 from nbmem.views import wording
 from nbmem.views.lines import lines_table
-from nbmem.views.markup import clipped, one_line
+from nbmem.views.markup import clipped, one_line, wrapped
 from nbmem.views.oom import oom_ended, render_oom
 from nbmem.views.rows import Gap, alike, holdings_title, ledger_rows, peak_row, shorten
 from nbmem.views.tips import render_tips
@@ -60,25 +59,19 @@ def render_text(report: Report, *, width: int = 100, faults: Faults = UNGUARDED)
 
 def _notes(report: Report, width: int) -> str:
     notes = wording.notes(report)
-    return "\n".join(_wrap(note, width, first="- ", rest="  ") for note in notes)
-
-
-def _wrap(text: str, width: int, *, first: str = "", rest: str = "  ") -> str:
-    return textwrap.fill(
-        text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False
-    )
+    return "\n".join(wrapped(note, width, "- ") for note in notes)
 
 
 def _head(report: Report, width: int) -> str:
     verdict, source = wording.verdict(report), wording.source(report.peak.at)
     if len(verdict) + len(source) + 2 <= width:
         verdict, source = f"{verdict}, {source}" if source else verdict, ""
-    lines = [_wrap(verdict, width)]
+    lines = [wrapped(verdict, width, rest="  ")]
     if source:
-        lines.append(_wrap(source, width, first="  "))
+        lines.append(wrapped(source, width, "  "))
     if report.error and not oom_ended(report):
-        lines.append(_wrap(f"Ended by {one_line(report.error)}", width))
-    lines.append(_wrap(wording.recording(report), width))
+        lines.append(wrapped(f"Ended by {one_line(report.error)}", width, rest="  "))
+    lines.append(wrapped(wording.recording(report), width, rest="  "))
     return "\n".join(lines)
 
 

@@ -12,12 +12,13 @@ from nbmem.core.world import numbers_text
 from nbmem.views import style, wording
 from nbmem.views.block import block, marked
 from nbmem.views.charts.ranks import ranks_chart
+from nbmem.views.grid import in_columns
 from nbmem.views.html import page
-from nbmem.views.markup import Markup, clipped, element, join, one_line
+from nbmem.views.markup import Markup, clipped, element, join, one_line, wrapped
 from nbmem.views.world_words import STATES, about, sentences, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from nbmem.analysis.world.model import HeldThen, RankRow, WorldReport
 
@@ -29,11 +30,11 @@ def render_world(world: WorldReport, *, width: int = 100) -> str:
     """Write a world: who peaked highest, each rank, the spread, who ran out, what is odd."""
     parts = [
         "\n".join(textwrap.wrap(verdict(world), width)) + f"\n{about(world)}",
-        *(_filled(one, width) for one in sentences(world)),
+        *(wrapped(one, width) for one in sentences(world)),
         ranks_table(world, width),
         spread_table(world),
         then_table(world, width),
-        "\n".join(_filled(note, width, "- ") for note in world.notes),
+        "\n".join(wrapped(note, width, "- ") for note in world.notes),
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -68,9 +69,9 @@ def ranks_table(world: WorldReport, width: int) -> str:
     head = ["Rank", *["host"] * hosts, *["mesh"] * meshed]
     rows = [(_numbers(same), *line) for line, same in _alike(world)]
     shown, rest = rows[:MOST_ROWS], rows[MOST_ROWS:]
-    table = _table(
+    table = in_columns(
         [(*head, "ended", "peak", "reserved", "process", "peak in"), *shown],
-        texts={0, *range(1, len(head) + 1), len(head) + 4},
+        left={0, *range(1, len(head) + 1), len(head) + 4},
     )
     more = [f"  ... {len(rest)} more lines left out ..."] if rest else []
     return "\n".join(clipped(line, width) for line in (*table.splitlines(), *more))
@@ -138,7 +139,7 @@ def spread_table(world: WorldReport) -> str:
                 format_bytes(one.mean),
             )
         )
-    return _table(table, texts={0})
+    return in_columns(table)
 
 
 def then_table(world: WorldReport, width: int) -> str:
@@ -171,7 +172,7 @@ def then_table(world: WorldReport, width: int) -> str:
         )
     if rest := out.others[MOST_ROWS:]:
         table.append((f"  {len(rest)} more ranks", "", "", "", ""))
-    lines = _table(table, texts={0, 3, 4}).splitlines()
+    lines = in_columns(table, left={0, 3, 4}).splitlines()
     return "\n".join(clipped(line, width) for line in lines)
 
 
@@ -183,20 +184,3 @@ def _largest(then: HeldThen) -> str:
     live = [(size, c) for c, size in then.held.items() if size and c <= Category.UNKNOWN]
     told = [f"{format_bytes(size)} {c.label}" for size, c in sorted(live, reverse=True)[:2]]
     return ", ".join(told)
-
-
-def _table(rows: Sequence[tuple[str, ...]], texts: set[int]) -> str:
-    """Columns; those of texts are flush left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    side: Callable[[int], str] = lambda column: "<" if column in texts else ">"  # noqa: E731
-    return "\n".join(
-        "  ".join(f"{cell:{side(i)}{widths[i]}}" for i, cell in enumerate(row)).rstrip()
-        for row in rows
-    )
-
-
-def _filled(text: str, width: int, first: str = "") -> str:
-    rest = " " * len(first)
-    return textwrap.fill(
-        text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False
-    )

@@ -8,17 +8,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.analysis.world.between import first_out, imbalances, shared_cards, spreads
-from nbmem.analysis.world.model import RankRow, WorldReport
+from nbmem.analysis.world.model import HeldThen, RankRow, WorldReport
 from nbmem.analysis.world.rows import held_at, row_of
 from nbmem.core.errors import UsageError
 from nbmem.core.world import numbers_text
-from nbmem.files.folder import RankFile, rank_files
+from nbmem.files.folder import RankFile, rank_file, rank_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from nbmem.analysis.world.model import HeldThen
     from nbmem.files.limits import Limits
 
 
@@ -141,9 +140,6 @@ def _versions(rows: Sequence[RankRow]) -> list[str]:
 
 def _held(row: RankRow, t_ns: int, limits: Limits | None) -> HeldThen:
     """Read a rank's file once more, for a moment that only another rank's file tells."""
-    from nbmem.analysis.world.model import HeldThen
-    from nbmem.files.folder import rank_file
-
     file = rank_file(row.path, limits)
     if isinstance(file, str):  # it was there a moment ago
         return HeldThen(rank=row.rank.number, t_ns=None)

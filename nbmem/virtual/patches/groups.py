@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.core.errors import UsageError
+from nbmem.core.world import require_inside
 from nbmem.virtual import mail
 from nbmem.virtual.operators.collectives import future_of
 from nbmem.virtual.patches.patcher import Patch, wanted
@@ -131,10 +131,7 @@ def _init(c10d: Any) -> Callable[..., None]:
             _said(asked.get(name), variable, without)
             for name, variable, without in (("rank", "RANK", 0), ("world_size", "WORLD_SIZE", 1))
         )
-        if not 0 <= rank < size:
-            raise UsageError(
-                f"Rank {rank} is not in a world of {size}: ranks count from 0 to {size - 1}."
-            )
+        require_inside(rank, size)
         asked.update(rank=rank, world_size=size, store=torch.distributed.HashStore())
         asked.pop("init_method", None)
         Ranks.apart = True
