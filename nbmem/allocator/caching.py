@@ -1,19 +1,28 @@
-"""The allocator itself: what a tensor's birth and death do to the card's memory."""
+"""The allocator itself: what a tensor's birth and death do to the card's memory.
+
+Python spends its time on calls and attributes, and `malloc` and `free` run for every tensor. So the
+plain case is written out in them, peaks are compared by hand (`max` is a call), and blocks that
+merge away are used again for later splits. Every other case is a function of its own module.
+"""
+# ruff: noqa: PLR1730
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from nbmem.allocator import streams
+from nbmem.allocator import new_memory, streams
 from nbmem.allocator.cached_blocks import release_all
 from nbmem.allocator.driver import SimulatedDriver
-from nbmem.allocator.fast_path import FastPath
-from nbmem.allocator.heap import Scope
+from nbmem.allocator.heap import AllocatorOOM, Heap, Scope
 from nbmem.allocator.layout import layout_of
-from nbmem.allocator.pool import PrivatePool
+from nbmem.allocator.pool import SIZE_SHIFT, Block, Pool, PrivatePool
+from nbmem.allocator.rounding import MIN_BLOCK, SMALL_LIMIT, TOO_LARGE, round_size
+from nbmem.allocator.search import find
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.allocator.torch_rules import NEWEST, rules_for
 from nbmem.core.errors import UsageError
+from nbmem.core.events import Action
 from nbmem.files.torch_snapshot import pool_id
 
 if TYPE_CHECKING:
@@ -21,8 +30,12 @@ if TYPE_CHECKING:
     from nbmem.allocator.heap import OnEvent
     from nbmem.core.events import Layout
 
+_ALLOC = Action.ALLOC
+_FREE_REQUESTED = Action.FREE_REQUESTED
+_FREE_COMPLETED = Action.FREE_COMPLETED
 
-class CachingAllocator(FastPath):
+
+class CachingAllocator(Heap):
     """Torch's CUDA caching allocator for one device, to the byte.
 
     Not thread-safe. Not modelled: PYTORCH_NO_CUDA_MEMORY_CACHING, backend:cudaMallocAsync,
@@ -58,6 +71,210 @@ class CachingAllocator(FastPath):
         )
         if settings.per_process_memory_fraction is not None:
             self.set_memory_fraction(settings.per_process_memory_fraction)
+
+    def malloc(self, size: int, stream: int = 0) -> int:  # noqa: C901, PLR0912, PLR0915 - see module
+        """Allocate; the address, or 0 for 0 bytes.
+
+        Raises:
+            AllocatorOOM: There is no room.
+        """
+        if size < MIN_BLOCK:
+            if size <= 0:
+                return self._malloc_nothing(size)
+            rounded = MIN_BLOCK
+        elif self._divisions is None:
+            rounded = (size + 511) & -512
+        else:
+            rounded = round_size(size, self._divisions)
+        if self._retire_wanted:
+            streams.retire(self)
+        pool = self.small if rounded <= SMALL_LIMIT else self.large
+        if self.scopes:
+            pool = self._scoped(pool, stream)
+        free = pool.lists.get(stream)
+        block: Block | None = None
+        if self._careful_search:
+            block = find(self, pool, stream, rounded)
+        elif free is not None:
+            keys = free.keys
+            at = bisect_left(keys, rounded << SIZE_SHIFT)
+            if at < len(keys):
+                del keys[at]
+                block = free.blocks.pop(at)
+                block.key = 0
+        if block is None:
+            if rounded >= TOO_LARGE:
+                raise self._too_large(size, rounded)
+            block = new_memory.obtain(self, pool, stream, rounded, size)
+            pool = block.segment.pool  # a private pool may have lent it
+        segment = block.segment
+        addr = block.addr
+        side = pool.side
+        rest = block.size - rounded
+        before = block.prev
+        if rest >= pool.least_rest and rounded < pool.split_below:
+            spare = self._spare
+            if spare:
+                front = spare.pop()
+                front.addr = addr
+                front.size = rounded
+                front.segment = segment
+                front.base = base = block.base
+            else:
+                base = block.base
+                front = Block(addr, rounded, segment, base)
+            if self._counts_blocks:
+                front.base = self.new_base()
+            front.prev = before
+            front.next = block
+            block.prev = front
+            block.addr = after = addr + rounded
+            block.size = rest
+            block.age_from = pool.searches
+            block.key = key = (rest << SIZE_SHIFT) + base + after
+            free = segment.free
+            keys = free.keys
+            at = bisect_left(keys, key)
+            keys.insert(at, key)
+            free.blocks.insert(at, block)
+            if before is not None:
+                before.next = front
+                if not segment.granule:
+                    side.split_down += rounded
+            elif not segment.granule:
+                if block.next is not None:
+                    side.split_down += rounded
+                else:
+                    self.count_pieces(pool, 1, rest)
+            block = front
+        else:
+            rounded = block.size
+            if (before is not None or block.next is not None) and not segment.granule:
+                side.split_down += rounded
+                side.pieces_down += 1
+        block.requested = size
+        self.live[addr] = block
+        # Counters: sums go up, peaks follow.
+        side.bytes_up = used = side.bytes_up + rounded
+        side.count_up = count = side.count_up + 1
+        side.requested_up = asked = side.requested_up + size
+        used -= side.bytes_down
+        count -= side.count_down
+        asked -= side.requested_down
+        other = side.other
+        total = self._total
+        if used > side.bytes_peak:
+            side.bytes_peak = used
+        used += other.bytes_up - other.bytes_down
+        if used > total.bytes_peak:
+            total.bytes_peak = used
+        if count > side.count_peak:
+            side.count_peak = count
+        count += other.count_up - other.count_down
+        if count > total.count_peak:
+            total.count_peak = count
+        if asked > side.requested_peak:
+            side.requested_peak = asked
+        asked += other.requested_up - other.requested_down
+        if asked > total.requested_peak:
+            total.requested_peak = asked
+        if self._watch:
+            self._watch_allocation(block)
+        if self.emit is not None:
+            self.emit(_ALLOC, addr, size, stream)
+        return addr
+
+    def free(self, addr: int) -> None:  # noqa: C901, PLR0912, PLR0915 - see module
+        """Free a block; it is reusable at once unless another stream uses it.
+
+        Raises:
+            UsageError: No allocated block begins at this address.
+        """
+        block = self.live.pop(addr, None)
+        if block is None:
+            if addr == 0:
+                return
+            raise UsageError(f"No allocated block begins at address {addr:#x}.")
+        size = block.size
+        segment = block.segment
+        side = segment.side
+        side.bytes_down += size
+        side.count_down += 1
+        emit = self.emit
+        if emit is not None:
+            emit(_FREE_REQUESTED, addr, block.requested, segment.stream)
+        if self._watch:
+            self._watch_free(block)
+        if block.streams:
+            self._put_off(block)
+            return
+        if emit is not None:
+            emit(_FREE_COMPLETED, addr, block.requested, segment.stream)
+        # The same as settle(), inline.
+        side.requested_down += block.requested
+        free = segment.free
+        keys = free.keys
+        blocks = free.blocks
+        merged = 0
+        grown = size
+        below = block.prev
+        if below is not None and below.key:
+            at = bisect_left(keys, below.key)
+            del keys[at]
+            del blocks[at]
+            below.key = 0
+            self._spare.append(below)
+            merged = 1
+            grown += below.size
+            block.addr = addr = below.addr
+            below = block.prev = below.prev
+            if below is not None:
+                below.next = block
+        above = block.next
+        if above is not None and above.key:
+            at = bisect_left(keys, above.key)
+            del keys[at]
+            del blocks[at]
+            above.key = 0
+            self._spare.append(above)
+            merged += 1
+            grown += above.size
+            above = block.next = above.next
+            if above is not None:
+                above.prev = block
+        block.size = grown
+        block.age_from = segment.pool.searches
+        block.key = key = (grown << SIZE_SHIFT) + block.base + addr
+        at = bisect_left(keys, key)
+        keys.insert(at, key)
+        blocks.insert(at, block)
+        if segment.granule:
+            return
+        if below is None and above is None:
+            side.split_down += grown - size
+            side.pieces_down += merged
+            return
+        other = side.other
+        total = self._total
+        side.split_up = now = side.split_up + size
+        now -= side.split_down
+        if now > side.split_peak:
+            side.split_peak = now
+        now += other.split_up - other.split_down
+        if now > total.split_peak:
+            total.split_peak = now
+        if merged == 1:
+            return
+        if merged:
+            side.pieces_down += 1
+            return
+        side.pieces_up = now = side.pieces_up + 1
+        now -= side.pieces_down
+        if now > side.pieces_peak:
+            side.pieces_peak = now
+        now += other.pieces_up - other.pieces_down
+        if now > total.pieces_peak:
+            total.pieces_peak = now
 
     def record_stream(self, addr: int, stream: int) -> None:
         """Another stream uses a block: once freed, the block waits for it.
@@ -232,3 +449,46 @@ class CachingAllocator(FastPath):
     def requested(self) -> int:
         """Bytes asked for by the active blocks."""
         return self.statistics.value("requested_up", "requested_down")
+
+    def _malloc_nothing(self, size: int) -> int:
+        if size < 0:
+            raise UsageError(f"Nobody can allocate {size} bytes.")
+        return 0
+
+    def _too_large(self, size: int, rounded: int) -> AllocatorOOM:
+        return AllocatorOOM(
+            requested=size,
+            rounded=rounded,
+            segment=rounded,
+            free_bytes=self.driver.free_bytes,
+            limit=self.limit,
+            total_bytes=self.total_bytes,
+        )
+
+    def _scoped(self, pool: Pool, stream: int) -> Pool:
+        for scope in reversed(self.scopes):
+            if scope.stream is None or scope.stream == stream:
+                return scope.pool.small if pool.small else scope.pool.large
+        return pool
+
+    def _watch_allocation(self, block: Block) -> None:
+        """Counters that move only with options or with several streams."""
+        if self.statistics.pending_seen:
+            self.statistics.raise_active_peaks(block.segment.side)
+        limit = self.settings.max_split_size
+        if limit is not None and block.size >= limit:
+            self.statistics.oversize_allocations.add(1)
+
+    def _watch_free(self, block: Block) -> None:
+        limit = self.settings.max_split_size
+        if limit is not None and block.size >= limit:
+            self.statistics.oversize_allocations.remove(1)
+
+    def _put_off(self, block: Block) -> None:
+        """A freed block that other streams still use."""
+        self.statistics.note_pending()
+        side = block.segment.side
+        side.pending += block.size
+        side.pendings += 1
+        streams.put_off(self, block)
+        self.refresh()

@@ -9,6 +9,7 @@ import numpy as np
 from nbmem.analysis.by_line import lines_of
 from nbmem.analysis.curves import timeline
 from nbmem.analysis.lifetimes import born_in, details, stack_line
+from nbmem.analysis.moments import moment_at
 from nbmem.analysis.oom import autopsies
 from nbmem.analysis.other_cards import other_cards
 from nbmem.analysis.shown import note_of_shown, shown_spans
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from nbmem.core.faults import Faults
     from nbmem.core.holders import HeldStorage
     from nbmem.core.session import Session
-    from nbmem.core.spans import Span
 
 LARGEST = 50
 """Holdings in a report."""
@@ -73,7 +73,7 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
         device=trace.info,
         duration_ns=t1_ns - t0_ns,
         peak=Peak(
-            at=part("The moment of the peak", lambda: _moment(books, top, t0_ns), None)
+            at=part("The moment of the peak", lambda: moment_at(books, top, t0_ns), None)
             or Moment(event=top, t_ns=0),
             allocated=int(books.allocated[top]),
             reserved=int(books.reserved.max()),
@@ -82,7 +82,7 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
             process=books.peak_process(),
             reserved_at=part(
                 "The moment of the most reserved bytes",
-                lambda: _moment(books, int(books.reserved.argmax()), t0_ns),
+                lambda: moment_at(books, int(books.reserved.argmax()), t0_ns),
                 None,
             ),
             process_at=part(
@@ -147,29 +147,10 @@ def recorded_times(books: Books) -> tuple[int, int]:
     return (int(times[0]), int(times[-1])) if len(times) else (0, 0)
 
 
-def _moment(books: Books, position: int, t0_ns: int) -> Moment:
-    span = span_at(books, position)
-    events = books.trace.events
-    stack = int(events.stack[position - 1]) if position else -1
-    return Moment(
-        event=position,
-        t_ns=max(0, int(books.times(np.array([position]))[0]) - t0_ns),
-        phase=span.name if span else None,
-        step=span.step if span else None,
-        line=stack_line(books, stack),
-    )
-
-
 def _moment_of_process(books: Books, t0_ns: int) -> Moment | None:
     """The event at which the process was largest; None where it was read larger between two."""
     position = books.largest_process()
-    return None if position is None else _moment(books, position, t0_ns)
-
-
-def span_at(books: Books, position: int) -> Span | None:
-    """The phase of the last event before a position."""
-    index = int(books.phases.of(np.array([position - 1], np.int64))[0])
-    return books.phases.spans[index][1] if index >= 0 else None
+    return None if position is None else moment_at(books, position, t0_ns)
 
 
 def _phase_rows(books: Books, session: Session, t0_ns: int, peak: int) -> tuple[PhaseRow, ...]:

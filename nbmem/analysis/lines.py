@@ -43,10 +43,16 @@ def name_of(file: str) -> str:
     return f"In [{match[1]}]" if match else PurePath(file).name
 
 
-def _text(frame: Frame) -> str:
-    where = f"{PurePath(frame.file).name}:{frame.line}"
+def frame_line(frame: Frame) -> str:
+    """`train.py:12`, `In [7], line 3`: where a frame stands, without its function."""
     if KERNEL_CELL.search(frame.file):  # a file that exists only in the kernel's head
-        where = f"line {frame.line} of the cell"
-    elif match := NUMBERED_CELL.search(frame.file):
-        where = f"In [{match[1]}], line {frame.line}"
+        return f"line {frame.line} of the cell"
+    name = name_of(frame.file)
+    return (
+        f"{name}, line {frame.line}" if NUMBERED_CELL.search(frame.file) else f"{name}:{frame.line}"
+    )
+
+
+def _text(frame: Frame) -> str:
+    where = frame_line(frame)
     return where if frame.function.startswith(TOP_LEVEL) else f"{where} in {frame.function}"

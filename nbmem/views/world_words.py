@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from nbmem.analysis.lines import frame_line
 from nbmem.core.units import format_bytes, format_ms
 from nbmem.core.world import numbers_text
 from nbmem.views import wording
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.analysis.world.model import Imbalance, RankRow, SharedCard, WorldReport
-    from nbmem.core.events import Frame
 
 _LONGEST_ERROR = 200
 _SOCKET = re.compile(r"\[[\d.:a-f]+\]:\d+|\[\d[\d.]*\]")
@@ -40,7 +39,7 @@ def verdict(world: WorldReport) -> str:
     if out is not None:
         asked = out.refusal
         layer = f" in {one_line(asked.layer)}" if asked.layer else ""
-        at = f", at {_file_line(asked.stack[0])}" if asked.stack else ""
+        at = f", at {one_line(frame_line(asked.stack[0]))}" if asked.stack else ""
         return (
             f"Rank {out.rank} of {world.size} ran out of memory first{layer}{at}: it asked for "
             f"{format_bytes(asked.wanted)}, and {format_bytes(asked.free)} were free"
@@ -135,14 +134,10 @@ def _place(row: RankRow) -> str:
     step = "" if row.last_step is None else f", step {row.last_step}"
     if not row.place:
         return f"before its first line{step}"
-    at = _file_line(row.place[-1])
+    at = one_line(frame_line(row.place[-1]))
     if len(row.place) == 1:
         return f"at {at}{step}"
     return f"in {one_line(row.place[0].function)}, called at {at}{step}"
-
-
-def _file_line(frame: Frame) -> str:
-    return f"{one_line(PurePath(frame.file).name)}:{frame.line}"
 
 
 def _out_of_balance(one: Imbalance) -> str:

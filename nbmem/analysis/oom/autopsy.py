@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from nbmem.analysis.lines import users_line
+from nbmem.analysis.moments import moment_at
 from nbmem.analysis.oom.case import Case, cases, free_pieces, layout
 from nbmem.analysis.oom.groups import groups
 from nbmem.analysis.oom.remedies import remedies
@@ -16,7 +15,7 @@ from nbmem.core.errors import NbmemError
 from nbmem.core.faults import UNGUARDED
 from nbmem.core.holders import HolderKind, roots
 from nbmem.core.units import format_bytes
-from nbmem.report import Autopsy, Command, Moment
+from nbmem.report import Autopsy, Command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from nbmem.core.faults import Faults
     from nbmem.ledger.balance import Ledger
     from nbmem.ledger.books import Books
-    from nbmem.report import Finding
+    from nbmem.report import Finding, Moment
 
 ANSWERED = {"batch_size", "traceback_kept"}
 """Rules of nbmem/tips whose advice an explained error gives with its own figures."""
@@ -121,20 +120,10 @@ def _tried(
 
 
 def _moment(case: Case, t0_ns: int) -> Moment:
-    books, events = case.books, case.books.trace.events
-    phase = int(books.phases.of(np.array([case.index], np.int64))[0])
-    span = books.phases.spans[phase][1] if phase >= 0 else None
-    stack = int(events.stack[case.index])
+    """When the request failed: its own event is the last that happened."""
+    found = moment_at(case.books, case.index + 1, t0_ns)
     line = users_line(case.refusal.stack) if case.refusal is not None else None
-    if line is None and stack >= 0:
-        line = users_line(books.session.stacks[stack])
-    return Moment(
-        event=case.index,
-        t_ns=max(0, int(events.t_ns[case.index]) - t0_ns),
-        phase=span.name if span else None,
-        step=span.step if span else None,
-        line=line,
-    )
+    return replace(found, event=case.index, line=line or found.line)
 
 
 def _reason(case: Case, pieces: int, largest: int, count: int) -> str:

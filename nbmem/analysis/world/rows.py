@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.analysis.build import books_of, span_at
+from nbmem.analysis.build import books_of
+from nbmem.analysis.moments import phase_at
 from nbmem.analysis.world.model import HeldThen, RankRow
 from nbmem.core.cards import fullest
 from nbmem.core.categories import Category
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from nbmem.core.session import Session
     from nbmem.files.folder import RankFile
     from nbmem.files.journal import CardNow, Entry
+    from nbmem.ledger.books import Books
 
 SILENT_S = 10.0
 """Seconds without a line, of one a second, after which a rank does not run as it should."""
@@ -55,17 +57,21 @@ def held_at(file: RankFile, t_ns: int) -> HeldThen:
         return HeldThen(rank=number, t_ns=None)
     books = books_of(found)
     position = int(np.searchsorted(books.trace.events.t_ns, t_ns))
-    ledger = books.ledger(position)
-    span = span_at(books, position)
+    phase, step = phase_at(books, position)
     return HeldThen(
         rank=number,
         t_ns=t_ns,
         allocated=int(books.allocated[position]),
         reserved=int(books.reserved[position]),
-        held={category: ledger[category] for category in Category},
-        phase=span.name if span else None,
-        step=span.step if span else None,
+        held=_held(books, position),
+        phase=phase,
+        step=step,
     )
+
+
+def _held(books: Books, position: int) -> dict[Category, int]:
+    ledger = books.ledger(position)
+    return {category: ledger[category] for category in Category}
 
 
 def _of_session(file: RankFile, session: Session) -> RankRow:
@@ -85,8 +91,7 @@ def _of_session(file: RankFile, session: Session) -> RankRow:
         )
     books = books_of(session)
     top = books.peak(0, books.events)
-    ledger = books.ledger(top)
-    span = span_at(books, top)
+    phase, step = phase_at(books, top)
     return RankRow(
         rank=rank,
         path=file.path,
@@ -96,9 +101,9 @@ def _of_session(file: RankFile, session: Session) -> RankRow:
         allocated=int(books.allocated[top]),
         reserved=int(books.reserved.max()),
         process=books.peak_process(),
-        phase=span.name if span else None,
-        step=span.step if span else None,
-        held={category: ledger[category] for category in Category},
+        phase=phase,
+        step=step,
+        held=_held(books, top),
         last_ns=rank.ended_ns or session.created_ns,
         refusal=refusal,
         error=session.error,

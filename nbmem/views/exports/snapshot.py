@@ -15,7 +15,7 @@ import numpy as np
 
 from nbmem.core.categories import Category
 from nbmem.core.events import Action
-from nbmem.core.snapshot_form import listed_segments
+from nbmem.files.snapshot_form import listed_segments
 from nbmem.files.torch_snapshot import pool_id
 from nbmem.files.writing import replacing
 from nbmem.views.exports.places import cells_of, phases_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.snapshot_form import listed_segments
+from nbmem.files.snapshot_form import listed_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,49 @@
+"""A position in a card's books as a person would tell it: when, in which phase, from which line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nbmem.analysis.lifetimes import stack_line
+from nbmem.report import Moment
+
+if TYPE_CHECKING:
+    from nbmem.ledger.books import Books
+
+
+class PhaseThen(NamedTuple):
+    """The phase of a position and its step; None outside of one."""
+
+    phase: str | None
+    step: int | None
+
+
+def phase_at(books: Books, position: int) -> PhaseThen:
+    """The phase of the last event before a position."""
+    index = int(books.phases.of(np.array([position - 1], np.int64))[0])
+    if index < 0:
+        return PhaseThen(None, None)
+    span = books.phases.spans[index][1]
+    return PhaseThen(span.name, span.step)
+
+
+def moment_at(books: Books, position: int, t0_ns: int) -> Moment:
+    """What had just happened at a position.
+
+    Args:
+        books: The card's books.
+        position: Index of the next event.
+        t0_ns: Start of the recording, nanoseconds since the epoch.
+    """
+    events = books.trace.events
+    stack = int(events.stack[position - 1]) if position else -1
+    phase, step = phase_at(books, position)
+    return Moment(
+        event=position,
+        t_ns=max(0, int(books.times(np.array([position]))[0]) - t0_ns),
+        phase=phase,
+        step=step,
+        line=stack_line(books, stack),
+    )
