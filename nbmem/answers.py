@@ -33,6 +33,14 @@ class CardFigures:
     driver: int
 
     @property
+    def kept(self) -> str:
+        """How much of `total` is kept free, and for what."""
+        if not self.margin:
+            return "Nothing is kept free for the error of the estimate."
+        part = f"{format_bytes(self.margin)} ({self.margin / self.total:.0%} of the card)"
+        return f"{part} are kept free for the error of the estimate."
+
+    @property
     def share(self) -> str:
         """Why `total` is less than the card's name promises; empty where it is not."""
         if not self.driver:

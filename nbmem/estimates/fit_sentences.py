@@ -57,11 +57,7 @@ def whole(  # noqa: PLR0913, PLR0917 - what a verdict is made of
 ) -> list[str]:
     """The sentences of a search that is over."""
     found = [_verdict(name, search, probes, card)]
-    kept = f"{format_bytes(card.margin)} ({card.margin / card.total:.0%} of the card) are"
-    found.append(
-        f"{kept if card.margin else 'Nothing is'} kept free for the error of the estimate."
-        f" {card.share}".rstrip()
-    )
+    found.append(f"{card.kept} {card.share}".rstrip())
     failed = [p for p in probes if p.failure is not None and p.failure.kind == "other"]
     if failed:
         values = ", ".join(str(p.value) for p in failed[:4])

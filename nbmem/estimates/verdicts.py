@@ -73,7 +73,7 @@ def sentences(  # noqa: PLR0913 - what a verdict is made of
                 "So no remedy was run; what each would leave is foreseen from this run's ledger. "
                 "`--all` runs them."
             )
-        return [*found, *filter(None, [card.share])]
+        return [*found, *_of_card(card, room)]
     wanted = format_bytes(base.wanted)
     found = [f"It does not fit as it is: it would take {wanted}, and there are {limit}."]
     best = cheapest(ran)
@@ -97,7 +97,14 @@ def sentences(  # noqa: PLR0913 - what a verdict is made of
         )
     elif foreseen:
         found.append("What is not run yet is foreseen from the ledger of the program as it is.")
-    return [*found, *filter(None, [card.share])]
+    return [*found, *_of_card(card, room)]
+
+
+def _of_card(card: CardFigures, room: int) -> list[str]:
+    """Where the wanted bytes come from; in those that were named, the margin has no part."""
+    kept = card.kept if room == card.total - card.margin else ""
+    told = f"{kept} {card.share}".strip()
+    return [told] if told else []
 
 
 def _none(ran: Sequence[Option]) -> str:

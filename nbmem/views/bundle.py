@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import replace
 from html import escape
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.faults import UNGUARDED, Faults
 from nbmem.views.explorer import MIME
-from nbmem.views.explorer.thinned import saved_output
+from nbmem.views.explorer.thinned import MOST, saved_output
 from nbmem.views.history import render_history, render_history_html
 from nbmem.views.html import render_html
 from nbmem.views.oom import render_oom
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 TEXT, HTML = "text/plain", "text/html"
 WIDTH = 100
+SAVED = 25_000
+"""Characters of a report in a notebook's file, its picture apart: the explorer's data take what its
+text and its tables leave."""
+_PICTURE = re.compile(r"data:image/svg\+xml[^\"]*")
 
 
 def mimebundle(
@@ -46,7 +51,8 @@ def mimebundle(
     text = faults.part("The text", lambda: render_text(report, faults=faults), None)
     # Last, since it takes the others' notes along; its own stand in the others.
     told = replace(report, notes=(*report.notes, *faults.notes))
-    explorer = faults.part("The interactive view", lambda: saved_output(told, cells), None)
+    room = min(MOST, SAVED - len(text or "") - len(_PICTURE.sub("", html or "")))
+    explorer = faults.part("The interactive view", lambda: saved_output(told, cells, room), None)
     bundle: dict[str, Any] = {}
     if text is not None:
         bundle[TEXT] = text_with(text, faults.notes)

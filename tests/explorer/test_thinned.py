@@ -1,18 +1,17 @@
 """What a notebook keeps of a report: fewer moments, each as exact as before, and small."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from nbmem.analysis import build_report
 from nbmem.core.categories import Category
-from nbmem.views.bundle import mimebundle
+from nbmem.views.bundle import SAVED, mimebundle
 from nbmem.views.explorer import MIME, explorer_output
 from nbmem.views.explorer.thinned import MOST, saved_output, thinned
 from tests.recorded import load, session_of
 from tests.views import sample
-
-LARGEST = 25_000
-"""Characters of a saved report beside its pictures."""
 
 
 @pytest.fixture(scope="module", params=["gpt2_b4s512_adamw", "resnet50_b32_sgdm"])
@@ -24,10 +23,22 @@ def test_a_saved_report_is_small(report):
     bundle = mimebundle(report)
     output = bundle[MIME]
     assert len(output["data"]) + len(output["times"]) <= MOST
-    html = bundle["text/html"]
+    assert saved_size(bundle) <= SAVED
+
+
+def test_beside_many_words_a_saved_report_keeps_fewer_moments(report):
+    notes = tuple(f"{number}: {'a sentence of some length, ' * 6}" for number in range(12))
+    plain, noted = mimebundle(report), mimebundle(replace(report, notes=notes))
+    assert len(noted["text/plain"]) > len(plain["text/plain"]) + 2_000
+    assert saved_size(noted) <= SAVED
+
+
+def saved_size(bundle):
+    """Characters of a report beside its pictures."""
+    output, html = bundle[MIME], bundle["text/html"]
     pictures = sum(len(part.partition('"')[0]) for part in html.split("data:image/svg+xml")[1:])
-    size = len(output["data"]) + len(output["times"]) + len(html) - pictures
-    assert size + len(bundle["text/plain"]) <= LARGEST
+    words = len(html) - pictures + len(bundle["text/plain"])
+    return len(output["data"]) + len(output["times"]) + words
 
 
 def test_the_moments_that_are_kept_are_those_that_were_recorded(report):

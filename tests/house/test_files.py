@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 FITS = 300
 """Lines that are read in one sitting; a module above them is named here, with its reason."""
 LONGER = {
-    "nbmem/allocator/caching.py": "the paths that every tensor takes, and whatever else it is asked",
+    "nbmem/allocator/caching.py": "the paths of every tensor, and all else that it is asked",
     "nbmem/api.py": "a trace from its start to its widget: one object, used by its methods",
     "nbmem/record/identities.py": "what is seen while a cell runs, and is placed later",
     "nbmem/record/recorder.py": "a transaction is read in one piece",

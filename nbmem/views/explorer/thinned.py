@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 MOST = 14_500
-"""Characters of a report's data in a notebook. With its text and its HTML, both without the
-picture, it stays below 25 kB."""
+"""Characters of a report's data in a notebook; fewer beside much text."""
 BINS = (200, 140, 100, 70, 50, 35, 25, 12, 6)
 """Stretches of the timeline, each tried where the one before is too large."""
 MOST_CODE = 120
@@ -39,11 +38,19 @@ LIVES = 3
 """Allocations told one by one for each stretch."""
 
 
-def saved_output(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any]:
-    """What a notebook keeps under the explorer's MIME type: all of it where it is small enough."""
+def saved_output(
+    report: Report, cells: Sequence[CellDelta] = (), most: int = MOST
+) -> dict[str, Any]:
+    """What a notebook keeps under the explorer's MIME type: all of it where it is small enough.
+
+    Args:
+        report: The report.
+        cells: The notebook's history, oldest first.
+        most: Characters that it may take; what is left at the fewest moments may take more.
+    """
     output = explorer_output(report, cells)
     for bins in BINS:
-        if len(output["data"]) + len(output["times"]) <= MOST:
+        if len(output["data"]) + len(output["times"]) <= most:
             break
         output = explorer_output(thinned(report, bins), cells)
     return output
