@@ -8,6 +8,7 @@ import numpy as np
 
 from nbmem.analysis.build import recorded_times
 from nbmem.analysis.lifetimes import LIVES, lines_at, live_counts, lives_of
+from nbmem.analysis.moments import times_at
 from nbmem.analysis.pool import pool_history
 from nbmem.details import Closeup
 
@@ -31,7 +32,7 @@ def closeup(books: Books, moment: int, *others: int, tensors: Sequence[int] = ()
     largest = rows[np.argsort(-books.allocations.requested[rows], kind="stable")][:LIVES]
     start, _ = recorded_times(books)
     return Closeup(
-        t_ns=np.maximum(books.times(positions) - start, 0),
+        t_ns=times_at(books, positions, start),
         event=positions,
         held=books.held(positions),
         live=live_counts(books, positions),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.moments import times_at
 from nbmem.core.events import Action
 from nbmem.report import Timeline
 
@@ -31,7 +32,7 @@ def timeline(books: Books, t0_ns: int) -> Timeline:
     """
     positions = chosen_positions(books)
     return Timeline(
-        t_ns=np.maximum.accumulate(np.maximum(books.times(positions) - t0_ns, 0)),
+        t_ns=times_at(books, positions, t0_ns),
         event=positions,
         held=books.held(positions),
         reserved=books.reserved[positions],

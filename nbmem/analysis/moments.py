@@ -10,7 +10,24 @@ from nbmem.analysis.lifetimes import stack_line
 from nbmem.report import Moment
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from nbmem.ledger.books import Books
+
+    Ints = NDArray[np.int64]
+
+
+def times_at(books: Books, positions: Ints, t0_ns: int) -> Ints:
+    """When positions begin, nanoseconds since the recording began; position 0 has done so there.
+
+    Args:
+        books: The card's books.
+        positions: Indices of the next event, ascending.
+        t0_ns: Start of the recording, nanoseconds since the epoch. Clocks differ a little: what
+            would lie before it, or before an earlier position, is moved there.
+    """
+    since = np.maximum.accumulate(np.maximum(books.times(positions) - t0_ns, 0))
+    return np.where(positions == 0, 0, since)
 
 
 class PhaseThen(NamedTuple):
@@ -42,7 +59,7 @@ def moment_at(books: Books, position: int, t0_ns: int) -> Moment:
     phase, step = phase_at(books, position)
     return Moment(
         event=position,
-        t_ns=max(0, int(books.times(np.array([position]))[0]) - t0_ns),
+        t_ns=int(times_at(books, np.array([position]), t0_ns)[0]),
         phase=phase,
         step=step,
         line=stack_line(books, stack),

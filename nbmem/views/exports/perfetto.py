@@ -13,6 +13,7 @@ import numpy as np
 
 from nbmem.analysis.build import recorded_times
 from nbmem.analysis.curves import chosen_positions
+from nbmem.analysis.moments import times_at
 from nbmem.core.categories import RESERVED
 from nbmem.core.events import Action
 from nbmem.files.writing import write_text
@@ -107,7 +108,7 @@ def _bytes(books: Books) -> Iterator[dict[str, Any]]:
     positions = chosen_positions(books, BINS)
     held = books.held(positions)
     shown = [category for category in RESERVED if held[:, category].any()]
-    times = np.maximum.accumulate(np.maximum(books.times(positions) - t0_ns, 0))
+    times = times_at(books, positions, t0_ns)
     counter = {"ph": "C", "pid": books.trace.info.index}
     for at, position in enumerate(positions.tolist()):
         moment = counter | {"ts": int(times[at]) / 1000}
