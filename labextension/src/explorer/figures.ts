@@ -108,6 +108,7 @@ export class Pictures {
    */
   async draw(name: string, host: HTMLElement): Promise<Picture> {
     const bokeh = await this._bokeh();
+    sweep(bokeh);
     const item: unknown = JSON.parse(this._figures.find(([one]) => one === name)?.[1] ?? '');
     checkFigure(item);
     if (this._isDisposed) {
@@ -118,7 +119,7 @@ export class Pictures {
     host.append(target);
     const title = `nbmem ${++titles}`;
     (item as { doc: { title: string } }).doc.title = title;
-    this._pending.set(title, bokeh);
+    this._pending.add(title);
     const drawn = new Picture(host, bokeh, await bokeh.embed.embed_item(item, target));
     this._pending.delete(title);
     if (this._isDisposed) {
@@ -132,24 +133,34 @@ export class Pictures {
   dispose(): void {
     this._isDisposed = true;
     this._drawn.splice(0).forEach(picture => picture.dispose());
-    this._pending.forEach((bokeh, title) => forget(bokeh, title));
+    this._pending.forEach(title => unwanted.add(title));
     this._pending.clear();
+    void this._bokeh().then(sweep, () => undefined);
   }
 
   private readonly _drawn: Picture[] = [];
   /** Documents that BokehJS has begun, by title: taken out of the page, one of them never ends. */
-  private readonly _pending = new Map<string, IBokeh>();
+  private readonly _pending = new Set<string>();
   private _isDisposed = false;
 }
 
 /** How many documents were begun on this page: a title of its own for each. */
 let titles = 0;
 
-/** Take a document out of BokehJS's list, which keeps it as long as the page. */
-function forget({ documents }: IBokeh, title: string): void {
-  const at = documents.findIndex(document => document.title() === title);
-  if (at >= 0) {
-    documents.splice(at, 1)[0].clear();
+/**
+ * Documents of explorers that are gone. BokehJS makes a document some time after it was asked to:
+ * one that is not there yet is looked for again whenever there is something to draw or to let go.
+ */
+const unwanted = new Set<string>();
+
+/** Take what nobody wants out of BokehJS's list, which keeps it as long as the page. */
+function sweep({ documents }: IBokeh): void {
+  for (const title of unwanted) {
+    const at = documents.findIndex(document => document.title() === title);
+    if (at >= 0) {
+      unwanted.delete(title);
+      documents.splice(at, 1)[0].clear();
+    }
   }
 }
 
