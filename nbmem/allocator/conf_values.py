@@ -6,6 +6,7 @@ import re
 
 from nbmem.allocator.rounding import NO_DIVISIONS
 from nbmem.core.errors import UsageError
+from nbmem.core.names import quoted
 
 Value = str | list[tuple[str, str]]
 
@@ -55,7 +56,7 @@ def _listed(tokens: list[str], conf: str) -> list[tuple[str, str]]:
 
 def _malformed(conf: str) -> UsageError:
     return UsageError(
-        f"{conf!r} is not of the form key:value,key:value that PYTORCH_CUDA_ALLOC_CONF has, "
+        f"{quoted(conf)} is not of the form key:value,key:value that PYTORCH_CUDA_ALLOC_CONF has, "
         "for example max_split_size_mb:128,expandable_segments:True."
     )
 
@@ -63,14 +64,16 @@ def _malformed(conf: str) -> UsageError:
 def mib_of(key: str, value: Value, *, least: int) -> int:
     """A whole number of MiB, at least `least`."""
     if not isinstance(value, str) or not value.isdecimal() or int(value) < least:
-        raise UsageError(f"{key} must be a whole number of MiB, at least {least}; got {value!r}.")
+        raise UsageError(
+            f"{key} must be a whole number of MiB, at least {least}; got {quoted(value)}."
+        )
     return int(value)
 
 
 def number_of(key: str, value: Value) -> int:
     """A whole number."""
     if not isinstance(value, str) or not value.isdecimal():
-        raise UsageError(f"{key} must be a whole number; got {value!r}.")
+        raise UsageError(f"{key} must be a whole number; got {quoted(value)}.")
     return int(value)
 
 
@@ -81,14 +84,14 @@ def fraction_of(key: str, value: Value, *, one_allowed: bool) -> float:
     except ValueError:
         fraction = -1.0
     if not (0.0 < fraction < 1.0 or (one_allowed and fraction == 1.0)):
-        raise UsageError(f"{key} must lie between 0 and 1; got {value!r}.")
+        raise UsageError(f"{key} must lie between 0 and 1; got {quoted(value)}.")
     return fraction
 
 
 def flag_of(key: str, value: Value) -> bool:
     """True or False, in torch's spelling."""
     if value not in ("True", "False"):
-        raise UsageError(f"{key} must be True or False; got {value!r}.")
+        raise UsageError(f"{key} must be True or False; got {quoted(value)}.")
     return value == "True"
 
 
@@ -122,5 +125,5 @@ def divisions_of(key: str, value: Value, *, last_key_fills_itself: bool) -> tupl
 def _power(key: str, text: str) -> int:
     number = int(text) if text.isdecimal() else 0
     if number < 1 or number & (number - 1):
-        raise UsageError(f"{key} takes powers of two; got {text!r}.")
+        raise UsageError(f"{key} takes powers of two; got {quoted(text)}.")
     return number

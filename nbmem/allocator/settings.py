@@ -16,6 +16,7 @@ from nbmem.allocator.conf_values import (
 from nbmem.allocator.rounding import LARGE_SEGMENT, NO_DIVISIONS
 from nbmem.allocator.torch_rules import NEWEST, rules_for
 from nbmem.core.errors import UsageError
+from nbmem.core.names import quoted
 from nbmem.core.units import MIB
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class AllocatorSettings:
             reader = _READERS.get(key)
             if reader is None:
                 raise UsageError(
-                    f"torch's allocator has no setting {key!r}. "
+                    f"torch's allocator has no setting {quoted(key)}. "
                     f"Known here: {', '.join(sorted(_READERS))}."
                 )
             name, read = reader

@@ -8,6 +8,7 @@ from enum import IntEnum
 from functools import lru_cache
 
 from nbmem.core.errors import UsageError
+from nbmem.core.names import quoted
 
 NEWEST = "2.13.0"
 """The newest release whose rules were checked; newer ones are treated alike."""
@@ -75,7 +76,8 @@ def rules_for(release: str) -> Rules:
     match = _VERSION.match(release)
     if match is None:
         raise UsageError(
-            f"{release!r} is not a release of torch. Write it as torch.__version__ does: 2.11.0."
+            f"{quoted(release)} is not a release of torch. "
+            "Write it as torch.__version__ does: 2.11.0."
         )
     version = (int(match[1]), int(match[2]))
     if version >= (2, 13):

@@ -44,6 +44,11 @@ def shown(text: str, most: int = NAME) -> str:
     return f"{clean[: most - _TAIL]}... ({len(text):,} characters)"
 
 
+def quoted(text: object, most: int = 100) -> str:
+    """A text within a sentence: in quotes, and short whatever a file says."""
+    return repr(shown(str(text), most))
+
+
 def _escaped(character: re.Match[str]) -> str:
     return character[0].encode("unicode_escape").decode("ascii")
 

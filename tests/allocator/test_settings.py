@@ -98,3 +98,20 @@ def test_twenty_mib_is_a_split_size_only_since_2_10():
 def test_a_release_must_be_a_version():
     with pytest.raises(UsageError, match="'nightly' is not a release of torch"):
         AllocatorSettings.parse("", "nightly")
+
+
+@pytest.mark.parametrize(
+    ("conf", "release"),
+    [
+        ("", "n" * 100_000),
+        ("n" * 100_000, "2.11.0"),
+        ("n" * 100_000 + ":1", "2.11.0"),
+        ("max_split_size_mb:" + "n" * 100_000, "2.11.0"),
+        ("expandable_segments:" + "n" * 100_000, "2.11.0"),
+        ("roundup_power2_divisions:" + "n" * 100_000, "2.11.0"),
+    ],
+)
+def test_a_refusal_is_short_whatever_a_file_says(conf, release):
+    with pytest.raises(UsageError) as refused:
+        AllocatorSettings.parse(conf, release)
+    assert len(str(refused.value)) < 500
