@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,27 @@ LONGER = {
     "nbmem/record/identities.py": "what is seen while a cell runs, and is placed later",
     "nbmem/record/recorder.py": "a transaction is read in one piece",
 }
+A_DOZEN = 12
+FULLER = {
+    "nbmem/allocator": "the parts of one machine, each named as torch names it",
+    "nbmem/allocator/recordings": "what is learned from a recording, and how it is replayed",
+    "nbmem/analysis": "one question about a recording in each",
+    "nbmem/cli": "one subcommand in each",
+    "nbmem/core": "one noun of the field in each, that capture and reading share",
+    "nbmem/estimates": "a run, what asks for runs, and what is made of their answers",
+    "nbmem/files": "the parts of three formats, which share their door and their limits",
+    "nbmem/ipython": "what the notebook gives nbmem, and what nbmem gives it: one thing in each",
+    "nbmem/ipython/commands": "one subcommand in each",
+    "nbmem/ledger": "passes over one recording's allocations, and the books that they fill",
+    "nbmem/probes": "one source of readings in each",
+    "nbmem/record": "what one recording gathers, one kind in each",
+    "nbmem/tips/rules": "one rule in each",
+    "nbmem/views": "one thing that people see in each, and the parts that they share",
+    "nbmem/virtual/operators": "one family in each",
+    "nbmem/virtual/patches": "one thing of torch's that is replaced in each",
+    "tools": "one command of the house in each",
+}
+"""Folders of more than a dozen modules, each with the reason that makes it one shelf."""
 NINE_IN_TEN = 250
 """Lines that nine modules in ten stay below: a few long ones are let be, a drift is not."""
 LONG_FUNCTION = 60
@@ -89,6 +111,13 @@ def test_modules_fit_in_one_sitting():
     lines = {relative(path): len(path.read_text().splitlines()) for path in MODULES}
     assert {name for name, count in lines.items() if count > FITS} <= set(LONGER)
     assert sorted(lines.values())[len(lines) * 9 // 10] <= NINE_IN_TEN
+
+
+def test_a_folder_is_one_shelf():
+    modules = [path for path in MODULES if path.name != "__init__.py"]
+    count = Counter(relative(path.parent) for path in modules)
+    full = {folder for folder, files in count.items() if files > A_DOZEN}
+    assert full == set(FULLER)
 
 
 def test_functions_fit_on_a_screen():
