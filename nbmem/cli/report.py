@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, say, targets, write_out
-from nbmem.cli.run import add_outputs, write_report
+from nbmem.cli.outputs import add_outputs, write_report
 from nbmem.core.arguments import add_max_size
 from nbmem.core.errors import NotWrittenError, UsageError
 from nbmem.files.door import is_folder

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, say, targets, write_out
+from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, say, targets
+from nbmem.cli.outputs import add_outputs, write_report
 from nbmem.cli.ranks import RankRun
 from nbmem.cli.script import Script, conclude
 from nbmem.cli.virtual_ranks import add_ranks, run_ranks
-from nbmem.core.arguments import add_device
-from nbmem.core.errors import NbmemError, NotWrittenError, UsageError
+from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
     from nbmem.api import Trace
-    from nbmem.report import Report
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,13 +44,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--stacks", action="store_true", help="record the Python line of every allocation"
     )
     parser.add_argument("--quiet", action="store_true", help="print no report")
-
-
-def add_outputs(parser: argparse.ArgumentParser) -> None:
-    """Which card's report, and the forms in which it can be written to a file."""
-    add_device(parser)
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON (a stable form)")
-    parser.add_argument("--html", metavar="FILE", help="write the report as a page of its own")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -91,44 +81,6 @@ def trace_script(script: Script, options: argparse.Namespace) -> int:
         device = getattr(options, "device", None)
         written &= write_report(trace, files, device=device, quiet=options.quiet)
     return code if code != EXIT_OK or written else EXIT_FAILED
-
-
-def write_report(trace: Trace, files: dict[str, Path], *, device: int | None, quiet: bool) -> bool:
-    """Print one card's report and write the files asked for; False if one is missing then."""
-    try:
-        if "save" in files:
-            trace.save(files["save"])
-        report = _without_commands(trace.report(device))
-        if "json" in files:
-            from nbmem.views.exports import report as figures
-
-            figures.write(report, files["json"])
-        if "html" in files:
-            from nbmem.views.exports import page
-
-            page.write(report, files["html"])
-        if not quiet:
-            from nbmem.views.text import render_text
-
-            write_out(render_text(report))
-    except NotWrittenError as err:
-        say(str(err))
-        return False
-    except NbmemError as err:
-        say(str(err))
-        return not files
-    except Exception as err:  # noqa: BLE001 - a fault of ours must not change how the script ended
-        say(
-            f"the report could not be made ({type(err).__name__}: {err}). It is a fault of "
-            "nbmem's: please report it with this line and what --save writes."
-        )
-        return False
-    return True
-
-
-def _without_commands(report: Report) -> Report:
-    """The process that failed is gone, or not a notebook: there is nothing left to free in it."""
-    return replace(report, ooms=tuple(replace(oom, command=None) for oom in report.ooms))
 
 
 def _use_card(name: str, *, quiet: bool) -> bool:

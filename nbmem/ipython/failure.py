@@ -91,8 +91,7 @@ class FailureWatch:
     def _interrupted(self, error: BaseException, row: CellDelta) -> None:
         from nbmem.analysis.lines import users_line
         from nbmem.analysis.oom import left_by_traceback
-        from nbmem.ipython.commands.base import text_bundle
-        from nbmem.ipython.showing import show_bundle
+        from nbmem.ipython.showing import show_bundle, text_bundle
         from nbmem.probes.oom import place_of
         from nbmem.views.oom import interrupted
 

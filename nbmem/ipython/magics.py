@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.errors import UsageError
 from nbmem.core.interrupts import held_back
 from nbmem.ipython.commands import dispatch
-from nbmem.ipython.commands.base import text_bundle
 from nbmem.ipython.commands.help import memtrace_help
 from nbmem.ipython.guest import guest, insist, say, shell_entry
 from nbmem.ipython.options import (
@@ -20,7 +19,7 @@ from nbmem.ipython.options import (
     parse_statement_line,
     statement_asks_for_help,
 )
-from nbmem.ipython.showing import show_bundle
+from nbmem.ipython.showing import show_bundle, text_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

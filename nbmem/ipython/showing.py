@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import NbmemError, UsageError
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from nbmem.api import Trace
 
 logger = logging.getLogger("nbmem")
+_STYLE = "line-height:1.35;margin:0;white-space:pre-wrap;word-break:normal"
 
 
 def why_nothing(trace: Trace, device: int | None) -> str | None:
@@ -102,3 +104,11 @@ def no_report(trace: Trace, why: str) -> dict[str, str]:
         why: The reason, a sentence.
     """
     return {"text/plain": f"{trace.name}: no report: {why}"}
+
+
+def text_bundle(text: str) -> dict[str, str]:
+    """Plain text for a notebook, in a fixed-width font."""
+    return {
+        "text/plain": text,
+        "text/html": f'<pre style="{_STYLE}">{escape(text)}</pre>',
+    }

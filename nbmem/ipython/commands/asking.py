@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from nbmem.ipython.commands.base import text_bundle
 from nbmem.ipython.guest import say
-from nbmem.ipython.showing import show_bundle
+from nbmem.ipython.showing import show_bundle, text_bundle
 
 if TYPE_CHECKING:
     from types import TracebackType

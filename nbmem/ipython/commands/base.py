@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.errors import UsageError
@@ -75,17 +74,6 @@ class MagicCommand(NamedTuple):
     run_cell: Callable[[Notebook, str, str], None] | None = None
     options: Callable[[], Iterable[CommandOption]] = tuple
     offers: Callable[[Asked], Iterable[str]] = lambda _: ()
-
-
-_STYLE = "line-height:1.35;margin:0;white-space:pre-wrap;word-break:normal"
-
-
-def text_bundle(text: str) -> dict[str, str]:
-    """Plain text for a notebook, in a fixed-width font."""
-    return {
-        "text/plain": text,
-        "text/html": f'<pre style="{_STYLE}">{escape(text)}</pre>',
-    }
 
 
 def file_name(argument: str, command: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.ipython.commands import candidates
-from nbmem.ipython.commands.base import MagicCommand, text_bundle
-from nbmem.ipython.showing import show_bundle
+from nbmem.ipython.commands.base import MagicCommand
+from nbmem.ipython.showing import show_bundle, text_bundle
 
 if TYPE_CHECKING:
     from nbmem.ipython.commands.base import Notebook

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from nbmem.ipython.commands.base import MagicCommand, text_bundle
+from nbmem.ipython.commands.base import MagicCommand
 from nbmem.ipython.options import HELP, OPTIONS
-from nbmem.ipython.showing import show_bundle
+from nbmem.ipython.showing import show_bundle, text_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

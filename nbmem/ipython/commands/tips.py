@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.arguments import parser_of
 from nbmem.core.units import format_bytes
-from nbmem.ipython.commands.base import MagicCommand, text_bundle
-from nbmem.ipython.showing import show_bundle
+from nbmem.ipython.commands.base import MagicCommand
+from nbmem.ipython.showing import show_bundle, text_bundle
 
 if TYPE_CHECKING:
     import argparse
