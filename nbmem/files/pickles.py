@@ -8,18 +8,14 @@ expression reads through all of them (100 MB in a second) and stops at the first
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import io
 import pickle
 import re
 from reprlib import Repr
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+from nbmem.core.collector import without_collector
 from nbmem.core.errors import FileFormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _LONGEST_TEXT = 1 << 20
 """Bytes of one text; paths and names are shorter."""
@@ -110,20 +106,7 @@ def load_plain(data: bytes) -> Any:
         Exception: It is broken: a broken pickle can raise almost anything.
     """
     _look_through(data)
-    with without_collector():
-        return _PlainUnpickler(io.BytesIO(data)).load()
-
-
-@contextlib.contextmanager
-def without_collector() -> Iterator[None]:
-    """Build millions of objects without looking for cycles among them again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
+    return without_collector(_PlainUnpickler(io.BytesIO(data)).load)
 
 
 def _look_through(data: bytes) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from nbmem.core.cards import before_each, fullest, highest_reserved, reserved_before
+from nbmem.core.collector import without_collector
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Action, BlockState, Columns, Events, Stack
 from nbmem.core.names import shown
@@ -20,7 +21,6 @@ from nbmem.core.stack_phases import phases_of
 from nbmem.core.units import MIB, format_bytes
 from nbmem.files.checks import check
 from nbmem.files.limits import Limits
-from nbmem.files.pickles import without_collector
 from nbmem.files.torch_snapshot import device_history, load_snapshot
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ def session_of_snapshot(path: str | Path, limits: Limits | None = None) -> Sessi
         FileFormatError: It is too large, truncated, hostile, something else, or has nothing in it.
     """
     limits = limits or Limits()
-    with without_collector():
-        session = _session(load_snapshot(path, limits), path)
+    session = without_collector(lambda: _session(load_snapshot(path, limits), path))
     try:
         check(session, limits)
         for trace in session.devices:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.cards import highest_reserved
+from nbmem.core.collector import without_collector
 from nbmem.core.errors import FileFormatError, UsageError
 from nbmem.core.events import Action, Events, Layout
 from nbmem.core.names import shown
@@ -16,7 +17,6 @@ from nbmem.files.archive import plain_json
 from nbmem.files.checks import check_card
 from nbmem.files.door import content
 from nbmem.files.limits import Limits
-from nbmem.files.pickles import without_collector
 from nbmem.files.recording import is_session
 from nbmem.files.session import open_session
 from nbmem.files.settings import plain_settings
@@ -101,8 +101,7 @@ def read_card(
     name, data = shown(Path(path).name), content(path, limits)
     if data.lstrip()[:1] == b"{":
         return _checked(_from_trace(data, name, limits), path)
-    with without_collector():
-        return _checked(_from_snapshot(data, path, device, limits), path)
+    return without_collector(lambda: _checked(_from_snapshot(data, path, device, limits), path))
 
 
 def _checked(recording: CardRecording, path: str | Path) -> CardRecording:

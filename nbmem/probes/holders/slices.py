@@ -13,10 +13,10 @@ metaclass may have an `__eq__`.
 from __future__ import annotations
 
 import contextlib
-import gc
 import time
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.collector import without_collector
 from nbmem.probes.threads import at_work
 
 if TYPE_CHECKING:
@@ -60,13 +60,7 @@ class SlicedWork:
 
     def run(self) -> None:
         """Do all of it, or as much as the budget and the caller allow."""
-        collecting = gc.isenabled()
-        try:
-            gc.disable()  # nobody else runs: a collection here would be the walk's own
-            self._until_ended()
-        finally:
-            if collecting:
-                gc.enable()
+        without_collector(self._until_ended)  # a collection here would be the walk's own
 
     def _until_ended(self) -> None:
         try:
@@ -92,21 +86,19 @@ class SlicedWork:
         self.hindered = at_work()
         if self.hindered:
             return False
-        collecting = gc.isenabled()
         try:
-            gc.disable()  # a walk makes some million short-lived objects
-            with self._torch._C.DisableTorchFunction():  # noqa: SLF001 - for subclasses and modes
-                self._until(time.thread_time(), PIECE_S)
+            # A walk makes some million short-lived objects.
+            without_collector(self._until_piece_ended)
         except BaseException as error:
             let_go(error)
             raise
-        finally:
-            if collecting:
-                gc.enable()
         return not self.ended
 
+    def _until_piece_ended(self) -> None:
+        with self._torch._C.DisableTorchFunction():  # noqa: SLF001 - for subclasses and modes
+            self._until(time.thread_time(), min(PIECE_S, self._left))
+
     def _until(self, begun: float, seconds: float) -> None:
-        seconds = min(seconds, self._left)
         for coming in self._steps:
             self._coming = coming or 0.0
             spent = time.thread_time() - begun
