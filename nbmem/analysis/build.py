@@ -18,17 +18,15 @@ from nbmem.core.errors import UsageError
 from nbmem.core.faults import UNGUARDED
 from nbmem.core.holders import HolderKind, held_storages
 from nbmem.core.names import of_graph
-from nbmem.ledger.balance import Ledger
 from nbmem.ledger.books import Books
 from nbmem.report import Holding, Moment, Peak, PhaseRow, Report, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.faults import Faults
     from nbmem.core.holders import HeldStorage
     from nbmem.core.session import Session
     from nbmem.core.spans import Span
+    from nbmem.ledger.balance import Ledger
 
 LARGEST = 50
 """Holdings in a report."""
@@ -176,8 +174,8 @@ def _phase_rows(books: Books, session: Session, t0_ns: int, peak: int) -> tuple[
     spans = shown_spans(books, peak)
     bounds = [books.bounds(span) for span in spans]
     peaks = [books.peak(first, last) for first, last in bounds]
-    at_peaks = _ledgers(books, peaks)
-    at_ends = _ledgers(books, [last for _, last in bounds])
+    at_peaks = books.ledgers(peaks)
+    at_ends = books.ledgers([last for _, last in bounds])
     return tuple(
         PhaseRow(
             name=span.name,
@@ -197,15 +195,6 @@ def _phase_rows(books: Books, session: Session, t0_ns: int, peak: int) -> tuple[
             spans, bounds, peaks, at_peaks, at_ends, strict=True
         )
     )
-
-
-def _ledgers(books: Books, positions: Sequence[int]) -> list[Ledger]:
-    table = books.held(np.array(positions, np.int64))
-    known = books.process_known
-    total = books.trace.info.total_bytes
-    return [
-        Ledger(total_bytes=total, held=tuple(map(int, row)), process_known=known) for row in table
-    ]
 
 
 def _holdings(books: Books, position: int) -> tuple[Holding, ...]:
