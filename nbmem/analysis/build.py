@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.borrowed import borrowed_note
 from nbmem.analysis.by_line import lines_of
 from nbmem.analysis.curves import timeline
 from nbmem.analysis.lifetimes import born_in, details, stack_line
@@ -234,6 +235,8 @@ def _notes(session: Session, books: Books, at_peak: Ledger) -> tuple[str, ...]:
     notes = [*session.notes, *books.notes, *other_cards(books)]
     shown_only = note_of_shown(session)
     notes += [] if shown_only is None else [shown_only]
+    shared = borrowed_note(books, books.ledger(books.events).owners)
+    notes += [] if shared is None else [shared]
     unknown = at_peak[Category.UNKNOWN]
     if books.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:
         share = 100 * unknown / at_peak.active

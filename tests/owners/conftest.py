@@ -39,14 +39,11 @@ class AsyncPool(Pool):
 
 @pytest.fixture
 def put_in(monkeypatch):
-    """Put modules into sys.modules; None takes one out."""
+    """Put modules into sys.modules, by their attributes; `__` in a name stands for a dot."""
 
     def put(**modules):
         for key, attributes in modules.items():
-            name = key.replace("__", ".")
-            if attributes is None:
-                monkeypatch.delitem(sys.modules, name, raising=False)
-                continue
+            name = key if "." in key else key.replace("__", ".")
             module = ModuleType(name)
             vars(module).update(attributes)
             monkeypatch.setitem(sys.modules, name, module)
@@ -72,6 +69,18 @@ def cupy(put_in):
     }
     put_in(cupy=whole)
     return pool
+
+
+@pytest.fixture
+def jax(put_in):
+    """JAX of which `told` is what it says of the first card."""
+    told = {}
+    device = SimpleNamespace(
+        id=4, local_hardware_id=0, platform="gpu", memory_stats=lambda: dict(told)
+    )
+    client = SimpleNamespace(local_devices=lambda: [device])
+    put_in(jax={}, **{"jax._src.xla_bridge": {"_backends": {"cuda": client}}})
+    return told
 
 
 @pytest.fixture

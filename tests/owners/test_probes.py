@@ -92,38 +92,23 @@ def test_cuda_pool_and_who_else_counts_it(cupy, cuda_pool, owners, monkeypatch):
         assert owners.read(0) == (Share(name="cupy", held=96 * MIB, used=32 * MIB),)
 
 
-def jax(put_in, stats, platform="gpu"):
-    device = SimpleNamespace(
-        id=4, local_hardware_id=0, platform=platform, memory_stats=lambda: stats
-    )
-    client = SimpleNamespace(local_devices=lambda: [device])
-    put_in(jax={}, jax___src__xla_bridge=None)
-    sys.modules["jax._src.xla_bridge"] = SimpleNamespace(_backends={"cuda": client})
-
-
-@pytest.fixture
-def no_jax_left():
-    yield
-    sys.modules.pop("jax._src.xla_bridge", None)
-
-
-@pytest.mark.usefixtures("no_jax_left")
-def test_jaxs_pool_by_ordinal(put_in, owners):
-    jax(put_in, JAX_0_10_2_GPU)
+def test_jaxs_pool_by_ordinal(jax, owners):
+    jax.update(JAX_0_10_2_GPU)
     assert owners.read(0) == (Share(name="jax", held=60 << 30, used=400 * MIB),)
     assert owners.read(1) == ()
 
 
-@pytest.mark.usefixtures("no_jax_left")
-def test_an_older_jax_holds_what_it_uses(put_in, owners):
-    jax(put_in, {key: n for key, n in JAX_0_10_2_GPU.items() if "pool" not in key})
+def test_an_older_jax_holds_what_it_uses(jax, owners):
+    jax.update({key: n for key, n in JAX_0_10_2_GPU.items() if "pool" not in key})
     assert owners.read(0) == (Share(name="jax", held=400 * MIB, used=400 * MIB),)
 
 
-@pytest.mark.usefixtures("no_jax_left")
-@pytest.mark.parametrize("platform", ["cpu", "gpu"])
-def test_jax_that_says_nothing(put_in, owners, notes, platform):
-    jax(put_in, JAX_0_10_2_CPU, platform)
+def test_jax_that_says_nothing(jax, owners, notes, monkeypatch):
+    (client,) = sys.modules["jax._src.xla_bridge"]._backends.values()
+    (device,) = client.local_devices()
+    monkeypatch.setattr(device, "memory_stats", lambda: JAX_0_10_2_CPU)
+    assert owners.read(0) == ()
+    monkeypatch.setattr(device, "platform", "cpu")
     assert owners.read(0) == ()
     assert not notes
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nbmem.ledger.books import Books
     from nbmem.report import Finding
 
-ANSWERED = {"batch_size", "traceback_kept"}
+ANSWERED = {"batch_size", "framework_cache", "preallocated", "traceback_kept"}
 """Rules of nbmem/tips whose advice an explained error gives with its own figures."""
 LARGEST = 5
 MOST = 20
@@ -161,8 +161,21 @@ def _reason(case: Case, pieces: int, largest: int, count: int) -> str:
         )
     return (
         f"Too little memory: {wanted} were needed from the card, which had {free} free: "
-        f"{format_bytes(case.missing)} too few. {cached}."
+        f"{format_bytes(case.missing)} too few. {cached}.{_beside(case)}"
     )
+
+
+def _beside(case: Case) -> str:
+    """What other frameworks of this process held then, as a sentence; empty for nothing."""
+    shares = [share for share in case.books.ledger(case.index).owners if share.held]
+    if not shares:
+        return ""
+    listed = " and ".join(
+        f"{share.label} {format_bytes(share.held)}"
+        + (f" ({format_bytes(share.cached)} of it unused)" if share.cached else "")
+        for share in shares
+    )
+    return f" Beside torch, this process holds memory of the card by {listed}."
 
 
 def _ledger(case: Case) -> Ledger | None:

@@ -40,10 +40,23 @@ def read(device: int) -> OwnerReading | None:
     cupy: Any = sys.modules["cupy"]
     if not cupy.is_available():
         return None
-    there = cupy.cuda.runtime.getDevice() == device
-    with nullcontext() if there else cupy.cuda.Device(device):
+    with _current(device):
         found = [(pool.used_bytes(), pool.total_bytes()) for pool in pools()]
     return OwnerReading(held=sum(held for _, held in found), used=sum(used for used, _ in found))
 
 
-OWNER = Owner(name="cupy", modules=("cupy", "cupy.cuda"), read=read)
+def give_back(device: int) -> None:
+    """Give back the blocks of a card that no array uses."""
+    with _current(device):
+        for pool in pools():
+            pool.free_all_blocks()
+
+
+def _current(device: int) -> Any:
+    """Make a card the current one of this thread, unless it is that."""
+    cupy: Any = sys.modules["cupy"]
+    there = cupy.cuda.runtime.getDevice() == device
+    return nullcontext() if there else cupy.cuda.Device(device)
+
+
+OWNER = Owner(name="cupy", modules=("cupy", "cupy.cuda"), read=read, give_back=give_back)

@@ -29,9 +29,10 @@ def read(device: int) -> OwnerReading | None:
     return None
 
 
-def _ordinal(device: Any) -> int:
-    found: int = getattr(device, "local_hardware_id", device.id)
-    return found
+def _ordinal(device: Any) -> Any:
+    """Its CUDA ordinal; `id` counts the cards of all processes."""
+    local = getattr(device, "local_hardware_id", None)
+    return device.id if local is None else local
 
 
 OWNER = Owner(name="jax", modules=("jax", _BACKENDS), read=read)

@@ -35,11 +35,14 @@ class Owner:
         modules: It is asked only if all of these are imported already: nbmem imports none.
         read: Asks it for one card, by CUDA ordinal; None where it has not touched that card. It
             must make no context and start no library: torch has a context on that card.
+        give_back: Gives back to the driver what it holds of a card and does not use, which the
+            user asked for by name; None where it has no such call.
     """
 
     name: str
     modules: tuple[str, ...]
     read: Callable[[int], OwnerReading | None]
+    give_back: Callable[[int], None] | None = None
 
     @property
     def is_loaded(self) -> bool:
