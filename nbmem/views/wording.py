@@ -22,17 +22,21 @@ PROCESS_UNKNOWN = (
 )
 
 
+_FEW = 2
+"""Names that fit into a label."""
+
+
 def label(category: Category, *ledgers: Ledger) -> str:
     """Name of a category in some ledgers.
 
-    Honest about what context holds where nobody can split it; of other frameworks a single one is
-    called by its own name.
+    Honest about what context holds where nobody can split it; of other frameworks one or two are
+    called by their own names.
     """
     if category is Category.CONTEXT and not all(ledger.process_known for ledger in ledgers):
         return "context and others"
     names = {share.label for ledger in ledgers for share in ledger.owners if share.held}
-    if category in BESIDE and len(names) == 1:
-        return owned(category, names.pop())
+    if category in BESIDE and 0 < len(names) <= _FEW:
+        return owned(category, " and ".join(sorted(names)))
     return LABELS[category]
 
 

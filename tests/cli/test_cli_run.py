@@ -32,6 +32,8 @@ CATEGORIES = [
     "pending",
     "cached_releasable",
     "cached_stuck",
+    "frameworks",
+    "frameworks_cached",
     "context",
     "other_processes",
     "driver",
