@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from nbmem.probes.cuda import initialized_torch
+from nbmem.probes.cuda import backend, initialized_torch
 from nbmem.probes.owners import cupy
 from nbmem.probes.owners.owner import Owner, OwnerReading
 
@@ -20,8 +20,7 @@ _RUNTIME = "cuda.bindings.runtime"
 
 def read(device: int) -> OwnerReading | None:
     """What it reserves and has in use on a card; None where it is somebody's, or not there."""
-    torch: Any = initialized_torch()
-    if torch is None or torch.cuda.get_allocator_backend() != "native":
+    if initialized_torch() is None or backend() != "native":
         return None
     if cupy.OWNER.is_loaded and cupy.is_asynchronous():
         return None
