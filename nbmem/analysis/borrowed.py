@@ -27,7 +27,7 @@ MOST_NAMES = 3
 
 
 def beyond(segments: Segments, storages: Sequence[HeldStorage]) -> list[HeldStorage]:
-    """Those storages that lie in no segment of torch's; none where torch keeps no segments."""
+    """Choose the storages in no segment of torch's; none of them where it keeps no segments."""
     if not len(segments):
         return []
     addrs = np.array([storage.addr for storage in storages], np.int64)
@@ -37,7 +37,7 @@ def beyond(segments: Segments, storages: Sequence[HeldStorage]) -> list[HeldStor
 
 
 def borrowed_note(books: Books, owners: Sequence[Share]) -> str | None:
-    """Who shows memory that is not torch's at the end, in a sentence; None for nobody.
+    """Name the tensors that show another's memory at the end, in a sentence; None for none.
 
     Args:
         books: The card's books.

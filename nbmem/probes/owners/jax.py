@@ -30,7 +30,7 @@ def read(device: int) -> OwnerReading | None:
 
 
 def _ordinal(device: Any) -> Any:
-    """Its CUDA ordinal; `id` counts the cards of all processes."""
+    """Take its CUDA ordinal; `id` counts the cards of all processes."""
     local = getattr(device, "local_hardware_id", None)
     return device.id if local is None else local
 
