@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def shares(notes: list[str]) -> list[Share]:
     """What each of them holds of each card that torch uses; `notes` takes why one is left out."""
     owners = Owners(notes.append)
-    return [share for device in _devices() for share in owners.read(device)]
+    return [share for device in _devices() for share in owners.read_in_time(device)]
 
 
 def unused(found: Sequence[Share]) -> int:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.categories import Category
 from nbmem.probes.owners.asking import Owners
-from nbmem.probes.patience import LIMIT_S, HungError, patiently
 
 if TYPE_CHECKING:
     from nbmem.live.messages import Entry
@@ -27,13 +26,8 @@ class FrameworkReader:
         """
         if most is None:
             return ()
-        try:
-            shares = patiently(lambda: self._owners.read(device), LIMIT_S)
-        except HungError:
-            self._owners.give_up()
-            self._owners = Owners(lambda _: None)  # the other one's thread is in it
-            return ()
-        held, cached = (sum(share.held for share in shares), sum(share.cached for share in shares))
+        shares = self._owners.read_in_time(device)
+        held, cached = sum(share.held for share in shares), sum(share.cached for share in shares)
         names = " and ".join(sorted(share.label for share in shares if share.held))
         if not held or held > most:
             return ()

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="the programs are torch programs")
 import nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
 from tests.owners.test_probes import tensorflow  # noqa: E402
+from tests.shells import shell_on_a_card  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -131,3 +132,16 @@ def test_a_request_that_fits_beside_a_jax_that_grows_by_need(card, jax):
     (remedy,) = [one for one in failing(8 * GIB).remedies if one.rule == "preallocated"]
     assert remedy.low == 11 * GIB - MIB
     assert remedy.command is None
+
+
+def test_a_cell_that_was_not_traced_hears_of_it_too(cupy, monkeypatch, capsys):
+    with shell_on_a_card(monkeypatch) as shell:
+        shell.run_cell("x = torch.empty(1, device='cuda')", store_history=True)
+        card = virtual.active()
+        hold(card, cupy, 6 * GIB, 400 * MIB)
+        wanted = card.free_bytes + 2 * GIB
+        shell.run_cell(f"torch.empty({wanted}, dtype=torch.uint8, device='cuda')")
+        said = " ".join(capsys.readouterr().out.split())
+    assert "by CuPy 6.00 GiB (5.61 GiB of it unused)." in said
+    assert "Let CuPy's pool give back 5.61 GiB that it does not use" in said
+    assert "%nbmem free frameworks" in said

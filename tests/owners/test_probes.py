@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="a card is read once torch has it")
 
 from nbmem import virtual  # noqa: E402
 from nbmem.core.owners import LABELS, Share  # noqa: E402
-from nbmem.probes.owners import OWNERS, Owner, OwnerReading  # noqa: E402
+from nbmem.probes.owners import OWNERS, Owner, OwnerReading, asking  # noqa: E402
 from nbmem.probes.owners.asking import Owners  # noqa: E402
 from tests.owners.conftest import AsyncPool, Pool  # noqa: E402
 from tests.owners.recorded import (  # noqa: E402
@@ -258,6 +258,18 @@ def test_a_broken_package_costs_one_note(put_in, owners, notes, cupy):
     assert "get_per_device_resource" in note
 
 
+def test_one_that_hangs_costs_nobody_more_than_its_limit(notes, monkeypatch):
+    monkeypatch.setattr(asking, "LIMIT_S", 0.01)
+    done = threading.Event()
+    try:
+        assert Owners(notes.append, one("jax", lambda device: done.wait())).read_in_time(0) == ()
+        again = one("jax", lambda device: OwnerReading(held=1))
+        assert Owners(notes.append, again).read_in_time(0) == ()
+    finally:
+        done.set()
+        asking._hung.clear()
+
+
 def test_one_that_hangs_is_named_and_left(notes):
     entered, done = threading.Event(), threading.Event()
 
@@ -276,6 +288,4 @@ def test_one_that_hangs_is_named_and_left(notes):
     finally:
         done.set()
         thread.join()
-        from nbmem.probes.owners import asking
-
         asking._hung.clear()

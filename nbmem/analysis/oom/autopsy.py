@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.frameworks import beside_torch
 from nbmem.analysis.lines import users_line
 from nbmem.analysis.oom.case import Case, cases, free_pieces, layout
 from nbmem.analysis.oom.groups import groups
@@ -161,21 +162,9 @@ def _reason(case: Case, pieces: int, largest: int, count: int) -> str:
         )
     return (
         f"Too little memory: {wanted} were needed from the card, which had {free} free: "
-        f"{format_bytes(case.missing)} too few. {cached}.{_beside(case)}"
+        f"{format_bytes(case.missing)} too few. {cached}."
+        f"{beside_torch(case.books.ledger(case.index).owners)}"
     )
-
-
-def _beside(case: Case) -> str:
-    """What other frameworks of this process held then, as a sentence; empty for nothing."""
-    shares = [share for share in case.books.ledger(case.index).owners if share.held]
-    if not shares:
-        return ""
-    listed = " and ".join(
-        f"{share.label} {format_bytes(share.held)}"
-        + (f" ({format_bytes(share.cached)} of it unused)" if share.cached else "")
-        for share in shares
-    )
-    return f" Beside torch, this process holds memory of the card by {listed}."
 
 
 def _ledger(case: Case) -> Ledger | None:

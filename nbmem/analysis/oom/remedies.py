@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.analysis.frameworks import GIVES_BACK, NO_PREALLOCATION
+from nbmem.analysis.frameworks import can_leave, remedy
 from nbmem.analysis.oom.batch import batch
 from nbmem.analysis.oom.groups import OUT, TRACEBACK
 from nbmem.analysis.oom.simulate import FailureReplay, served_now
@@ -34,22 +34,6 @@ if TYPE_CHECKING:
 
 MOST = 3
 EXPANDABLE = "expandable_segments:True"
-_GIVEN_BACK = {
-    name: (
-        "framework_cache",
-        "Let {name}'s pool give back {size} that it does not use",
-        code,
-        Command(name="free", arguments=("frameworks",)),
-    )
-    for name, code in GIVES_BACK.items()
-} | {
-    "jax": (
-        "preallocated",
-        "Let {name} not preallocate: {size} of its pool are not used",
-        NO_PREALLOCATION,
-        None,
-    )
-}
 _FREE_WORDS = {TRACEBACK: "what an earlier failure left behind", OUT: "Out and _"}
 
 
@@ -63,8 +47,8 @@ def remedies(case: Case, held: Sequence[Group], phase: str | None) -> tuple[Find
     """
     trial = Trial(case, held, phase, FailureReplay(case))
     found: list[Finding] = []
-    for remedy in REMEDIES:
-        found += remedy(trial)
+    for attempt in REMEDIES:
+        found += attempt(trial)
         if len(found) >= MOST:
             break
     return tuple(found[:MOST])
@@ -191,28 +175,11 @@ def _others(trial: Trial) -> Iterator[Finding]:
 
 
 def _frameworks(trial: Trial) -> Iterator[Finding]:
-    """What other frameworks' pools hold and do not use, each alone."""
     case = trial.case
-    if case.limited:
-        return
     for share in case.books.ledger(case.index).owners:
-        kept = _GIVEN_BACK.get(share.name)
-        if kept is None or not share.cached:
-            continue
-        if served_now(case, capacity=case.capacity + share.cached):
-            rule, title, code, command = kept
-            yield Finding(
-                rule=rule,
-                title=title.format(name=share.label, size=format_bytes(share.cached)),
-                evidence=f"{share.label} holds {format_bytes(share.held)} of the card and uses "
-                f"{format_bytes(share.held - share.cached)} of it; with the rest free the request "
-                "is served.",
-                low=share.cached,
-                high=share.cached,
-                ground="simulated",
-                code=code,
-                command=command,
-            )
+        size = can_leave(share)
+        if size and not case.limited and served_now(case, capacity=case.capacity + size):
+            yield remedy(share, "simulated")
 
 
 def _checkpointing(trial: Trial) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from nbmem.core.faults import error_of
 from nbmem.core.owners import LABELS, Share
 from nbmem.probes.checked import ImpossibleReadingError, shown, whole_bytes
 from nbmem.probes.owners import OWNERS
+from nbmem.probes.patience import LIMIT_S, HungError, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +44,14 @@ class Owners:
             if (share := self._ask(owner, device)) is not None:
                 found.append(share)
         return tuple(found)
+
+    def read_in_time(self, device: int) -> tuple[Share, ...]:
+        """Read, for a thread that somebody waits for: one that hangs is left, with the others."""
+        try:
+            return patiently(lambda: self.read(device), LIMIT_S)
+        except HungError:
+            self.give_up()
+            return ()
 
     def doubt(self, share: Share, most: int) -> None:
         """Leave out an owner that says it holds more than can be, and say so.
