@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nbmem.analysis.borrowed import beyond
 from nbmem.analysis.lines import users_line
 from nbmem.core.categories import Category
 from nbmem.core.events import BlockState
@@ -126,6 +127,19 @@ def _holdings(
                 holders=storage.holders if storage else (),
             )
         )
+    rows += [
+        Holding(
+            name=storage.name,
+            category=Category.FRAMEWORKS,
+            requested=storage.size,
+            block=0,
+            born_in=None,
+            line=None,
+            form=storage.form,
+            holders=storage.holders,
+        )
+        for storage in beyond(history.layout_at_end.segments, storages)
+    ]
     return tuple(sorted(rows, key=lambda row: -row.requested))
 
 

@@ -45,9 +45,19 @@ export const CATEGORIES: readonly ICategory[] = [
   },
   { key: 'cached_stuck', label: 'cached, stuck', meaning: 'free pieces of segments in use' },
   {
+    key: 'frameworks',
+    label: 'other frameworks',
+    meaning: 'in use by CuPy, JAX, RMM and others in this process'
+  },
+  {
+    key: 'frameworks_cached',
+    label: 'other frameworks, cached',
+    meaning: 'what their pools hold and do not use'
+  },
+  {
     key: 'context',
     label: 'context and libraries',
-    meaning: 'CUDA context and libraries: process minus reserved'
+    meaning: 'CUDA context and libraries: the rest of the process'
   },
   {
     key: 'other_processes',
@@ -70,7 +80,7 @@ export const ACTIVE = 14;
 /** With what is cached. */
 export const RESERVED = 16;
 /** With context and libraries. */
-export const PROCESS = 17;
+export const PROCESS = 19;
 
 /* Places of single ones. */
 export const UNKNOWN = 11;
@@ -78,9 +88,9 @@ export const ROUNDING = 12;
 export const PENDING = 13;
 export const CACHED_RELEASABLE = 14;
 export const CACHED_STUCK = 15;
-export const CONTEXT = 16;
-export const OTHER_PROCESSES = 17;
-export const FREE = 19;
+export const CONTEXT = 18;
+export const OTHER_PROCESSES = 19;
+export const FREE = 21;
 
 /* Kinds of the pool's pieces; the kind of a used one is its category. */
 /** A free piece that empty_cache() gives back. */

@@ -22,13 +22,13 @@ export function allocatedPart(ledger: Ledger): Ledger {
 
 const NOT_ALLOCATED: ReadonlySet<string> = new Set(CATEGORIES.slice(PENDING).map(({ key }) => key));
 
-function allocatedIn(named: Ledger): number {
+function bytesOf(named: Ledger): number {
   return named.reduce((sum, [, , bytes]) => sum + bytes, 0);
 }
 
 /**
  * The whole card, from the bottom of the stack: what is allocated (by category where that is known),
- * then what the allocator keeps, the process's own rest, other processes, what the driver keeps, free. What the
+ * then what the allocator keeps, other frameworks, the process's own rest, other processes, what the driver keeps, free. What the
  * driver does not say is not a part. `named` are the categories of what is allocated, used if they add up to it.
  */
 export function partsOf(card: ICardSample, named = card.by_category): IPart[] {
@@ -38,7 +38,7 @@ export function partsOf(card: ICardSample, named = card.by_category): IPart[] {
       parts.push({ key, label, bytes });
     }
   };
-  if (allocatedIn(named) === card.allocated) {
+  if (bytesOf(named) === card.allocated) {
     named.slice(0, MOST_PARTS).forEach(([key, label, bytes]) => add(key, label, bytes));
   } else {
     add('allocated', 'allocated', card.allocated);
@@ -46,7 +46,11 @@ export function partsOf(card: ICardSample, named = card.by_category): IPart[] {
   add('cached', 'cached', card.reserved - card.allocated);
   const taken = card.total !== null && card.free !== null ? card.total - card.free : null;
   if (card.process !== null) {
-    add('context', 'context and libraries', card.process - card.reserved);
+    const beside = card.process - card.reserved - bytesOf(card.frameworks);
+    if (beside >= 0) {
+      card.frameworks.slice(0, MOST_PARTS).forEach(([key, label, bytes]) => add(key, label, bytes));
+    }
+    add('context', 'context and libraries', beside >= 0 ? beside : card.process - card.reserved);
     if (taken !== null) {
       add('other_processes', 'other processes', taken - card.process - card.driver);
     }

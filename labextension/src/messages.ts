@@ -52,6 +52,11 @@ export interface ICardSample {
    * loop's first forward has ended.
    */
   by_category: [string, string, number][];
+  /**
+   * What other frameworks of this process hold and say, by category: a part of what `process` has
+   * beyond `reserved`. Their names are the labels. Empty for none.
+   */
+  frameworks: [string, string, number][];
 }
 
 /** The cards while a cell runs. Pushed when something has changed. */
@@ -470,7 +475,8 @@ const isCardSample = record([
   ['free', nullable(integer)],
   ['driver', integer],
   ['peak', integer],
-  ['by_category', list(tuple(text, text, integer))]
+  ['by_category', list(tuple(text, text, integer))],
+  ['frameworks', list(tuple(text, text, integer))]
 ]);
 
 const isSample = record([

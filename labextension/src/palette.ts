@@ -18,6 +18,8 @@ export const COLOURS: ReadonlyMap<string, string> = new Map([
   ['pending', '#8C7FB8'],
   ['cached_releasable', '#BCC3CA'],
   ['cached_stuck', '#8A939C'],
+  ['frameworks', '#7A8B3C'],
+  ['frameworks_cached', '#C6CF9E'],
   ['context', '#5F6B76'],
   ['other_processes', '#A59C92'],
   ['driver', '#D9D2C8'],
@@ -29,6 +31,7 @@ export const HATCHES: ReadonlyMap<string, string> = new Map([
   ['rounding', '#9A9A9A'],
   ['cached_releasable', '#8A939C'],
   ['cached_stuck', '#5F6B76'],
+  ['frameworks_cached', '#7A8B3C'],
   ['other_processes', '#7C746B'],
   ['driver', '#A59C92']
 ]);

@@ -24,6 +24,17 @@ test('the parts of a card add up to the card', () => {
   ]);
 });
 
+test('other frameworks are parts of the process, where that can be', () => {
+  const named = part => part.key.startsWith('frameworks') || part.key === 'context';
+  assert.deepEqual(bytesOf(partsOf(full).filter(named)), [
+    ['frameworks', 100_000_000],
+    ['frameworks_cached', 200_000_000],
+    ['context', 200_000_000]
+  ]);
+  const wrong = { ...full, frameworks: [['frameworks', 'CuPy', full.process]] };
+  assert.deepEqual(bytesOf(partsOf(wrong).filter(named)), [['context', 500_000_000]]);
+});
+
 test('what the driver does not say is no part', () => {
   assert.deepEqual(bytesOf(partsOf(bare)), [['cached', 2097152]]);
   const unsplit = partsOf({ ...full, process: null });

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.borrowed import borrowed_note
 from nbmem.analysis.by_line import lines_of
 from nbmem.analysis.curves import timeline
 from nbmem.analysis.lifetimes import born_in, details, stack_line
@@ -19,16 +20,14 @@ from nbmem.core.errors import UsageError
 from nbmem.core.faults import UNGUARDED
 from nbmem.core.holders import HolderKind, held_storages
 from nbmem.core.names import of_graph
-from nbmem.ledger.balance import Ledger
 from nbmem.ledger.books import Books
 from nbmem.report import Holding, Moment, Peak, PhaseRow, Report, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.faults import Faults
     from nbmem.core.holders import HeldStorage
     from nbmem.core.session import Session
+    from nbmem.ledger.balance import Ledger
 
 LARGEST = 50
 """Holdings in a report."""
@@ -157,8 +156,8 @@ def _phase_rows(books: Books, session: Session, t0_ns: int, peak: int) -> tuple[
     spans = shown_spans(books, peak)
     bounds = [books.bounds(span) for span in spans]
     peaks = [books.peak(first, last) for first, last in bounds]
-    at_peaks = _ledgers(books, peaks)
-    at_ends = _ledgers(books, [last for _, last in bounds])
+    at_peaks = books.ledgers(peaks)
+    at_ends = books.ledgers([last for _, last in bounds])
     return tuple(
         PhaseRow(
             name=span.name,
@@ -178,15 +177,6 @@ def _phase_rows(books: Books, session: Session, t0_ns: int, peak: int) -> tuple[
             spans, bounds, peaks, at_peaks, at_ends, strict=True
         )
     )
-
-
-def _ledgers(books: Books, positions: Sequence[int]) -> list[Ledger]:
-    table = books.held(np.array(positions, np.int64))
-    known = books.process_known
-    total = books.trace.info.total_bytes
-    return [
-        Ledger(total_bytes=total, held=tuple(map(int, row)), process_known=known) for row in table
-    ]
 
 
 def _holdings(books: Books, position: int) -> tuple[Holding, ...]:
@@ -226,6 +216,8 @@ def _notes(session: Session, books: Books, at_peak: Ledger) -> tuple[str, ...]:
     notes = [*session.notes, *books.notes, *other_cards(books)]
     shown_only = note_of_shown(session)
     notes += [] if shown_only is None else [shown_only]
+    shared = borrowed_note(books, books.ledger(books.events).owners)
+    notes += [] if shared is None else [shared]
     unknown = at_peak[Category.UNKNOWN]
     if books.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:
         share = 100 * unknown / at_peak.active

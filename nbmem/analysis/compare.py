@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nbmem.analysis.accounts import sums
 from nbmem.core.cards import fullest
-from nbmem.core.categories import RESERVED
+from nbmem.core.categories import BESIDE, RESERVED
 from nbmem.core.errors import UsageError
 from nbmem.core.names import root_of
 from nbmem.ledger.books import Books
@@ -127,7 +127,7 @@ def side(session: Session, *, label: str | None = None, step: int | None = None)
     top = books.peak(first, last)
     ledger = books.ledger(top)
     held: Counter[tuple[Kind, str]] = Counter()
-    for category in RESERVED:
+    for category in (*RESERVED, *BESIDE):
         held["category", category.label] = ledger[category]
     for account, size in sums(books, top).items():
         held["holder", root_of(account.holder) if account.holder else _unnamed(account)] += size

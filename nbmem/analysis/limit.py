@@ -8,7 +8,7 @@ import numpy as np
 
 from nbmem.analysis.accounts import sums
 from nbmem.analysis.lifetimes import lines_at, phase_at
-from nbmem.core.categories import LIVE, RESERVED, Category
+from nbmem.core.categories import LIVE, PROCESS
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
 from nbmem.ledger.books import Books
@@ -83,7 +83,7 @@ def _sentences(  # noqa: PLR0913, PLR0917 - what the sentences name
     books: Books, position: int, what: str, which: Figure, peak: int, limit: int
 ) -> str:
     ledger = books.ledger(position)
-    shown = LIVE if which in ("allocated", "active", "requested") else (*RESERVED, Category.CONTEXT)
+    shown = LIVE if which in ("allocated", "active", "requested") else PROCESS
     held = sorted(((ledger[c], c) for c in shown if ledger[c]), reverse=True)
     accounts = sorted(sums(books, position).items(), key=lambda item: -item[1])
     categories = ", ".join(f"{format_bytes(size)} {c.label}" for size, c in held[: 2 * LARGEST])

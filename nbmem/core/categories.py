@@ -1,7 +1,8 @@
 """The categories of the ledger: the taxonomy of DNNMem (ESEC/FSE 2020), made whole.
 
 The live categories count requested bytes. With rounding and pending they make the active bytes,
-with the two cached ones the reserved, with the context the process, with the rest the card.
+with the two cached ones the reserved, with other frameworks and the context the process, with the
+rest the card.
 
 A tensor's size is what was requested, in every view; `rounding` has a line of its own, and what
 freeing a tensor brings is counted in blocks. Two figures for one tensor in two views looked like a
@@ -36,10 +37,12 @@ class Category(IntEnum):
     PENDING = 13
     CACHED_RELEASABLE = 14
     CACHED_STUCK = 15
-    CONTEXT = 16
-    OTHER_PROCESSES = 17
-    DRIVER = 18
-    FREE = 19
+    FRAMEWORKS = 16
+    FRAMEWORKS_CACHED = 17
+    CONTEXT = 18
+    OTHER_PROCESSES = 19
+    DRIVER = 20
+    FREE = 21
 
     @property
     def key(self) -> str:
@@ -69,6 +72,8 @@ LABELS: dict[Category, str] = {
     Category.PENDING: "pending",
     Category.CACHED_RELEASABLE: "cached, releasable",
     Category.CACHED_STUCK: "cached, stuck",
+    Category.FRAMEWORKS: "other frameworks",
+    Category.FRAMEWORKS_CACHED: "other frameworks, cached",
     Category.CONTEXT: "context and libraries",
     Category.OTHER_PROCESSES: "other processes",
     Category.DRIVER: "kept by the driver",
@@ -92,7 +97,9 @@ MEANINGS: dict[Category, str] = {
     Category.PENDING: "freed, but another stream still uses it",
     Category.CACHED_RELEASABLE: "free whole segments: what empty_cache() gives back",
     Category.CACHED_STUCK: "free pieces of segments in use",
-    Category.CONTEXT: "CUDA context and libraries: process minus reserved",
+    Category.FRAMEWORKS: "in use by CuPy, JAX, RMM and others in this process",
+    Category.FRAMEWORKS_CACHED: "what their pools hold and do not use",
+    Category.CONTEXT: "CUDA context and libraries: the rest of the process",
     Category.OTHER_PROCESSES: "the card's used bytes minus this process",
     Category.DRIVER: "what driver and firmware keep for themselves: NVML's reserved bytes",
     Category.FREE: "the rest of the card",
@@ -109,8 +116,11 @@ OF_TRAINING: tuple[Category, ...] = (
 """What modules and optimizers own: known while a loop runs, in the order to stack it."""
 ACTIVE: tuple[Category, ...] = (*LIVE, Category.ROUNDING, Category.PENDING)
 RESERVED: tuple[Category, ...] = (*ACTIVE, Category.CACHED_RELEASABLE, Category.CACHED_STUCK)
-PROCESS: tuple[Category, ...] = (*RESERVED, Category.CONTEXT)
+BESIDE: tuple[Category, ...] = (Category.FRAMEWORKS, Category.FRAMEWORKS_CACHED)
+"""What other allocators of this process hold."""
+PROCESS: tuple[Category, ...] = (*RESERVED, *BESIDE, Category.CONTEXT)
 OUTSIDE: tuple[Category, ...] = (
+    *BESIDE,
     Category.CONTEXT,
     Category.OTHER_PROCESSES,
     Category.DRIVER,

@@ -17,11 +17,13 @@ class Totals:
         allocated: Bytes in live blocks.
         reserved: Bytes held from the driver.
         process: What the driver counts for this process; None where it does not say.
+        frameworks: What other allocators of this process hold, where that was read; else 0.
     """
 
     allocated: int
     reserved: int
     process: int | None
+    frameworks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class Freed:
     Attributes:
         what: What was let go of: `the cache`, `checkpoint['model']`.
         measure: The counter that was to fall: memory that is let go of goes into torch's cache, and
-            the cache goes back to the driver.
+            the cache goes back to the driver, as other frameworks' pools do.
         predicted: Bytes by which it was to fall, worked out before.
         before: The counters before.
         after: The counters after.
@@ -40,7 +42,7 @@ class Freed:
     """
 
     what: str
-    measure: Literal["allocated", "reserved"]
+    measure: Literal["allocated", "reserved", "frameworks"]
     predicted: int
     before: Totals
     after: Totals

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.core.oom import Refusal
+    from nbmem.core.owners import OwnerReadings
     from nbmem.core.spans import Span
     from nbmem.core.world import Rank
 
@@ -155,6 +156,7 @@ class DeviceTrace:
         identities: What lived where.
         other_processes: Bytes by process name where visible, at the end.
         holders: Who kept what lived at the end; None where nobody looked.
+        owners: What other allocators of this process held of the card; None where nobody asked.
     """
 
     info: DeviceInfo
@@ -169,6 +171,7 @@ class DeviceTrace:
     identities: Identities
     other_processes: Mapping[str, int] = field(default_factory=dict)
     holders: Holders | None = None
+    owners: OwnerReadings | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.core.events import Columns, Events, Layout
+    from nbmem.core.owners import OwnerReadings
     from nbmem.core.session import DeviceTrace, Session
     from nbmem.files.limits import Limits
 
@@ -29,6 +30,8 @@ MOST_BYTES = 1 << 50
 """Of a card, a block or a reading: a PiB."""
 LAST_NS = 1 << 62
 """Nanoseconds since the epoch: the year 2116."""
+MOST_OWNERS = 100
+"""Libraries that hold memory of one card."""
 _HIGHEST = 1 << 62
 """Addresses."""
 _DEPTH = 100
@@ -82,6 +85,7 @@ def _rows(trace: DeviceTrace) -> int:
     tables: list[Columns] = [trace.marks, trace.samples, trace.identities, trace.end.blocks]
     tables += [trace.start.blocks] if trace.start is not None else []
     tables += [trace.holders] if trace.holders is not None else []
+    tables += [trace.owners] if trace.owners is not None else []
     return sum(map(len, tables))
 
 
@@ -109,6 +113,22 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
         _within("holders.kind", held.kind, 0, max(HolderKind))
         for name in ("form", "root", "path"):
             _within(f"holders.{name}", getattr(held, name), 0, names - 1)
+    if trace.owners is not None:
+        _owners(trace.owners, names)
+
+
+def _owners(said: OwnerReadings, names: int) -> None:
+    _within("owners.t_ns", said.t_ns, 0, LAST_NS)
+    _within("owners.owner", said.owner, 0, names - 1)
+    _within("owners.held", said.held, 0, MOST_BYTES)
+    _within("owners.used", said.used, NOT_KNOWN, MOST_BYTES)
+    _within("owners.managed", said.managed, 0, MOST_BYTES)
+    if (said.used > said.held).any():
+        _refuse("an owner of memory uses more than it holds")
+    if (np.diff(said.t_ns) < 0).any():
+        _refuse("the readings of its owners of memory are not in the order of time")
+    if len(np.unique(said.owner)) > MOST_OWNERS:
+        _refuse(f"more than {MOST_OWNERS} owners hold memory of a card")
 
 
 def _events(events: Events, stacks: int) -> None:

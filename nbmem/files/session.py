@@ -12,6 +12,7 @@ import numpy as np
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Blocks, Columns, Events, Frame, Layout, Segments
 from nbmem.core.names import SENTENCE, shown
+from nbmem.core.owners import OwnerReadings
 from nbmem.core.session import (
     DeviceTrace,
     Holders,
@@ -146,6 +147,7 @@ def _tables(device: DeviceTrace) -> dict[str, Columns]:
         "samples": device.samples,
         "identities": device.identities,
         **({"holders": device.holders} if device.holders is not None else {}),
+        **({"owners": device.owners} if device.owners is not None else {}),
     }
 
 
@@ -171,6 +173,7 @@ def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
                 "dropped": device.dropped,
                 "start_known": device.start is not None,
                 "holders_known": device.holders is not None,
+                "owners_known": device.owners is not None,
                 "other_processes": dict(device.other_processes),
             }
             for device in session.devices
@@ -237,6 +240,7 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
         other_processes={shown(n): others.count(n) for n in head.object("other_processes")},
         # Files of nbmem 0.1 have none.
         holders=table(Holders, "holders") if head.flag("holders_known") else None,
+        owners=table(OwnerReadings, "owners") if head.flag("owners_known") else None,
     )
 
 

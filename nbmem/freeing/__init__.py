@@ -47,7 +47,8 @@ def free(*what: str) -> FreedMemory:
     As `%nbmem free` in a notebook; in a script the names are those of `__main__`.
 
     Args:
-        what: "cache", "traceback", "out" (of IPython), or variables and paths that begin with one:
+        what: "cache", "frameworks" (what the pools of CuPy hold and do not use), "traceback", "out"
+            (of IPython), or variables and paths that begin with one:
             `nbmem.free("checkpoint['model']", "history")`.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from nbmem.core.events import BlockState
 from nbmem.core.freed import Freed
 from nbmem.core.holders import roots_of
 from nbmem.core.units import format_bytes
-from nbmem.freeing import cache, names, results, tracebacks
+from nbmem.freeing import cache, frameworks, names, results, tracebacks
 from nbmem.living import histories
 from nbmem.probes.cells import running_shell, user_names
 from nbmem.probes.holders import reached, walk
@@ -29,7 +30,7 @@ MOST_LEFT = 3
 
 
 def perform(command: Command) -> list[Freed]:
-    """Free what a command names: `cache`, `traceback`, `out`, or paths of the notebook's.
+    """Free what a command names: `cache`, `frameworks`, `traceback`, `out`, or the notebook's.
 
     Args:
         command: `free` with its words; as a page, a tip or the user gives it.
@@ -42,12 +43,14 @@ def perform(command: Command) -> list[Freed]:
     """
     if command.name != "free" or not command.arguments:
         raise UsageError(
-            "Name what to free: `%nbmem free cache`, `free traceback`, `free out`, or variables "
-            "of yours: `free checkpoint['model'] history`."
+            "Name what to free: `%nbmem free cache`, `free frameworks`, `free traceback`, `free "
+            "out`, or variables of yours: `free checkpoint['model'] history`."
         )
     word = " ".join(command.arguments).strip()
     if word == "cache":
         return [_free_cache()]
+    if word == "frameworks":
+        return [_free_frameworks()]
     shell, namespace = running_shell(), user_names()
     single = {"traceback": tracebacks.target, "out": results.target}.get(word)
     if single is not None:
@@ -70,6 +73,22 @@ def _free_cache() -> Freed:
         before=before,
         after=after,
         notes=(note,) if stuck else (),
+    )
+
+
+def _free_frameworks() -> Freed:
+    reader, notes = DeltaReader(), list[str]()
+    shares = frameworks.shares(notes)
+    before = replace(reader.now(), frameworks=sum(share.held for share in shares))
+    frameworks.give_back(notes)
+    left = frameworks.shares(notes)
+    return Freed(
+        what="other frameworks' pools",
+        measure="frameworks",
+        predicted=frameworks.unused(shares),
+        before=before,
+        after=replace(reader.now(), frameworks=sum(share.held for share in left)),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 

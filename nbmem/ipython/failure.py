@@ -67,6 +67,7 @@ class FailureWatch:
         from nbmem.analysis.oom import untraced
         from nbmem.ipython.showing import show_bundle
         from nbmem.probes.oom import place_of
+        from nbmem.probes.owners.asking import Owners
         from nbmem.views.bundle import oom_bundle
 
         fatal = oom_in(error)
@@ -74,6 +75,7 @@ class FailureWatch:
         message = read_message(words_of(fatal)) if fatal else None
         del error, fatal
         storages = self._storages() if message else ()
+        device = seen[-1].device if seen else message and message.device
         chief = untraced(
             seen[-1] if seen else None,
             message,
@@ -81,6 +83,7 @@ class FailureWatch:
             layer=layer,
             storages=storages,
             caught=message is None,
+            shares=Owners(lambda _: None).read_in_time(device or 0),
         )
         others = [
             untraced(one, None, stack=(), layer=None, storages=(), caught=True) for one in seen[:-1]

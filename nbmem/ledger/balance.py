@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nbmem.core.categories import ACTIVE, PROCESS, RESERVED, Category
 from nbmem.core.errors import LedgerImbalanceError
+
+if TYPE_CHECKING:
+    from nbmem.core.owners import Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +21,13 @@ class Ledger:
         held: Bytes of each category, in the order of Category.
         process_known: Whether the driver says what this process holds. If not (containers, no
             NVML), `context` holds all that the card has in use beyond the reserved bytes.
+        owners: The other frameworks, the largest first: they add up to their two categories.
     """
 
     total_bytes: int
     held: tuple[int, ...]
     process_known: bool = True
+    owners: tuple[Share, ...] = ()
 
     def __getitem__(self, category: Category) -> int:
         """Bytes of one category."""
@@ -49,7 +55,7 @@ class Ledger:
 
     @property
     def outside(self) -> int:
-        """Bytes that torch's allocator cannot have: context, other processes and the driver's."""
+        """Bytes that torch's allocator cannot have: others', the context's and the driver's."""
         return self.used - self.reserved
 
     @property
@@ -67,8 +73,12 @@ class Ledger:
         Raises:
             LedgerImbalanceError: The books do not balance.
         """
+        cached = sum(share.cached for share in self.owners)
+        used = sum(share.held for share in self.owners) - cached
         for name, parts, whole in (
             ("the card", sum(self.held), self.total_bytes),
+            ("other frameworks", self.held[Category.FRAMEWORKS], used),
+            ("other frameworks' pools", self.held[Category.FRAMEWORKS_CACHED], cached),
             ("allocated", self.allocated, allocated),
             ("reserved", self.reserved, reserved),
         ):
@@ -85,3 +95,15 @@ class Ledger:
     def to_json(self) -> dict[str, int]:
         """Bytes by the categories' stable keys; their sum is `total_bytes`."""
         return {category.key: self.held[category] for category in Category}
+
+    def owners_json(self) -> list[dict[str, str | int | None]]:
+        """What each other framework holds, the largest first; null where it does not say."""
+        return [
+            {
+                "name": share.name,
+                "held": share.held,
+                "used": share.used,
+                "managed": share.managed,
+            }
+            for share in self.owners
+        ]

@@ -18,6 +18,8 @@ from nbmem.ledger.outside import Outside
 from nbmem.ledger.phase_map import PhaseMap
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from nbmem.allocator.recordings.follow import Allocations, Followed
@@ -65,7 +67,7 @@ class Books:
         self.born_in = facts.born_in
         self.category = attribute(facts)
         self._sums = _Sums(self.allocations, self.category)
-        self._outside = Outside(self.trace)
+        self._outside = Outside(self.trace, session.names)
         self._check_marks()
 
     def _follow(self) -> Followed:
@@ -126,23 +128,30 @@ class Books:
         table[:, Category.CACHED_STUCK] = (
             self.reserved[positions] - self.active[positions] - releasable
         )
-        # The last position lasts: what was read after the last event belongs to it.
-        times = np.where(positions < self.events, self.times(positions), np.iinfo(np.int64).max)
-        outside = self._outside.at(times, self.reserved[positions])
+        outside = self._outside.at(self._lasting(positions), self.reserved[positions])
         table[:, OUTSIDE] = np.stack(outside, axis=1)
         table[:, Category.FREE] = self.trace.info.total_bytes - table.sum(axis=1)
         return table
 
     def ledger(self, position: int) -> Ledger:
         """The card at one position, checked against the followed counters."""
-        row = self.held(np.array([position], np.int64))[0]
-        ledger = Ledger(
-            total_bytes=self.trace.info.total_bytes,
-            held=tuple(int(size) for size in row),
-            process_known=self.process_known,
-        )
+        (ledger,) = self.ledgers([position])
         ledger.check(allocated=int(self.allocated[position]), reserved=int(self.reserved[position]))
         return ledger
+
+    def ledgers(self, positions: Sequence[int]) -> list[Ledger]:
+        """The card at each position."""
+        at = np.array(positions, np.int64)
+        owners = self._outside.shares(self._lasting(at), self.reserved[at])
+        return [
+            Ledger(
+                total_bytes=self.trace.info.total_bytes,
+                held=tuple(row),
+                process_known=self.process_known,
+                owners=shares,
+            )
+            for row, shares in zip(self.held(at).tolist(), owners, strict=True)
+        ]
 
     def peak(self, first: int, last: int) -> int:
         """The position between two (both included) at which most is allocated; the earliest."""
@@ -177,9 +186,13 @@ class Books:
     def _processes(self, positions: Ints) -> Ints:
         """The process figure at positions."""
         reserved = self.reserved[positions]
-        context, *_ = self._outside.at(self.times(positions), reserved)
-        held: Ints = reserved + context
+        used, cached, context, *_ = self._outside.at(self.times(positions), reserved)
+        held: Ints = reserved + used + cached + context
         return held
+
+    def _lasting(self, positions: Ints) -> Ints:
+        """The positions' times; the last one lasts: what was read after it belongs to it."""
+        return np.where(positions < self.events, self.times(positions), np.iinfo(np.int64).max)
 
     def times(self, positions: Ints) -> Ints:
         """When each position begins, nanoseconds since the epoch."""

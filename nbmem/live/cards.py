@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import ProbeUnavailableError
+from nbmem.live.frameworks import FrameworkReader
 from nbmem.live.known import by_category
 from nbmem.live.messages import CardSample, Process
 from nbmem.probes import cuda, host
@@ -25,6 +26,7 @@ class CardReader:
 
     def __init__(self) -> None:
         self._nvml: NvmlProbe | None = NvmlProbe()
+        self._frameworks = FrameworkReader()
         self._answering: Any = None
         self._counter: dict[int, int] = {}
         self._peak: dict[int, int] = {}
@@ -114,6 +116,9 @@ class CardReader:
             driver=driver,
             peak=self._raise_peak(index, counters),
             by_category=self._by_category(index, counters.allocated),
+            frameworks=self._frameworks.read(
+                index, None if process is None else process - counters.reserved
+            ),
         )
 
     def _by_category(self, index: int, allocated: int) -> tuple[Entry, ...]:

@@ -67,6 +67,8 @@ class CardSample:
         by_category: `allocated` by what is known of it, in the order to stack them. They add up to
             it exactly; the last one is the rest. Empty where nothing is known: in a cell without a
             trace, and before a loop's first forward has ended.
+        frameworks: What other frameworks of this process hold and say, by category: a part of what
+            `process` has beyond `reserved`. Their names are the labels. Empty for none.
     """
 
     index: int
@@ -80,6 +82,7 @@ class CardSample:
     driver: int
     peak: int
     by_category: tuple[Entry, ...]
+    frameworks: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,10 +101,19 @@ def device_info(index: int, by_nvml: tuple[int, int] | None, *, virtual: bool) -
     )
 
 
+def backend() -> str:
+    """Whose memory torch hands out: `native`, `cudaMallocAsync`, or `pluggable` (RMM's, vLLM's).
+
+    https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/memory.py (get_allocator_backend)
+    """
+    ask = getattr(getattr(loaded_torch(), "_C", None), "_cuda_getAllocatorBackend", None)
+    return "native" if ask is None else str(ask())
+
+
 def read_counters(index: int) -> Counters | None:
-    """Read a device's counters; None before CUDA is initialized."""
+    """Read a device's counters; None before CUDA is initialized, and where torch keeps none."""
     torch: Any = initialized_torch()
-    if torch is None:
+    if torch is None or backend() == "pluggable":
         return None
     stats = torch._C._cuda_memoryStats(index)  # noqa: SLF001
     blocks, allocated = stats["allocation"]["all"], stats["allocated_bytes"]["all"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.entry import entry
 from nbmem.core.errors import ProbeUnavailableError
-from nbmem.probes.cuda import import_torch, initialized_torch
+from nbmem.probes.cuda import backend, import_torch, initialized_torch
 from nbmem.probes.stand_in import Wrapped
 
 if TYPE_CHECKING:
@@ -67,6 +67,12 @@ class HistoryProbe:
         if not self._waiting:  # stopped before CUDA came up
             return
         self._waiting = False
+        if (chosen := backend()) != "native":
+            raise ProbeUnavailableError(
+                f"torch takes its memory from another allocator here ({chosen}), and keeps no "
+                "history of it, so nothing can be traced. Trace the cell with torch's own "
+                "allocator, or ask the other one for its figures."
+            )
         torch: Any = initialized_torch() or import_torch()
         enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # noqa: SLF001
         self.joined = bool(enabled is not None and enabled())
@@ -128,7 +134,7 @@ class HistoryProbe:
 
     def _snapshot(self) -> dict[str, Any] | None:
         torch: Any = initialized_torch()
-        if torch is None:
+        if torch is None or backend() != "native":
             return None
         return dict(torch.cuda.memory._snapshot())  # noqa: SLF001
 

@@ -117,6 +117,7 @@ def _device(
         dropped=lost,
         marks=marks,
         samples=recorder.sampler.samples(index),
+        owners=recorder.sampler.owners(index, names),
         identities=recorder.identities.place(index, marks, names),
         other_processes=recorder.sampler.other_processes(index),
         holders=None

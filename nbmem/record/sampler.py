@@ -19,17 +19,17 @@ from nbmem.core.session import NOT_KNOWN, Samples
 from nbmem.probes import cuda, host, nvml
 from nbmem.probes.checked import ImpossibleReadingError
 from nbmem.probes.patience import GRACE_S, LIMIT_S, ended, expendable
+from nbmem.record.owners import OwnerLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nbmem.core.owners import OwnerReadings
     from nbmem.probes.nvml import CardReading
 
 INTERVAL_S = 0.1
 MAX_SAMPLES = 36_000
 """One hour at ten a second; then every second reading is thrown away and the pace is halved."""
-
-
 RETRIES = 3
 """The reserved bytes must be the same before and after a reading of the card."""
 _SMALLER = 8
@@ -38,6 +38,8 @@ _SMALLER = 8
 
 class Sampler:
     """Reads NVML (or cudaMemGetInfo) for every card from which torch holds memory.
+
+    Beside it the other libraries of this process are asked what they hold of that card.
 
     `start` and `stop` may be called in any order, as often as one likes, from any thread.
 
@@ -50,6 +52,7 @@ class Sampler:
         self._device = device
         self._note = note
         self._nvml: nvml.NvmlProbe | None = nvml.NvmlProbe()
+        self._owners = OwnerLog(self._say)
         self._rows: dict[int, list[tuple[int, int, int, int, int]]] = {}
         self._cards: dict[int, tuple[int, int]] = {}
         self._others: dict[int, dict[str, int]] = {}
@@ -117,18 +120,21 @@ class Sampler:
         """Leave the thread where it hangs."""
         self._left_behind, self._nvml, self._thread = True, None, None
         self._stop.set()
-        self._note(nvml.give_up())
+        self._note(self._owners.give_up() or nvml.give_up())
 
     def _read_card(self, index: int) -> None:
         for _ in range(RETRIES):
-            reserved = _reserved(index)
+            reserved, owners = _reserved(index), self._owners.ask(index)
             used, process = self._used(index, reserved)
             if reserved == _reserved(index):
                 break
         else:  # the cell takes memory too fast just now; the next reading will do
             return
         rows = self._rows.setdefault(index, [])
-        rows.append((time.time_ns(), used, process, reserved, host.resident_bytes() or NOT_KNOWN))
+        t_ns = time.time_ns()
+        rows.append((t_ns, used, process, reserved, host.resident_bytes() or NOT_KNOWN))
+        whole = used if process == NOT_KNOWN else process
+        self._owners.add(index, t_ns, owners, None if whole == NOT_KNOWN else whole - reserved)
         if len(rows) >= MAX_SAMPLES:
             del rows[1::2]
             self._interval *= 2
@@ -205,6 +211,10 @@ class Sampler:
             return self._nvml.read(device, others=True).others
         except ProbeUnavailableError:
             return {}
+
+    def owners(self, device: int, names: dict[str, int]) -> OwnerReadings:
+        """What other libraries of this process held of a card; `names` collects texts."""
+        return self._owners.readings(device, names)
 
     def samples(self, device: int) -> Samples:
         """One card's readings."""

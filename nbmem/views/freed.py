@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nbmem.core.holders import Root
 
 _HEAD = ("", "before", "after", "change")
-_COUNTERS = ("allocated", "reserved", "process")
+_COUNTERS = ("allocated", "reserved", "frameworks", "process")
 
 
 def render_freed(done: Sequence[Freed]) -> str:
@@ -52,6 +52,8 @@ def _headline(freed: Freed) -> str:
         why = _holders(freed.left)
     elif freed.measure == "reserved":
         why = "torch has no whole segment cached that it could give back"
+    elif freed.measure == "frameworks":
+        why = "none of them holds memory that it does not use and could give back"
     else:
         why = "it held no memory on a card"
     return f"{what}: nothing was freed, because {why}."
@@ -73,6 +75,8 @@ def _rows(freed: Freed) -> list[tuple[str, str, str, str]]:
     rows = []
     for name in _COUNTERS:
         before, after = getattr(freed.before, name), getattr(freed.after, name)
+        if name == "frameworks" and freed.measure != name:
+            continue
         if before is None or after is None:
             rows.append((name, "unknown", "unknown", ""))
             continue

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nbmem.core.categories import ACTIVE, CARD, RESERVED, Category
+from nbmem.core.categories import CARD, Category
 from nbmem.core.units import format_bytes
 from nbmem.views import wording
 from nbmem.views.markup import one_line, wrapped
@@ -73,15 +73,12 @@ def figures(autopsy: Autopsy) -> list[tuple[str, int | None, str]]:
     return [(name, count, what) for name, count, what in rows if count is not None]
 
 
-def ledger(autopsy: Autopsy) -> list[tuple[Category, int]]:
-    """What the card held, by category; what is empty drops out."""
-    if autopsy.ledger is None:
+def ledger(autopsy: Autopsy) -> list[tuple[Category, str, int]]:
+    """What the card held, by category with its name; what is empty drops out."""
+    held = autopsy.ledger
+    if held is None:
         return []
-    return [(c, autopsy.ledger[c]) for c in (*ACTIVE, *RESERVED[len(ACTIVE) :], *_REST)
-            if autopsy.ledger[c]]  # fmt: skip
-
-
-_REST = CARD[len(RESERVED) :]
+    return [(c, wording.label(c, held), held[c]) for c in CARD if held[c]]
 
 
 def holder(held: HeldGroup) -> str:
@@ -137,7 +134,7 @@ def render_oom(ooms: Sequence[Autopsy], width: int = 100) -> str:
         f"  {name:<{names}}  {format_bytes(count):>{sizes}}  {what}" for name, count, what in rows
     ]
     if held := ledger(chief):
-        parts.append(_table("The card at that moment", [(c.label, n) for c, n in held]))
+        parts.append(_table("The card at that moment", [(name, count) for _, name, count in held]))
     if chief.holders:
         lines = [(holder(held), held.requested) for held in chief.holders]
         parts.append(_table(HOLDERS, lines))

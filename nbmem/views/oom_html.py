@@ -59,7 +59,7 @@ def _tables(autopsy: Autopsy) -> list[Markup]:
     if rows := oom.figures(autopsy):
         tables.append(_table("At that moment", [(None, name, count) for name, count, _ in rows]))
     if held := oom.ledger(autopsy):
-        tables.append(_table("The card", [(one, one.label, count) for one, count in held]))
+        tables.append(_table("The card", [*held]))
     if autopsy.holders:
         groups = [(one.category, oom.holder(one), one.requested) for one in autopsy.holders]
         tables.append(_table(oom.HOLDERS, groups))

@@ -1,7 +1,7 @@
 """One colour for each category, the same in every view, told apart by colour-blind readers too.
 
 The hues are those of Paul Tol's and Okabe and Ito's qualitative sets, moved where two of the twelve
-live categories came too close in simulated protanopia or deuteranopia. What no tensor of the
+live categories came too close in simulated protanopia or deuteranopia. What no array of the
 program holds is grey; hatching tells those greys apart. A test measures all of it.
 """
 
@@ -26,6 +26,8 @@ COLOURS: dict[Category, str] = {
     Category.PENDING: "#8C7FB8",
     Category.CACHED_RELEASABLE: "#BCC3CA",
     Category.CACHED_STUCK: "#8A939C",
+    Category.FRAMEWORKS: "#7A8B3C",
+    Category.FRAMEWORKS_CACHED: "#C6CF9E",
     Category.CONTEXT: "#5F6B76",
     Category.OTHER_PROCESSES: "#A59C92",
     Category.DRIVER: "#D9D2C8",
@@ -36,6 +38,7 @@ HATCHES: dict[Category, str] = {
     Category.ROUNDING: "#9A9A9A",
     Category.CACHED_RELEASABLE: "#8A939C",
     Category.CACHED_STUCK: "#5F6B76",
+    Category.FRAMEWORKS_CACHED: "#7A8B3C",
     Category.OTHER_PROCESSES: "#7C746B",
     Category.DRIVER: "#A59C92",
 }

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from nbmem.core.categories import ACTIVE, CARD, PROCESS, RESERVED, Category
+from nbmem.core.categories import ACTIVE, BESIDE, CARD, PROCESS, RESERVED, Category
 from nbmem.core.names import without_numbers
 from nbmem.core.units import format_bytes
 from nbmem.views import wording
@@ -67,27 +67,50 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
     The bytes add up exactly; each figure is written as the same bytes are everywhere else.
     """
     peak, end = report.ledger_at_peak, report.ledger_at_end
-    known = peak.process_known and end.process_known
     at_peak, at_end = _amounts(peak), _amounts(end)
     rows: list[LedgerRow] = []
     before = 0
     for name, parts, what in _SUMS:
-        rows += [
-            LedgerRow(
-                label=wording.label(category, process_known=known),
-                meaning=wording.meaning(category, process_known=known),
-                category=category,
-                peak=at_peak[category],
-                end=at_end[category],
-            )
-            for category in parts[before:]
-            if peak[category] or end[category]
-        ]
+        for category in parts[before:]:
+            if category in BESIDE:
+                rows += _framework_rows(category, peak, end)
+            elif peak[category] or end[category]:
+                rows.append(
+                    LedgerRow(
+                        label=wording.label(category, peak, end),
+                        meaning=wording.meaning(category, peak, end),
+                        category=category,
+                        peak=at_peak[category],
+                        end=at_end[category],
+                    )
+                )
         rows.append(
             LedgerRow(label=name, meaning=what, category=None, peak=at_peak[name], end=at_end[name])
         )
         before = len(parts)
     return rows
+
+
+def _framework_rows(category: Category, peak: Ledger, end: Ledger) -> list[LedgerRow]:
+    """A line for each framework that has a part in a category, the largest first."""
+
+    def sizes(ledger: Ledger) -> dict[str, int]:
+        used = category is Category.FRAMEWORKS
+        return {one.label: one.held - one.cached if used else one.cached for one in ledger.owners}
+
+    at_peak, at_end = sizes(peak), sizes(end)
+    both = {name: (at_peak.get(name, 0), at_end.get(name, 0)) for name in at_peak | at_end}
+    return [
+        LedgerRow(
+            label=wording.owned(category, name),
+            meaning=wording.meaning(category, peak, end),
+            category=category,
+            peak=Amount(count=first),
+            end=Amount(count=last),
+        )
+        for name, (first, last) in sorted(both.items(), key=lambda item: (-max(item[1]), item[0]))
+        if first or last
+    ]
 
 
 def _amounts(ledger: Ledger) -> dict[Category | str, Amount]:

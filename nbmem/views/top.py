@@ -81,7 +81,7 @@ def _row(row: Alike) -> Markup:
 
 
 def _title(shown: Sequence[Alike], holdings: Sequence[Holding], card: str) -> str:
-    part = sum(row.size_of_all for row in shown)
+    part = sum(row.size_of_all for row in shown if row.held.block)  # the rest is not torch's
     whole = sum(held.block for held in holdings)
     return f"{card}: {format_bytes(part)} requested of {format_bytes(whole)} allocated now"
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.categories import LABELS, MEANINGS, Category
+from nbmem.core.categories import BESIDE, LABELS, MEANINGS, Category
 from nbmem.core.units import format_bytes, format_ms
 from nbmem.views.markup import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbmem.core.owners import Share
     from nbmem.core.session import DeviceInfo
+    from nbmem.ledger.balance import Ledger
     from nbmem.report import Moment, Report
 
 PROCESS_UNKNOWN = (
@@ -18,18 +22,47 @@ PROCESS_UNKNOWN = (
 )
 
 
-def label(category: Category, *, process_known: bool) -> str:
-    """Name of a category, honest about what context holds where nobody can split it."""
-    if category is Category.CONTEXT and not process_known:
+_FEW = 2
+"""Names that fit into a label."""
+
+
+def label(category: Category, *ledgers: Ledger) -> str:
+    """Name of a category in some ledgers.
+
+    Honest about what context holds where nobody can split it; of other frameworks one or two are
+    called by their own names.
+    """
+    if category is Category.CONTEXT and not all(ledger.process_known for ledger in ledgers):
         return "context and others"
+    names = {share.label for ledger in ledgers for share in ledger.owners if share.held}
+    if category in BESIDE and 0 < len(names) <= _FEW:
+        return owned(category, " and ".join(sorted(names)))
     return LABELS[category]
 
 
-def meaning(category: Category, *, process_known: bool) -> str:
-    """What a category holds."""
-    if category is Category.CONTEXT and not process_known:
+def owned(category: Category, name: str) -> str:
+    """Name of one framework's part of a category."""
+    return name if category is Category.FRAMEWORKS else f"{name}, cached"
+
+
+def meaning(category: Category, *ledgers: Ledger) -> str:
+    """What a category holds in some ledgers."""
+    if category is Category.CONTEXT and not all(ledger.process_known for ledger in ledgers):
         return PROCESS_UNKNOWN
+    if category in BESIDE and (shares := ledgers[0].owners):
+        return f"{MEANINGS[category]}; {frameworks(shares)}"
     return MEANINGS[category]
+
+
+def frameworks(shares: Iterable[Share]) -> str:
+    """`CuPy holds 6.1 GiB, of it in use 0.4 GiB`, one after the other."""
+    return "; ".join(
+        f"{share.label} holds {format_bytes(share.held)}, "
+        + ("of which it does not say what is in use" if share.used is None else "")
+        + ("" if share.used is None else f"of it in use {format_bytes(share.used)}")
+        for share in shares
+        if share.held
+    )
 
 
 def card(device: DeviceInfo) -> str:
@@ -115,4 +148,11 @@ def notes(report: Report) -> list[str]:
         )
     if not report.ledger_at_peak.process_known:
         found.append(PROCESS_UNKNOWN)
+    managed = [share for share in report.ledger_at_end.owners if share.managed]
+    found += [
+        f"{share.label} has {format_bytes(share.managed)} of managed memory (cudaMallocManaged) at "
+        "the end. It moves between the card and the host's memory, and the driver does not say "
+        "what of it is where: the part on the card is counted with the context and libraries."
+        for share in managed
+    ]
     return found

@@ -58,7 +58,14 @@ def test_tab_offers_what_may_stand_there_and_nothing_else(shell, line, offered):
 def test_names_are_those_that_fit(shell):
     nbmem.load_ipython_extension(shell)
     shell.user_ns.update(batch=4, flag=True, losses=[], name="x", tool=len, _hidden=[])
-    assert tab(shell, "%nbmem free ") == {"cache", "traceback", "out", "losses", "--help"}
+    assert tab(shell, "%nbmem free ") == {
+        "cache",
+        "frameworks",
+        "traceback",
+        "out",
+        "losses",
+        "--help",
+    }
     assert tab(shell, "%nbmem free losses l") == set()
     assert tab(shell, "%%nbmem plan --batch ") == {"batch"}
     cell = "%%nbmem fit \nwidth = 64\nlabel = 'x'\nfor batch in (1, 2):\n    depth = 3  # layers\n"

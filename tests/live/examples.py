@@ -39,6 +39,10 @@ SAMPLE = m.Sample(
                 ("optimizer_state", "optimizer state", GIB),
                 ("rest", "the rest", GIB),
             ),
+            frameworks=(
+                ("frameworks", "CuPy", 100_000_000),
+                ("frameworks_cached", "CuPy, cached", 200_000_000),
+            ),
         ),
         m.CardSample(
             index=1,
@@ -52,6 +56,7 @@ SAMPLE = m.Sample(
             driver=0,
             peak=0,
             by_category=(),
+            frameworks=(),
         ),
     ),
 )

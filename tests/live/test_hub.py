@@ -90,6 +90,7 @@ class Reader:
                 driver=0,
                 peak=self.allocated,
                 by_category=(),
+                frameworks=(),
             ),
         )
 

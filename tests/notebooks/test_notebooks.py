@@ -64,6 +64,20 @@ def test_what_never_came_back_is_named_and_freed(executed):
         assert any(words in text for text in said), words
 
 
+def test_whoever_else_is_on_the_card_is_named_and_gives_back(executed):
+    if executed.cells[0].source.splitlines()[0] != "# Whoever else is on the card":
+        pytest.skip("in this notebook torch is alone")
+    said = [o.data["text/plain"] for _, o in _outputs(executed) if o.output_type == "display_data"]
+    for words in (
+        "  CuPy, cached            5.61 GiB",
+        "1. Let CuPy's pool give back 5.61 GiB that it does not use (tried in the simulator).",
+        "other frameworks' pools: 5.61 GiB freed.",
+        "* JAX preallocated",
+        '"XLA_PYTHON_CLIENT_PREALLOCATE"',
+    ):
+        assert any(words in text for text in said), words
+
+
 def test_an_out_of_memory_error_is_explained_freed_and_fixed(executed):
     if executed.cells[0].source.splitlines()[0] != "# Reading an out-of-memory error":
         pytest.skip("this notebook does not run out of memory")

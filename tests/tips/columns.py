@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.owners import test_advice
 from tests.tips import test_commands, test_predictions, test_scenarios
 from tests.tips.programs import FREEING, MODEL, REWRITING
 
@@ -121,6 +122,8 @@ del node
         before=MODEL + "import collections\nseen = collections.deque(maxlen=2)",
     ),
     "other_process": Near(code=loop(), everything=True),
+    "framework_cache": Near(code=loop(), everything=True),
+    "preallocated": Near(code=loop(), everything=True),
     "offload": Near(
         code="model = net().eval()\nwith torch.no_grad():\n    model(batch(65536))",
         everything=True,
@@ -145,6 +148,8 @@ SPOKEN = {
     "ddp_buckets": test_predictions.test_buckets_of_ddp_are_as_large_as_the_gradients,
     "batch_size": test_scenarios.test_an_oom_is_answered_with_the_missing_bytes,
     "other_process": test_predictions.test_another_process_on_a_full_card_is_named_with_its_bytes,
+    "framework_cache": test_advice.test_an_unused_pool_is_given_back_to_the_byte,
+    "preallocated": test_advice.test_jax_that_took_the_card_and_does_not_use_it,
     "workspace": test_predictions.test_a_smaller_workspace_gives_back_what_was_said,
     "pinned_memory": test_predictions.test_idle_pinned_memory_is_told_from_one_gibibyte_on,
     "card_empty": test_predictions.test_a_batch_that_can_grow_grows_to_what_fits,

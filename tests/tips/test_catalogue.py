@@ -37,6 +37,8 @@ def test_every_program_has_its_measured_line(writer, written):
 
 def test_every_rule_has_a_program_or_a_test_of_its_own():
     here = Path(__file__).parent
-    told = (here / "test_predictions.py").read_text() + (here / "test_commands.py").read_text()
+    beside = here.parent / "owners" / "test_advice.py"
+    files = (here / "test_predictions.py", here / "test_commands.py", beside)
+    told = "".join(path.read_text() for path in files)
     shown = {program.rule for program in (*FREEING, *REWRITING)}
     assert [r.name for r in RULES if r.name not in shown and r.name not in told] == []

@@ -1,12 +1,12 @@
 /** The explorer's data, as nbmem/views/explorer/data.py writes it, unpacked and checked. */
 
-import type { ICategory } from '../categories.js';
+import { CATEGORIES, FREE, type ICategory } from '../categories.js';
 import FIGURES from './figures.json' with { type: 'json' };
 import { mapOf, type IPoolMap, type IWrittenPool } from './poolmap.js';
 import { together } from './times.js';
 
 /** Raised on the Python side when an older front end could no longer draw it. */
-export const VERSION = 2;
+export const VERSION = 3;
 /** The oldest that is read: with its times among the data, and figures that are passed over. */
 const OLDEST = 1;
 /** Bytes of JSON that are unpacked at most: a saved notebook may hold anything. */
@@ -225,10 +225,14 @@ interface IWrittenCloseup {
 
 /** Differences become values, and what an older nbmem left out becomes empty. */
 export function decoded(raw: IData): IData {
-  const moments = momentsOf(raw, raw.moments as unknown as IWritten);
+  const known = new Map(raw.categories.map(one => [one.key, one]));
+  const categories = CATEGORIES.map(one => known.get(one.key) ?? one);
+  const places = raw.categories.map(({ key }) => categories.findIndex(one => one.key === key));
+  const moments = momentsOf(raw.total, places, raw.moments as unknown as IWritten);
   const { pool } = raw as unknown as { pool?: IWrittenPool };
   return {
     ...raw,
+    categories,
     cells: raw.cells ?? [],
     pools: pool === undefined ? [] : [mapOf(pool, [...moments.event])],
     lives: livesOf(raw.lives ?? EMPTY),
@@ -240,23 +244,23 @@ export function decoded(raw: IData): IData {
 
 export function decodedCloseup(data: IData, raw: IWrittenCloseup): ICloseup {
   return {
-    moments: momentsOf(data, raw.moments),
+    moments: momentsOf(data.total, [...data.categories.keys()], raw.moments),
     lives: livesOf(raw.lives),
     pool: mapOf(raw.pool, [raw.pool_event]),
     texts: raw.texts
   };
 }
 
-function momentsOf({ categories, total }: IData, written: IWritten): IMoments {
+/** `places` are those of the written categories among ours: an older nbmem had fewer. */
+function momentsOf(total: number, places: readonly number[], written: IWritten): IMoments {
   const count = written.event.length;
   const columns = (found: [number, number[]][]): number[][] => {
-    const all = categories.map(() => new Array<number>(count).fill(0));
-    found.forEach(([category, column]) => (all[category] = summed(column)));
+    const all = CATEGORIES.map(() => new Array<number>(count).fill(0));
+    found.forEach(([category, column]) => (all[places[category]] = summed(column)));
     return all;
   };
   const held = columns(written.held);
-  const free = categories.findIndex(category => category.key === 'free');
-  held[free] = held[free].map((_, row) => total - held.reduce((sum, one) => sum + one[row], 0));
+  held[FREE] = held[FREE].map((_, row) => total - held.reduce((sum, one) => sum + one[row], 0));
   return {
     event: summed(written.event),
     t: summed(written.t),

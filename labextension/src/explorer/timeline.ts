@@ -1,6 +1,6 @@
 /** The timeline: what was held when, under the strips of cells, steps and phases. */
 
-import { ACTIVE, CONTEXT, OTHER_PROCESSES, RESERVED } from '../categories.js';
+import { ACTIVE, OTHER_PROCESSES, PROCESS, RESERVED } from '../categories.js';
 import { formatBytes } from '../format.js';
 import { OTHER_TINT } from '../palette.js';
 import type { Choice, IKernel } from './choice.js';
@@ -154,10 +154,9 @@ export class Timeline {
         this._picture.glyph(`area ${key}`, { fill_color: colourOf(key), fill_alpha: alpha });
       }
     }
-    const context = moments.held[CONTEXT];
     const others = moments.held[OTHER_PROCESSES];
     const peak = this._peakRow;
-    this._limit = total - context[peak] - others[peak];
+    this._limit = total - this._beside(peak) - others[peak];
     this._picture.fill('peak', { x: [this._at[peak]], y: [allocatedAt(this._data, peak)] });
     ({ strips: this._strips, rows: this._rows } = stripsOf(this._data, this._byEvent));
     this._view = view ?? [0, this._end];
@@ -167,6 +166,11 @@ export class Timeline {
     }
     this._zoom();
     this.follow();
+  }
+
+  /** What this process holds of the card beside torch. */
+  private _beside(row: number): number {
+    return sumAt(this._data, row, PROCESS) - sumAt(this._data, row, RESERVED);
   }
 
   private get _peakRow(): number {
@@ -204,13 +208,12 @@ export class Timeline {
 
   /** The highest of what is in view decides how high the picture is. */
   private _refit(): void {
-    const context = this._data.moments.held[CONTEXT];
     const first = rowOfX(this._at, this._view[0]);
     const last = Math.max(rowOfX(this._at, this._view[1]), first);
     const rows = this._at.map((_, row) => row).slice(first, last + 1);
     const reserved = rows.map(row => this._tops[RESERVED][row]);
     this._reserved = Math.max(...reserved, 1);
-    this._process = Math.max(...rows.map((row, i) => reserved[i] + context[row]));
+    this._process = Math.max(...rows.map((row, i) => reserved[i] + this._beside(row)));
   }
 
   /** The red line says what it is. */
@@ -258,9 +261,8 @@ export class Timeline {
   private _fill(x: number[], rows: number[]): void {
     const columns: Record<string, number[]> = { x };
     this._tops.forEach((top, i) => (columns[`y${i}`] = rows.map(one => top[one])));
-    const context = this._data.moments.held[CONTEXT];
     const reserved = columns[`y${RESERVED}`];
-    const process = reserved.map((bytes, i) => bytes + context[rows[i]]);
+    const process = reserved.map((bytes, i) => bytes + this._beside(rows[i]));
     this._picture.fill('areas', columns);
     this._picture.fill('lines', { x, reserved, process });
   }

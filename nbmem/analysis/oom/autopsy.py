@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nbmem.analysis.frameworks import beside_torch
 from nbmem.analysis.lines import users_line
 from nbmem.analysis.moments import moment_at
 from nbmem.analysis.oom.case import Case, cases, free_pieces, layout
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from nbmem.ledger.books import Books
     from nbmem.report import Finding, Moment
 
-ANSWERED = {"batch_size", "traceback_kept"}
+ANSWERED = {"batch_size", "framework_cache", "preallocated", "traceback_kept"}
 """Rules of nbmem/tips whose advice an explained error gives with its own figures."""
 LARGEST = 5
 MOST = 20
@@ -151,6 +152,7 @@ def _reason(case: Case, pieces: int, largest: int, count: int) -> str:
     return (
         f"Too little memory: {wanted} were needed from the card, which had {free} free: "
         f"{format_bytes(case.missing)} too few. {cached}."
+        f"{beside_torch(case.books.ledger(case.index).owners)}"
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbmem.analysis.frameworks import can_leave, remedy
 from nbmem.analysis.oom.batch import batch
 from nbmem.analysis.oom.groups import OUT, TRACEBACK
 from nbmem.analysis.oom.simulate import FailureReplay, served_now
@@ -46,8 +47,8 @@ def remedies(case: Case, held: Sequence[Group], phase: str | None) -> tuple[Find
     """
     trial = Trial(case, held, phase, FailureReplay(case))
     found: list[Finding] = []
-    for remedy in REMEDIES:
-        found += remedy(trial)
+    for attempt in REMEDIES:
+        found += attempt(trial)
         if len(found) >= MOST:
             break
     return tuple(found[:MOST])
@@ -173,6 +174,14 @@ def _others(trial: Trial) -> Iterator[Finding]:
     )
 
 
+def _frameworks(trial: Trial) -> Iterator[Finding]:
+    case = trial.case
+    for share in case.books.ledger(case.index).owners:
+        size = can_leave(share)
+        if size and not case.limited and served_now(case, capacity=case.capacity + size):
+            yield remedy(share, "simulated")
+
+
 def _checkpointing(trial: Trial) -> Iterator[Finding]:
     seen = trial.case.refusal
     rows = trial.new_rows(Category.ACTIVATIONS)
@@ -206,6 +215,7 @@ def _blocks(model: dict[str, Any] | None) -> str | None:
 
 REMEDIES: tuple[Callable[[Trial], Iterator[Finding]], ...] = (
     _limit,
+    _frameworks,
     _names,
     _gradients,
     _inference,

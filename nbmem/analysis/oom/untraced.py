@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.analysis.frameworks import beside_torch, can_leave, remedy
 from nbmem.analysis.lines import users_line
 from nbmem.core.holders import HolderKind, roots_of
 from nbmem.core.units import format_bytes
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from nbmem.core.events import Stack
     from nbmem.core.holders import HeldStorage
     from nbmem.core.oom import OomMessage, Refusal
+    from nbmem.core.owners import Share
 
 TRACE_IT = (
     "The cell was not traced. With %%memtrace on its first line, nbmem says what held the memory, "
@@ -31,6 +33,7 @@ def untraced(  # noqa: PLR0913 - each is known or not by itself
     layer: str | None,
     storages: Sequence[HeldStorage],
     caught: bool,
+    shares: Sequence[Share] = (),
 ) -> Autopsy:
     """Explain what can be known without the allocator's events.
 
@@ -41,6 +44,7 @@ def untraced(  # noqa: PLR0913 - each is known or not by itself
         layer: The module that ran then.
         storages: What lives now, with its holders.
         caught: Whether the program went on.
+        shares: What other frameworks of this process hold of the card now.
     """
     line = users_line(refusal.stack) if refusal else None
     wanted = refusal.wanted if refusal else message.wanted if message else None
@@ -62,8 +66,15 @@ def untraced(  # noqa: PLR0913 - each is known or not by itself
         allocated=allocated,
         reserved=reserved,
         others=message.others if message else None,
-        reason=_reason(wanted, free, reserved, allocated, limit),
+        reason=_reason(wanted, free, reserved, allocated, limit) + beside_torch(shares),
         holders=() if caught else _holders(storages),
+        remedies=tuple(
+            remedy(share, "estimated")
+            for share in shares
+            if limit is None
+            and free is not None
+            and free < (wanted or 0) <= free + can_leave(share)
+        ),
         left=None if caught else left_by_traceback(storages),
         command=None if caught else Command(name="free", arguments=("traceback",)),
         notes=(TRACE_IT,),

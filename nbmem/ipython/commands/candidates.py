@@ -56,7 +56,7 @@ def kept(asked: Asked) -> Iterable[str]:
 
 def freeable(asked: Asked) -> Iterable[str]:
     """What `%nbmem free` takes: its own words, and names that may hold a tensor."""
-    words = () if asked.before else ("cache", "traceback", "out")
+    words = () if asked.before else ("cache", "frameworks", "traceback", "out")
     return [*words, *(name for name, value in _names(asked.notebook) if _may_hold(value))]
 
 

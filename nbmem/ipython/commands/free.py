@@ -22,7 +22,7 @@ def _run(notebook: Notebook, argument: str) -> None:
 
 COMMAND = MagicCommand(
     "free",
-    "cache|traceback|out|NAME...",
+    "cache|frameworks|traceback|out|NAME...",
     "free that, and measure it (a NAME may be a path: checkpoint['model'])",
     _run,
     offers=candidates.freeable,

@@ -24,7 +24,12 @@ EXPLAINED = (
     "and `%nbmem report` shows it again."
 )
 FREED = "No tips beside the explanation of the out-of-memory error."
-_WHAT = {"cache": "the cache", "traceback": "the traceback", "out": "Out"}
+_WHAT = {
+    "cache": "the cache",
+    "frameworks": "other frameworks' pools",
+    "traceback": "the traceback",
+    "out": "Out",
+}
 """What the record calls the words of `%nbmem free`."""
 
 

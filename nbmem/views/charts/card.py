@@ -97,7 +97,7 @@ def _names(ledger: Ledger, shown: Sequence[Category], whole: int) -> tuple[list[
     for count, category, middle in sorted(middles, key=lambda item: -item[0]):
         if _ROOM * count < _LEAST_NAMED * whole:
             break
-        name = wording.label(category, process_known=ledger.process_known)
+        name = wording.label(category, ledger)
         half = max(text_width(name, 12), text_width(format_bytes(count), 12)) / 2
         at = min(max(middle, _LEFT + half), _RIGHT - half)
         row = _row_with_room(rows, at - half, at + half, middle)
@@ -128,9 +128,7 @@ def _row_with_room(
 def _alt(report: Report, who: str, held: int) -> str:
     ledger = report.ledger_at_peak
     parts = ", ".join(
-        f"{wording.label(c, process_known=ledger.process_known)} {format_bytes(ledger[c])}"
-        for c in Category
-        if ledger[c]
+        f"{wording.label(c, ledger)} {format_bytes(ledger[c])}" for c in Category if ledger[c]
     )
     total = format_bytes(ledger.total_bytes)
     return f"The card at the peak: {who} holds {format_bytes(held)} of {total}. {parts}."

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nbmem.details import Closeup, Details, Life, Lines
     from nbmem.report import Finding, Report, Timeline
 
-VERSION = 2
+VERSION = 3
 """Raised when an older front end could no longer draw it."""
 MOST_CELLS = 200
 """Lines of the history that go with a report: the latest."""
@@ -42,7 +42,7 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
     """
     texts = Texts()
     moments, details = report.timeline, report.details
-    known = report.ledger_at_peak.process_known
+    both = report.ledger_at_peak, report.ledger_at_end
     data: dict[str, Any] = {
         "version": VERSION,
         "verdict": wording.verdict(report),
@@ -51,7 +51,7 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
         "error": one_line(report.error) if report.error else None,
         "notes": wording.notes(report),
         "total": report.device.total_bytes,
-        "process_known": known,
+        "process_known": report.ledger_at_peak.process_known,
         "duration": report.duration_ns,
         "events": report.events,
         "peak": {
@@ -63,8 +63,8 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
         "categories": [
             {
                 "key": category.key,
-                "label": wording.label(category, process_known=known),
-                "meaning": wording.meaning(category, process_known=known),
+                "label": wording.label(category, *both),
+                "meaning": wording.meaning(category, *both),
             }
             for category in Category
         ],

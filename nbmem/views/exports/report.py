@@ -53,6 +53,8 @@ def report_json(report: Report) -> dict[str, Any]:
         },
         "ledger_at_peak": report.ledger_at_peak.to_json(),
         "ledger_at_end": report.ledger_at_end.to_json(),
+        "frameworks_at_peak": report.ledger_at_peak.owners_json(),
+        "frameworks_at_end": report.ledger_at_end.owners_json(),
         "phases": [_phase(row) for row in report.phases],
         "unknown": report.ledger_at_peak[Category.UNKNOWN],
         "dropped_events": report.dropped_events,

@@ -72,6 +72,7 @@ class VirtualGPU:
         dnn: Whom to ask which kernels cuDNN would take.
         notes: What this card cannot answer as the real one would, each once.
         other_processes: Bytes that other processes hold, by PID.
+        beside: Bytes that other libraries of this process hold, not through torch.
         died: What a storage's weak reference calls with itself when the storage dies.
         oom_observers: Called before an out-of-memory error is raised, as torch calls them.
         launched: Calls so far.
@@ -94,6 +95,7 @@ class VirtualGPU:
         self.release = release
         self.notes: list[str] = [] if notes is None else notes
         self.other_processes = dict(other_processes or {})
+        self.beside = 0
         self.oom_observers: list[Callable[[int, int, int, int], None]] = []
         self.initialized = False
         self._settings_are_set = conf is not None
@@ -244,7 +246,7 @@ class VirtualGPU:
     @property
     def taken_outside(self) -> int:
         """Bytes of the card that torch's allocator here does not hold: contexts and others."""
-        return self.context_bytes + sum(self.other_processes.values())
+        return self.context_bytes + self.beside + sum(self.other_processes.values())
 
     @property
     def context_bytes(self) -> int:
@@ -256,7 +258,7 @@ class VirtualGPU:
     @property
     def process_bytes(self) -> int:
         """What NVML reports for this process."""
-        return self.context_bytes + self.allocator.reserved
+        return self.context_bytes + self.beside + self.allocator.reserved
 
     @property
     def free_bytes(self) -> int:

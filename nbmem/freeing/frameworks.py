@@ -1,0 +1,42 @@
+"""`free frameworks`: what the pools of other frameworks hold and do not use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.probes.cuda import device_count, read_counters
+from nbmem.probes.owners import OWNERS
+from nbmem.probes.owners.asking import Owners
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.core.owners import Share
+
+
+def shares(notes: list[str]) -> list[Share]:
+    """What each of them holds of each card that torch uses; `notes` takes why one is left out."""
+    owners = Owners(notes.append)
+    return [share for device in _devices() for share in owners.read_in_time(device)]
+
+
+def unused(found: Sequence[Share]) -> int:
+    """Bytes of some shares that can be given back."""
+    names = {owner.name for owner in OWNERS if owner.give_back is not None}
+    return sum(share.cached for share in found if share.name in names)
+
+
+def give_back(notes: list[str]) -> None:
+    """Give it back, on every card that torch uses."""
+    loaded = [owner for owner in OWNERS if owner.give_back is not None and owner.is_loaded]
+    holding = {share.name for share in shares(notes)}
+    for owner in loaded:
+        if owner.give_back is not None and owner.name in holding:
+            for device in _devices():
+                owner.give_back(device)
+
+
+def _devices() -> list[int]:
+    """Cards on which torch has a context: none is made on another."""
+    counters = {device: read_counters(device) for device in range(device_count())}
+    return [device for device, one in counters.items() if one is not None and one.reserved]
