@@ -27,6 +27,7 @@ from nbmem.record.holders import columns
 from nbmem.record.identities import MAX_ROWS
 from nbmem.record.loops import one_loop
 from nbmem.record.phases import PhaseBuilder
+from nbmem.record.stays import unrecorded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,6 +55,7 @@ def freeze(
     for index in recorder.marks.devices() if at_end is not None else ():
         with recorder.guard(f"the events of card {index}"):
             devices.append(_device(recorder, index, at_end or {}, names, stacks))
+    devices = devices or unrecorded(recorder, names)
     spans: tuple[Span, ...] = ()
     with recorder.guard("the phases"):
         spans = _spans(recorder, name, devices)

@@ -59,6 +59,13 @@ _SUMS = (
     ("process", PROCESS, "what nvidia-smi shows for this process"),
     ("card", CARD, "all of the card"),
 )
+_ON_HOST = {
+    "active": ("tensors", "all storages that were seen to live"),
+    "reserved": None,
+    "process": ("process", "resident bytes of this process: what top shows"),
+    "card": ("machine", "all of the machine's memory, or of its container's"),
+}
+"""How the sums are called where the card is the host's memory; None for one that says nothing."""
 
 
 def ledger_rows(report: Report) -> list[LedgerRow]:
@@ -68,14 +75,15 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
     """
     peak, end = report.ledger_at_peak, report.ledger_at_end
     known = peak.process_known and end.process_known
+    host = report.device.is_host
     at_peak, at_end = _amounts(peak), _amounts(end)
     rows: list[LedgerRow] = []
     before = 0
     for name, parts, what in _SUMS:
         rows += [
             LedgerRow(
-                label=wording.label(category, process_known=known),
-                meaning=wording.meaning(category, process_known=known),
+                label=wording.label(category, process_known=known, kind=report.device.kind),
+                meaning=wording.meaning(category, process_known=known, kind=report.device.kind),
                 category=category,
                 peak=at_peak[category],
                 end=at_end[category],
@@ -83,10 +91,13 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
             for category in parts[before:]
             if peak[category] or end[category]
         ]
-        rows.append(
-            LedgerRow(label=name, meaning=what, category=None, peak=at_peak[name], end=at_end[name])
-        )
         before = len(parts)
+        said = _ON_HOST[name] if host else (name, what)
+        if said is not None:
+            sums = at_peak[name], at_end[name]
+            rows.append(
+                LedgerRow(label=said[0], meaning=said[1], category=None, peak=sums[0], end=sums[1])
+            )
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.categories import LABELS, MEANINGS, Category
+from nbmem.core.categories import LABELS, MEANINGS, ON_OTHERS, Category
 from nbmem.core.units import format_bytes, format_ms
 from nbmem.views.markup import one_line
 
@@ -18,15 +18,19 @@ PROCESS_UNKNOWN = (
 )
 
 
-def label(category: Category, *, process_known: bool) -> str:
+def label(category: Category, *, process_known: bool, kind: str = "cuda") -> str:
     """Name of a category, honest about what context holds where nobody can split it."""
+    if (named := ON_OTHERS.get(kind, {}).get(category)) is not None:
+        return named[0]
     if category is Category.CONTEXT and not process_known:
         return "context and others"
     return LABELS[category]
 
 
-def meaning(category: Category, *, process_known: bool) -> str:
+def meaning(category: Category, *, process_known: bool, kind: str = "cuda") -> str:
     """What a category holds."""
+    if (named := ON_OTHERS.get(kind, {}).get(category)) is not None:
+        return named[1]
     if category is Category.CONTEXT and not process_known:
         return PROCESS_UNKNOWN
     return MEANINGS[category]
@@ -34,7 +38,7 @@ def meaning(category: Category, *, process_known: bool) -> str:
 
 def card(device: DeviceInfo) -> str:
     """The card's name, saying so if it is not the first one, or not there."""
-    facts = [f"cuda:{device.index}"] * bool(device.index) + ["virtual"] * device.virtual
+    facts = [f"{device.kind}:{device.index}"] * bool(device.index) + ["virtual"] * device.virtual
     return one_line(device.name) + (f" ({', '.join(facts)})" if facts else "")
 
 
@@ -73,8 +77,9 @@ def verdict(report: Report) -> str:
     process = (
         "process unknown," if ledger.process is None else f"{format_bytes(ledger.process)} process"
     )
+    reserved = f"allocated, {format_bytes(ledger.reserved)} reserved,"
     figures = (
-        f"{format_bytes(peak.allocated)} allocated, {format_bytes(ledger.reserved)} reserved, "
+        f"{format_bytes(peak.allocated)} {'in tensors,' if report.device.is_host else reserved} "
         f"{process} of {format_bytes(report.device.total_bytes)}"
     )
     if report.events == 0:
@@ -87,10 +92,9 @@ def higher(report: Report) -> str:
     """What was higher at another moment than at the peak of allocated, and where; else empty."""
     peak, ledger = report.peak, report.ledger_at_peak
     found: dict[str, list[str]] = {}
-    for name, count, then, at in (
-        ("reserved", peak.reserved, ledger.reserved, peak.reserved_at),
-        ("process", peak.process, ledger.process, peak.process_at),
-    ):
+    reserved = ("reserved", peak.reserved, ledger.reserved, peak.reserved_at)
+    process = ("process", peak.process, ledger.process, peak.process_at)
+    for name, count, then, at in (process,) if report.device.is_host else (reserved, process):
         if count is not None and then is not None and format_bytes(count) != format_bytes(then):
             place = where(at) if at is not None else ""
             found.setdefault(place, []).append(f"{format_bytes(count)} {name}")
@@ -101,7 +105,11 @@ def higher(report: Report) -> str:
 def recording(report: Report) -> str:
     """What was recorded, where and for how long."""
     title = one_line(report.title) or "untitled"
-    events = f"{report.events:,} allocator event{'' if report.events == 1 else 's'}"
+    plural = "" if report.events == 1 else "s"
+    if report.device.keeps_history:
+        events = f"{report.events:,} allocator event{plural}"
+    else:
+        events = f"{report.events:,} change{plural} seen"
     return f"{title} on {card(report.device)}, {format_ms(report.duration_ns)}, {events}"
 
 

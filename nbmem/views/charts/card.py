@@ -43,7 +43,7 @@ def card_bar(report: Report) -> Picture:
     ]
     if not held:
         return picture(parts, bottom=_CARD_TOP + _CARD + 10, alt=_alt(report, who, held))
-    names, bottom = _names(ledger, mine, held)
+    names, bottom = _names(report, mine, held)
     parts += [
         element(
             "path",
@@ -84,8 +84,9 @@ def _free_label(ledger: Ledger, total: int) -> list[Markup]:
     return [label(_RIGHT - 8, _CARD_TOP + 15, text, anchor="end")]
 
 
-def _names(ledger: Ledger, shown: Sequence[Category], whole: int) -> tuple[list[Markup], int]:
+def _names(report: Report, shown: Sequence[Category], whole: int) -> tuple[list[Markup], int]:
     """Name and bytes below the segments, largest first, in as many as two rows; and the bottom."""
+    ledger = report.ledger_at_peak
     middles: list[tuple[int, Category, float]] = []
     before = 0
     for category in shown:
@@ -97,7 +98,8 @@ def _names(ledger: Ledger, shown: Sequence[Category], whole: int) -> tuple[list[
     for count, category, middle in sorted(middles, key=lambda item: -item[0]):
         if _ROOM * count < _LEAST_NAMED * whole:
             break
-        name = wording.label(category, process_known=ledger.process_known)
+        kind = report.device.kind
+        name = wording.label(category, process_known=ledger.process_known, kind=kind)
         half = max(text_width(name, 12), text_width(format_bytes(count), 12)) / 2
         at = min(max(middle, _LEFT + half), _RIGHT - half)
         row = _row_with_room(rows, at - half, at + half, middle)
@@ -126,9 +128,10 @@ def _row_with_room(
 
 
 def _alt(report: Report, who: str, held: int) -> str:
-    ledger = report.ledger_at_peak
+    ledger, kind = report.ledger_at_peak, report.device.kind
     parts = ", ".join(
-        f"{wording.label(c, process_known=ledger.process_known)} {format_bytes(ledger[c])}"
+        f"{wording.label(c, process_known=ledger.process_known, kind=kind)} "
+        f"{format_bytes(ledger[c])}"
         for c in Category
         if ledger[c]
     )

@@ -43,6 +43,7 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
     texts = Texts()
     moments, details = report.timeline, report.details
     known = report.ledger_at_peak.process_known
+    kind = report.device.kind
     data: dict[str, Any] = {
         "version": VERSION,
         "verdict": wording.verdict(report),
@@ -63,8 +64,8 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
         "categories": [
             {
                 "key": category.key,
-                "label": wording.label(category, process_known=known),
-                "meaning": wording.meaning(category, process_known=known),
+                "label": wording.label(category, process_known=known, kind=kind),
+                "meaning": wording.meaning(category, process_known=known, kind=kind),
             }
             for category in Category
         ],
