@@ -226,9 +226,8 @@ def _phases(recorder: Recorder, devices: Sequence[DeviceTrace]) -> tuple[list[Dr
     if turns is None:
         return [], main
     gaps = Gaps(device.events, _births(device.events, device.identities))
-    stretches = PhaseBuilder(device.events, device.marks, gaps).build(
-        turns, updated=recorder.turns.updated_last()
-    )
+    builder = PhaseBuilder(device.events, device.marks, gaps, seeds=device.info.keeps_history)
+    stretches = builder.build(turns, updated=recorder.turns.updated_last())
     return _bounded(recorder, stretches, lost=bool(device.dropped)), main
 
 
