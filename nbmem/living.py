@@ -64,7 +64,7 @@ class Top:
 
 
 def in_use_now() -> str:
-    """Who is on each real card now, as text; why nobody knows, where it cannot be read."""
+    """List who is on each real card now, as text; say why nobody knows, where that is so."""
     from nbmem.probes.neighbours import cards_now
     from nbmem.views.neighbours import render_neighbours
 

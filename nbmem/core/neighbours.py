@@ -1,4 +1,4 @@
-"""Who else is on a card: its processes, by what a person knows them by."""
+"""Processes on a card, by what a person knows them by."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ class Told:
 
     Attributes:
         cell: The cell that ran last or runs now: `In [12]`; None before the first.
-        held: Bytes by category label, over all cards, the largest first: of the last traced cell.
+        held: Bytes by category label that the last traced cell left on its fullest card, the
+            largest first.
         allocated: Bytes in torch's live blocks on all cards.
         reserved: Bytes that torch holds from the driver.
     """
@@ -52,7 +53,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardNow:
+class OccupiedCard:
     """A card and who is on it.
 
     Attributes:

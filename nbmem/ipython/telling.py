@@ -63,9 +63,9 @@ class Telling:
         tell(told, began=psutil.Process().create_time())
 
     def _last_held(self) -> tuple[tuple[str, int], ...]:
-        """What the last traced cell left on its card, by category."""
+        """What the last traced cell left on its fullest card, by category."""
         last = self._tracer.last
-        if last is not None and last is not self._of:
+        if last is not None and last.cell is not None and last is not self._of:
             from nbmem.core.categories import LIVE
 
             self._of = last

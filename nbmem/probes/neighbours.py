@@ -1,4 +1,4 @@
-"""Who is on the machine's cards now: NVML's processes, as psutil and Jupyter know them."""
+"""Processes on the machine's cards now: NVML's, as psutil and Jupyter know them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.names import shown
-from nbmem.core.neighbours import CardNow, Neighbour
+from nbmem.core.neighbours import Neighbour, OccupiedCard
 from nbmem.files.told import heard
 from nbmem.probes import nvml, servers
 from nbmem.probes.checked import text_of, total_and_free, whole_bytes
@@ -27,7 +27,7 @@ _KERNEL = re.compile(r"kernel-([0-9a-f]{8}-[0-9a-f-]{27})\.json")
 _MOST_CARDS = 1_024
 
 
-def cards_now(*, kernels: Mapping[str, Kernel] | None = None) -> tuple[CardNow, ...]:
+def cards_now(*, kernels: Mapping[str, Kernel] | None = None) -> tuple[OccupiedCard, ...]:
     """Every card of the machine and its processes.
 
     Args:
@@ -52,7 +52,7 @@ def cards_now(*, kernels: Mapping[str, Kernel] | None = None) -> tuple[CardNow, 
     return tuple(_card(card, held, known) for card, held in read)
 
 
-def _read(library: Any) -> list[tuple[CardNow, dict[int, int | None]]]:
+def _read(library: Any) -> list[tuple[OccupiedCard, dict[int, int | None]]]:
     library.nvmlInit()
     try:
         count = whole_bytes(library.nvmlDeviceGetCount()) or 0
@@ -62,7 +62,7 @@ def _read(library: Any) -> list[tuple[CardNow, dict[int, int | None]]]:
             library.nvmlShutdown()
 
 
-def _read_card(library: Any, index: int) -> tuple[CardNow, dict[int, int | None]]:
+def _read_card(library: Any, index: int) -> tuple[OccupiedCard, dict[int, int | None]]:
     handle = library.nvmlDeviceGetHandleByIndex(index)
     try:
         memory = library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
@@ -82,15 +82,19 @@ def _read_card(library: Any, index: int) -> tuple[CardNow, dict[int, int | None]
     name = shown(text_of(library.nvmlDeviceGetName(handle)))
     used = total - free
     return (
-        CardNow(index=index, name=name, total=total, used=used, driver=min(driver, used), mig=mig),
+        OccupiedCard(
+            index=index, name=name, total=total, used=used, driver=min(driver, used), mig=mig
+        ),
         {pid: size if size is None or size <= used else None for pid, size in held.items()},
     )
 
 
-def _card(card: CardNow, held: Mapping[int, int | None], kernels: Mapping[str, Kernel]) -> CardNow:
+def _card(
+    card: OccupiedCard, held: Mapping[int, int | None], kernels: Mapping[str, Kernel]
+) -> OccupiedCard:
     found = [neighbour(pid, used, kernels) for pid, used in held.items()]
     found.sort(key=lambda one: (-(one.used or 0), one.pid))
-    return CardNow(
+    return OccupiedCard(
         index=card.index,
         name=card.name,
         total=card.total,

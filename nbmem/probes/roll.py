@@ -50,6 +50,7 @@ class Roll:
 
     Attributes:
         since: The mark at which what is met next was there already.
+        grows: Whether what is met for the first time is put on it.
         full: Whether later storages were left out.
         living: Bytes of what is on it and lives, by index of the device.
     """
@@ -57,6 +58,7 @@ class Roll:
     def __init__(self, torch: Any, device: Device) -> None:
         self.device = device
         self.since: int | None = None
+        self.grows = True
         self.full = False
         self.living: dict[int, int] = {}
         self.met = Met(*(array("q") for _ in Met._fields))
@@ -108,6 +110,8 @@ class Roll:
 
     def _new(self, place: tuple[int, int], size: int) -> _Entry | None:
         columns = self.met
+        if not self.grows:
+            return None
         if len(columns.addr) >= MAX_MET:
             self.full = True
             return None

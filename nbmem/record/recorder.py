@@ -91,6 +91,7 @@ class Recorder:
         self.identities = IdentityLog()
         self.program = ProgramLog()
         self.rolls = self.identities.rolls
+        self.rolls.lost = self.lost
         self.marks.taken = self.rolls.at_mark
         self.turns = TurnLog(self.marks, self.identities, self.program)
         self.ranks = RankLog()
@@ -212,7 +213,7 @@ class Recorder:
         mark = len(self.marks.t_ns) - 1
         pieces = walk_in_pieces(self.names, met=lambda found: self.identities.saved(mark, found))
         while self.held is None:
-            with self.turns.alone(), self.rolls.following():
+            with self.turns.alone(), self.rolls.finding():
                 try:
                     coming = next(pieces)
                 except StopIteration as ended:

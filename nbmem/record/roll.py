@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbmem.core.interrupts import let_pass
 from nbmem.core.session import NOT_KNOWN
 from nbmem.probes.cuda import initialized_torch, loaded_torch
 from nbmem.probes.devices.accelerators import accelerator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.session import DeviceInfo
     from nbmem.probes.devices import DeviceReading
+    from nbmem.probes.lent import Lost
 
     Ints = NDArray[np.int64]
 
@@ -30,14 +32,21 @@ MAX_READINGS = 400_000
 """Readings of a device; then every second one goes."""
 
 
+def _nobody(_part: str, _err: Exception) -> None:
+    """Nobody is told."""
+
+
 class RollLog:
     """Keeps a roll while something is recorded and CUDA is not up, and reads the device's counters.
 
     Attributes:
-        roll: Whatever is looked at is written there; None before `begin`, and once CUDA came up.
+        roll: Whatever is looked at is written there; None before `begin`, once CUDA came up, and
+            after a fault.
+        lost: Leaves a note of a fault.
     """
 
     def __init__(self) -> None:
+        self.lost: Lost = _nobody
         self.roll: Roll | None = None
         self._torch: Any = None
         self._mark = 0
@@ -58,30 +67,64 @@ class RollLog:
 
     def at_mark(self, mark: int) -> None:
         """Sweep the roll and read the counters, as far as that takes microseconds."""
+        with self._guarded():
+            self._at_mark(mark)
+
+    def _at_mark(self, mark: int) -> None:
         if self.roll is None:
             return
         if initialized_torch() is not None:  # what the cards hold is what matters from here on
             self.end()
             self.roll = None
             return
-        if self.roll.device.kind == Host.kind and (device := accelerator(self._torch)) is not None:
+        if type(self.roll.device) is Host and (device := accelerator(self._torch)) is not None:
             self.end()
             self.roll = Roll(self._torch, device)
             self._rows.clear()
         self.roll.sweep(mark)
         self._mark = mark
-        self.read(whole=False)
+        self._read(whole=False)
 
-    def read(self, *, whole: bool = True) -> None:
-        """Read the counters now, in any thread."""
-        if self.roll is not None:
-            device = self.roll.device
-            for index in range(device.count(self._torch)):
-                self._add(index, device.read(self._torch, index, whole=whole))
+    def read(self) -> None:
+        """Read the counters now, with what takes longer, in any thread."""
+        with self._guarded():
+            self._read(whole=True)
+
+    def _read(self, *, whole: bool) -> None:
+        if (roll := self.roll) is not None:
+            for index in range(roll.device.count(self._torch)):
+                self._add(index, roll.device.read(self._torch, index, whole=whole))
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Give the roll up after a fault: what hooks have to tell must be heard."""
+        try:
+            yield
+        except Exception as err:  # noqa: BLE001 - a guest's manners
+            let_pass(err)
+            self.roll, roll = None, self.roll
+            if roll is not None:
+                self.lost("the memory where no card is", err)
 
     def following(self) -> AbstractContextManager[None]:
         """Write down what is looked at meanwhile."""
         return following(self.roll)
+
+    @contextmanager
+    def finding(self) -> Iterator[None]:
+        """Find again what is on the roll: what only the end shows was there before, nobody knows.
+
+        Counted, it would make the end the peak.
+        """
+        if (roll := self.roll) is None:
+            yield
+            return
+        roll.grows = False
+        try:
+            with following(roll):
+                yield
+        finally:
+            roll.grows = True
 
     @contextmanager
     def there_since(self, mark: int | None) -> Iterator[None]:

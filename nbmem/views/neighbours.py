@@ -1,4 +1,4 @@
-"""Who is on the cards, as plain text: a line for each process, and what cannot be known."""
+"""Processes on the cards, as plain text: a line for each, and what cannot be known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nbmem.views.markup import one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.core.neighbours import CardNow, Neighbour
+    from nbmem.core.neighbours import Neighbour, OccupiedCard
 
 MOST_HELD = 3
 """Categories that a kernel's line names."""
@@ -32,7 +32,7 @@ MPS = (
 )
 
 
-def render_neighbours(cards: Sequence[CardNow]) -> str:
+def render_neighbours(cards: Sequence[OccupiedCard]) -> str:
     """Write every card, its processes and one sentence for each thing that hides some of them."""
     parts, notes = [], []
     for card in cards:
@@ -45,7 +45,7 @@ def render_neighbours(cards: Sequence[CardNow]) -> str:
     return "\n\n".join([*parts, "\n".join(f"- {note}" for note in notes)]).rstrip()
 
 
-def _card(card: CardNow) -> str:
+def _card(card: OccupiedCard) -> str:
     free = format_bytes(card.total - card.used)
     head = (
         f"{card.index}  {card.name}: {format_bytes(card.used)} of {format_bytes(card.total)} in "
@@ -87,7 +87,7 @@ def what(one: Neighbour) -> str:
     return "; ".join(parts)
 
 
-def _notes(card: CardNow) -> list[str]:
+def _notes(card: OccupiedCard) -> list[str]:
     found = [MIG.format(card.index)] if card.mig else []
     if any("nvidia-cuda-mps-server" in (one.command or "") for one in card.neighbours):
         found.append(MPS.format(card.index))

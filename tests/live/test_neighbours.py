@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from nbmem.cli import main
-from nbmem.core.neighbours import CardNow, Neighbour, Told
+from nbmem.core.neighbours import Neighbour, OccupiedCard, Told
 from nbmem.core.units import GIB, MIB
 from nbmem.files import told
 from nbmem.living import in_use_now
@@ -163,9 +163,9 @@ def test_a_driver_that_is_not_there_is_a_sentence(monkeypatch):
 def test_what_cannot_be_known_is_one_sentence_each():
     mps = Neighbour(pid=7, used=30 * MIB, user="root", command="nvidia-cuda-mps-server")
     text = render_neighbours((
-        CardNow(index=0, name="A", total=80 * GIB, used=9 * GIB, neighbours=(mps,)),
-        CardNow(index=1, name="B", total=80 * GIB, used=9 * GIB, mig=True),
-        CardNow(index=2, name="C", total=80 * GIB, used=40 * MIB),
+        OccupiedCard(index=0, name="A", total=80 * GIB, used=9 * GIB, neighbours=(mps,)),
+        OccupiedCard(index=1, name="B", total=80 * GIB, used=9 * GIB, mig=True),
+        OccupiedCard(index=2, name="C", total=80 * GIB, used=40 * MIB),
     ))  # fmt: skip
     assert (
         text

@@ -137,6 +137,15 @@ def test_nothing_is_followed_outside_of_a_look(trained):
     assert see(torch.ones(3), C.USER_TENSORS, "x") is None
 
 
+def test_a_fault_costs_the_roll_alone(monkeypatch):
+    model = network()
+    with nbmem.trace("broken", namespace={"model": model}) as t:
+        monkeypatch.setattr(Roll, "sweep", lambda *_: 1 / 0)
+        train(model, torch.optim.SGD(model.parameters()), 2)
+    assert t.session.devices == ()
+    assert sum("ZeroDivisionError" in note for note in t.session.notes) == 1
+
+
 # --- the roll
 
 
@@ -187,6 +196,15 @@ def test_memory_that_two_storages_share_counts_once():
     gc.collect()
     roll.sweep(2)
     assert roll.living == {0: 0}
+
+
+def test_what_is_only_found_again_is_not_new():
+    x, y = torch.ones(256), torch.ones(512)
+    roll = roll_of(x)
+    roll.grows = False
+    with following(roll):
+        assert see(y, C.USER_TENSORS, "y").size == 2048
+    assert roll.living == {0: 1024}
 
 
 def test_a_storage_that_grew_is_another():

@@ -50,13 +50,13 @@ def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
             return None
         addr = torch.UntypedStorage.data_ptr(storage)
         size = torch.UntypedStorage.nbytes(storage)
+        place = device.index or 0, addr, size
+        if roll is not None and addr and size:
+            place = roll.meet(place[0], storage, addr, size)
     except Exception as err:  # noqa: BLE001 - sparse, a wrapper subclass, freed: nothing to look at
         let_pass(err)
         return None
-    if not (addr and size):
-        return None
-    index = device.index or 0
-    return (index, addr, size) if roll is None else roll.meet(index, storage, addr, size)
+    return place if addr and size else None
 
 
 def unwrapped(torch: Any, tensor: Any) -> Any:

@@ -37,7 +37,7 @@ def card_bar(report: Report) -> Picture:
     edge = _LEFT + _ROOM * held / total
     share = wording.percent(held, total)
     parts = [
-        label(_LEFT, 15, f"The card at the peak: {format_bytes(total)}", bold=True),
+        label(_LEFT, 15, f"{_whole(report)} at the peak: {format_bytes(total)}", bold=True),
         *_segments(ledger, tuple(Category), total, _CARD_TOP, _CARD),
         *_free_label(ledger, total),
     ]
@@ -82,6 +82,10 @@ def _free_label(ledger: Ledger, total: int) -> list[Markup]:
     if room < text_width(text) + 12:
         return [label(_RIGHT, 15, text, anchor="end")]
     return [label(_RIGHT - 8, _CARD_TOP + 15, text, anchor="end")]
+
+
+def _whole(report: Report) -> str:
+    return "The machine" if report.device.is_host else "The card"
 
 
 def _names(report: Report, shown: Sequence[Category], whole: int) -> tuple[list[Markup], int]:
@@ -136,4 +140,4 @@ def _alt(report: Report, who: str, held: int) -> str:
         if ledger[c]
     )
     total = format_bytes(ledger.total_bytes)
-    return f"The card at the peak: {who} holds {format_bytes(held)} of {total}. {parts}."
+    return f"{_whole(report)} at the peak: {who} holds {format_bytes(held)} of {total}. {parts}."

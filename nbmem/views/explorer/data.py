@@ -77,6 +77,8 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
         "tips": [_tip(finding) for finding in report.findings],
         "history": [_cell(row) for row in cells[-MOST_CELLS:]],
     }
+    if report.device.is_host:
+        data["host"] = True
     if details is not None:
         _add_details(data, details, texts)
     if report.lines is not None:
