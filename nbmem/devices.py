@@ -163,7 +163,7 @@ def real_card() -> str | None:
     the card.
     """
     torch = import_torch()
-    if torch is None or torch.version.cuda is None:
+    if torch is None or (torch.version.cuda is None and torch.version.hip is None):
         return None
     try:
         cards = NvmlProbe().cards()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.analysis.borrowed import beyond
 from nbmem.analysis.lines import users_line
 from nbmem.core.categories import Category
+from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.events import BlockState
 from nbmem.core.holders import HolderKind
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
@@ -61,6 +62,17 @@ class Top:
     def _repr_mimebundle_(self, **_options: Any) -> dict[str, str]:
         pages = "".join(bundle["text/html"] for bundle in self.bundles())
         return {"text/plain": str(self), "text/html": pages}
+
+
+def in_use_now() -> str:
+    """List who is on each real card now, as text; say why nobody knows, where that is so."""
+    from nbmem.probes.neighbours import cards_now
+    from nbmem.views.neighbours import render_neighbours
+
+    try:
+        return render_neighbours(cards_now())
+    except ProbeUnavailableError as err:
+        return str(err)
 
 
 def top(most: int = LARGEST) -> Top:

@@ -54,6 +54,7 @@ class AllocatorSettings:
         large_segment_size: Bytes of a segment for medium requests.
         per_process_memory_fraction: Limit as a part of the card; None: not set here.
         throw_on_cudamalloc_oom: Refuse new memory above the limit without a retry.
+        rounds: Whether blocks are rounded at all; not where objects were counted, not an allocator.
     """
 
     conf: str = ""
@@ -65,6 +66,7 @@ class AllocatorSettings:
     large_segment_size: int = LARGE_SEGMENT
     per_process_memory_fraction: float | None = None
     throw_on_cudamalloc_oom: bool = False
+    rounds: bool = True
 
     @classmethod
     def parse(cls, conf: str, release: str = NEWEST) -> Self:
@@ -89,6 +91,8 @@ class AllocatorSettings:
             found["garbage_collection_threshold"] = float(threshold)
         if (expandable := raw.get("expandable_segments")) is not None:
             found["expandable_segments"] = bool(expandable)
+        if raw.get("rounds") is False:
+            found["rounds"] = False
         if divisions := raw.get("roundup_power2_divisions"):
             entries = [int(divisions.get(str(1 << i), 0)) for i in range(len(NO_DIVISIONS))]
             found["roundup_power2_divisions"] = tuple(entries)

@@ -121,11 +121,11 @@ def bare_timeline(books: Books, top: int, duration_ns: int) -> Timeline:
 def _index_of(session: Session, device: int | None) -> int:
     ordinals = [trace.info.index for trace in session.devices]
     if not ordinals:
-        why = session.notes[0] if session.notes else "no GPU memory was used while it was recorded."
+        why = session.notes[0] if session.notes else "no tensor was seen while it was recorded."
         raise UsageError(
             f"There is nothing to report of {session.name!r}: {why} "
-            "Trace a cell that puts tensors on a card; without a card, choose a virtual one "
-            "(%nbmem gpu lists them)."
+            "Trace a cell that uses torch's tensors, on a card or on the CPU; without a card, a "
+            "virtual one can be chosen (%nbmem gpu lists them)."
         )
     if device is None:
         return fullest(session.devices)

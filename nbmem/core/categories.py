@@ -105,6 +105,25 @@ MEANINGS: dict[Category, str] = {
     Category.FREE: "the rest of the card",
 }
 
+ON_OTHERS: dict[str, dict[Category, tuple[str, str]]] = {
+    "cpu": {
+        Category.CONTEXT: (
+            "Python and the rest",
+            "resident bytes of this process beyond the tensors that were seen",
+        ),
+        Category.OTHER_PROCESSES: ("other processes", "what the machine uses beside this one"),
+        Category.FREE: ("available", "what the kernel could give, page cache that it drops too"),
+    },
+    "mps": {
+        Category.CONTEXT: (
+            "cache and MPSGraph",
+            "what Metal counts for this process beyond the live tensors",
+        ),
+        Category.FREE: ("free", "the rest of the working set that Metal recommends"),
+    },
+}
+"""Name and meaning of those that are something else where no card of CUDA's is, by torch's kind."""
+
 LIVE: tuple[Category, ...] = tuple(c for c in Category if c <= Category.UNKNOWN)
 """Categories of live requested bytes: exactly one for each allocation."""
 OF_TRAINING: tuple[Category, ...] = (

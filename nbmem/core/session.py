@@ -45,6 +45,7 @@ class DeviceInfo:
         torch: Version of torch that used it.
         capability: Compute capability (major, minor); None if nobody could ask.
         driver_bytes: What the driver keeps of them for itself, by NVML; 0 where nobody says.
+        kind: torch's name for where its tensors live: `cuda`, `cpu` for the host, `mps`, `xpu`.
     """
 
     index: int
@@ -54,6 +55,17 @@ class DeviceInfo:
     torch: str
     capability: tuple[int, int] | None = None
     driver_bytes: int = 0
+    kind: str = "cuda"
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this is no card but the machine's own memory."""
+        return self.kind == "cpu"
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether torch's allocator has written its own history; else it is what was seen."""
+        return self.kind == "cuda"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

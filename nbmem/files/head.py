@@ -172,6 +172,7 @@ def info_of(raw: Any) -> DeviceInfo:
         torch=info.text("torch"),
         capability=(capability[0], capability[1]) if capability else None,
         driver_bytes=info.maybe(info.count, "driver_bytes") or 0,
+        kind=info.maybe(info.text, "kind") or "cuda",
     )
 
 
@@ -185,4 +186,5 @@ def info_json(info: DeviceInfo) -> dict[str, Any]:
         "torch": info.torch,
         "capability": info.capability,
         "driver_bytes": info.driver_bytes,
+        "kind": info.kind,
     }

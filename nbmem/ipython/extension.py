@@ -12,6 +12,7 @@ from nbmem.ipython.enclosing import reloads
 from nbmem.ipython.engines import show_engines
 from nbmem.ipython.guest import guest, insist, shell_entry
 from nbmem.ipython.magics import Magics
+from nbmem.ipython.telling import Telling
 from nbmem.ipython.tracer import Tracer
 from nbmem.ipython.transformer import insert_before_cell_magic, strip_memtrace_line
 
@@ -39,6 +40,7 @@ class Extension:
             self.tracer.freed.extend(before.tracer.freed)
             self.hooks.rows.extend(before.hooks.rows)
         notebook = Notebook(shell=shell, tracer=self.tracer, hooks=self.hooks)
+        self._telling = Telling(shell, self.tracer)
         self._magics = Magics(notebook)
         self._completion = Completion(notebook)
         self._sidebar = _sidebar(notebook, None if before is None else before.sidebar_memory())
@@ -48,6 +50,7 @@ class Extension:
         insert_before_cell_magic(self._chains(), strip_memtrace_line)
         self._shell.events.register("pre_run_cell", self.hooks.pre_run_cell)
         self._shell.events.register("post_run_cell", self.hooks.post_run_cell)
+        self._shell.events.register("post_run_cell", self._telling.post_run_cell)
         self._shell.events.register("post_run_cell", show_engines)
         self._magics.install()
         self._completion.install()
@@ -60,6 +63,7 @@ class Extension:
         insist("end what is traced", self.hooks.close)
         if self._sidebar is not None:
             insist("leave the sidebar", self._sidebar.close)
+        insist("fall silent", self._telling.close)
         insist("take the completion out", self._completion.remove)
         insist("take the magics out", self._magics.remove)
         insist("end the process of estimates", _end_estimates)
@@ -67,6 +71,7 @@ class Extension:
         for name, callback in (
             ("pre_run_cell", self.hooks.pre_run_cell),
             ("post_run_cell", self.hooks.post_run_cell),
+            ("post_run_cell", self._telling.post_run_cell),
             ("post_run_cell", show_engines),
         ):
             if callback in events.callbacks.get(name, ()):

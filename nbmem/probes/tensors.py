@@ -154,11 +154,15 @@ def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator
 
 
 def prepares_data(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a module owns no tensor and is given none on a card: a transform of a data set's."""
+    """Whether a module owns no tensor and is given none on a card: a transform of a data set's.
+
+    A criterion on the host is none: what it is given a graph has made.
+    """
     if any(True for part in (named_parameters, named_buffers) for _ in part(module)):
         return False
     named = chain(((f"args[{i}]", a) for i, a in enumerate(args)), kwargs.items())
-    return all(address_of(tensor) is None for _, tensor in leaves(named, Budget(MAX_OF_CALL)))
+    given = leaves(named, Budget(MAX_OF_CALL))
+    return all(address_of(tensor) is None and not is_made(tensor) for _, tensor in given)
 
 
 def in_namespace(

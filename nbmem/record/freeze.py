@@ -27,6 +27,7 @@ from nbmem.record.holders import columns
 from nbmem.record.identities import MAX_ROWS
 from nbmem.record.loops import one_loop
 from nbmem.record.phases import PhaseBuilder
+from nbmem.record.stays import unrecorded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,6 +55,7 @@ def freeze(
     for index in recorder.marks.devices() if at_end is not None else ():
         with recorder.guard(f"the events of card {index}"):
             devices.append(_device(recorder, index, at_end or {}, names, stacks))
+    devices = devices or unrecorded(recorder, names)
     spans: tuple[Span, ...] = ()
     with recorder.guard("the phases"):
         spans = _spans(recorder, name, devices)
@@ -225,9 +227,8 @@ def _phases(recorder: Recorder, devices: Sequence[DeviceTrace]) -> tuple[list[Dr
     if turns is None:
         return [], main
     gaps = Gaps(device.events, _births(device.events, device.identities))
-    stretches = PhaseBuilder(device.events, device.marks, gaps).build(
-        turns, updated=recorder.turns.updated_last()
-    )
+    builder = PhaseBuilder(device.events, device.marks, gaps, seeds=device.info.keeps_history)
+    stretches = builder.build(turns, updated=recorder.turns.updated_last())
     return _bounded(recorder, stretches, lost=bool(device.dropped)), main
 
 

@@ -15,20 +15,21 @@ if TYPE_CHECKING:
     from nbmem.core.holders import HeldStorage
     from nbmem.record.identities import IdentityLog
     from nbmem.record.marks import MarkLog
+    from nbmem.record.roll import RollLog
 
 MATTERS = MIB
 """The heap is looked at where at least so much lives that is no weight, buffer, gradient or
 optimizer state: those have their names already, and the look costs up to half a second."""
 
 
-def matters(marks: MarkLog, identities: IdentityLog) -> bool:
+def matters(marks: MarkLog, identities: IdentityLog, rolls: RollLog) -> bool:
     """Whether enough lives at the last mark that only a look at the heap can name."""
     named = identities.training_bytes(len(marks.t_ns) - 1)
     return any(
         (counters := marks.now(index)) is not None
         and counters.allocated - named.get(index, 0) >= MATTERS
         for index in marks.devices()
-    )
+    ) or rolls.matters(MATTERS, named)
 
 
 def columns(storages: Sequence[HeldStorage], names: dict[str, int]) -> Holders:

@@ -16,7 +16,9 @@ from nbmem.probes.distributed import buckets_of, parts_of, sharded
 from nbmem.probes.gradients import expected_gradients
 from nbmem.probes.holders.storages import form_of
 from nbmem.probes.optimizers import Others, of_optimizer, parameters_of_optimizer
+from nbmem.probes.roll import followed
 from nbmem.probes.saved import GraphWalk, Module, saved_tensors, why_unreadable
+from nbmem.record.allowance import Allowance
 from nbmem.record.met import (
     IN_GROUP,
     Footprint,
@@ -27,10 +29,13 @@ from nbmem.record.met import (
     living,
     state_footprint,
 )
+from nbmem.record.roll import RollLog
 from nbmem.record.weights import ASKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from nbmem.record.loop import Loop
 
 MAX_ROWS = 300_000
 """Beyond this many, births and lifetimes decide alone (a note says so)."""
@@ -54,6 +59,8 @@ class IdentityLog:
         owned: Which rows are walks of a module or an optimizer, as ranges.
         last_gradients: The range of the last gradients.
         unread: Why graphs are not read any more; None while they are.
+        rolls: Writes down what is seen where no card is.
+        allowance: How many graphs may be read there, where no history tells what they keep alive.
     """
 
     def __init__(self) -> None:
@@ -72,12 +79,22 @@ class IdentityLog:
         self.owned: list[tuple[int, int]] = []
         self.last_gradients = (0, 0)
         self.unread: str | None = None
+        self.rolls = RollLog()
+        self.allowance = Allowance()
 
     # --- while the cell runs
 
     def begin_loop(self, loop: int) -> None:
         """A thread begins to train, under this number."""
         self._shown[loop] = Shown()
+
+    def called(
+        self, mark: int, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], loop: Loop
+    ) -> None:
+        """See what a call that has ended was of, and what it was given."""
+        with self.rolls.there_since(loop.called_at):
+            self.module(mark, module, loop.number)
+            self.inputs(mark, args, kwargs)
 
     def module(self, mark: int, module: Any, loop: int) -> None:
         """See a module's weights and buffers, unless its weights are where they were."""
@@ -150,7 +167,21 @@ class IdentityLog:
             forward: What is the same for forwards that allocate alike: their names are carried over
                 when the recording is read (ledger/alike.py). None reads the graph anyway.
         """
-        if forward in self._forwards or self.unread is not None or not self._room():
+        if self.unread is not None or not self._room():
+            return
+        if (
+            followed() is not None
+        ):  # where there is no history, each graph tells what it keeps alive
+            with self.allowance.spent(forward) as granted:
+                if granted:
+                    self._read_graph(mark, outputs, None if forward in self._forwards else forward)
+            return
+        self._read_graph(mark, outputs, forward)
+
+    def _read_graph(
+        self, mark: int, outputs: Iterable[Any], forward: tuple[Any, ...] | None
+    ) -> None:
+        if forward in self._forwards:
             return
         if forward is not None and len(self._forwards) >= MAX_FORWARDS:
             return

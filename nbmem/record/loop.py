@@ -30,6 +30,7 @@ class Loop:
         self.busy: str | None = None
         self.root = 0
         self.graph_from = 0  # mark at which the graph of the next backward began
+        self.called_at: int | None = None  # mark of the last module's call, if one was taken
         self.stepped: set[int] = set()
         self.usual = 1  # optimizers of a pass
         self.calls: Counter[str] = Counter()  # what began, by its kind

@@ -23,6 +23,8 @@ from nbmem.core.session import Marks
 from nbmem.probes.cuda import Counters, device_count, read_counters
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nbmem.core.events import Events, Ints
 
 _NAMES = tuple(field.name for field in fields(Counters))
@@ -40,10 +42,14 @@ class MarkLog:
 
     Args:
         device: The one card to read; None for all.
+
+    Attributes:
+        taken: Told each mark's index at once; for a roll, which has counters of its own.
     """
 
     def __init__(self, device: int | None) -> None:
         self._device = device
+        self.taken: Callable[[int], object] = int
         self.t_ns: array[int] = array("q")
         self._read: dict[int, array[int]] = {}  # by card, _WIDTH numbers for each reading
         self._lock = threading.RLock()  # turns are told, and blocks begin, in any thread
@@ -63,6 +69,7 @@ class MarkLog:
             for index, counters in readings.items():
                 self._read.setdefault(index, array("q")).extend((mark, *_VALUES(counters)))
             self.t_ns.append(time.time_ns())
+            self.taken(mark)
             return mark
 
     def _table(self, device: int) -> Ints:

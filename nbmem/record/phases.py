@@ -40,9 +40,11 @@ class PhaseBuilder:
         events: The main card's events.
         marks: Its marks.
         gaps: Says what was done between two positions in them.
+        seeds: Whether the ones that a backward begins with are among the events.
     """
 
-    def __init__(self, events: Events, marks: Marks, gaps: Gaps) -> None:
+    def __init__(self, events: Events, marks: Marks, gaps: Gaps, *, seeds: bool = True) -> None:
+        self._seed = SEED_GRADIENT if seeds else 0
         self._events = events
         self._marks = marks
         self._gaps = gaps
@@ -267,7 +269,7 @@ class PhaseBuilder:
         if (
             position
             and events.action[position - 1] == Action.ALLOC
-            and events.size[position - 1] <= SEED_GRADIENT
+            and events.size[position - 1] <= self._seed
         ):
             position -= 1
         return position, t_ns

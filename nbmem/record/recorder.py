@@ -90,13 +90,16 @@ class Recorder:
         self.marks = MarkLog(device)
         self.identities = IdentityLog()
         self.program = ProgramLog()
+        self.rolls = self.identities.rolls
+        self.rolls.lost = self.lost
+        self.marks.taken = self.rolls.at_mark
         self.turns = TurnLog(self.marks, self.identities, self.program)
         self.ranks = RankLog()
         self.turns.stepped = self.ranks.glance
         self._progress = ProgressLog(self.turns, self.identities, self.marks)
         self.blocks: list[tuple[str, int, int]] = []
         self.history = HistoryProbe(max_entries=max_events, stacks=stacks, lost=self.lost)
-        self.sampler = Sampler(device, self.note)
+        self.sampler = Sampler(device, self.note, self.rolls.read)
         self.at_start: dict[str, Any] | None = None
         self.at_end: dict[str, Any] | None = None
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
@@ -116,6 +119,8 @@ class Recorder:
             self._put_in("the memory history", self.history.start, self.history.stop)
             with self.guard("the layout at the start"):
                 self.at_start = self.history.take()
+            with self.guard("the memory where no card is"):
+                self.rolls.begin()
             with self.guard("the counters"):
                 self.marks.take()
             with self.guard("the names at the start"):
@@ -203,12 +208,12 @@ class Recorder:
             yield from self._look_at_the_heap()
 
     def _look_at_the_heap(self) -> Iterator[float]:
-        if not matters(self.marks, self.identities):
+        if not matters(self.marks, self.identities, self.rolls):
             return
         mark = len(self.marks.t_ns) - 1
         pieces = walk_in_pieces(self.names, met=lambda found: self.identities.saved(mark, found))
         while self.held is None:
-            with self.turns.alone():
+            with self.turns.alone(), self.rolls.finding():
                 try:
                     coming = next(pieces)
                 except StopIteration as ended:
@@ -309,7 +314,7 @@ class Recorder:
 
     def _see_everything(self, when: str) -> Iterator[None]:
         """See what the notebook names, as far as no other thread may be using it."""
-        if initialized_torch() is None:
+        if initialized_torch() is None and self.rolls.roll is None:
             return
         self.identities.name(self.names)
         mark = len(self.marks.t_ns) - 1
@@ -323,7 +328,7 @@ class Recorder:
     @contextlib.contextmanager
     def _alone(self, when: str) -> Iterator[bool]:
         """Whether tensors may be looked at: no other thread may be using any, nor begin to."""
-        with self.turns.alone() as alone, quiet():
+        with self.turns.alone() as alone, quiet(), self.rolls.following():
             others = at_work()
             if others or not alone:
                 self._note_at_work(others, when)

@@ -158,6 +158,7 @@ class Recording:
         self._looking = None
         if not self.runs and self.recorder is not None:
             self.recorder.names = {}  # the collector may be slow to come
+            self.recorder.rolls.end()
             self.recorder = None
 
     def take_interrupt(self) -> None:

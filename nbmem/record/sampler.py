@@ -46,11 +46,18 @@ class Sampler:
     Args:
         device: The one card to read; None for all.
         note: Called with one sentence if a source is not there.
+        also: Reads, too, at the same pace.
     """
 
-    def __init__(self, device: int | None, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        device: int | None,
+        note: Callable[[str], None],
+        also: Callable[[], object] = int,
+    ) -> None:
         self._device = device
         self._note = note
+        self._also = also
         self._nvml: nvml.NvmlProbe | None = nvml.NvmlProbe()
         self._owners = OwnerLog(self._say)
         self._rows: dict[int, list[tuple[int, int, int, int, int]]] = {}
@@ -95,6 +102,7 @@ class Sampler:
         for index in range(count) if self._device is None else (self._device,):
             if index < count and _reserved(index):
                 self._read_card(index)
+        self._also()
         self._busy_since = None
 
     def _run(self) -> None:

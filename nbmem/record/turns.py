@@ -131,7 +131,7 @@ class TurnLog:
             yield None
             return
         try:
-            with quiet():
+            with quiet(), self._identities.rolls.following():
                 self._last = loop = self._loop()
                 yield loop
         finally:
@@ -201,7 +201,7 @@ class TurnLog:
             if in_backward:
                 self._turn(loop, "recompute", begins=True)
                 return
-            loop.busy, updated = "forward", self._updated(loop)
+            loop.busy, loop.called_at, updated = "forward", None, self._updated(loop)
             kind: Kind = "forward" if grad else "inference"
             if loop.phase == "forward" and (not grad or id(module) != loop.root):
                 return  # a part of the forward that runs: a criterion, a second network, a teacher
@@ -210,7 +210,8 @@ class TurnLog:
             loop.root = id(module)
             loop.phase = kind
             loop.ahead = loop.is_ahead()
-            loop.graph_from = self._turn(loop, kind, begins=True, key=loop.root, updated=updated)
+            mark = self._turn(loop, kind, begins=True, key=loop.root, updated=updated)
+            loop.graph_from = loop.called_at = mark
 
     def forward_ends(
         self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool
@@ -225,8 +226,7 @@ class TurnLog:
             loop.busy = None
             kind: Kind = "inference" if loop.phase == "inference" else "forward"
             mark = self._turn(loop, kind, begins=False, key=id(module))
-            self._identities.module(mark, module, loop.number)
-            self._identities.inputs(mark, args, kwargs)
+            self._identities.called(mark, module, args, kwargs, loop)
             self._program.called(module, args, kwargs)
 
     def backward_begins(self, outputs: Sequence[Any]) -> None:

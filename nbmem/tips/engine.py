@@ -58,6 +58,8 @@ def advise(session: Session, books: Books, report: Report, *, everything: bool =
         report: The same, ready to draw.
         everything: Ask also the rules that speak only where memory is short.
     """
+    if not books.trace.info.keeps_history:  # every rule counts what an allocator did
+        return Advice(findings=())
     evidence = Evidence(session, books, report, everything=everything)
     found: list[tuple[_Place, Finding]] = []
     faults = Faults()  # one broken rule must not cost the report or the other tips

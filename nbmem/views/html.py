@@ -147,22 +147,30 @@ def _ooms(report: Report) -> list[Markup]:
 
 
 def _tiles(report: Report) -> Markup:
-    peak, total = report.peak, report.device.total_bytes
-    figures = (
+    peak = report.peak
+    figures: tuple[tuple[str, int | None, str], ...] = (
         ("peak allocated", peak.allocated, "highest bytes in live blocks"),
         ("peak reserved", peak.reserved, "highest bytes that torch held from the driver"),
         ("peak process", peak.process, "highest figure that nvidia-smi shows for this process"),
         ("left at the end", report.ledger_at_end.allocated, "allocated at the end"),
     )
+    if report.device.is_host:
+        figures = (
+            ("peak in tensors", peak.allocated, "highest bytes of the tensors that were seen"),
+            ("peak process", peak.process, "highest resident bytes of this process"),
+            ("left at the end", report.ledger_at_end.allocated, "in tensors at the end"),
+        )
     return element(
         "div",
-        *(_tile(name, count, total, what) for name, count, what in figures),
+        *(_tile(name, count, report, what) for name, count, what in figures),
         style=style.TILES,
     )
 
 
-def _tile(name: str, count: int | None, total: int, what: str) -> Markup:
-    share = escape("") if count is None else escape(f"{wording.percent(count, total)} of the card")
+def _tile(name: str, count: int | None, report: Report, what: str) -> Markup:
+    whole = "of the machine" if report.device.is_host else "of the card"
+    share = wording.percent(count or 0, report.device.total_bytes)
+    share = escape("") if count is None else escape(f"{share} {whole}")
     exact = what if count is None else f"{what}: {count:,} B"
     return element(
         "div",

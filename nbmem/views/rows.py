@@ -59,6 +59,13 @@ _SUMS = (
     ("process", PROCESS, "what nvidia-smi shows for this process"),
     ("card", CARD, "all of the card"),
 )
+_ON_HOST = {
+    "active": ("tensors", "all storages that were seen to live"),
+    "reserved": None,
+    "process": ("process", "resident bytes of this process: what top shows"),
+    "card": ("machine", "all of the machine's memory, or of its container's"),
+}
+"""How the sums are called where the card is the host's memory; None for one that says nothing."""
 
 
 def ledger_rows(report: Report) -> list[LedgerRow]:
@@ -67,6 +74,7 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
     The bytes add up exactly; each figure is written as the same bytes are everywhere else.
     """
     peak, end = report.ledger_at_peak, report.ledger_at_end
+    host, kind = report.device.is_host, report.device.kind
     at_peak, at_end = _amounts(peak), _amounts(end)
     rows: list[LedgerRow] = []
     before = 0
@@ -77,17 +85,20 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
             elif peak[category] or end[category]:
                 rows.append(
                     LedgerRow(
-                        label=wording.label(category, peak, end),
-                        meaning=wording.meaning(category, peak, end),
+                        label=wording.label(category, peak, end, kind=kind),
+                        meaning=wording.meaning(category, peak, end, kind=kind),
                         category=category,
                         peak=at_peak[category],
                         end=at_end[category],
                     )
                 )
-        rows.append(
-            LedgerRow(label=name, meaning=what, category=None, peak=at_peak[name], end=at_end[name])
-        )
         before = len(parts)
+        said = _ON_HOST[name] if host else (name, what)
+        if said is not None:
+            sums = at_peak[name], at_end[name]
+            rows.append(
+                LedgerRow(label=said[0], meaning=said[1], category=None, peak=sums[0], end=sums[1])
+            )
     return rows
 
 

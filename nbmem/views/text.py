@@ -135,6 +135,8 @@ def phases_table(report: Report) -> str:
         if row is wanted:
             marks[len(table)] = "  <- peak"
         table.append(_phase(row))
+    if report.device.is_host:  # there is nothing but tensors to be held
+        table = [row[:-1] for row in table]
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     lines: list[str] = []
     for index, (name, *figures) in enumerate(table):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.categories import BESIDE, LABELS, MEANINGS, Category
+from nbmem.core.categories import BESIDE, LABELS, MEANINGS, ON_OTHERS, Category
 from nbmem.core.units import format_bytes, format_ms
 from nbmem.views.markup import one_line
 
@@ -26,12 +26,19 @@ _FEW = 2
 """Names that fit into a label."""
 
 
-def label(category: Category, *ledgers: Ledger) -> str:
+def label(category: Category, *ledgers: Ledger, kind: str = "cuda") -> str:
     """Name of a category in some ledgers.
 
     Honest about what context holds where nobody can split it; of other frameworks one or two are
     called by their own names.
+
+    Args:
+        category: Which one.
+        ledgers: Where it stands.
+        kind: The device's, as torch calls it.
     """
+    if (named := ON_OTHERS.get(kind, {}).get(category)) is not None:
+        return named[0]
     if category is Category.CONTEXT and not all(ledger.process_known for ledger in ledgers):
         return "context and others"
     names = {share.label for ledger in ledgers for share in ledger.owners if share.held}
@@ -45,8 +52,10 @@ def owned(category: Category, name: str) -> str:
     return name if category is Category.FRAMEWORKS else f"{name}, cached"
 
 
-def meaning(category: Category, *ledgers: Ledger) -> str:
-    """What a category holds in some ledgers."""
+def meaning(category: Category, *ledgers: Ledger, kind: str = "cuda") -> str:
+    """What a category holds in some ledgers; the arguments are those of `label`."""
+    if (named := ON_OTHERS.get(kind, {}).get(category)) is not None:
+        return named[1]
     if category is Category.CONTEXT and not all(ledger.process_known for ledger in ledgers):
         return PROCESS_UNKNOWN
     if category in BESIDE and (shares := ledgers[0].owners):
@@ -67,7 +76,7 @@ def frameworks(shares: Iterable[Share]) -> str:
 
 def card(device: DeviceInfo) -> str:
     """The card's name, saying so if it is not the first one, or not there."""
-    facts = [f"cuda:{device.index}"] * bool(device.index) + ["virtual"] * device.virtual
+    facts = [f"{device.kind}:{device.index}"] * bool(device.index) + ["virtual"] * device.virtual
     return one_line(device.name) + (f" ({', '.join(facts)})" if facts else "")
 
 
@@ -106,8 +115,9 @@ def verdict(report: Report) -> str:
     process = (
         "process unknown," if ledger.process is None else f"{format_bytes(ledger.process)} process"
     )
+    reserved = f"allocated, {format_bytes(ledger.reserved)} reserved,"
     figures = (
-        f"{format_bytes(peak.allocated)} allocated, {format_bytes(ledger.reserved)} reserved, "
+        f"{format_bytes(peak.allocated)} {'in tensors,' if report.device.is_host else reserved} "
         f"{process} of {format_bytes(report.device.total_bytes)}"
     )
     if report.events == 0:
@@ -120,10 +130,9 @@ def higher(report: Report) -> str:
     """What was higher at another moment than at the peak of allocated, and where; else empty."""
     peak, ledger = report.peak, report.ledger_at_peak
     found: dict[str, list[str]] = {}
-    for name, count, then, at in (
-        ("reserved", peak.reserved, ledger.reserved, peak.reserved_at),
-        ("process", peak.process, ledger.process, peak.process_at),
-    ):
+    reserved = ("reserved", peak.reserved, ledger.reserved, peak.reserved_at)
+    process = ("process", peak.process, ledger.process, peak.process_at)
+    for name, count, then, at in (process,) if report.device.is_host else (reserved, process):
         if count is not None and then is not None and format_bytes(count) != format_bytes(then):
             place = where(at) if at is not None else ""
             found.setdefault(place, []).append(f"{format_bytes(count)} {name}")
@@ -134,7 +143,11 @@ def higher(report: Report) -> str:
 def recording(report: Report) -> str:
     """What was recorded, where and for how long."""
     title = one_line(report.title) or "untitled"
-    events = f"{report.events:,} allocator event{'' if report.events == 1 else 's'}"
+    plural = "" if report.events == 1 else "s"
+    if report.device.keeps_history:
+        events = f"{report.events:,} allocator event{plural}"
+    else:
+        events = f"{report.events:,} change{plural} seen"
     return f"{title} on {card(report.device)}, {format_ms(report.duration_ns)}, {events}"
 
 

@@ -272,6 +272,7 @@ def test_the_keys_are_the_formats_whatever_attributes_are_called(tmp_path):
         "torch": "2.13.0",
         "capability": [8, 9],
         "driver_bytes": 8,
+        "kind": "cuda",
     }
 
 

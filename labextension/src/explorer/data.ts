@@ -101,6 +101,8 @@ export interface IData {
   notes: string[];
   total: number;
   process_known: boolean;
+  /** The card is the host's memory: there is no allocator that reserves. */
+  host?: true;
   duration: number;
   events: number;
   by_event: boolean;

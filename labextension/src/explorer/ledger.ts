@@ -32,18 +32,23 @@ export class LedgerView {
     this._figures(row, before, after);
   }
 
+  /** What the figures are a part of. */
+  private get _whole(): string {
+    return this._data.host ? 'machine' : 'card';
+  }
+
   private _bars(row: number): void {
     const { total, process_known } = this._data;
     const mine = process_known ? PROCESS : RESERVED;
     const held = sumAt(this._data, row, mine);
     const who = process_known ? 'this process' : 'reserved by torch';
     this.bars.replaceChildren(
-      h('div', { class: 'nbx-Bar-title' }, `The card: ${formatBytes(total)}`),
+      h('div', { class: 'nbx-Bar-title' }, `The ${this._whole}: ${formatBytes(total)}`),
       this._bar(row, this._data.categories.length, total, 'nbx-Bar'),
       h(
         'div',
         { class: 'nbx-Bar-title' },
-        `${who}: ${formatBytes(held)}, ${percent(held, total)} of the card`
+        `${who}: ${formatBytes(held)}, ${percent(held, total)} of the ${this._whole}`
       ),
       this._bar(row, mine, Math.max(held, 1), 'nbx-Bar nbx-mod-large')
     );
@@ -89,14 +94,15 @@ export class LedgerView {
         );
       }
       const sum = SUMS.get(category + 1);
-      if (sum !== undefined) {
+      if (sum !== undefined && !(this._data.host && sum === 'reserved')) {
+        const name = this._data.host && sum === 'active' ? 'tensors' : sum;
         const hidden = sum === 'process' && !this._data.process_known;
         const size = sumAt(this._data, row, category + 1);
         body.append(
           h(
             'tr',
             { class: 'nbx-mod-sum', 'data-sum': sum, 'data-bytes': size },
-            h('th', { scope: 'row' }, `= ${sum}`),
+            h('th', { scope: 'row' }, `= ${name}`),
             h('td', { title: exactBytes(size) }, hidden ? 'unknown' : formatBytes(size)),
             h(
               'td',
@@ -107,7 +113,7 @@ export class LedgerView {
         );
       }
     });
-    const last = before === null ? 'of the card' : 'over the selection';
+    const last = before === null ? `of the ${this._whole}` : 'over the selection';
     this.table.replaceChildren(
       h('caption', {}, 'Ledger'),
       h(

@@ -133,7 +133,9 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one pass, all name
     live = pieces.live
     whole_changes = pieces.whole_changes
     mapped = pieces.has_ranges(events)
-    rounded = round_sizes(events.size, settings.roundup_power2_divisions)
+    rounded = events.size
+    if settings.rounds:
+        rounded = round_sizes(events.size, settings.roundup_power2_divisions)
     least = split_thresholds(rounded, settings)
     rows = zip(
         range(count),

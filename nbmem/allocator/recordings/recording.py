@@ -172,6 +172,11 @@ def _from_session(path: str | Path, device: int | None, limits: Limits) -> CardR
     held = {i: highest_reserved(trace.events, trace.end) for i, trace in traces.items()}
     chosen = _choose(held, device, list(traces))
     trace = traces[chosen]
+    if not trace.info.keeps_history:
+        raise UsageError(
+            f"{path} is of {trace.info.name}, whose allocator keeps no history: there is nothing "
+            "to replay."
+        )
     return CardRecording(
         name=session.name,
         device=chosen,

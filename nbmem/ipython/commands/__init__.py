@@ -13,6 +13,7 @@ from nbmem.ipython.commands import (
     fit,
     free,
     gpu,
+    gpus,
     help,  # noqa: A004
     history,
     layers,
@@ -41,6 +42,7 @@ COMMANDS: tuple[MagicCommand, ...] = (
     top.COMMAND,
     free.COMMAND,
     gpu.COMMAND,
+    gpus.COMMAND,
     fit.COMMAND,
     plan.COMMAND,
     layers.COMMAND,

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from nbmem.core.interrupts import let_pass
 from nbmem.probes.holders.objects import mro_of, name_of, namespace_of
+from nbmem.probes.roll import followed
 
 
 class Storage(NamedTuple):
@@ -35,7 +36,8 @@ def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
         tensor: A tensor of any class, or an untyped storage.
 
     Returns:
-        CUDA ordinal, address, bytes.
+        CUDA ordinal, address, bytes. Where a roll is kept, its devices take the place of the cards,
+        counted -1, -2: nothing takes them for a card.
     """
     tensor = local_of(tensor)
     own = type(tensor) is torch.UntypedStorage
@@ -43,14 +45,18 @@ def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
     try:
         storage = tensor if own else torch.Tensor.untyped_storage(tensor)
         device = torch.UntypedStorage.device.__get__(storage)
-        if device.type != "cuda":
+        roll = followed()
+        if device.type != ("cuda" if roll is None else roll.device.kind):
             return None
         addr = torch.UntypedStorage.data_ptr(storage)
         size = torch.UntypedStorage.nbytes(storage)
+        place = device.index or 0, addr, size
+        if roll is not None and addr and size:
+            place = roll.meet(place[0], storage, addr, size)
     except Exception as err:  # noqa: BLE001 - sparse, a wrapper subclass, freed: nothing to look at
         let_pass(err)
         return None
-    return (device.index or 0, addr, size) if addr and size else None
+    return place if addr and size else None
 
 
 def unwrapped(torch: Any, tensor: Any) -> Any:

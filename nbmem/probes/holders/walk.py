@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nbmem.probes.cuda import initialized_torch
+from nbmem.probes.cuda import initialized_torch, loaded_torch
 from nbmem.probes.holders.lost import ALL_S, all_tensors, holders_of_lost
 from nbmem.probes.holders.places import barred, places
 from nbmem.probes.holders.reach import Reach
@@ -15,6 +15,7 @@ from nbmem.probes.holders.seen import SeenStorages
 from nbmem.probes.holders.slices import SlicedWork
 from nbmem.probes.holders.ways import Ways
 from nbmem.probes.holders.wording import Wording
+from nbmem.probes.roll import followed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -104,7 +105,7 @@ def walk_in_pieces(
     Returns:
         What was found, as the value of StopIteration.
     """
-    torch: Any = initialized_torch()
+    torch: Any = initialized_torch() or (loaded_torch() if followed() else None)
     if torch is None:
         return Walk()
     look = _Look(torch, namespace, cut or Cut(), met)

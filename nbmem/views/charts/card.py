@@ -37,13 +37,13 @@ def card_bar(report: Report) -> Picture:
     edge = _LEFT + _ROOM * held / total
     share = wording.percent(held, total)
     parts = [
-        label(_LEFT, 15, f"The card at the peak: {format_bytes(total)}", bold=True),
+        label(_LEFT, 15, f"{_whole(report)} at the peak: {format_bytes(total)}", bold=True),
         *_segments(ledger, tuple(Category), total, _CARD_TOP, _CARD),
         *_free_label(ledger, total),
     ]
     if not held:
         return picture(parts, bottom=_CARD_TOP + _CARD + 10, alt=_alt(report, who, held))
-    names, bottom = _names(ledger, mine, held)
+    names, bottom = _names(report, mine, held)
     parts += [
         element(
             "path",
@@ -84,8 +84,13 @@ def _free_label(ledger: Ledger, total: int) -> list[Markup]:
     return [label(_RIGHT - 8, _CARD_TOP + 15, text, anchor="end")]
 
 
-def _names(ledger: Ledger, shown: Sequence[Category], whole: int) -> tuple[list[Markup], int]:
+def _whole(report: Report) -> str:
+    return "The machine" if report.device.is_host else "The card"
+
+
+def _names(report: Report, shown: Sequence[Category], whole: int) -> tuple[list[Markup], int]:
     """Name and bytes below the segments, largest first, in as many as two rows; and the bottom."""
+    ledger = report.ledger_at_peak
     middles: list[tuple[int, Category, float]] = []
     before = 0
     for category in shown:
@@ -97,7 +102,7 @@ def _names(ledger: Ledger, shown: Sequence[Category], whole: int) -> tuple[list[
     for count, category, middle in sorted(middles, key=lambda item: -item[0]):
         if _ROOM * count < _LEAST_NAMED * whole:
             break
-        name = wording.label(category, ledger)
+        name = wording.label(category, ledger, kind=report.device.kind)
         half = max(text_width(name, 12), text_width(format_bytes(count), 12)) / 2
         at = min(max(middle, _LEFT + half), _RIGHT - half)
         row = _row_with_room(rows, at - half, at + half, middle)
@@ -126,9 +131,11 @@ def _row_with_room(
 
 
 def _alt(report: Report, who: str, held: int) -> str:
-    ledger = report.ledger_at_peak
+    ledger, kind = report.ledger_at_peak, report.device.kind
     parts = ", ".join(
-        f"{wording.label(c, ledger)} {format_bytes(ledger[c])}" for c in Category if ledger[c]
+        f"{wording.label(c, ledger, kind=kind)} {format_bytes(ledger[c])}"
+        for c in Category
+        if ledger[c]
     )
     total = format_bytes(ledger.total_bytes)
-    return f"The card at the peak: {who} holds {format_bytes(held)} of {total}. {parts}."
+    return f"{_whole(report)} at the peak: {who} holds {format_bytes(held)} of {total}. {parts}."

@@ -43,6 +43,7 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
     texts = Texts()
     moments, details = report.timeline, report.details
     both = report.ledger_at_peak, report.ledger_at_end
+    kind = report.device.kind
     data: dict[str, Any] = {
         "version": VERSION,
         "verdict": wording.verdict(report),
@@ -63,8 +64,8 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
         "categories": [
             {
                 "key": category.key,
-                "label": wording.label(category, *both),
-                "meaning": wording.meaning(category, *both),
+                "label": wording.label(category, *both, kind=kind),
+                "meaning": wording.meaning(category, *both, kind=kind),
             }
             for category in Category
         ],
@@ -76,6 +77,8 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
         "tips": [_tip(finding) for finding in report.findings],
         "history": [_cell(row) for row in cells[-MOST_CELLS:]],
     }
+    if report.device.is_host:
+        data["host"] = True
     if details is not None:
         _add_details(data, details, texts)
     if report.lines is not None:

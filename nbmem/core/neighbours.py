@@ -1,0 +1,81 @@
+"""Processes on a card, by what a person knows them by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a kernel with nbmem in it says of itself.
+
+    Attributes:
+        cell: The cell that ran last or runs now: `In [12]`; None before the first.
+        held: Bytes by category label that the last traced cell left on its fullest card, the
+            largest first.
+        allocated: Bytes in torch's live blocks on all cards.
+        reserved: Bytes that torch holds from the driver.
+    """
+
+    cell: str | None
+    held: tuple[tuple[str, int], ...]
+    allocated: int
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """One process on a card; None for what nobody may know.
+
+    Attributes:
+        pid: As the driver says it.
+        used: Bytes on this card; None where the driver hides them.
+        user: Whose it is.
+        command: Its program and arguments, cut.
+        notebook: Path of the notebook in whose kernel it runs.
+        kernel: Jupyter's id of that kernel.
+        busy: Whether that kernel runs a cell, as its server says.
+        own: Whether it is this user's.
+        gone: Whether there is no such process: it ended, or lives behind a container's wall.
+        told: What nbmem in it says.
+    """
+
+    pid: int
+    used: int | None
+    user: str | None = None
+    command: str | None = None
+    notebook: str | None = None
+    kernel: str | None = None
+    busy: bool | None = None
+    own: bool = False
+    gone: bool = False
+    told: Told | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OccupiedCard:
+    """A card and who is on it.
+
+    Attributes:
+        index: NVML's index.
+        name: The driver's name.
+        total: Bytes.
+        used: Bytes in use by anybody, what the driver keeps included.
+        driver: Bytes that the driver keeps.
+        mig: Whether it is cut into slices.
+        neighbours: Its processes, the largest first.
+    """
+
+    index: int
+    name: str
+    total: int
+    used: int
+    driver: int = 0
+    mig: bool = False
+    neighbours: tuple[Neighbour, ...] = ()
+
+    @property
+    def nobody(self) -> int:
+        """Bytes in use that no process is named for."""
+        known = sum(one.used or 0 for one in self.neighbours)
+        return max(0, self.used - self.driver - known)

@@ -1,0 +1,60 @@
+"""Where torch's tensors may live besides an NVIDIA card, behind one protocol.
+
+A kind of memory is one class, and an accelerator a line in `ACCELERATORS`. Of CUDA's cards (ROCm's
+are torch.cuda's, too) the allocator's own history tells everything, see
+probes/cuda.py. Of these kinds nobody reads a history, so their ledger is made of what was seen to
+live (probes/roll.py) and of what these say.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from nbmem.core.session import DeviceInfo
+
+
+class DeviceReading(NamedTuple):
+    """What a device says of itself at one moment; None for what it does not say.
+
+    Attributes:
+        allocated: Bytes in torch's live blocks.
+        reserved: Bytes that torch's allocator holds.
+        used: Bytes in use by anybody.
+        process: Bytes that this process holds.
+    """
+
+    allocated: int | None = None
+    reserved: int | None = None
+    used: int | None = None
+    process: int | None = None
+
+
+class Device(Protocol):
+    """One kind of memory.
+
+    Attributes:
+        kind: torch's name for it, `torch.device.type`.
+        missing: What a recording of it cannot say, in one sentence.
+    """
+
+    kind: str
+    missing: str
+
+    def in_use(self, torch: Any) -> bool:
+        """Whether the user's code has brought it up; asking must not bring it up."""
+
+    def count(self, torch: Any) -> int:
+        """How many there are."""
+
+    def read(self, torch: Any, index: int, *, whole: bool) -> DeviceReading:
+        """Read its counters.
+
+        Args:
+            torch: The user's torch.
+            index: Which of them.
+            whole: Ask also what takes longer than the few microseconds that a change of phase may.
+        """
+
+    def info(self, torch: Any, index: int) -> DeviceInfo:
+        """Name and size."""

@@ -1,0 +1,149 @@
+"""Processes on the machine's cards now: NVML's, as psutil and Jupyter know them."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.errors import ProbeUnavailableError
+from nbmem.core.names import shown
+from nbmem.core.neighbours import Neighbour, OccupiedCard
+from nbmem.files.told import heard
+from nbmem.probes import nvml, servers
+from nbmem.probes.checked import text_of, total_and_free, whole_bytes
+from nbmem.probes.host import notebook_of
+from nbmem.probes.patience import COLD_S, HungError, patiently
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.probes.servers import Kernel
+
+LONGEST = 80
+"""Characters of a command."""
+_KERNEL = re.compile(r"kernel-([0-9a-f]{8}-[0-9a-f-]{27})\.json")
+_MOST_CARDS = 1_024
+
+
+def cards_now(*, kernels: Mapping[str, Kernel] | None = None) -> tuple[OccupiedCard, ...]:
+    """Every card of the machine and its processes.
+
+    Args:
+        kernels: What the user's Jupyter servers say; None to ask them.
+
+    Raises:
+        ProbeUnavailableError: NVML cannot be read here, or has not answered in time.
+    """
+    known = servers.kernels() if kernels is None else kernels
+    if (why := nvml.hung()) is not None:
+        raise ProbeUnavailableError(why)
+    library = nvml.load()
+    try:
+        read = patiently(lambda: _read(library), COLD_S)
+    except HungError as err:
+        raise ProbeUnavailableError(nvml.give_up()) from err
+    except Exception as err:
+        raise ProbeUnavailableError(
+            f"NVML cannot be read ({shown(str(err))}): no card of NVIDIA's is seen here. Check "
+            "that nvidia-smi runs in this environment."
+        ) from err
+    return tuple(_card(card, held, known) for card, held in read)
+
+
+def _read(library: Any) -> list[tuple[OccupiedCard, dict[int, int | None]]]:
+    library.nvmlInit()
+    try:
+        count = whole_bytes(library.nvmlDeviceGetCount()) or 0
+        return [_read_card(library, index) for index in range(min(count, _MOST_CARDS))]
+    finally:
+        with suppress(Exception):
+            library.nvmlShutdown()
+
+
+def _read_card(library: Any, index: int) -> tuple[OccupiedCard, dict[int, int | None]]:
+    handle = library.nvmlDeviceGetHandleByIndex(index)
+    try:
+        memory = library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
+    except Exception:  # noqa: BLE001 - an older package, or an older driver
+        memory = library.nvmlDeviceGetMemoryInfo(handle)
+    total, free = total_and_free(memory)
+    driver = whole_bytes(getattr(memory, "reserved", 0)) or 0
+    mig = False
+    with suppress(Exception):  # most cards have none
+        mig = library.nvmlDeviceGetMigMode(handle)[0] == 1
+    held: dict[int, int | None] = {}
+    for kind in ("Compute", "Graphics"):
+        with suppress(Exception):  # MIG and some containers refuse; the totals stay
+            for process in getattr(library, f"nvmlDeviceGet{kind}RunningProcesses")(handle):
+                used = whole_bytes(process.usedGpuMemory)
+                held[int(process.pid)] = used if used != 0 else held.get(int(process.pid))
+    name = shown(text_of(library.nvmlDeviceGetName(handle)))
+    used = total - free
+    return (
+        OccupiedCard(
+            index=index, name=name, total=total, used=used, driver=min(driver, used), mig=mig
+        ),
+        {pid: size if size is None or size <= used else None for pid, size in held.items()},
+    )
+
+
+def _card(
+    card: OccupiedCard, held: Mapping[int, int | None], kernels: Mapping[str, Kernel]
+) -> OccupiedCard:
+    found = [neighbour(pid, used, kernels) for pid, used in held.items()]
+    found.sort(key=lambda one: (-(one.used or 0), one.pid))
+    return OccupiedCard(
+        index=card.index,
+        name=card.name,
+        total=card.total,
+        used=card.used,
+        driver=card.driver,
+        mig=card.mig,
+        neighbours=tuple(found),
+    )
+
+
+def neighbour(pid: int, used: int | None, kernels: Mapping[str, Kernel]) -> Neighbour:
+    """A process on a card, as far as this user may know it.
+
+    Args:
+        pid: The driver's number for it.
+        used: Its bytes there; None where they are hidden.
+        kernels: The kernels of this user's servers.
+    """
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        began = process.create_time()
+        dead = process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return Neighbour(pid=pid, used=used, gone=True)
+    except Exception:  # noqa: BLE001 - hidden
+        return Neighbour(pid=pid, used=used)
+    user = command = kernel = None
+    with suppress(Exception):
+        user = shown(process.username())
+    with suppress(Exception):
+        line = " ".join(process.cmdline()) or process.name()
+        command = shown(line)[:LONGEST]
+        found = _KERNEL.search(line)
+        kernel = found.group(1) if found else None
+    own = False
+    with suppress(Exception):
+        own = not hasattr(os, "getuid") or process.uids().real == os.getuid()
+    said = kernels.get(kernel or "")
+    return Neighbour(
+        pid=pid,
+        used=used,
+        user=user,
+        command=command,
+        notebook=said.notebook if said is not None and said.notebook else notebook_of(pid),
+        kernel=kernel,
+        busy=None if said is None else said.busy,
+        own=own,
+        gone=dead,
+        told=heard(pid, began=began) if own else None,
+    )

@@ -1,0 +1,134 @@
+"""What this user's Jupyter servers say of their kernels: the notebook's path now, busy or idle.
+
+A server writes its address and token into a file of the user's, which `jupyter server list` reads,
+too; no other is asked, and nothing but this machine.
+https://github.com/jupyter-server/jupyter_server/blob/v2.21.1/jupyter_server/serverapp.py#L3247
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import urllib.request
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+TIMEOUT_S = 1.0
+"""A server that takes longer is passed over."""
+_MOST_BYTES = 1 << 20
+
+
+class Kernel(NamedTuple):
+    """A kernel, as its server says.
+
+    Attributes:
+        id: Jupyter's id.
+        notebook: Path of the notebook, as its server's files have it.
+        busy: Whether it runs a cell.
+        server: Where it can be asked to shut it down.
+    """
+
+    id: str
+    notebook: str | None
+    busy: bool | None
+    server: Server
+
+
+class Server(NamedTuple):
+    """A server of this user's: its address with a slash at the end, and the token for it."""
+
+    url: str
+    token: str
+
+
+def kernels() -> dict[str, Kernel]:
+    """The kernels of this user's servers, by Jupyter's id."""
+    return {kernel.id: kernel for server in _servers() for kernel in _kernels_of(server)}
+
+
+def shut_down(kernel: Kernel) -> bool:
+    """Ask a kernel's server to shut it down; whether it did."""
+    try:
+        _ask(kernel.server, f"api/kernels/{kernel.id}", "DELETE")
+    except Exception:  # noqa: BLE001 - it said no, or is gone
+        return False
+    return True
+
+
+def _servers() -> list[Server]:
+    files = (_server_in(path) for path in sorted(_runtime().glob("*server-*.json")))
+    return [server for server in files if server is not None and _is_here(server.url)]
+
+
+def _server_in(path: Path) -> Server | None:
+    try:
+        mine = not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()
+        raw = json.loads(path.read_bytes()[:_MOST_BYTES]) if mine else {}
+        return Server(str(raw["url"]), str(raw.get("token") or ""))
+    except Exception:  # noqa: BLE001 - a file of anything
+        return None
+
+
+def _runtime() -> Path:
+    """The folder of jupyter_core's jupyter_runtime_dir()."""
+    try:
+        from jupyter_core.paths import jupyter_runtime_dir
+
+        return Path(jupyter_runtime_dir())
+    except Exception:  # noqa: BLE001 - no Jupyter here
+        return Path("~/.local/share/jupyter/runtime").expanduser()
+
+
+def _is_here(url: str) -> bool:
+    """Whether an address is this machine: the token goes nowhere else."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or parts.hostname is None:
+        return False
+    if parts.hostname == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(parts.hostname).is_loopback
+    except ValueError:
+        return False
+
+
+def _kernels_of(server: Server) -> list[Kernel]:
+    try:
+        sessions = json.loads(_ask(server, "api/sessions"))
+        return [
+            Kernel(
+                id=str(session["kernel"]["id"]),
+                notebook=session.get("path") or None,
+                busy=_busy(session["kernel"].get("execution_state")),
+                server=server,
+            )
+            for session in sessions
+        ]
+    except Exception:  # noqa: BLE001 - it is gone, or asks for more than a token
+        return []
+
+
+def _busy(state: Any) -> bool | None:
+    return {"busy": True, "idle": False}.get(state)
+
+
+class _NoWayElsewhere(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: the token is for this server."""
+
+    def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
+        """Refuse."""
+
+
+def _ask(server: Server, path: str, method: str = "GET") -> bytes:
+    asked = urllib.request.Request(  # noqa: S310 - http or https, to this machine
+        server.url.rstrip("/") + "/" + path,
+        method=method,
+        headers={"Authorization": f"token {server.token}"} if server.token else {},
+    )
+    no_proxy = urllib.request.ProxyHandler({})
+    opener = urllib.request.build_opener(no_proxy, _NoWayElsewhere())
+    with opener.open(asked, timeout=TIMEOUT_S) as answer:
+        read: bytes = answer.read(_MOST_BYTES)
+    return read

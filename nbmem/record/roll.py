@@ -1,0 +1,183 @@
+"""The roll of what lives where no card of CUDA's is, kept while something is recorded."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.core.interrupts import let_pass
+from nbmem.core.session import NOT_KNOWN
+from nbmem.probes.cuda import initialized_torch, loaded_torch
+from nbmem.probes.devices.accelerators import accelerator
+from nbmem.probes.devices.host import Host
+from nbmem.probes.roll import MAX_MET, Roll, following
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from numpy.typing import NDArray
+
+    from nbmem.core.session import DeviceInfo
+    from nbmem.probes.devices import DeviceReading
+    from nbmem.probes.lent import Lost
+
+    Ints = NDArray[np.int64]
+
+MAX_READINGS = 400_000
+"""Readings of a device; then every second one goes."""
+
+
+def _nobody(_part: str, _err: Exception) -> None:
+    """Nobody is told."""
+
+
+class RollLog:
+    """Keeps a roll while something is recorded and CUDA is not up, and reads the device's counters.
+
+    Attributes:
+        roll: Whatever is looked at is written there; None before `begin`, once CUDA came up, and
+            after a fault.
+        lost: Leaves a note of a fault.
+    """
+
+    def __init__(self) -> None:
+        self.lost: Lost = _nobody
+        self.roll: Roll | None = None
+        self._torch: Any = None
+        self._mark = 0
+        self._rows: list[tuple[int, ...]] = []
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Begin a roll, unless there are cards whose history tells more."""
+        self._torch = loaded_torch()
+        if self._torch is not None and initialized_torch() is None:
+            self.roll = Roll(self._torch, accelerator(self._torch) or Host())
+            self.read()
+
+    def end(self) -> None:
+        """Let go of what the roll holds; what is written stays."""
+        if self.roll is not None:
+            self.roll.close()
+
+    def at_mark(self, mark: int) -> None:
+        """Sweep the roll and read the counters, as far as that takes microseconds."""
+        with self._guarded():
+            self._at_mark(mark)
+
+    def _at_mark(self, mark: int) -> None:
+        if self.roll is None:
+            return
+        if initialized_torch() is not None:  # what the cards hold is what matters from here on
+            self.end()
+            self.roll = None
+            return
+        if type(self.roll.device) is Host and (device := accelerator(self._torch)) is not None:
+            self.end()
+            self.roll = Roll(self._torch, device)
+            self._rows.clear()
+        self.roll.sweep(mark)
+        self._mark = mark
+        self._read(whole=False)
+
+    def read(self) -> None:
+        """Read the counters now, with what takes longer, in any thread."""
+        with self._guarded():
+            self._read(whole=True)
+
+    def _read(self, *, whole: bool) -> None:
+        if (roll := self.roll) is not None:
+            for index in range(roll.device.count(self._torch)):
+                self._add(index, roll.device.read(self._torch, index, whole=whole))
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Give the roll up after a fault: what hooks have to tell must be heard."""
+        try:
+            yield
+        except Exception as err:  # noqa: BLE001 - a guest's manners
+            let_pass(err)
+            self.roll, roll = None, self.roll
+            if roll is not None:
+                self.lost("the memory where no card is", err)
+
+    def following(self) -> AbstractContextManager[None]:
+        """Write down what is looked at meanwhile."""
+        return following(self.roll)
+
+    @contextmanager
+    def finding(self) -> Iterator[None]:
+        """Find again what is on the roll: what only the end shows was there before, nobody knows.
+
+        Counted, it would make the end the peak.
+        """
+        if (roll := self.roll) is None:
+            yield
+            return
+        roll.grows = False
+        try:
+            with following(roll):
+                yield
+        finally:
+            roll.grows = True
+
+    @contextmanager
+    def there_since(self, mark: int | None) -> Iterator[None]:
+        """What is met meanwhile was there at an earlier mark already: what a call is given."""
+        if self.roll is None:
+            yield
+            return
+        self.roll.since = mark
+        try:
+            yield
+        finally:
+            self.roll.since = None
+
+    def matters(self, least: int, named: Mapping[int, int]) -> bool:
+        """Whether at least so many bytes live that are not among the named, by index."""
+        living = {} if self.roll is None else self.roll.living
+        return any(size - named.get(-1 - index, 0) >= least for index, size in living.items())
+
+    def notes(self, refused: int) -> Iterator[str]:
+        """What a recording without a history cannot say, where there is one.
+
+        Args:
+            refused: Graphs that were not read.
+        """
+        if self.roll is None or not self.roll.met.addr:
+            return
+        yield self.roll.device.missing
+        if refused:
+            yield (
+                f"{refused} of the backward passes were too quick for their graphs to be read at "
+                "a small price: in these, activations are in no category."
+            )
+        if self.roll.full:
+            yield (
+                f"More than {MAX_MET} storages were seen; later ones are in no category, and peaks "
+                "are those of the time before."
+            )
+
+    def devices(self) -> Iterator[tuple[Roll, DeviceInfo]]:
+        """The roll, with each device on which something lived."""
+        if (roll := self.roll) is not None:
+            for index in sorted(roll.living):
+                yield roll, roll.device.info(self._torch, index)
+
+    def _add(self, index: int, read: DeviceReading) -> None:
+        figures = [NOT_KNOWN if figure is None else figure for figure in read]
+        with self._lock:
+            self._rows.append((time.time_ns(), self._mark, index, *figures))
+            if len(self._rows) >= MAX_READINGS:
+                del self._rows[1::2]
+
+    def of(self, index: int) -> Ints:
+        """One device's: time, mark, then the fields of a DeviceReading, a row each."""
+        with self._lock:
+            rows = [(*row[:2], *row[3:]) for row in self._rows if row[2] == index]
+        return np.array(sorted(rows), np.int64).reshape(-1, 6)

@@ -1,0 +1,48 @@
+"""What a kernel says of itself to `nbmem gpus`, after each cell and until it ends."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from nbmem.files import told
+from nbmem.ipython import extension
+from nbmem.ipython.extension import unload_ipython_extension
+from tests.faults.nvml import FakeNvml
+from tests.shells import shell_on_a_card
+
+torch = pytest.importorskip("torch")
+
+MIB = 2**20
+
+
+@pytest.fixture
+def shell(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with shell_on_a_card(monkeypatch) as shell:
+        yield shell
+
+
+def said():
+    place = told.folder() / f"{os.getpid()}.json"
+    return json.loads(place.read_text()) if place.exists() else None
+
+
+def test_it_says_what_it_holds_as_long_as_it_holds_something_to_say(shell):
+    shell.run_cell("x = 1", store_history=True)
+    assert said() is None
+    shell.run_cell("%%memtrace\nx = torch.ones(1 << 20, device='cuda')", store_history=True)
+    found = said()
+    assert (found["pid"], found["cell"]) == (os.getpid(), "In [3]")
+    assert (found["allocated"], found["held"]) == (4 * MIB, [["user tensors", 4 * MIB]])
+    assert found["reserved"] >= found["allocated"]
+    if shell in extension._LOADED:
+        unload_ipython_extension(shell)
+    assert said() is None
+
+
+def test_the_magic_lists_who_is_on_the_cards(shell, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    shell.run_cell("%nbmem gpus")
+    assert "0  H100: 3.00 GiB of 80.00 GiB in use" in capsys.readouterr().out

@@ -1,0 +1,203 @@
+"""Other processes by name: what the driver, psutil, Jupyter's servers and other kernels say."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from nbmem.cli import main
+from nbmem.core.neighbours import Neighbour, OccupiedCard, Told
+from nbmem.core.units import GIB, MIB
+from nbmem.files import told
+from nbmem.living import in_use_now
+from nbmem.probes import neighbours, servers
+from nbmem.views.neighbours import render_neighbours
+from tests.faults.nvml import OTHER, OTHER_PID, FakeNvml
+
+KERNEL = "0f2d9a52-3c0e-4ac0-9f2b-5c1f8b7e4a11"
+TELLS = Told(cell="In [12]", held=(("weights", 2 * GIB),), allocated=3 * GIB, reserved=4 * GIB)
+
+
+@pytest.fixture(autouse=True)
+def own_folders(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def kernel_process():
+    """A process that looks like a kernel of Jupyter's, and does nothing."""
+    wait = "import sys; sys.stdin.read()"
+    line = [sys.executable, "-c", wait, "-f", f"/run/kernel-{KERNEL}.json"]
+    with subprocess.Popen(line, stdin=subprocess.PIPE) as process:
+        yield process
+        process.stdin.close()
+
+
+class FakeServer(BaseHTTPRequestHandler):
+    """A Jupyter server of one session; remembers what was asked of it."""
+
+    token = "secret"
+
+    def do_GET(self):
+        self._answer(self.path == "/lab/api/sessions", [
+            {"path": "work/train.ipynb", "kernel": {"id": KERNEL, "execution_state": "busy"}}
+        ])  # fmt: skip
+
+    def do_DELETE(self):
+        self._answer(self.path == f"/lab/api/kernels/{KERNEL}", {})
+
+    def _answer(self, known, form):
+        self.server.asked.append((self.command, self.path))
+        right = self.headers.get("Authorization") == f"token {self.token}"
+        self.send_response(200 if known and right else 403)
+        self.end_headers()
+        self.wfile.write(json.dumps(form).encode() if known and right else b"")
+
+    def log_message(self, *_args):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path):
+    found = HTTPServer(("127.0.0.1", 0), FakeServer)
+    found.asked = []
+    thread = threading.Thread(target=found.serve_forever, daemon=True)
+    thread.start()
+    address = f"http://127.0.0.1:{found.server_port}/lab/"
+    for name, form in {
+        "jpserver-1.json": {"url": address, "token": FakeServer.token},
+        "jpserver-2.json": {"url": "http://192.0.2.1/", "token": "for nobody"},
+        "nbserver-3.json": [],
+    }.items():
+        (tmp_path / name).write_text(json.dumps(form))
+    yield found
+    found.shutdown()
+    found.server_close()
+
+
+def test_a_kernel_has_its_notebooks_name_and_tells_what_it_holds(server, kernel_process):
+    process = psutil.Process(kernel_process.pid)
+    place = told.folder() / f"{process.pid}.json"
+    told.tell(TELLS, began=0.0)
+    raw = json.loads((told.folder() / f"{os.getpid()}.json").read_text())
+    place.write_text(json.dumps(raw | {"pid": process.pid, "began": process.create_time()}))
+    found = neighbours.neighbour(process.pid, OTHER, servers.kernels())
+    assert (found.notebook, found.busy, found.kernel) == ("work/train.ipynb", True, KERNEL)
+    assert found.own
+    assert found.told == TELLS
+    assert server.asked == [("GET", "/lab/api/sessions")]
+
+
+def test_a_server_elsewhere_is_not_asked():
+    assert servers._is_here("http://127.0.0.1:8888/")
+    assert servers._is_here("https://[::1]:8888/")
+    assert servers._is_here("http://localhost:8888/")
+    assert not servers._is_here("http://192.0.2.1/")
+    assert not servers._is_here("http://localhost.example.org/")
+    assert not servers._is_here("file:///etc/passwd")
+
+
+def test_a_file_is_this_users_alone_and_goes():
+    told.tell(TELLS, began=psutil.Process().create_time())
+    place = told.folder() / f"{os.getpid()}.json"
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert stat.S_IMODE(told.folder().stat().st_mode) == 0o700
+    assert told.heard(os.getpid(), began=psutil.Process().create_time()) == TELLS
+    assert [file.name for file in told.folder().iterdir()] == [place.name]
+    told.fall_silent()
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": 1, "began": 1}', "\x00", '{"pid": "x"'])
+def test_a_file_of_anything_says_nothing(text):
+    (told.folder() / f"{os.getpid()}.json").write_text(text)
+    assert told.heard(os.getpid(), began=1.0) is None
+
+
+def test_who_has_an_old_number_says_nothing():
+    told.tell(TELLS, began=psutil.Process().create_time() - 60)
+    assert told.heard(os.getpid(), began=psutil.Process().create_time()) is None
+
+
+def test_a_folder_of_somebody_elses_is_not_used():
+    told.folder().chmod(0o777)
+    assert told.folder() is None
+    told.tell(TELLS, began=0.0)
+    assert told.heard(os.getpid(), began=0.0) is None
+
+
+def test_every_card_is_read_with_who_is_on_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    (card,) = neighbours.cards_now(kernels={})
+    mine, other = card.neighbours
+    assert (mine.pid, mine.own) == (os.getpid(), True)
+    assert (other.pid, other.used, other.gone) == (OTHER_PID, OTHER, True)
+    text = in_use_now()
+    assert "(this process)" in text
+    assert "no such process" in text
+    assert "it has ended and the driver still holds its memory" in text
+
+
+def test_a_driver_that_is_not_there_is_a_sentence(monkeypatch):
+    library = FakeNvml()
+
+    def fails():
+        raise library.NVMLError("NVML Shared Library Not Found")
+
+    library.misbehave("nvmlInit", fails)
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    assert in_use_now() == (
+        "NVML cannot be read (NVML Shared Library Not Found): no card of NVIDIA's is seen here. "
+        "Check that nvidia-smi runs in this environment."
+    )
+
+
+def test_what_cannot_be_known_is_one_sentence_each():
+    mps = Neighbour(pid=7, used=30 * MIB, user="root", command="nvidia-cuda-mps-server")
+    text = render_neighbours((
+        OccupiedCard(index=0, name="A", total=80 * GIB, used=9 * GIB, neighbours=(mps,)),
+        OccupiedCard(index=1, name="B", total=80 * GIB, used=9 * GIB, mig=True),
+        OccupiedCard(index=2, name="C", total=80 * GIB, used=40 * MIB),
+    ))  # fmt: skip
+    assert (
+        text
+        == """\
+0  A: 9.00 GiB of 80.00 GiB in use, 71.00 GiB free
+  pid  user      used  what
+    7  root  30.0 MiB  nvidia-cuda-mps-server
+
+1  B: 9.00 GiB of 80.00 GiB in use, 71.00 GiB free
+
+2  C: 40.0 MiB of 80.00 GiB in use, 79.96 GiB free
+
+- An MPS server runs on card 0: programs under it share one context, and the driver may count it \
+for the server.
+- Nobody is named for 8.97 GiB of card 0: a container, MIG or the driver hides whose they are; \
+nvidia-smi on the host, as root, may say.
+- Card 1 is cut into slices (MIG): the driver tells processes and their bytes only to root."""
+    )
+
+
+def test_a_kernel_is_shut_down_by_its_server_once_it_is_confirmed(
+    monkeypatch, capsys, server, kernel_process
+):
+    line = ["gpus", "--shut-down", str(kernel_process.pid)]
+    for answer, asked in (("\n", 0), ("y\n", 1)):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(readline=lambda said=answer: said))
+        assert main(line) == 0
+        assert server.asked.count(("DELETE", f"/lab/api/kernels/{KERNEL}")) == asked
+    assert "work/train.ipynb; busy: all that it holds is lost." in capsys.readouterr().err
+
+
+def test_what_is_no_kernel_of_the_users_is_not_ended(capsys, server):
+    assert main(["gpus", "--shut-down", str(os.getppid())]) == 2
+    assert "so nbmem does not end it" in capsys.readouterr().err
+    assert all(method == "GET" for method, _ in server.asked)

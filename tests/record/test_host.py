@@ -1,0 +1,249 @@
+"""Training on the CPU, where no allocator keeps a history: the ledger is what was seen to live."""
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the recorder watches torch")
+
+from torch import nn  # noqa: E402
+
+import nbmem.api as nbmem  # noqa: E402
+from nbmem import virtual  # noqa: E402
+from nbmem.allocator.recordings.replay import replay  # noqa: E402
+from nbmem.core.categories import Category  # noqa: E402
+from nbmem.core.errors import UsageError  # noqa: E402
+from nbmem.probes.devices.host import Host  # noqa: E402
+from nbmem.probes.roll import ALIVE, Roll, followed, following  # noqa: E402
+from nbmem.probes.saved import why_unreadable  # noqa: E402
+from nbmem.probes.tensors import see  # noqa: E402
+from nbmem.record.allowance import ALWAYS, GRACE_S, SHARE, Allowance  # noqa: E402
+from nbmem.views.html import render_html  # noqa: E402
+from nbmem.views.text import render_text  # noqa: E402
+
+C = Category
+WEIGHTS = 4 * (256 * 512 + 512 + 512 * 64 + 64)
+INPUT, HIDDEN, OUTPUT = 4 * 32 * 256, 4 * 32 * 512, 4 * 32 * 64
+
+
+def network():
+    return nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 64))
+
+
+def train(model, optimizer, steps):
+    for _ in range(steps):
+        x = torch.randn(32, 256)
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def rows(report, name):
+    return [row for row in report.phases if row.name == name]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters())
+    trace = nbmem.trace("train", namespace={"model": model, "optimizer": optimizer})
+    with trace:
+        train(model, optimizer, 3)
+    return trace
+
+
+def test_every_phase_to_the_byte(trained):
+    report = trained.report()
+    steps = 4 * 4  # Adam's count of steps for each parameter, on the CPU
+    assert report.peak.at.phase == "optimizer"
+    assert [p.name for p in report.phases if p.step == 1] == [
+        "input", "forward", "backward", "optimizer", "zero_grad",
+    ]  # fmt: skip
+    for step, row in enumerate(rows(report, "optimizer")):
+        held = row.ledger_at_end
+        assert row.step == step
+        assert held[C.WEIGHTS] == held[C.GRADIENTS] == WEIGHTS
+        assert held[C.OPTIMIZER_STATE] == 2 * WEIGHTS + steps
+        assert held[C.INPUTS] == INPUT
+        assert held[C.UNKNOWN] == held[C.ROUNDING] == 0
+    if why_unreadable() is None:
+        for row in rows(report, "forward"):  # ReLU's result, which the second layer saves, too
+            held = row.ledger_at_end[C.ACTIVATIONS]
+            assert held - (HIDDEN + OUTPUT) in {0, 4}  # the loss, where variables were looked at
+    for row in rows(report, "zero_grad"):
+        assert row.ledger_at_end[C.GRADIENTS] == 0
+
+
+def test_the_books_are_those_of_the_machine(trained):
+    report = trained.report()
+    for ledger in (report.ledger_at_start, report.ledger_at_peak, report.ledger_at_end):
+        ledger.check()
+        assert ledger.total_bytes == report.device.total_bytes
+    assert report.device.is_host
+    assert report.peak.allocated == report.ledger_at_peak.allocated == report.peak.reserved
+    assert report.peak.process > report.peak.allocated
+    assert report.findings == ()
+
+
+def test_what_is_missing_is_said_once(trained):
+    assert sum("keeps no history" in note for note in trained.report().notes) == 1
+
+
+def test_its_words_are_those_of_a_machine(trained):
+    report = trained.report()
+    text, page = render_text(report), render_html(report)
+    assert "in tensors, " in text.splitlines()[0]
+    assert "on the host's memory (" in text
+    assert " changes seen" in text
+    for word in ("= tensors", "= machine", "Python and the rest", "available"):
+        assert word in text
+    for word in ("reserved", "context and libraries", "nvidia-smi", "allocator event"):
+        assert word not in text
+    assert "of the machine" in page
+    assert "peak reserved" not in page
+
+
+def test_a_saved_recording_says_the_same(trained, tmp_path):
+    found = nbmem.open(trained.save(tmp_path / "host")).report()
+    assert found.device == trained.report().device
+    assert found.ledger_at_peak == trained.report().ledger_at_peak
+
+
+def test_there_is_nothing_to_replay(trained, tmp_path):
+    with pytest.raises(UsageError, match="keeps no history: there is nothing to replay"):
+        replay(trained.save(tmp_path / "host"))
+
+
+def test_names_are_those_of_the_notebook(trained):
+    names = {held.name for held in trained.report().holdings}
+    assert "model.0.weight (512, 256) float32" in names
+    assert "model.0.weight: exp_avg (512, 256) float32" in names
+
+
+def test_a_card_that_comes_up_meanwhile_is_what_matters():
+    with virtual.activated("T4"), nbmem.trace("late", namespace={}) as t:
+        on_host = torch.ones(1 << 20)
+        on_card = torch.ones(1 << 20, device="cuda")
+    report = t.report()
+    assert report.device.kind == "cuda"
+    assert report.peak.allocated == 4 << 20
+    del on_host, on_card
+
+
+def test_nothing_is_followed_outside_of_a_look(trained):
+    assert trained.session is not None
+    assert followed() is None
+    assert see(torch.ones(3), C.USER_TENSORS, "x") is None
+
+
+def test_a_fault_costs_the_roll_alone(monkeypatch):
+    model = network()
+    with nbmem.trace("broken", namespace={"model": model}) as t:
+        monkeypatch.setattr(Roll, "sweep", lambda *_: 1 / 0)
+        train(model, torch.optim.SGD(model.parameters()), 2)
+    assert t.session.devices == ()
+    assert sum("ZeroDivisionError" in note for note in t.session.notes) == 1
+
+
+# --- the roll
+
+
+def roll_of(*tensors):
+    roll = Roll(torch, Host())
+    with following(roll):
+        for tensor in tensors:
+            see(tensor, C.USER_TENSORS, "x")
+    return roll
+
+
+def test_a_storage_is_followed_until_it_is_gone():
+    x, y = torch.ones(256), torch.ones(512)
+    view = y[:3]
+    roll = roll_of(x, y, view)
+    assert roll.living == {0: 3072}
+    del x, y
+    roll.sweep(1)
+    assert roll.living == {0: 2048}
+    assert list(roll.met.gone) == [1, ALIVE]
+    del view
+    roll.sweep(2)
+    assert roll.living == {0: 0}
+    assert list(roll.met.gone) == [1, 2]
+
+
+def test_the_roll_keeps_no_tensor_alive():
+    x = torch.ones(256)
+    roll = roll_of(x)
+    watch = x.untyped_storage()._weak_ref()
+    del x
+    assert torch.UntypedStorage._expired(watch)
+    torch.UntypedStorage._free_weak_ref(watch)
+    roll.close()
+    assert roll.living == {0: 1024}  # as it was when it was looked at last
+
+
+def test_memory_that_two_storages_share_counts_once():
+    numpy = pytest.importorskip("numpy")
+    array = numpy.ones(1000, numpy.float32)
+    whole, again, part = map(torch.from_numpy, (array, array, array[10:]))
+    roll = roll_of(whole, again, part)
+    assert roll.living == {0: 4000}
+    del whole
+    roll.sweep(1)
+    assert roll.living == {0: 4000}
+    del again, part
+    gc.collect()
+    roll.sweep(2)
+    assert roll.living == {0: 0}
+
+
+def test_what_is_only_found_again_is_not_new():
+    x, y = torch.ones(256), torch.ones(512)
+    roll = roll_of(x)
+    roll.grows = False
+    with following(roll):
+        assert see(y, C.USER_TENSORS, "y").size == 2048
+    assert roll.living == {0: 1024}
+
+
+def test_a_storage_that_grew_is_another():
+    x = torch.ones(256)
+    roll = roll_of(x)
+    roll.sweep(1)
+    x.untyped_storage().resize_(8192)
+    with following(roll):
+        see(x, C.USER_TENSORS, "x")
+    assert roll.living == {0: 8192}
+    assert list(roll.met.size) == [1024, 8192]
+    assert list(roll.met.gone) == [1, ALIVE]
+
+
+def test_looks_are_granted_while_they_are_cheap(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("nbmem.record.allowance.time.perf_counter", lambda: now[0])
+    allowance, granted = Allowance(), []
+    for _ in range(100):
+        with allowance.spent("a graph") as may:
+            now[0] += 0.01 if may else 0
+        granted.append(may)
+        now[0] += 0.1
+    assert all(granted[:ALWAYS])
+    assert (GRACE_S + 10 * SHARE) / 0.01 - 2 <= sum(granted) <= (GRACE_S + 11 * SHARE) / 0.01 + 2
+    assert allowance.refused == granted.count(False)
+
+
+# --- the machine
+
+
+def test_a_container_is_the_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr("nbmem.probes.devices.host._CGROUP", tmp_path)
+    host = Host()
+    before = host.info(torch, 0).total_bytes
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("400000000\n")
+    assert host.info(torch, 0).total_bytes == before
+    (tmp_path / "memory.max").write_text("512000000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 100000000\n")
+    assert host.info(torch, 0).total_bytes == 512_000_000
+    assert host.read(torch, 0, whole=True).used >= 300_000_000
