@@ -19,6 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", metavar="SCRIPT", help="the Python file to run, many times")
     options.add_plan(parser)
     options.add_card(parser)
+    options.add_world(parser)
     options.add_files(parser)
 
 

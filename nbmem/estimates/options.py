@@ -36,6 +36,16 @@ def add_card(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_world(parser: argparse.ArgumentParser) -> None:
+    """The world that a program is a rank of."""
+    parser.add_argument(
+        "--ranks",
+        metavar="N",
+        type=int,
+        help="run it as torchrun would on N such cards: as rank 0, which has the largest shards",
+    )
+
+
 def add_files(parser: argparse.ArgumentParser) -> None:
     """The forms in which an answer can be written to a file."""
     parser.add_argument("--json", metavar="FILE", help="write the answer as JSON (a stable form)")
@@ -80,6 +90,7 @@ def search(options: argparse.Namespace) -> dict[str, Any]:
     """The options of a search as `nbmem.fit` takes them."""
     return {
         "gpu": options.gpu,
+        "ranks": options.ranks,
         "margin": margin(options),
         "between": None if options.between is None else tuple(options.between),
         "step": options.step,
@@ -91,6 +102,7 @@ def planned(options: argparse.Namespace) -> dict[str, Any]:
     target = None if options.target is None else parse_bytes(options.target)
     return {
         "gpu": options.gpu,
+        "ranks": options.ranks,
         "margin": margin(options),
         "target": target,
         "every": options.every,

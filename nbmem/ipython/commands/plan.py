@@ -22,6 +22,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
     options.add_plan(parser)
     options.add_card(parser)
+    options.add_world(parser)
     options.add_files(parser)
 
 
