@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.estimates import by_layer, fitting, planning, programs
+from nbmem.estimates import by_layer, fitting, planning, programs, sizing
 from nbmem.estimates import ranks as ranked
 from nbmem.estimates.apart import Apart
 from nbmem.estimates.cards import card_for
-from nbmem.estimates.display import Answer, FitAnswer, LayersAnswer, PlanAnswer, shown
+from nbmem.estimates.display import Answer, FitAnswer, LayersAnswer, PlanAnswer, WorldsAnswer, shown
 from nbmem.estimates.probing import Request, record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nbmem.api import Trace
     from nbmem.estimates.programs import Program
@@ -174,6 +174,32 @@ def plan(  # noqa: PLR0913 - the question's parts
             show=_partial(PlanAnswer, show),
         )
     return shown(PlanAnswer, answer)
+
+
+def worlds(
+    program: Callable[[], Any] | Program,
+    gpu: str | Card | None = None,
+    ranks: Sequence[int] = (8, 16, 32, 64),
+    *,
+    margin: float = fitting.MARGIN,
+    tell: Callable[[str], None] = silent,
+) -> WorldsAnswer:
+    """A program in worlds of several sizes: bytes per card, and the fewest cards that train it.
+
+    Args:
+        program: A function that is called with nothing and makes its own process group, or what
+            `nbmem.estimates.programs` makes.
+        gpu: Each rank's card, by name; None for the one in use, else a virtual H100.
+        ranks: Ranks of each world.
+        margin: Part of the card to keep free.
+        tell: Hears a line about every run.
+
+    Raises:
+        NbmemError: The program cannot be copied or does not run, or there is no such card or world.
+    """
+    if not isinstance(program, programs.Program):
+        program = programs.call(program)
+    return shown(WorldsAnswer, sizing.worlds(program, gpu, ranks, margin=margin, tell=tell))
 
 
 def layers(  # noqa: PLR0913 - the question's parts

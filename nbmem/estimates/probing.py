@@ -92,6 +92,7 @@ class _Ran:
     idle: dict[str, str]
     changed: str | None
     notes: tuple[str, ...]
+    sent: Mapping[str, int]
 
 
 def probe(program: Program, request: Request) -> Reply:
@@ -207,7 +208,21 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
         notes = () if program.world is None or Ranks.apart else (NO_GROUP,)
         idle = {} if request.remedies else idle_in(vars(module))
     failure = failure or next(iter(threads), None)
-    return _Ran(trace, failure, refused, price, code, context, idle, changed, notes)
+    sent = {} if program.world is None else _sent(trace)
+    return _Ran(trace, failure, refused, price, code, context, idle, changed, notes, sent)
+
+
+def _sent(trace: Trace) -> Mapping[str, int]:
+    """What the last whole step communicated, in bytes by kind; all of it without steps."""
+    from nbmem.virtual.operators import traffic
+
+    spans = () if trace.session is None else trace.session.spans
+    steps = [span for span in spans if span.kind == "phase" and span.step is not None]
+    stepped = [span.step for span in steps if span.name in ("optimizer", "backward")]
+    last = [span for span in steps if stepped and span.step == stepped[-1]] or list(spans[:1])
+    if not last:
+        return {}
+    return traffic.between(min(s.t0_ns for s in last), max(s.t1_ns for s in last))
 
 
 def _changed(
@@ -296,4 +311,5 @@ def _read(ran: _Ran, request: Request) -> Probe:
         held={name: count for name, count in held.items() if count},
         failure=ran.failure,
         notes=(*ran.notes, *report.notes),
+        sent=ran.sent,
     )

@@ -1,14 +1,18 @@
 """Rank 0 of a world, as an estimate: exact shards, and what cannot be such a world."""
 
+import dataclasses
+
 import pytest
 
 torch = pytest.importorskip("torch")
 if not torch.distributed.is_available() or torch.__version__ < "2.11":
     pytest.skip("the card runs the newest FSDP alone", allow_module_level=True)
 
+from nbmem import virtual  # noqa: E402
+from nbmem.cli import main  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
 from nbmem.core.errors import UsageError  # noqa: E402
-from nbmem.estimates import programs  # noqa: E402
+from nbmem.estimates import programs, sizing  # noqa: E402
 from nbmem.estimates.probing import Request, probe, record  # noqa: E402
 from nbmem.estimates.ranks import NO_GROUP, of_world, said_of, world_for  # noqa: E402
 from nbmem.ledger.books import Books  # noqa: E402
@@ -73,11 +77,42 @@ def test_who_makes_no_group_is_told_that_its_rank_holds_all():
 
 def test_a_search_is_of_a_rank(here):
     program = programs.cell(TRAIN, {}, vary="batch")
-    eight = here.fit(program, "T4", ranks=8, between=(8, 9))
-    four = here.fit(program, "T4", ranks=4, between=(8, 9))
+    eight = here.fit(program, "T4", ranks=8, between=(8, 8))
     assert "It is of rank 0 of 8, each with a card of its own" in " ".join(str(eight).split())
-    fewer = four.probes[0].held["weights"] - eight.probes[0].held["weights"]
-    assert fewer == WHOLE // 4 - WHOLE // 8
+    assert eight.probes[0].held["weights"] == WHOLE // 8
+
+
+def test_the_fewest_cards_and_what_they_communicate(here, monkeypatch):
+    monkeypatch.setattr(sizing, "Apart", here.Apart)
+    card, source, held = virtual.find_card("T4"), TRAIN.replace(f"{WIDTH}", "4096"), 64 * WHOLE
+    two, shared = (probe(*rank_of(source, ranks, card)).probe for ranks in (2, 8))
+    least = two.allocated + two.process - two.reserved
+    assert shared.wanted < least
+    room = (least + shared.wanted) // 2
+    small = dataclasses.replace(card, total_bytes=room, nvml_total=room)
+    answer = here.worlds(programs.cell(source, {}), small, (16, 8, 2), margin=0.0)
+    assert [ranks for ranks, _ in answer.runs] == [2, 8, 16]
+    assert answer.fewest == 8
+    assert answer.sentences[0].startswith("The fewest of these cards that train it: 8 (")
+    for _, run in answer.runs:
+        assert run.sent == {"all-gather": 2 * held, "reduce-scatter": held}
+    told = answer.to_json()
+    assert (told["fewest"], told["runs"][1]["sent"]["reduce-scatter"]) == (8, held)
+    rows = str(answer).splitlines()[-4:]
+    assert rows[0].split()[:2] == ["ranks", "process"]
+    assert [row.split()[0] for row in rows[1:]] == ["2", "8", "16"]
+    assert "each step" in answer.to_html()
+
+
+def test_several_worlds_and_remedies_are_two_questions(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    for more, sentence in (
+        (["--ranks", "2,4", "--all"], "ask for one number of ranks, or leave them out."),
+        (["--ranks", "a,b"], "--ranks a,b: say how many, as in 64, or 8,16,32."),
+    ):
+        assert main(["plan", str(script), *more]) == 2
+        assert sentence in " ".join(capsys.readouterr().err.split())
 
 
 def test_worlds_that_cannot_be():
