@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.categories import Category
+from nbmem.core.entry import entry
 from nbmem.core.names import common_path
 from nbmem.probes.distributed import FLAT, GATHERED, KEPT, items_of
 from nbmem.probes.holders.objects import attributes_of, locals_of
@@ -76,10 +77,14 @@ class Collectives:
 
     def __init__(self, held: Callable[[Iterable[Held]], None], lost: Lost) -> None:
         self._held = held
-        self._lost = lost
+        self.lost = lost
         self._left = {_SECOND: self._of_second, _FIRST: self._of_first}
         self._deaf = False
 
+    def _none(self) -> list[Part]:
+        return []
+
+    @entry("what FSDP gathers and reduces", otherwise=_none)
     def parts(self) -> list[Part]:
         """What is to be lent from now on: nothing twice, and nothing before FSDP is imported."""
         there = [name for name in self._left if name in sys.modules]
@@ -141,7 +146,7 @@ class Collectives:
 
     def _fault(self, part: str, err: Exception) -> None:
         self._deaf = True
-        self._lost(part, err)
+        self.lost(part, err)
 
 
 # --- of FSDP2's parameter groups
@@ -170,7 +175,9 @@ def _kept_by_fewer(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
 def _left_by_backward(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
     """The buffer that is still sent from, and gradients that wait for the last micro-batch."""
     parameters = items_of(_of(group, "fsdp_params"))
-    for state in items_of(_of(_of(group, "comm_ctx"), "reduce_scatter_states"))[-1:]:
+    context = _of(group, "comm_ctx")
+    states = items_of(_of(context, "reduce_scatter_states"))[-1:]
+    for state in states or [_of(context, "reduce_scatter_state")]:  # before torch 2.13 there is one
         yield from _of_unit(parameters, items_of(state)[:1], "reduce-scatter input")
     for parameter in parameters:
         whole = _of(parameter, "_unsharded_param")

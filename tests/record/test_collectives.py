@@ -158,6 +158,22 @@ def test_the_first_fsdp_gathers_alike():
     assert made[C.GRADIENTS, f"{path} whole gradient"] == LAYERS * WEIGHT * 4
 
 
+@pytest.mark.parametrize("path", ["_gathered", "Collectives._of_second"])
+def test_a_fault_costs_these_names_alone(monkeypatch, path):
+
+    def fails(*_args):
+        raise LookupError("not as it was")
+
+    monkeypatch.setattr(f"nbmem.probes.collectives.{path}", fails)
+    model = second()
+    with nbmem.trace("cell", namespace={"model": model}) as trace:
+        model(torch.randn(8, 512, device="cuda")).sum().backward()
+    assert any("LookupError" in note for note in trace.session.notes), trace.session.notes
+    phases = {span.name for span in trace.session.spans if span.kind == "phase"}
+    assert {"forward", "backward"} <= phases
+    assert model[0].weight.grad is not None
+
+
 def test_torchs_methods_are_its_own_again():
     from torch.distributed.fsdp import _runtime_utils
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
