@@ -21,7 +21,7 @@ from nbmem.estimates import binding
 from nbmem.estimates.edits import Edit
 from nbmem.estimates.parcel import NotCopiedError
 from nbmem.estimates.programs import CALL, EndedError
-from nbmem.estimates.ranks import NO_GROUP
+from nbmem.estimates.ranks import NO_GROUP, sent_by
 from nbmem.views.markup import clipped
 
 if TYPE_CHECKING:
@@ -174,10 +174,9 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore")
         conf = conf_of(request.remedies)
-        others = request.margin
         cards = (request.card,) * (1 if program.world is None else program.world.local)
         gpu = stack.enter_context(
-            virtual.activated(cards, conf=conf, other_processes=others, defer=True)
+            virtual.activated(cards, conf=conf, other_processes=request.margin, defer=True)
         )
         module = program.prepare()
         stack.enter_context(played(program.world))
@@ -208,21 +207,8 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
         notes = () if program.world is None or Ranks.apart else (NO_GROUP,)
         idle = {} if request.remedies else idle_in(vars(module))
     failure = failure or next(iter(threads), None)
-    sent = {} if program.world is None else _sent(trace)
+    sent = sent_by(program, trace)
     return _Ran(trace, failure, refused, price, code, context, idle, changed, notes, sent)
-
-
-def _sent(trace: Trace) -> Mapping[str, int]:
-    """What the last whole step communicated, in bytes by kind; all of it without steps."""
-    from nbmem.virtual.operators import traffic
-
-    spans = () if trace.session is None else trace.session.spans
-    steps = [span for span in spans if span.kind == "phase" and span.step is not None]
-    stepped = [span.step for span in steps if span.name in ("optimizer", "backward")]
-    last = [span for span in steps if stepped and span.step == stepped[-1]] or list(spans[:1])
-    if not last:
-        return {}
-    return traffic.between(min(s.t0_ns for s in last), max(s.t1_ns for s in last))
 
 
 def _changed(
@@ -272,10 +258,8 @@ def _failure(program: Program, error: BaseException) -> Failure:
     memory = isinstance(error, torch.cuda.OutOfMemoryError)
     if memory:
         text = text.partition(". GPU")[0]
-    line = program.line_of(error)
-    return Failure(
-        kind="memory" if memory else "other", text=clipped(text.rstrip("."), LONGEST), line=line
-    )
+    line, shown = program.line_of(error), clipped(text.rstrip("."), LONGEST)
+    return Failure(kind="memory" if memory else "other", text=shown, line=line)
 
 
 def _phases(ran: _Ran) -> tuple[tuple[str, dict[str, int]], ...]:

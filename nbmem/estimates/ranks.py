@@ -12,7 +12,10 @@ from nbmem.virtual import worlds
 from nbmem.virtual.naming import find_cards
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nbmem.answers import Probe
+    from nbmem.api import Trace
     from nbmem.estimates.programs import Program
     from nbmem.virtual.cards import Card
     from nbmem.virtual.worlds import VirtualWorld
@@ -68,3 +71,23 @@ def said_of(program: Program, probe: Probe) -> list[str]:
         "out from the first rank on, so none has larger ones."
     )
     return [which, *(note for note in probe.notes if note == NO_GROUP)]
+
+
+def sent_by(program: Program, trace: Trace) -> Mapping[str, int]:
+    """What a rank's last step communicated, in bytes by kind; all of it where there are no steps.
+
+    Args:
+        program: What was run.
+        trace: Its recording.
+    """
+    from nbmem.virtual.operators import traffic
+
+    if program.world is None or trace.session is None:
+        return {}
+    spans = trace.session.spans
+    steps = [span for span in spans if span.kind == "phase" and span.step is not None]
+    stepped = [span.step for span in steps if span.name in {"optimizer", "backward"}]
+    last = [span for span in steps if stepped and span.step == stepped[-1]] or spans[:1]
+    if not last:
+        return {}
+    return traffic.between(min(s.t0_ns for s in last), max(s.t1_ns for s in last))

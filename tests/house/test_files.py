@@ -16,6 +16,7 @@ FITS = 300
 LONGER = {
     "nbmem/api.py": "a trace from its start to its widget: one object, used by its methods",
     "nbmem/record/identities.py": "what is seen while a cell runs, and is placed later",
+    "nbmem/report.py": "the view-model: one frozen record after another",
     "nbmem/record/recorder.py": "a transaction is read in one piece",
 }
 NINE_IN_TEN = 250

@@ -75,23 +75,27 @@ def ddp_patches(machine: Machine) -> list[Patch]:
         else:
             buckets.hook = (state, hook)
 
-    true_final = ddp._sync_final_model
+    return [
+        Patch(ddp, "__init__", init),
+        Patch(ddp, "_sync_final_model", _at_the_end(ddp._sync_final_model)),
+        Patch(ddp, "forward", forward),
+        Patch(ddp, "register_comm_hook", register_comm_hook),
+        *group_patches(),
+    ]
+
+
+def _at_the_end(true: Any) -> Any:
+    """What Join does when all ranks have come to the end of their inputs: all get one's model."""
 
     def sync_final_model(self: Any, is_last_joiner: bool) -> None:  # noqa: FBT001 - torch's own
         if self.__dict__.get("_card_buckets") is None:
-            true_final(self, is_last_joiner)
+            true(self, is_last_joiner)
             return
         self._authoritative_rank = self._find_common_rank(self._distributed_rank, is_last_joiner)
         held = [*self.module.parameters(), *self.module.buffers()]
         broadcast(held, self.device, self.process_group)
 
-    return [
-        Patch(ddp, "__init__", init),
-        Patch(ddp, "_sync_final_model", sync_final_model),
-        Patch(ddp, "forward", forward),
-        Patch(ddp, "register_comm_hook", register_comm_hook),
-        *group_patches(),
-    ]
+    return sync_final_model
 
 
 class _Unheard:
