@@ -87,6 +87,8 @@ class Probe:
         failure: Why it does not fit or did not run; with kind `other` the figures end there.
         seconds: How long it took here.
         notes: What the recording or the remedy had to say.
+        sent: Bytes that the last step's collectives were called with, by kind, at their larger
+            side; empty for a program of one process.
     """
 
     value: int | None
@@ -100,6 +102,7 @@ class Probe:
     failure: Failure | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    sent: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def need(self) -> int:
@@ -277,3 +280,25 @@ class Layers:
     optimizer: str
     shape: str | None
     sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worlds:
+    """A program on more and more cards.
+
+    Attributes:
+        title: The program's.
+        card: Each rank's.
+        runs: Ranks of each world, ascending, and the run of the one that takes most.
+        sentences: The verdict and what to know about it.
+    """
+
+    title: str
+    card: CardFigures
+    runs: tuple[tuple[int, Probe], ...]
+    sentences: tuple[str, ...]
+
+    @property
+    def fewest(self) -> int | None:
+        """The smallest of these worlds in which it fits; None if it fits in none."""
+        return next((ranks for ranks, probe in self.runs if probe.fits), None)

@@ -79,6 +79,44 @@ def use(name: str, *, defer: bool = False, names: Mapping[str, Any] | None = Non
     )
 
 
+def use_world(
+    name: str, ranks: int, *, rank: int = 0, names: Mapping[str, Any] | None = None
+) -> Choice:
+    """Play one rank of a world of virtual cards from here on, as torchrun would start it.
+
+    Args:
+        name: A card, or a machine of several alike (`8xH100`).
+        ranks: Ranks of the world.
+        rank: Which one this process is.
+        names: As for `use`.
+
+    Raises:
+        NbmemError: There is no such card, world or rank, torch is missing, a real card is in use
+            already, or tensors live on a virtual one, which another would lose.
+    """
+    from nbmem import virtual
+    from nbmem.core.world import require_inside
+
+    if import_torch() is None:
+        raise ProbeUnavailableError(NO_TORCH)
+    from nbmem.virtual import worlds
+    from nbmem.virtual.patches.processes import play
+
+    place = worlds.layout(name, ranks)
+    require_inside(rank, place.world)
+    refuse_to_lose(names)
+    virtual.activate(place.cards)
+    play(place, rank)
+    return Choice(
+        virtual=True,
+        sentence=(
+            f"This notebook is rank {rank} of {place.world}, on {_in_use()} Its card is "
+            f"cuda:{rank % place.local} (LOCAL_RANK); init_process_group('nccl') makes its group. "
+            "The other ranks run nowhere and are taken to do what it does."
+        ),
+    )
+
+
 def _in_use(verb: str = "") -> str:
     """The virtual cards in words, and what they are good for."""
     from nbmem.virtual import gpus

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nbmem.core.categories import Category
     from nbmem.core.holders import Holder
     from nbmem.core.session import DeviceInfo
+    from nbmem.core.world import Rank
     from nbmem.details import Details, Lines
     from nbmem.ledger.balance import Ledger
 
@@ -274,6 +275,7 @@ class Report:
         ooms: Its out-of-memory errors, the one that counts most first.
         details: What leads to moments other than the peak; None where nobody gathered it.
         lines: What each line of the recorded code took; None without stacks.
+        rank: Which rank of a world it is of; None for a program of one process.
     """
 
     title: str
@@ -294,6 +296,7 @@ class Report:
     ooms: tuple[Autopsy, ...] = ()
     details: Details | None = None
     lines: Lines | None = None
+    rank: Rank | None = None
 
     def __repr__(self) -> str:
         peak = format_bytes(self.peak.allocated)

@@ -103,6 +103,7 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
         if curves is None or rows is None
         else part("The single tensors", lambda: details(books, curves.event, top, t0_ns), None),
         lines=part("The lines of the code", lambda: lines_of(books, top), None),
+        rank=session.rank,
     )
 
 

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from nbmem.estimates.display import FitAnswer, LayersAnswer, PlanAnswer
+    from nbmem.estimates.display import FitAnswer, LayersAnswer, PlanAnswer, WorldsAnswer
 
 
-def finish(answer: FitAnswer | PlanAnswer | LayersAnswer, files: dict[str, Path]) -> int:
+def finish(
+    answer: FitAnswer | PlanAnswer | LayersAnswer | WorldsAnswer, files: dict[str, Path]
+) -> int:
     """Write the files that were asked for and print an answer."""
     answer.write(**files)
     write_out(str(answer))

@@ -23,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the variable: `NAME = 32` in the script, or its argument: `-- --NAME 32`",
     )
     options.add_card(parser)
+    options.add_world(parser)
     options.add_range(parser)
     options.add_files(parser)
 

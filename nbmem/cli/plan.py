@@ -19,6 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", metavar="SCRIPT", help="the Python file to run, many times")
     options.add_plan(parser)
     options.add_card(parser)
+    options.add_worlds(parser)
     options.add_files(parser)
 
 
@@ -26,11 +27,15 @@ def run(options: argparse.Namespace) -> int:
     """Run it under the remedies that may help, and print the table."""
     from nbmem import estimates
     from nbmem.estimates import programs
-    from nbmem.estimates.options import planned, with_batch
+    from nbmem.estimates.options import planned, with_batch, worlds
 
     files = targets(options)
     asked = planned(options)
     script = programs.script(options.script, tuple(options.script_arguments))
+    if ranks := worlds(options):
+        with progress(f"plan {Path(options.script).name}") as tell:
+            found = estimates.worlds(script, options.gpu, ranks, margin=asked["margin"], tell=tell)
+        return finish(found, files)
     program = with_batch(script, options.batch)
     with progress(f"plan {Path(options.script).name}") as tell:
         answer = estimates.plan(program, **asked, tell=tell)

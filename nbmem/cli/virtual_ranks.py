@@ -17,7 +17,7 @@ from argparse import Namespace
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nbmem.cli.base import EXIT_OK, say
 from nbmem.core.errors import NbmemError, UsageError
@@ -25,32 +25,18 @@ from nbmem.core.world import require_inside
 from nbmem.files.door import is_folder
 from nbmem.files.writing import new_folder
 from nbmem.virtual import mail
-from nbmem.virtual.naming import find_cards
+from nbmem.virtual.worlds import environment
+from nbmem.virtual.worlds import layout as world_layout
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
 
-CARD = "H100 80GB"
-PER_NODE = 8
-"""Cards of a node where nobody says how many: a DGX's."""
+    from nbmem.virtual.worlds import VirtualWorld
+
 _PAUSE_S = 0.05
 _SHOWN = 15
 """Lines of what a rank wrote that are shown where it failed."""
-
-
-class VirtualWorld(NamedTuple):
-    """A world of virtual cards.
-
-    Attributes:
-        world: Ranks.
-        local: Ranks of a node, each with a card of its own.
-        cards: A node's cards, as `--gpu` takes them.
-    """
-
-    world: int
-    local: int
-    cards: str
 
 
 def add_ranks(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +61,7 @@ def run_ranks(options: argparse.Namespace) -> int:
     Raises:
         UsageError: There is no such world, or no such rank in it.
     """
-    layout = _layout(options.gpu, options.ranks, options.nodes)
+    layout = world_layout(options.gpu, options.ranks, options.nodes)
     first = _named(options.rank, layout.world)
     kept = options.save
     if kept is not None and not is_folder(kept):
@@ -100,29 +86,6 @@ def run_ranks(options: argparse.Namespace) -> int:
         asked.file, asked.rank, asked.max_size, asked.save = f"{folder}/", None, None, None
         written = report.run(asked)
     return code or written
-
-
-def _layout(gpu: str, world: int, nodes: int | None) -> VirtualWorld:
-    if world < 1:
-        raise UsageError(f"--ranks {world}: a world has one rank at least.")
-    name = CARD if gpu.lower() == "auto" else gpu
-    cards = find_cards(name)
-    if len(cards) > 1:
-        if world % len(cards) or (nodes and nodes * len(cards) != world):
-            raise UsageError(
-                f"{world} ranks do not fill machines of {len(cards)} cards ({name}): give --ranks "
-                "a multiple of them."
-            )
-        return VirtualWorld(world, len(cards), name)
-    nodes = nodes or -(-world // PER_NODE)
-    if nodes < 1 or world % nodes:
-        raise UsageError(
-            f"{world} ranks cannot be shared out evenly over {nodes} machines: give --nodes a "
-            "number that divides them."
-        )
-    local = world // nodes
-    cards = find_cards(f"{local}x{name}")
-    return VirtualWorld(world, local, f"{local}x{name}")
 
 
 def _named(text: str | None, world: int) -> list[int]:
@@ -189,24 +152,16 @@ class _Runs:
         command += ["--save", f"{self._folder}/", "--quiet"]
         command += ["--stacks"] if options.stacks else []
         command += ["--", *options.script_arguments]
-        environment = {
+        given = {
             **os.environ,
             mail.FOLDER: str(self._meet),
-            "RANK": str(rank),
-            "WORLD_SIZE": str(layout.world),
-            "LOCAL_RANK": str(rank % layout.local),
-            "LOCAL_WORLD_SIZE": str(layout.local),
-            "GROUP_RANK": str(rank // layout.local),
-            "GROUP_WORLD_SIZE": str(layout.world // layout.local),
-            "MASTER_ADDR": "localhost",
-            "MASTER_PORT": "29500",
-            "TORCHELASTIC_RUN_ID": self._run,
+            **environment(layout, rank, self._run),
         }
         self.codes[rank] = None
         with self._log(rank).open("wb") as log:
             out = None if speaks else log
             self._processes[rank] = subprocess.Popen(  # noqa: S603 - this very program
-                command, env=environment, stdout=out, stderr=out
+                command, env=given, stdout=out, stderr=out
             )
 
     def _log(self, rank: int) -> Path:

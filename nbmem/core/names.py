@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SAVED_BY, SAVED_AFTER = "saved by ", "saved after "
 """Before the module that saved a tensor for backward, or that the saving operator comes after."""
@@ -85,6 +90,13 @@ def root_of(name: str) -> str:
 def without_form(name: str) -> str:
     """A name without the shape and dtype behind it."""
     return _FORM.sub("", name)
+
+
+def common_path(paths: Iterable[str]) -> str:
+    """`model.2` of `model.2.up.weight` and `model.2.norm.bias`: the part that has all of them."""
+    inner = [path.split(".")[:-1] for path in paths]
+    same = takewhile(lambda parts: len(set(parts)) == 1, zip(*inner, strict=False))
+    return ".".join(parts[0] for parts in same)
 
 
 def without_numbers(name: str) -> str:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.estimates import by_layer, fitting, planning, programs
+from nbmem.estimates import by_layer, fitting, planning, programs, sizing
+from nbmem.estimates import ranks as ranked
 from nbmem.estimates.apart import Apart
 from nbmem.estimates.cards import card_for
-from nbmem.estimates.display import Answer, FitAnswer, LayersAnswer, PlanAnswer, shown
+from nbmem.estimates.display import Answer, FitAnswer, LayersAnswer, PlanAnswer, WorldsAnswer, shown
 from nbmem.estimates.probing import Request, record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nbmem.api import Trace
     from nbmem.estimates.programs import Program
@@ -25,23 +26,28 @@ def silent(_text: str) -> None:
     """Hears about every run and says nothing."""
 
 
-def estimate(function: Callable[[], Any], gpu: str | Card | None = None) -> Trace:
+def estimate(
+    function: Callable[[], Any], gpu: str | Card | None = None, *, ranks: int | None = None
+) -> Trace:
     """Run a function on a virtual card, in a process of its own, and return the recording.
 
     Args:
         function: Called with nothing. It and what it uses are copied: nothing here changes. What
             it does outside of this process (files, network) it does.
         gpu: Name of a card; None for the one in use, else a virtual H100.
+        ranks: Run it as rank 0 of so many, which has the largest shards, as torchrun would: it
+            makes its own process group. None for a program of one process.
 
     Raises:
         NbmemError: The function cannot be copied, or there is no such card.
     """
     from nbmem import api
 
-    program = programs.call(function)
+    card, world = ranked.world_for(gpu, ranks)
+    program = ranked.of_world(programs.call(function), world)
     trace = api.trace(program.title)
     with Apart(program) as apart:
-        trace.session = apart.ask(record, Request(card=card_for(gpu)))
+        trace.session = apart.ask(record, Request(card=card))
     return trace
 
 
@@ -49,6 +55,7 @@ def fit(  # noqa: PLR0913 - the question's parts
     program: Callable[[int], Any] | Program,
     gpu: str | Card | None = None,
     *,
+    ranks: int | None = None,
     start: int = 1,
     between: tuple[int, int] | None = None,
     step: int = 1,
@@ -63,6 +70,8 @@ def fit(  # noqa: PLR0913 - the question's parts
         program: A function that is called with the value (`lambda batch: train(batch)`), or what
             `nbmem.estimates.programs` makes.
         gpu: Name of a card; None for the one in use, else a virtual H100.
+        ranks: Run it as rank 0 of so many, which has the largest shards, as torchrun would: it
+            makes its own process group. None for a program of one process.
         start: A value of a function that runs; the search begins there.
         between: Smallest and largest value; None for 1 and no bound.
         step: Distance of values that are told apart.
@@ -74,12 +83,13 @@ def fit(  # noqa: PLR0913 - the question's parts
     Raises:
         NbmemError: The program cannot be copied or does not run, or there is no such card.
     """
-    card = card_for(gpu)
+    card, world = ranked.world_for(gpu, ranks)
     variable = None
     if not isinstance(program, programs.Program):
         first = between[0] if between else start
         variable = _parameter(program)
         program = programs.call(program, start=max(start, first))
+    program = ranked.of_world(program, world)
     with Apart(program) as apart:
         answer = fitting.fit(
             program,
@@ -117,6 +127,7 @@ def plan(  # noqa: PLR0913 - the question's parts
     program: Callable[..., Any] | Program,
     gpu: str | Card | None = None,
     *,
+    ranks: int | None = None,
     batch: int | None = None,
     target: int | None = None,
     margin: float = fitting.MARGIN,
@@ -132,6 +143,8 @@ def plan(  # noqa: PLR0913 - the question's parts
         program: A function (called with the batch size if one is given, else with nothing), or
             what `nbmem.estimates.programs` makes.
         gpu: Name of a card; None for the one in use, else a virtual H100.
+        ranks: Run it as rank 0 of so many, which has the largest shards, as torchrun would: it
+            makes its own process group. None for a program of one process.
         batch: The batch size of a function; None if it takes none.
         target: Bytes of the process that are wanted; None for the card less the margin.
         margin: Part of the card to keep free.
@@ -142,11 +155,12 @@ def plan(  # noqa: PLR0913 - the question's parts
     Raises:
         NbmemError: The program cannot be copied or does not run, or there is no such card.
     """
-    card = card_for(gpu)
+    card, world = ranked.world_for(gpu, ranks)
     variable = None
     if not isinstance(program, programs.Program):
         variable = None if batch is None else _parameter(program)
         program = programs.call(program, start=batch)
+    program = ranked.of_world(program, world)
     with Apart(program) as apart:
         answer = planning.plan(
             program,
@@ -160,6 +174,32 @@ def plan(  # noqa: PLR0913 - the question's parts
             show=_partial(PlanAnswer, show),
         )
     return shown(PlanAnswer, answer)
+
+
+def worlds(
+    program: Callable[[], Any] | Program,
+    gpu: str | Card | None = None,
+    ranks: Sequence[int] = (8, 16, 32, 64),
+    *,
+    margin: float = fitting.MARGIN,
+    tell: Callable[[str], None] = silent,
+) -> WorldsAnswer:
+    """A program in worlds of several sizes: bytes per card, and the fewest cards that train it.
+
+    Args:
+        program: A function that is called with nothing and makes its own process group, or what
+            `nbmem.estimates.programs` makes.
+        gpu: Each rank's card, by name; None for the one in use, else a virtual H100.
+        ranks: Ranks of each world.
+        margin: Part of the card to keep free.
+        tell: Hears a line about every run.
+
+    Raises:
+        NbmemError: The program cannot be copied or does not run, or there is no such card or world.
+    """
+    if not isinstance(program, programs.Program):
+        program = programs.call(program)
+    return shown(WorldsAnswer, sizing.worlds(program, gpu, ranks, margin=margin, tell=tell))
 
 
 def layers(  # noqa: PLR0913 - the question's parts

@@ -21,7 +21,8 @@ def card_for(gpu: str | Card | None) -> Card:
         cards = find_cards(gpu)
         if len(cards) > 1:
             raise UsageError(
-                f"An estimate is about one card, and {gpu!r} is a machine of {len(cards)}. "
+                f"An estimate is about one card, and {gpu!r} is a machine of {len(cards)}. For a "
+                f"program that torchrun starts on it, say how many ranks: --ranks {len(cards)}. "
                 f"To see what a program takes of each, run it there: nbmem run SCRIPT --gpu {gpu}."
             )
         return cards[0]

@@ -6,7 +6,7 @@ import dataclasses
 import shutil
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nbmem.answers import Fit, Layers, Plan
+from nbmem.answers import Fit, Layers, Plan, Worlds
 from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _ENDLESS = 1000
 """Columns of what is no terminal."""
 
-Answer = TypeVar("Answer", bound="FitAnswer | PlanAnswer | LayersAnswer")
+Answer = TypeVar("Answer", bound="FitAnswer | PlanAnswer | LayersAnswer | WorldsAnswer")
 
 
 class _Shown:
@@ -97,6 +97,24 @@ class PlanAnswer(_Shown, Plan):
         return plan_json(self)
 
 
+class WorldsAnswer(_Shown, Worlds):
+    """What `nbmem.plan` returns for several worlds."""
+
+    __slots__ = ()
+
+    @property
+    def _view(self) -> Any:
+        from nbmem.views import worlds
+
+        return worlds
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form, as docs/json.md says."""
+        from nbmem.views.exports.answers import worlds_json
+
+        return worlds_json(self)
+
+
 class LayersAnswer(_Shown, Layers):
     """What `nbmem.layers` returns."""
 
@@ -147,6 +165,6 @@ class LayersAnswer(_Shown, Layers):
         return pd.DataFrame([layer_json(row) for row in self.rows])
 
 
-def shown(kind: type[Answer], answer: Fit | Plan | Layers) -> Answer:
+def shown(kind: type[Answer], answer: Fit | Plan | Layers | Worlds) -> Answer:
     """Copy an answer into one that shows itself."""
     return kind(**{f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)})

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
-from nbmem.estimates import foreseen
+from nbmem.estimates import foreseen, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -58,6 +58,7 @@ def whole(  # noqa: PLR0913, PLR0917 - what a verdict is made of
     """The sentences of a search that is over."""
     found = [_verdict(name, search, probes, card)]
     found.append(f"{card.kept} {card.share}".rstrip())
+    found += ranks.said_of(program, probes[0])
     failed = [p for p in probes if p.failure is not None and p.failure.kind == "other"]
     if failed:
         values = ", ".join(str(p.value) for p in failed[:4])

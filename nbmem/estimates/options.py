@@ -36,6 +36,39 @@ def add_card(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_world(parser: argparse.ArgumentParser) -> None:
+    """The world that a program is a rank of."""
+    parser.add_argument(
+        "--ranks",
+        metavar="N",
+        type=int,
+        help="run it as torchrun would on N such cards: as rank 0, which has the largest shards",
+    )
+
+
+def add_worlds(parser: argparse.ArgumentParser) -> None:
+    """The world that a program is a rank of, or several to choose from."""
+    parser.add_argument(
+        "--ranks",
+        metavar="N,N",
+        type=_numbers,
+        help="run it as torchrun would on N such cards, as rank 0; of several (8,16,32), the "
+        "fewest that it fits on, without remedies",
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers between commas.
+
+    Raises:
+        UsageError: There are others.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--ranks {text}: say how many, as in 64, or 8,16,32.") from None
+
+
 def add_files(parser: argparse.ArgumentParser) -> None:
     """The forms in which an answer can be written to a file."""
     parser.add_argument("--json", metavar="FILE", help="write the answer as JSON (a stable form)")
@@ -80,6 +113,7 @@ def search(options: argparse.Namespace) -> dict[str, Any]:
     """The options of a search as `nbmem.fit` takes them."""
     return {
         "gpu": options.gpu,
+        "ranks": options.ranks,
         "margin": margin(options),
         "between": None if options.between is None else tuple(options.between),
         "step": options.step,
@@ -91,10 +125,28 @@ def planned(options: argparse.Namespace) -> dict[str, Any]:
     target = None if options.target is None else parse_bytes(options.target)
     return {
         "gpu": options.gpu,
+        "ranks": options.ranks[0] if options.ranks else None,
         "margin": margin(options),
         "target": target,
         "every": options.every,
     }
+
+
+def worlds(options: argparse.Namespace) -> tuple[int, ...]:
+    """The sizes of several worlds to choose from; empty where a plan is of one or of none.
+
+    Raises:
+        UsageError: Remedies were asked for, too.
+    """
+    ranks: tuple[int, ...] = options.ranks or ()
+    if len(ranks) < 2:
+        return ()
+    if options.every or options.target is not None or options.batch is not None:
+        raise UsageError(
+            "--all, --target and --batch are about remedies, and several --ranks about the number "
+            "of cards: ask for one number of ranks, or leave them out."
+        )
+    return ranks
 
 
 def margin(options: argparse.Namespace) -> float:

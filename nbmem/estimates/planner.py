@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.answers import Option, Plan
 from nbmem.core.units import format_bytes
-from nbmem.estimates import verdicts
+from nbmem.estimates import ranks, verdicts
 from nbmem.estimates.cards import figures_of
 from nbmem.estimates.edits import difference
 from nbmem.estimates.fitting import Prober
@@ -62,7 +62,7 @@ class Planner:
         self.runs = 0
         self._foreseen: dict[Keys, Foreseen] = {}
         self._tell, self._show = tell, show
-        self._title, self._source = program.title, program.source
+        self._program = program
         bound = program.binding
         self.value = None if bound is None else bound.value
         self._base: Reply | None = None
@@ -140,7 +140,7 @@ class Planner:
             probe=found,
             price=reply.price,
             code=reply.code.replace(BATCH, self._batch(keys)),
-            diff="" if reply.changed is None else difference(self._source, reply.changed),
+            diff="" if reply.changed is None else difference(self._program.source, reply.changed),
             saved=self.base.allocated - found.allocated,
             saved_reserved=self.base.reserved - found.reserved,
         )
@@ -218,13 +218,16 @@ class Planner:
         rest.sort(key=lambda o: (o.why_not is not None, verdicts.process(o)))
         card = figures_of(self.card, self.margin)
         return Plan(
-            title=self._title,
+            title=self._program.title,
             card=card,
             target=self.room,
             variable=self.variable,
             value=self.value,
             options=(first, *ran, *rest),
-            sentences=tuple(verdicts.sentences(first, ran, rest, card, self.room, done=done)),
+            sentences=(
+                *verdicts.sentences(first, ran, rest, card, self.room, done=done),
+                *ranks.said_of(self._program, self.base),
+            ),
         )
 
     def _certain(self, cheapest: Option) -> bool:

@@ -21,6 +21,7 @@ from nbmem.estimates import binding
 from nbmem.estimates.edits import Edit
 from nbmem.estimates.parcel import NotCopiedError
 from nbmem.estimates.programs import CALL, EndedError
+from nbmem.estimates.ranks import NO_GROUP, sent_by
 from nbmem.views.markup import clipped
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class _Ran:
     context: int
     idle: dict[str, str]
     changed: str | None
+    notes: tuple[str, ...]
+    sent: Mapping[str, int]
 
 
 def probe(program: Program, request: Request) -> Reply:
@@ -165,16 +168,18 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
     """
     from nbmem import api, virtual
     from nbmem.estimates.remedies import applied, conf_of, idle_in
+    from nbmem.virtual.patches.processes import Ranks, played
 
     gc.collect()  # what the run before left in cycles is on a card that is no more
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore")
         conf = conf_of(request.remedies)
-        others = request.margin
+        cards = (request.card,) * (1 if program.world is None else program.world.local)
         gpu = stack.enter_context(
-            virtual.activated(request.card, conf=conf, other_processes=others, defer=True)
+            virtual.activated(cards, conf=conf, other_processes=request.margin, defer=True)
         )
         module = program.prepare()
+        stack.enter_context(played(program.world))
         edit = Edit.of(program.source)
         watch = stack.enter_context(applied(request.remedies, edit.own))
         trace = api.trace(program.title, namespace=vars(module))
@@ -199,9 +204,11 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
         code = "\n".join(r.code_of(request.card) for r in watch.remedies)
         changed = _changed(edit, program, watch.remedies, request)
         context = gpu.context_bytes
+        notes = () if program.world is None or Ranks.apart else (NO_GROUP,)
         idle = {} if request.remedies else idle_in(vars(module))
     failure = failure or next(iter(threads), None)
-    return _Ran(trace, failure, refused, price, code, context, idle, changed)
+    sent = sent_by(program, trace)
+    return _Ran(trace, failure, refused, price, code, context, idle, changed, notes, sent)
 
 
 def _changed(
@@ -251,10 +258,8 @@ def _failure(program: Program, error: BaseException) -> Failure:
     memory = isinstance(error, torch.cuda.OutOfMemoryError)
     if memory:
         text = text.partition(". GPU")[0]
-    line = program.line_of(error)
-    return Failure(
-        kind="memory" if memory else "other", text=clipped(text.rstrip("."), LONGEST), line=line
-    )
+    line, shown = program.line_of(error), clipped(text.rstrip("."), LONGEST)
+    return Failure(kind="memory" if memory else "other", text=shown, line=line)
 
 
 def _phases(ran: _Ran) -> tuple[tuple[str, dict[str, int]], ...]:
@@ -289,5 +294,6 @@ def _read(ran: _Ran, request: Request) -> Probe:
         phase=peak.at.phase,
         held={name: count for name, count in held.items() if count},
         failure=ran.failure,
-        notes=report.notes,
+        notes=(*ran.notes, *report.notes),
+        sent=ran.sent,
     )

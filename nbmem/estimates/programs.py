@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from nbmem.estimates.binding import Binding
+    from nbmem.virtual.worlds import VirtualWorld
 
 CELL = "<cell>"
 
@@ -48,6 +49,7 @@ class Program:
         names: What it finds in its namespace; None for a script, which starts from nothing.
         binding: Its variable, or None.
         arguments: sys.argv of a script.
+        world: The world whose rank 0 it plays; None for a program of one process.
     """
 
     title: str
@@ -56,6 +58,7 @@ class Program:
     names: Parcel | None = None
     binding: Binding | None = None
     arguments: tuple[str, ...] = ()
+    world: VirtualWorld | None = None
 
     def prepare(self) -> ModuleType:
         """A fresh `__main__`, with copies of the names on the card that is active."""

@@ -94,6 +94,18 @@ class Tracer:
         self.activated |= choice.virtual
         return choice.sentence
 
+    def use_world(self, name: str, ranks: int, rank: int) -> str:
+        """Be a rank of a world of virtual cards; returns the sentence to show.
+
+        Raises:
+            NbmemError: As for `use_card`, or there is no such world or rank.
+        """
+        from nbmem import devices
+
+        choice = devices.use_world(name, ranks, rank=rank, names=self._shell.user_ns)
+        self.activated = True
+        return choice.sentence
+
     def begin(self, options: CellOptions, title: str) -> Trace | None:
         """Start a trace; None (and a sentence on stderr) if that is not possible.
 

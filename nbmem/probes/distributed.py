@@ -13,15 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.categories import Category
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.holders.objects import attributes_of
+from nbmem.probes.holders.objects import attributes_of, is_a
 from nbmem.probes.modules import is_tensor, named_modules, named_parameters
 from nbmem.probes.tensors import Seen, address_of, of_module, requires_grad, see
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+GATHERED, KEPT = "gathered", "kept after forward"
+"""What stands behind a parameter's name: all of it, and the part that fewer ranks share until
+backward (`reshard_after_forward=8`)."""
+_FSDP = "torch.distributed.fsdp"
+_FACES = ("sharded_param", "_unsharded_param", "_sharded_post_forward_param")
 _VIEWS = "gradient_as_bucket_view"
-_FLAT = ("_full_param_padded", "_full_prec_full_param_padded", "_mp_shard")
+FLAT = ("_full_param_padded", "_full_prec_full_param_padded", "_mp_shard")
 """What FSDP1's flat parameter gathers into, and its shard in the type that is gathered."""
 
 
@@ -40,34 +45,56 @@ def parts_of(module: Any) -> Iterator[Seen]:
 
 def sharded(module: Any) -> Iterator[Seen]:
     """Shards that FSDP keeps of a module's parameters, and what is gathered of them now."""
-    states = _states()
-    if states is None:
-        return
-    for path, inner in named_modules(module):
+    for root, parameter in _parameters(module):
+        told = attributes_of(parameter) or {}
+        path = told.get("_param_fqn")
+        name = f"{root}.{path if type(path) is str else 'parameter'}"
+        yield from _seen(told.get("sharded_param"), Category.WEIGHTS, name)
+        kept = told.get("_sharded_post_forward_param_data")
+        yield from _seen(kept, Category.COMMUNICATION, f"{name} {KEPT}")
+        for gathered in items_of(told.get("all_gather_outputs")):
+            yield from _seen(gathered, Category.COMMUNICATION, f"{name} {GATHERED}")
+    for path, inner in named_modules(module) if _FSDP in sys.modules else ():
         before = f".{path}" if path else ""
-        for group in _list(states.get(id(inner)), "_fsdp_param_groups", "_fsdp_param_group"):
-            for parameter in _list(group, "fsdp_params"):
-                told = attributes_of(parameter) or {}
-                name = f"{before}.{_text(told.get('_param_fqn'))}"
-                yield from _seen(told.get("sharded_param"), Category.WEIGHTS, name)
-                for gathered in _list(parameter, "all_gather_outputs"):
-                    yield from _seen(gathered, Category.COMMUNICATION, f"{name} gathered")
         flat = (attributes_of((attributes_of(inner) or {}).get("_handle")) or {}).get("flat_param")
         told = attributes_of(flat) or {}
         yield from _seen(told.get("_local_shard"), Category.WEIGHTS, f"{before}._flat_param")
-        for part in _FLAT:
-            yield from _seen(
-                told.get(part), Category.COMMUNICATION, f"{before}._flat_param gathered"
-            )
+        for part in FLAT:
+            name = f"{before}._flat_param {GATHERED}"
+            yield from _seen(told.get(part), Category.COMMUNICATION, name)
 
 
-def _states() -> dict[int, Any] | None:
-    """FSDP's records by the module's id; None where no module is sharded.
+def faces_of(module: Any) -> Iterator[list[Any]]:
+    """The tensors that FSDP2 puts into the place of each parameter, the shard first."""
+    for _, parameter in _parameters(module):
+        told = attributes_of(parameter) or {}
+        faces = (told.get(name) for name in _FACES)
+        yield [face for face in faces if is_tensor(face)]
+
+
+def _parameters(module: Any) -> Iterator[tuple[str, Any]]:
+    """FSDP2's records of a module's parameters, each with the path of the root that it knows."""
+    states = _states()
+    root: str | None = None
+    for path, inner in named_modules(module) if states else ():
+        state = states.get(id(inner))
+        if state is None:
+            continue
+        before = f".{path}" if path else ""
+        if root is None or not f"{before}.".startswith(f"{root}."):
+            root = before
+        for group in _list(state, "_fsdp_param_groups", "_fsdp_param_group"):
+            for parameter in items_of((attributes_of(group) or {}).get("fsdp_params")):
+                yield root, parameter
+
+
+def _states() -> dict[int, Any]:
+    """FSDP2's records by the module's id; none where no module is sharded.
 
     The dictionary is gone through: to look something up in it would ask modules for their hash.
     """
-    if "torch.distributed.fsdp" not in sys.modules:
-        return None
+    if _FSDP not in sys.modules:
+        return {}
     registry = sys.modules.get("torch.distributed._composable_state")
     kept = vars(registry).get("_module_state_mapping") if registry is not None else None
     found = (attributes_of(kept) or {}).get("data")
@@ -75,15 +102,16 @@ def _states() -> dict[int, Any] | None:
     return {id(module): state() for ref, state in pairs if (module := ref()) is not None}
 
 
+def items_of(value: Any) -> list[Any]:
+    """What is in a list or a tuple, named or not; nothing for any other value."""
+    return list(value) if is_a(type(value), list) or is_a(type(value), tuple) else []
+
+
 def _list(thing: Any, *names: str) -> list[Any]:
     """The first of these attributes that is there, as a list."""
     told = attributes_of(thing) or {}
     found: Any = next((told[name] for name in names if told.get(name) is not None), [])
-    return list(found) if type(found) in (list, tuple) else [found]
-
-
-def _text(value: Any) -> str:
-    return value if type(value) is str else "parameter"
+    return items_of(found) if type(found) in (list, tuple) else [found]
 
 
 def _seen(tensor: Any, category: Category, name: str) -> Iterator[Seen]:

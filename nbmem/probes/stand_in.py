@@ -31,7 +31,7 @@ class LentName:
         self,
         module: Any,
         name: str,
-        path: tuple[str, str],
+        path: tuple[str, ...],
         begins: Callable[[FrameType], Ended | None],
         lost: Lost,
     ) -> None:

@@ -33,10 +33,12 @@ from nbmem.probes.stand_in import LentName
 from nbmem.probes.tensors import prepares_data, requires_grad
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import FrameType
 
     from nbmem.probes.lent import Lost
+
+    Part = LentMethod | LentAttribute | LentName
 
 
 class Listener(Protocol):
@@ -75,12 +77,16 @@ class TrainingHooks:
     Args:
         listener: Is told.
         lost: Leaves a note of a fault in here; the part that failed is deaf from then on.
+        late: Asked before each outermost call what else is to be lent from now on.
     """
 
-    def __init__(self, listener: Listener, lost: Lost) -> None:
+    def __init__(
+        self, listener: Listener, lost: Lost, late: Callable[[], Iterable[Part]] = tuple
+    ) -> None:
         self._listener = listener
+        self._late = late
         self._lost = lost
-        self._lent: list[LentMethod | LentAttribute | LentName] = []
+        self._lent: list[Part] = []
         self._listening = False
         self._pid = os.getpid()
         self._compilations = Compilations(self._step_aside, self._come_back, lost)
@@ -109,6 +115,7 @@ class TrainingHooks:
             self._lend(LentAttribute(optimizer, name, read, lost, by_step))
         for owner in (optimizer, module):
             self._lend(LentMethod(owner, "zero_grad", self._zero_grad, lost))
+        self._lend_late()
         self._compilations.watch()
         self._listening = True
 
@@ -134,9 +141,14 @@ class TrainingHooks:
             for part in self._lent:
                 part.lend()
 
-    def _lend(self, part: LentMethod | LentAttribute | LentName) -> None:
+    def _lend(self, part: Part) -> None:
         self._lent.append(part)
         part.lend()
+
+    def _lend_late(self) -> None:
+        with self._moving:
+            for part in self._late():
+                self._lend(part)
 
     def _deaf(self, part: str, err: Exception) -> None:
         self._listening = False
@@ -152,6 +164,7 @@ class TrainingHooks:
         torch: Any = import_torch()
         if self._is_deaf() or torch.compiler.is_compiling() or torch._C._get_tracing_state():  # noqa: SLF001
             return None
+        self._lend_late()
         in_backward = in_engine()
         grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         grad = grad or _is_checkpointed(frame)

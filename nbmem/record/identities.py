@@ -9,10 +9,11 @@ import numpy as np
 
 from nbmem.core.categories import OF_TRAINING, Category
 from nbmem.core.interrupts import let_pass
+from nbmem.core.names import common_path
 from nbmem.core.session import Identities, Marks
 from nbmem.probes import frames, modules, tensors
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.distributed import buckets_of, parts_of, sharded
+from nbmem.probes.distributed import buckets_of, faces_of, parts_of, sharded
 from nbmem.probes.gradients import expected_gradients
 from nbmem.probes.holders.storages import form_of
 from nbmem.probes.optimizers import Others, of_optimizer, parameters_of_optimizer
@@ -33,6 +34,7 @@ from nbmem.record.roll import RollLog
 from nbmem.record.weights import ASKED
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Iterable, Iterator, Mapping
 
     from nbmem.record.loop import Loop
@@ -114,6 +116,11 @@ class IdentityLog:
             found = (p for _, p in modules.named_parameters(module))
             shown.parameters.update(id(p) for p in found if not tensors.is_wrapped(p))
 
+    def passing(self, mark: int, seen: Iterable[tensors.Seen]) -> None:
+        """See what comes and goes inside a phase, many times a step: half of the room is its."""
+        if len(self._rows) < MAX_ROWS // 2:
+            self._extend(mark, seen, None)
+
     def inputs(self, mark: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """See what a module was given, and what the loop around it calls its tensors."""
         self._add(mark, tensors.inputs_of_call(args, kwargs))
@@ -140,6 +147,7 @@ class IdentityLog:
             own = own - self._shown[other].parameters if busy else own
         first = len(self._rows)
         asked: list[Any] = []
+        shared: dict[tuple[int, int], list[str]] = {}
         for key in own:
             known = self._parameters.get(key)
             parameter = None if known is None else known.ref()
@@ -152,9 +160,20 @@ class IdentityLog:
             name = f"{known.path}.grad {known.form}"
             seen = tensors.see(gradient, Category.GRADIENTS, name, form=False)
             if seen is not None:
+                shared.setdefault(seen[:2], []).append(known.path)
                 self._rows.append((mark, seen, known.owner))
+        self._name_shared(first, shared)
         self.last_gradients = (first, len(self._rows))
         return asked
+
+    def _name_shared(self, first: int, paths: Mapping[tuple[int, int], list[str]]) -> None:
+        """Name storages that hold the gradients of several parameters after all of them."""
+        for i in range(first, len(self._rows)):
+            mark, seen, owner = self._rows[i]
+            mine = paths[seen[:2]]
+            if len(mine) > 1:
+                name = f"{common_path(mine)}.*.grad of {len(mine)} parameters"
+                self._rows[i] = mark, seen._replace(name=name), owner
 
     def saved(
         self, mark: int, outputs: Iterable[Any], forward: tuple[Any, ...] | None = None
@@ -219,13 +238,24 @@ class IdentityLog:
             return None
         return known.owner, known.path
 
+    def path_by(self, key: int, ref: weakref.ref[Any]) -> str | None:
+        """A parameter's module and path, by its id and a weak reference: also once it is gone."""
+        known = self._parameters.get(key)
+        return None if known is None or known.ref is not ref else f"{known.owner.name}{known.path}"
+
     def _module_of(self, parameter: Any) -> Module | None:
         member = self._member(parameter)
         return None if member is None else Module(member[0], member[1].rpartition(".")[0])
 
     def _learn_module(self, known: Known, module: Any) -> None:
+        paths: dict[int, str] = {}
         for name, parameter in modules.named_parameters(module):
+            paths[id(parameter)] = f".{name}"
             self._learn(parameter, Parameter(parameter, known, f".{name}"))
+        for faces in faces_of(module):  # the module has one of them at a time
+            path = next((paths[id(face)] for face in faces if id(face) in paths), None)
+            for face in faces if path else ():
+                self._learn(face, Parameter(face, known, path or ""))
 
     def _learn(self, parameter: Any, found: Parameter) -> None:
         if found.says_more_than(self._parameters.get(id(parameter))):

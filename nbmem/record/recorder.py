@@ -18,12 +18,14 @@ from nbmem.core.entry import lost_sentence
 from nbmem.core.errors import NbmemError
 from nbmem.core.interrupts import held_back, let_pass
 from nbmem.probes import oom
+from nbmem.probes.collectives import Collectives
 from nbmem.probes.cuda import initialized_torch
 from nbmem.probes.history import HistoryProbe
 from nbmem.probes.holders import walk_in_pieces
 from nbmem.probes.tensors import quiet
 from nbmem.probes.threads import at_work
 from nbmem.probes.training import TrainingHooks
+from nbmem.record.collectives import CollectiveLog
 from nbmem.record.freeze import freeze
 from nbmem.record.holders import matters
 from nbmem.record.identities import IdentityLog
@@ -106,7 +108,9 @@ class Recorder:
         self.held: Walk | None = None
         self.facts: dict[str, Any] = {}
         self.names = {} if namespace is None else namespace  # an empty one may fill
-        self._hooks = TrainingHooks(self.turns, self.lost)
+        seen = CollectiveLog(self.turns, self.marks, self.identities)
+        collectives = Collectives(seen.holds, self.lost)
+        self._hooks = TrainingHooks(self.turns, self.lost, collectives.parts)
         self._deafen: Callable[[], None] | None = None
         self.to_release: list[tuple[str, Callable[[], None]]] = []
         self._open_blocks: list[tuple[str, int]] = []

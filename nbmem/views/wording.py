@@ -143,6 +143,8 @@ def higher(report: Report) -> str:
 def recording(report: Report) -> str:
     """What was recorded, where and for how long."""
     title = one_line(report.title) or "untitled"
+    if report.rank is not None and report.rank.world > 1:
+        title = f"{title}, rank {report.rank.number} of {report.rank.world},"
     plural = "" if report.events == 1 else "s"
     if report.device.keeps_history:
         events = f"{report.events:,} allocator event{plural}"

@@ -42,7 +42,7 @@ cards = CARDS
 
 
 def activate(
-    name: str | Card = "H100 80GB",
+    name: str | Card | tuple[Card, ...] = "H100 80GB",
     *,
     release: str | None = None,
     conf: str | None = None,
@@ -53,8 +53,8 @@ def activate(
 
     Args:
         name: A card's name, in any case: "H100", "a100-40gb", "RTX 4090"; several cards of one
-            machine as "2xT4", of two kinds as "H100, 2xT4". CUDA_VISIBLE_DEVICES is of the real
-            cards and hides none of these.
+            machine as "2xT4", of two kinds as "H100, 2xT4", or as a tuple. CUDA_VISIBLE_DEVICES is
+            of the real cards and hides none of these.
         release: The release of torch whose allocator rules hold; None: the running one's.
         conf: Allocator settings; None: PYTORCH_CUDA_ALLOC_CONF of the environment,
             as it is when the program first touches the card.
@@ -110,7 +110,7 @@ def live_bytes() -> int:
 
 @contextlib.contextmanager
 def activated(
-    name: str | Card = "H100 80GB",
+    name: str | Card | tuple[Card, ...] = "H100 80GB",
     *,
     release: str | None = None,
     conf: str | None = None,

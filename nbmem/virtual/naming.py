@@ -32,14 +32,16 @@ def find_card(name: str | Card) -> Card:
     raise UsageError(f"No card is called {name!r}. Known cards: {known}.")
 
 
-def find_cards(names: str | Card) -> tuple[Card, ...]:
+def find_cards(names: str | Card | tuple[Card, ...]) -> tuple[Card, ...]:
     """The cards of a machine: "T4" is one, "2xT4" two of a kind, "H100, 2xT4" three of two kinds.
+
+    Cards themselves are what they are.
 
     Raises:
         UsageError: No such card, none at all, or more than a machine has.
     """
-    if isinstance(names, Card):
-        return (names,)
+    if isinstance(names, (Card, tuple)):
+        return names if isinstance(names, tuple) else (names,)
     found: list[Card] = []
     for part in names.split(","):
         counted = _COUNTED.fullmatch(part.strip())

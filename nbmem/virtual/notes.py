@@ -29,6 +29,10 @@ SPAWN = (
     "would start, one for each card, the first one's part runs here, and the others are taken to "
     "do the same."
 )
+OWN_STATE = (
+    "FSDP gathers the optimizer's state from all ranks to save it. The others run nowhere, so this "
+    "rank's own part stands for all: what the gathering takes for a moment is not counted."
+)
 _UNKNOWN = "depends on values, which a virtual GPU does not compute"
 _BOUND = "so memory from here on is an upper bound"
 NONZERO = (

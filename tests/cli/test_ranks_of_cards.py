@@ -7,7 +7,8 @@ import pytest
 pytest.importorskip("torch", reason="the ranks run on virtual cards")
 
 from nbmem.cli import main
-from nbmem.cli.virtual_ranks import _layout, _stand_ins
+from nbmem.cli.virtual_ranks import _stand_ins
+from nbmem.virtual.worlds import layout
 
 PIPELINE = """
 import torch, torch.distributed as dist
@@ -45,9 +46,9 @@ def test_a_rank_stands_for_those_that_do_the_same():
 
 
 def test_a_world_is_shared_out_over_machines():
-    assert _layout("H100", 64, None) == (64, 8, "8xH100")
-    assert _layout("4xT4", 8, None) == (8, 4, "4xT4")
-    assert _layout("auto", 4, None) == (4, 4, "4xH100 80GB")
+    assert layout("H100", 64, None) == (64, 8, "8xH100")
+    assert layout("4xT4", 8, None) == (8, 4, "4xT4")
+    assert layout("auto", 4, None) == (4, 4, "4xH100 80GB")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ LONGER = {
     "nbmem/allocator/caching.py": "the paths of every tensor, and all else that it is asked",
     "nbmem/api.py": "a trace from its start to its widget: one object, used by its methods",
     "nbmem/record/identities.py": "what is seen while a cell runs, and is placed later",
+    "nbmem/report.py": "the view-model: one frozen record after another",
     "nbmem/record/recorder.py": "a transaction is read in one piece",
 }
 A_DOZEN = 12

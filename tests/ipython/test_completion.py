@@ -69,7 +69,7 @@ def test_names_are_those_that_fit(shell):
     assert tab(shell, "%nbmem free losses l") == set()
     assert tab(shell, "%%nbmem plan --batch ") == {"batch"}
     cell = "%%nbmem fit \nwidth = 64\nlabel = 'x'\nfor batch in (1, 2):\n    depth = 3  # layers\n"
-    flags = {"--gpu", "--margin", "--between", "--step", "--json", "--html", "--help"}
+    flags = {"--gpu", "--ranks", "--margin", "--between", "--step", "--json", "--html", "--help"}
     assert tab(shell, cell, len("%%nbmem fit ")) == {"width", "depth", "batch", *flags}
 
 

@@ -95,6 +95,19 @@ def test_an_out_of_memory_error_is_explained_freed_and_fixed(executed):
     assert any("peaked at 9.69 GiB allocated (in backward, step 0)" in text for text in printed)
 
 
+def test_a_model_that_fits_no_card_is_shared_out(executed):
+    if executed.cells[0].source.splitlines()[0] != "# From one card to many":
+        pytest.skip("this notebook has one card")
+    said = "\n".join(o.data["text/plain"] if "data" in o else o.text for _, o in _outputs(executed))
+    for words in (
+        "ended by OutOfMemoryError",
+        "The fewest of these cards that train it: 2 (",
+        "rank 5 of 8, on NVIDIA H100 80GB HBM3 (cuda:5, virtual)",
+    ):
+        assert words in said, words
+    assert said.count("ended by") == 1
+
+
 def test_every_traced_cell_shows_one_report(executed):
     for cell in executed.cells:
         if cell.source.startswith("%%memtrace"):

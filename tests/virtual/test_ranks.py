@@ -157,3 +157,46 @@ def test_nothing_of_it_stays():
         assert dist.is_nccl_available()
     assert vars(dist.distributed_c10d)["init_process_group"] is before
     assert not Ranks.apart
+
+
+def test_a_group_that_is_bound_to_a_card_is_split_for_a_mesh():
+    with virtual.activated("4xH100"):
+        bound = torch.device("cuda", 1)
+        dist.init_process_group("nccl", rank=5, world_size=8, device_id=bound)
+        mesh = dist.device_mesh.init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
+        place = mesh["dp"].get_local_rank(), mesh["tp"].get_local_rank()
+        sizes = mesh["dp"].get_group().size(), mesh["tp"].get_group().size()
+        dist.destroy_process_group()
+    assert (place, sizes) == ((1, 1), (2, 4))
+
+
+def test_uneven_inputs_are_joined(rank):
+    from torch.distributed.algorithms.join import Join
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    rank(0, 4)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(1024, 1024, bias=False).cuda())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    with Join([model, optimizer]):
+        for _ in range(2):
+            model(torch.randn(8, 1024, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == 2 * (4 << 20)  # weights and the gradients' bucket
+
+
+def test_the_first_fsdp_saves_the_state_of_an_optimizer_by_this_ranks_part(rank):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    rank(0, 4)
+    layers = nn.Sequential(*(nn.Linear(64, 64) for _ in range(2))).cuda()
+    model = FullyShardedDataParallel(layers, use_orig_params=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(4, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    with pytest.warns(virtual.NbmemWarning, match="stands for all"):
+        saved = FullyShardedDataParallel.optim_state_dict(model, optimizer)
+    assert list(saved["state"]) == ["0.weight"]
+    assert len(saved["param_groups"][0]["params"]) == 4

@@ -22,6 +22,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("variable", metavar="VARIABLE")
     options.add_card(parser)
+    options.add_world(parser)
     options.add_range(parser)
     options.add_files(parser)
 

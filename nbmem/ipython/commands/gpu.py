@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.arguments import parser_of
+from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import MagicCommand
 from nbmem.ipython.showing import show_bundle, text_bundle
 
 if TYPE_CHECKING:
+    import argparse
+
     from nbmem.ipython.commands.base import Notebook
 
 
@@ -27,17 +31,32 @@ def choose(notebook: Notebook, name: str) -> str:
     return told
 
 
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="*")
+    parser.add_argument("--ranks", type=int, metavar="N", help="be one rank of so many")
+    parser.add_argument("--rank", type=int, metavar="N", help="which; the default is 0")
+
+
 def _run(notebook: Notebook, argument: str) -> None:
     from nbmem import devices
 
-    name = argument.strip("\"'")
-    show_bundle(text_bundle(choose(notebook, name) if name else devices.table()))
+    options = parser_of("%nbmem gpu", _add).read(argument)
+    name = " ".join(options.name)
+    if options.ranks is not None:
+        told = notebook.tracer.use_world(name or devices.AUTO, options.ranks, options.rank or 0)
+    elif options.rank is not None:
+        raise UsageError("--rank says which of --ranks: %nbmem gpu H100 --ranks 64 --rank 37.")
+    else:
+        told = choose(notebook, name) if name else devices.table()
+    show_bundle(text_bundle(told))
 
 
 COMMAND = MagicCommand(
     "gpu",
-    "[NAME|2xNAME|auto|off]",
-    "list the cards; run on virtual ones (auto: only if there is no real one); leave them",
+    "[NAME|2xNAME|auto|off] [--ranks N]",
+    "list the cards; run on virtual ones (auto: only if there is no real one), also as one rank of "
+    "many; leave them",
     _run,
     offers=candidates.cards,
+    options=lambda: parser_of("%nbmem gpu", _add).options(),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbmem.core.arguments import parser_of
 from nbmem.core.errors import UsageError
@@ -22,6 +22,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
     options.add_plan(parser)
     options.add_card(parser)
+    options.add_worlds(parser)
     options.add_files(parser)
 
 
@@ -36,22 +37,28 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
     options = parser_of(_USAGE, _add).read(argument)
     from nbmem import estimates
     from nbmem.estimates import programs
-    from nbmem.estimates.options import planned, with_batch
+    from nbmem.estimates.options import planned, with_batch, worlds
 
     shell = notebook.shell
     asked = planned(options)
     names = shell.user_ns
     plain = programs.cell(asking.source_of(shell, cell), names, title=notebook.hooks.title())
-    program = with_batch(plain, options.batch, names)
+    ranks = worlds(options)
+    program = plain if ranks else with_batch(plain, options.batch, names)
     with asking.Progress(shell, "plan") as progress:
-        answer = estimates.plan(program, **asked, tell=progress.tell, show=progress.partial)
+        answer: Any
+        if ranks:
+            kept, tell = asked["margin"], progress.tell
+            answer = estimates.worlds(program, options.gpu, ranks, margin=kept, tell=tell)
+        else:
+            answer = estimates.plan(program, **asked, tell=progress.tell, show=progress.partial)
         progress.show(answer)
     answer.write(json=options.json, html=options.html)
 
 
 COMMAND = MagicCommand(
     "plan",
-    "[--gpu NAME] [--target BYTES] [--batch NAME] [--all]",
+    "[--gpu NAME] [--ranks N,N] [--target BYTES] [--batch NAME] [--all]",
     "with %%: what would make the cell fit, the cheapest first; run on a copy, files are yours",
     _run,
     _run_cell,

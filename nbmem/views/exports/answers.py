@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbmem.answers import CardFigures, Fit, LayerRow, Layers, Option, Part, Plan, Probe
+    from nbmem.answers import CardFigures, Fit, LayerRow, Layers, Option, Part, Plan, Probe, Worlds
 
 
 def fit_json(fit: Fit) -> dict[str, Any]:
@@ -52,6 +52,21 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "value": plan.value,
         "options": tuple(map(_option, plan.options)),
         "sentences": plan.sentences,
+    }
+
+
+def worlds_json(worlds: Worlds) -> dict[str, Any]:
+    """The answer of `nbmem.plan` over several worlds.
+
+    `card` and `runs` {ranks, and what a probe of `fit` has}, with `sent` {kind: bytes of a step};
+    `fewest` ranks that fit, null where none does.
+    """
+    return {
+        "title": worlds.title,
+        "card": _card(worlds.card),
+        "fewest": worlds.fewest,
+        "runs": tuple({"ranks": ranks, **_probe(probe)} for ranks, probe in worlds.runs),
+        "sentences": worlds.sentences,
     }
 
 
@@ -113,6 +128,7 @@ def _probe(probe: Probe) -> dict[str, Any]:
         if failure is None
         else {"kind": failure.kind, "text": failure.text, "line": failure.line},
         "notes": probe.notes,
+        "sent": dict(probe.sent),
     }
 
 

@@ -20,6 +20,7 @@ import torch
 from nbmem.virtual import mail
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.operators.traffic import count
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ def _ends(call: OperatorCall) -> tuple[int, int]:
 
 def _answer(call: OperatorCall, first: Any) -> Any:
     """What the operator returns: its first argument and its work, the work alone, or nothing."""
+    count(call)
     returned = len(call.func._schema.returns)
     work = _work(_flat(first)) if returned else None
     return (first, work) if returned > 1 else work

@@ -28,6 +28,7 @@ def ddp_patches(machine: Machine) -> list[Patch]:
     """DistributedDataParallel, and NCCL's process group."""
     if not torch.distributed.is_available():
         return []
+    from torch.distributed.algorithms import join
     from torch.distributed.utils import _to_kwargs
 
     ddp = nn.parallel.DistributedDataParallel
@@ -57,6 +58,7 @@ def ddp_patches(machine: Machine) -> list[Patch]:
         if buckets is None:
             return true_forward(self, *inputs, **options)
         if torch.is_grad_enabled() and self.require_backward_grad_sync:
+            join.Join.notify_join_context(self)
             buckets.rebuild()
         if self.broadcast_buffers and self.require_forward_param_sync:
             broadcast(self.module.buffers(), self.device, self.process_group)
@@ -75,14 +77,40 @@ def ddp_patches(machine: Machine) -> list[Patch]:
 
     return [
         Patch(ddp, "__init__", init),
+        Patch(ddp, "_sync_final_model", _at_the_end(ddp._sync_final_model)),
         Patch(ddp, "forward", forward),
         Patch(ddp, "register_comm_hook", register_comm_hook),
         *group_patches(),
     ]
 
 
+def _at_the_end(true: Any) -> Any:
+    """What Join does when all ranks have come to the end of their inputs: all get one's model."""
+
+    def sync_final_model(self: Any, is_last_joiner: bool) -> None:  # noqa: FBT001 - torch's own
+        if self.__dict__.get("_card_buckets") is None:
+            true(self, is_last_joiner)
+            return
+        self._authoritative_rank = self._find_common_rank(self._distributed_rank, is_last_joiner)
+        held = [*self.module.parameters(), *self.module.buffers()]
+        broadcast(held, self.device, self.process_group)
+
+    return sync_final_model
+
+
+class _Unheard:
+    """What the reducer's logger is told: nobody reads it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_told, **_named: None
+
+
 def _set_up(self: Any, module: nn.Module, device_ids: Any, options: dict[str, Any]) -> None:
     """The attributes that torch's constructor sets."""
+    from torch.distributed.algorithms.join import _JoinConfig
+
     nn.Module.__init__(self)
     self.module = module
     self.device = next(p.device for p in module.parameters() if is_virtual(p))
@@ -100,6 +128,8 @@ def _set_up(self: Any, module: nn.Module, device_ids: Any, options: dict[str, An
     if self.process_group is None:
         self.process_group = torch.distributed.distributed_c10d._get_default_group()
     self._delay_all_reduce_params = []
+    self._join_config = _JoinConfig.construct_disabled_join_config()
+    self.logger = _Unheard()
 
 
 def _synchronize(

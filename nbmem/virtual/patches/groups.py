@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.core.world import require_inside
-from nbmem.virtual import mail
+from nbmem.virtual import current, mail
+from nbmem.virtual.notes import OWN_STATE
 from nbmem.virtual.operators.collectives import future_of
 from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.patches.processes import Ranks
@@ -73,6 +74,7 @@ def group_patches() -> list[Patch]:
         "is_nccl_available": lambda: True,
         "init_process_group": _init(distributed_c10d),
         "barrier": _barrier(distributed_c10d),
+        "split_group": _split(distributed_c10d),
         **_objects(distributed_c10d),
     }
     asked = {
@@ -146,9 +148,11 @@ def _init(c10d: Any) -> Callable[..., None]:
 def _lead_checkpoints() -> None:
     """Let each rank plan distributed checkpoints alone: the first one's plan would not come.
 
-    Its shards alone make no whole model, which torch must not ask.
+    Its shards alone make no whole model, which torch must not ask; nor do its parts of the state of
+    an optimizer, which the first FSDP gathers.
     """
     from torch.distributed.checkpoint import default_planner, utils
+    from torch.distributed.fsdp import _optim_utils
 
     wrapper: Any = utils._DistWrapper
     true, true_valid = wrapper.__init__, default_planner._validate_global_plan
@@ -159,8 +163,16 @@ def _lead_checkpoints() -> None:
     def init(self: Any, group: Any, _use_dist: bool, coordinator: int) -> None:  # noqa: FBT001
         true(self, group, False, coordinator)
 
+    def own_states(
+        _all_keys: Any, own_keys: dict[Any, Any], _info: Any, states: Any, *_rest: Any, **_more: Any
+    ) -> dict[str, Any]:
+        if (machine := current.machine()) is not None:
+            machine.current.note(OWN_STATE)
+        return {key.unflat_param_names[0]: dict(states[own]) for key, own in own_keys.items()}
+
     Ranks.patches.apply(
         [
+            Patch(_optim_utils, "_convert_state_with_orig_params", own_states),
             Patch(wrapper, "__init__", init),
             Patch(default_planner, "_validate_global_plan", valid),
         ]
@@ -184,6 +196,26 @@ def _barrier(c10d: Any) -> Any:
         return _c10d().FakeWork() if async_op else None
 
     return barrier
+
+
+def _split(c10d: Any) -> Any:
+    """`split_group`, which a mesh calls where a group is bound to a card: NCCL splits, ours not."""
+    true = c10d.split_group
+
+    def split_group(*args: Any, **options: Any) -> Any:
+        if not Ranks.apart:
+            return true(*args, **options)
+        asked = signature_of(true, args, options)
+        parent = asked.get("parent_pg") or c10d._get_default_group()
+        kept = {name: asked[name] for name in ("timeout", "group_desc") if asked.get(name)}
+        found = None
+        for inside in asked["split_ranks"]:
+            ranks = [c10d.get_global_rank(parent, rank) for rank in sorted(inside)]
+            group = c10d.new_group(ranks, **kept)
+            found = group if c10d.get_rank() in ranks else found
+        return found
+
+    return split_group
 
 
 def _said(value: int | None, variable: str, without: int) -> int:

@@ -6,22 +6,28 @@ data-parallel program hold the same, so the first one's memory is what is asked 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from multiprocessing import queues
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import multiprocessing
 
 from nbmem.core.errors import UsageError
+from nbmem.core.world import require_inside
 from nbmem.virtual import mail
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.hardware.streams import ONE_PROCESS
 from nbmem.virtual.notes import SPAWN
 from nbmem.virtual.patches.patcher import Patch, Patches
+from nbmem.virtual.worlds import environment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nbmem.virtual.hardware.machine import Machine
+    from nbmem.virtual.worlds import VirtualWorld
 
 
 class Ranks:
@@ -29,13 +35,60 @@ class Ranks:
 
     Attributes:
         alone: It plays no rank.
+        played: It plays a rank as torchrun would start it.
+        before: The environment's variables that this changed, as they were.
         apart: Its process groups have no peers.
         patches: What is replaced in torch from its first process group on.
     """
 
     alone = True
+    played = False
+    before: ClassVar[dict[str, str | None]] = {}
     apart = False
     patches = Patches()
+
+
+def play(place: VirtualWorld, rank: int) -> None:
+    """Play a rank of a world in this process: what torchrun tells it stands in the environment.
+
+    Raises:
+        UsageError: There is no such rank.
+    """
+    require_inside(rank, place.world)
+    leave_world()
+    told = environment(place, rank, "nbmem")
+    Ranks.before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    Ranks.alone, Ranks.played = False, True
+
+
+def leave_world() -> None:
+    """Play no rank any more; nothing happens where none was played."""
+    if not Ranks.played:
+        return
+    Ranks.alone, Ranks.played = True, False
+    dist = torch.distributed
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+    for name, value in Ranks.before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextlib.contextmanager
+def played(place: VirtualWorld | None) -> Iterator[None]:
+    """Play rank 0 of a world, and leave it at the end; None: nothing.
+
+    Shards are handed out from the first rank on, so none has more of them than this one.
+    """
+    if place is not None:
+        play(place, 0)
+    try:
+        yield
+    finally:
+        leave_world()
 
 
 class _Done:
@@ -60,7 +113,7 @@ def process_patches(machine: Machine) -> list[Patch]:
         daemon: bool = False,  # noqa: FBT001, FBT002
         start_method: str = "spawn",
     ) -> Any:
-        if mail.folder() is not None:  # Each rank is a process already: it plays its own part.
+        if mail.folder() is not None or Ranks.played:  # It is a rank's process, and plays its part.
             fn(int(os.environ.get("LOCAL_RANK", "0")), *args)
             return None if join else _Done()
         if nprocs != len(machine.gpus) or not Ranks.alone:

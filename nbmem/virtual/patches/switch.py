@@ -32,7 +32,7 @@ from nbmem.virtual.patches.layouts import layout_patches
 from nbmem.virtual.patches.legacy import legacy_patches
 from nbmem.virtual.patches.libraries import library_patches
 from nbmem.virtual.patches.patcher import Patch, Patches, wanted
-from nbmem.virtual.patches.processes import Ranks, process_patches
+from nbmem.virtual.patches.processes import Ranks, leave_world, process_patches
 from nbmem.virtual.patches.profiling import profiling_patches
 from nbmem.virtual.patches.storage import storage_patches
 from nbmem.virtual.patches.threads import remove, thread_patches
@@ -72,6 +72,7 @@ class Activation:
 
     def end(self) -> None:
         """Put everything back."""
+        leave_world()
         current.set_machine(None)
         remove(self.mode)
         self._composites.unregister()

@@ -1,0 +1,69 @@
+"""What a rank has communicated: each collective's kind and bytes, and when it was called."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from nbmem.virtual.tensors.calls import OperatorCall
+
+MAX_CALLS = 200_000
+"""Collectives that are remembered, the latest: those of some hundred steps of a large model."""
+_KINDS = {
+    "all-reduce": ("allreduce_", "allreduce_coalesced_"),
+    "all-gather": (
+        "_allgather_base_", "allgather_", "allgather_coalesced_",
+        "allgather_into_tensor_coalesced_",
+    ),
+    "reduce-scatter": (
+        "_reduce_scatter_base_", "reduce_scatter_", "reduce_scatter_tensor_coalesced_",
+    ),
+    "all-to-all": ("alltoall_", "alltoall_base_"),
+    "broadcast": ("broadcast_",),
+    "send": ("send",),
+    "receive": ("recv_", "recv_any_source_"),
+}  # fmt: skip
+_KIND_OF = {f"c10d::{name}": kind for kind, names in _KINDS.items() for name in names}
+
+
+class Collective(NamedTuple):
+    """One call; `size` is in bytes, `t_ns` since the epoch."""
+
+    t_ns: int
+    kind: str
+    size: int
+
+
+calls: deque[Collective] = deque(maxlen=MAX_CALLS)
+"""Those of this process, in their order."""
+
+
+def count(call: OperatorCall) -> None:
+    """Remember a collective by the bytes of its larger side: what is gathered, reduced or sent."""
+    kind = _KIND_OF.get(call.func._schema.name)
+    if kind is not None:
+        sides = (sum(t.numel() * t.element_size() for t in _tensors(a)) for a in call.args[:2])
+        calls.append(Collective(time.time_ns(), kind, max(sides, default=0)))
+
+
+def between(first_ns: int, last_ns: int) -> Mapping[str, int]:
+    """Bytes by kind of the collectives that were called in a stretch of time."""
+    found: Counter[str] = Counter()
+    for one in calls:
+        if first_ns <= one.t_ns <= last_ns:
+            found[one.kind] += one.size
+    return dict(found.most_common())
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
