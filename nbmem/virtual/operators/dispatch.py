@@ -75,6 +75,11 @@ class CardMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled code runs although the mode is on."""
+        return True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator; an error leaves without pinning the arguments in its traceback."""
         __tracebackhide__ = True
