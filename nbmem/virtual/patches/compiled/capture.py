@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.variables.optimizer import OptimizerVariable
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.fx.experimental import proxy_tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from nbmem.virtual.devices import CPU, CUDA
@@ -32,6 +33,7 @@ _KEPT = frozenset(
 )
 """Names of the package torch that have no place in a graph, or no meaning without a card."""
 _Device = type(CPU)
+_true_unset: Any = getattr(proxy_tensor, "unset_fake_temporarily", None)
 
 
 class Capture:
@@ -46,6 +48,10 @@ class Capture:
         self._mode = mode
         self._patches = patches
         self._of_thread = threading.local()
+
+    @property
+    def _follows(self) -> bool:
+        return getattr(self._of_thread, "follows", False)
 
     @contextlib.contextmanager
     def without_mode(self) -> Iterator[bool]:
@@ -64,7 +70,7 @@ class Capture:
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
         """Torch's own functions are in their places."""
-        if getattr(self._of_thread, "follows", False):
+        if self._follows:
             yield
             return
         self._of_thread.follows = True
@@ -74,6 +80,23 @@ class Capture:
                 yield
         finally:
             self._of_thread.follows = False
+
+    @contextlib.contextmanager
+    def _constants(self) -> Iterator[None]:
+        """A tracer computes constants: those on the card are the card's."""
+        with _true_unset(), self._mode if self._follows else contextlib.nullcontext():
+            yield
+
+    def _state_of_optimizer(self) -> Any:
+        """Dynamo lets an optimizer make its state for real."""
+        mode = self._mode
+        true_call: Any = OptimizerVariable.call_method
+
+        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            with mode if name == "_init_group" else contextlib.nullcontext():
+                return true_call(self, tx, name, args, kwargs)
+
+        return call_method
 
     def patches(self) -> list[Patch]:
         """What a trace must hear of the card, for the time that the card is active."""
@@ -86,21 +109,22 @@ class Capture:
                 return true_run(self)
 
         def avoids(self: Any) -> Any:
-            follows = getattr(capture._of_thread, "follows", False)
-            return follows or true_avoids.fget(self)
+            return capture._follows or true_avoids.fget(self)
 
         return [
             Patch(InstructionTranslator, "run", run),
             # Else torch makes constants on the card while it traces, and asks C++ for that.
             Patch(FakeTensorMode, "avoid_device_init", property(avoids)),
             _devices(),
+            Patch(proxy_tensor, "unset_fake_temporarily", self._constants),
+            Patch(OptimizerVariable, "call_method", self._state_of_optimizer()),
             Patch(torch._C, "_conv_determine_backend_memory_format", _format_of_convolution),
         ]
 
 
 def _devices() -> Patch:
     """C++ names the device that it sees; in a graph it must be the card's."""
-    proxy: Any = ProxyTorchDispatchMode
+    proxy: Any = proxy_tensor.ProxyTorchDispatchMode
     true_dispatch = proxy.__torch_dispatch__
 
     def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
