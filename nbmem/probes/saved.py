@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_NODES = 50_000
 """A graph is read up to so many nodes: about 0.1 s."""
+_COMPILED = "CompiledFunctionBackward"
+"""A compiled region is one node, which takes the parameters of all its modules."""
 _BACKWARD = re.compile(r"Backward\d*$")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
 
@@ -141,7 +143,9 @@ class GraphWalk:
         """The module one of whose parameters a node takes, also cast or transposed."""
         if id(node) not in self._own:
             modules = (self._module_of_leaf(before) for before in _before(node))
-            self._own[id(node)] = next((m for m in modules if m is not None), None)
+            known = (module for module in modules if module is not None)
+            of_region = node.name() == _COMPILED
+            self._own[id(node)] = _around(list(known)) if of_region else next(known, None)
         return self._own[id(node)]
 
     def _module_of_leaf(self, node: Any) -> Module | None:
@@ -175,6 +179,18 @@ class GraphWalk:
         for passed in way:
             self._after[id(passed)] = found
         return found
+
+
+def _around(modules: list[Module]) -> Module | None:
+    """The module that modules of one model lie in; None without any, or where models differ."""
+    if not modules or any(module.owner is not modules[0].owner for module in modules):
+        return None
+    common = modules[0].path.split(".")
+    for module in modules[1:]:
+        path = module.path.split(".")
+        alike = [one == other for one, other in zip(common, path, strict=False)]
+        common = common[: (*alike, False).index(False)]
+    return modules[0]._replace(path=".".join(common))
 
 
 def _behind(outputs: Iterable[Any]) -> list[Any]:

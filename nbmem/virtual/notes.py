@@ -17,8 +17,12 @@ VALUES = (
     "What the program reads from the card (.item(), .cpu(), print) are plausible stand-ins."
 )
 COMPILE = (
-    "torch.compile runs eagerly on a virtual GPU: Inductor's memory plan is not modelled, so the "
-    "figures are those of eager mode."
+    "On a virtual GPU torch.compile is planned for Inductor alone, and with torch 2.13 or newer: "
+    "this function runs eagerly, and its figures are those of eager mode."
+)
+COMPILED_GRAPHS = (
+    "The private pools in which compiled regions are captured as CUDA graphs (reduce-overhead, "
+    "max-autotune) are not modelled on a virtual GPU: the figures are those without graphs."
 )
 TRITON = (
     "Triton's kernels are not run on a virtual GPU: their launches pass, take no memory beside "
@@ -66,6 +70,14 @@ def unlisted(capability: tuple[int, int], like: tuple[int, int]) -> str:
     return (
         f"nbmem does not know compute capability {asked}: cuBLAS's workspaces and the scratch "
         f"memory of sorts and sums are taken to be those of {taken}."
+    )
+
+
+def unplanned(region: str, why: str) -> str:
+    """A compiled region that runs eagerly, by its name in the program, and the compiler's words."""
+    return (
+        f"torch.compile could not be planned for {region}, so it runs eagerly and its figures are "
+        f"those of eager mode: {why[:200]}"
     )
 
 

@@ -32,9 +32,11 @@ def test_every_patch_is_undone():
     from multiprocessing import queues
 
     import pynvml
-    from torch._dynamo import eval_frame, trace_rules
+    from torch._dynamo import convert_frame, eval_frame, symbolic_convert, trace_rules
+    from torch._dynamo.variables import optimizer
     from torch._higher_order_ops.flex_attention import FlexAttentionHOP
     from torch._subclasses import fake_tensor
+    from torch.fx.experimental import proxy_tensor
 
     cudnn_rnn = importlib.import_module("torch.backends.cudnn.rnn")
     watched = [
@@ -52,7 +54,9 @@ def test_every_patch_is_undone():
         fake_tensor.FakeTensor, torch.jit, torch.jit._trace, torch.nested,
         torch.autograd.profiler.profile, queues.Queue, fake_tensor.FakeTensorMode,
         torch.distributed.device_mesh, torch._C._distributed_c10d.FakeProcessGroup,
-         torch._C._distributed_c10d.FakeWork,
+         torch._C._distributed_c10d.FakeWork, symbolic_convert.InstructionTranslator,
+         proxy_tensor, proxy_tensor.ProxyTorchDispatchMode, convert_frame.CatchErrorsWrapper,
+         optimizer.OptimizerVariable,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

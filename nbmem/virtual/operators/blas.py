@@ -172,5 +172,11 @@ OPERATORS = (
         source="aten/src/ATen/native/cuda/Blas.cpp: addmm_out_cuda_impl; CUDABlas.cpp: CUBLASLT",
         shown_by=_SHOWN,
     ),
+    Operator(
+        ("addmm.out",),
+        memory=product_with_bias,
+        source="aten/src/ATen/native/cuda/Blas.cpp: addmm_out_cuda_impl; CUDABlas.cpp: CUBLASLT",
+        shown_by="resnet101_b32_sgdm_compile",
+    ),
     Operator(("_grouped_mm",), shape=grouped),
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch._prims  # its operators are named below
 from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -41,8 +42,11 @@ if TYPE_CHECKING:
     from nbmem.virtual.hardware.machine import Machine
     from nbmem.virtual.operators.operator import MemoryPlan
 
-_TO_DEVICE = torch.ops.aten.to.device
-"""Its device is no keyword; it comes in whole where autograd is out of the way (inference_mode)."""
+_DEVICE_PUT = torch.ops.prims.device_put.default
+"""What tracers make of a move."""
+_TO_DEVICE = (torch.ops.aten.to.device, _DEVICE_PUT)
+"""Their device is no keyword; the first comes in whole where autograd is out of the way
+(inference_mode)."""
 _CARD_DEVICES = frozenset({"cuda", "lazy"})
 _CACHE_LIMIT = 20_000
 _NO_SUBCLASS = torch.Tensor.__torch_dispatch__
@@ -74,6 +78,11 @@ class CardMode(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled code runs although the mode is on."""
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator; an error leaves without pinning the arguments in its traceback."""
@@ -130,6 +139,9 @@ class CardMode(TorchDispatchMode):
         run: it is no kernel with a shape and some memory.
         """
         self.host.write_small(call)
+        if call.func is _DEVICE_PUT:
+            with self:
+                return torch.ops.aten._to_copy.default(call.args[0], device=call.args[1])
         operator = table.record_of(call.func)
         if operator.composite is not None:
             with self:
@@ -146,7 +158,7 @@ class CardMode(TorchDispatchMode):
 
     def _card_of(self, call: OperatorCall) -> VirtualGPU | None:
         """The card that the call names, else that of its tensors; None: it is not about one."""
-        device = call.argument("device") if call.func is _TO_DEVICE else call.kwargs.get("device")
+        device = call.argument("device") if call.func in _TO_DEVICE else call.kwargs.get("device")
         if device is not None and device.type in _CARD_DEVICES and self.machine is not None:
             return self.machine.gpu(device)
         cards = self._cards

@@ -1,7 +1,9 @@
-"""torch.compile while a virtual card is active: compiled functions run eagerly.
+"""torch.compile while a virtual card is active: what Inductor compiles is planned for the card.
 
-A compiled function asks dynamo for its stance at every call, so patching the stance reaches what
-was compiled before. Patching `torch.compile` did not, and such a call ended the process.
+A compiled function asks Dynamo for its stance at every call, so patching what answers reaches what
+was compiled before. What cannot be planned runs eagerly, and a note says which region and why:
+another backend than Inductor, and whatever fails on the way, for a guess of ours is no error of
+the program's.
 """
 
 from __future__ import annotations
@@ -10,38 +12,141 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._dynamo.eval_frame import set_code_exec_strategy
+from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
-from nbmem.virtual.notes import COMPILE
+from nbmem.virtual import notes
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.operators.dispatch import CardMode
+from nbmem.virtual.operators.tracing import untraced
+from nbmem.virtual.patches.compiled.capture import Capture
+from nbmem.virtual.patches.compiled.planner import InductorPlanner
 from nbmem.virtual.patches.patcher import Patch, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nbmem.virtual.hardware.machine import Machine
+    from nbmem.virtual.patches.patcher import Patches
 
-def compiler_patches(note: Callable[[str], None]) -> list[Patch]:
-    """What torch.compiler.set_stance("force_eager") sets.
+PLANNED = hasattr(torch._C, "_conv_determine_backend_memory_format") and (
+    tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
+)
+"""Whether this release's compiler is one that is known here; the others' regions run eagerly."""
+_EAGERLY = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
+"""A frame runs as it is, with all that it calls."""
+_Wrapper: Any = getattr(torch, "_TorchCompileInductorWrapper", None)
 
-    Dynamo asks for its stance at every call, so functions that were compiled before the card was
-    switched on follow, too, and models are wrapped as they are on a card.
+
+class Compiler:
+    """What becomes of compiled functions; idle until one is called.
+
+    Args:
+        mode: The mode of the cards.
+        machine: The cards.
+        patches: What stands in for torch's functions; what Inductor needs comes to it later.
     """
-    from torch._dynamo import eval_frame, trace_rules
 
-    def callback_from_stance(callback: Any) -> None:
-        if callback is not None and callback is not False:  # None and False: torch.compiler.disable
-            note(COMPILE)
+    def __init__(self, mode: CardMode, machine: Machine, patches: Patches) -> None:
+        self._note: Callable[[str], None] = machine.gpus[0].note
+        self._patches = patches
+        self._planner = InductorPlanner(mode, machine)
+        self._capture = Capture(mode, patches)
+        self._begun = False
+        self._region = ""
 
-    # Computed before the patches, as it is by functions: two may have one stand-in.
-    rules = trace_rules.get_torch_obj_rule_map()
-    return [
-        Patch(trace_rules, "get_torch_obj_rule_map", functools.cache(lambda: rules)),
-        Patch(eval_frame, "_stance", eval_frame.DynamoStance("force_eager")),
-        Patch(eval_frame, "_callback_from_stance", callback_from_stance),
-        # It would look for the private pools of compiled graphs, of which there are none.
-        Patch(torch.compiler, "cudagraph_mark_step_begin", lambda: None),
-        # torch.compile() imports Inductor for this alone, which takes seconds and starts workers.
-        *wanted(
-            getattr(torch, "_TorchCompileInductorWrapper", None),
-            {"get_compiler_config": lambda self: {}},
-            only_existing=True,
-        ),
-    ]
+    def patches(self) -> list[Patch]:
+        """What is replaced from the beginning."""
+        from torch._dynamo import convert_frame, eval_frame, trace_rules
+
+        # Computed before the patches, as it is by functions: two may have one stand-in.
+        rules = trace_rules.get_torch_obj_rule_map()
+        true_stance: Any = eval_frame._callback_from_stance
+
+        def callback_from_stance(callback: Any) -> Any:
+            chosen = true_stance(callback)
+            if chosen is None or chosen is False:  # the program's own choice
+                return chosen
+            backend = eval_frame.innermost_backend(chosen)
+            if PLANNED and isinstance(backend, _Wrapper):
+                self._begin()
+                return chosen
+            self._note(notes.COMPILE)
+            return None
+
+        return [
+            Patch(trace_rules, "get_torch_obj_rule_map", functools.cache(lambda: rules)),
+            Patch(eval_frame, "_callback_from_stance", callback_from_stance),
+            # It would look for the private pools of compiled graphs, of which there are none.
+            Patch(torch.compiler, "cudagraph_mark_step_begin", lambda: None),
+            # torch.compile() imports Inductor for this alone: for seconds, and to start workers.
+            *wanted(_Wrapper, {"get_compiler_config": lambda self: {}}, only_existing=True),
+            *(self._planned(convert_frame) if PLANNED else []),
+        ]
+
+    def end(self) -> None:
+        """Forget what was planned: another card's would be other plans."""
+        self._planner.end()
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._patches.apply(self._planner.begin())
+
+    def _planned(self, convert_frame: Any) -> list[Patch]:
+        catcher: Any = convert_frame.CatchErrorsWrapper
+        true_catch: Any = catcher.__call__
+        true_plan: Any = _Wrapper.__call__
+        compiler = self
+        # Where a graph breaks, Dynamo looks at each frame that runs, ours included.
+        for function in (CardMode.__torch_dispatch__, untraced(_is_on_card)):
+            set_code_exec_strategy(function.__code__, _EAGERLY)
+
+        def catch(self: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
+            with compiler._capture.without_mode() as captures:
+                if not captures:
+                    return true_catch(self, frame, cache_entry, frame_state)
+                compiler._region = frame.f_code.co_qualname
+                try:
+                    return true_catch(self, frame, cache_entry, frame_state)
+                except torch.OutOfMemoryError:
+                    raise
+                except Exception as err:
+                    if isinstance(self._torchdynamo_orig_backend, convert_frame.ConvertFrameAssert):
+                        raise  # fullgraph=True: a program that cannot be captured is told so
+                    compiler._give_up(err)
+                    return ConvertFrameReturn(frame_exec_strategy=_EAGERLY)
+
+        def plan(self: Any, model: Any, inputs: Any, *, config_patches: Any = None) -> Any:
+            if not _is_on_card(model, inputs):
+                return model.forward
+            settings = dict(config_patches or {})
+            if {**self.config, **settings}.get("triton.cudagraphs"):
+                compiler._note(notes.COMPILED_GRAPHS)
+                settings["triton.cudagraphs"] = False
+            try:
+                with compiler._planner.planning():
+                    return true_plan(self, model, inputs, config_patches=settings)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as err:  # noqa: BLE001 - the region is captured, and runs as it is
+                compiler._give_up(err)
+                return model.forward
+
+        return [
+            Patch(catcher, "__call__", catch),
+            Patch(_Wrapper, "__call__", plan),
+            *self._capture.patches(),
+        ]
+
+    def _give_up(self, err: Exception) -> None:
+        why = (str(err).strip().splitlines() or [""])[0]
+        self._note(notes.unplanned(self._region, why))
+
+
+def _is_on_card(model: Any, inputs: Any) -> bool:
+    """Whether a captured region takes or makes anything on a card."""
+    if any(is_virtual(one) for one in inputs):
+        return True
+    made = (node.meta.get("example_value") for node in model.graph.nodes)
+    return any(is_virtual(one) for one in made)

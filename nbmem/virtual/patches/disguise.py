@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
 from nbmem.virtual.patches.moving import MOVES, card_device, is_card, lazy_patches
@@ -99,7 +100,12 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
         }
 
     def wrapper(*args: Any, **kwargs: Any) -> torch.Tensor:
-        """A subclass around tensors of the card: the engine must take it for one of them."""
+        """A subclass around tensors of the card: the engine must take it for one of them.
+
+        Where AOTAutograd traces, autocast knows such a tensor by the keys that it is given here.
+        """
+        if args and args[0] is FunctionalTensor and type(args[-1]) is _C.DispatchKeySet:
+            args = (*args[:-1], args[-1].add(_C.DispatchKey.AutocastCUDA))
         kwargs = {name: _for_cpp(value) for name, value in kwargs.items()}
         return true_wrapper(*map(_for_cpp, args), **kwargs)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
 
 _MISSING = object()
 
@@ -40,15 +44,37 @@ class Patches:
     def undo(self) -> None:
         """Put everything back."""
         while self._before:
-            target, name, before = self._before.pop()
-            if before is _MISSING:
-                delattr(target, name)
-            else:
-                setattr(target, name, before)
+            _put(*self._before.pop())
+
+    @contextlib.contextmanager
+    def set_aside(self, targets: Collection[Any], *, keep: Collection[str]) -> Iterator[None]:
+        """Put back what was at these targets for the time of a `with` block.
+
+        Args:
+            targets: Modules and classes.
+            keep: Names that stay replaced.
+        """
+        ours = []
+        for target, name, before in reversed(self._before):
+            if any(target is one for one in targets) and name not in keep:
+                ours.append((target, name, vars(target)[name]))
+                _put(target, name, before)
+        try:
+            yield
+        finally:
+            for target, name, value in reversed(ours):
+                setattr(target, name, value)
 
     def places(self) -> list[tuple[Any, str]]:
         """What is replaced now."""
         return [(target, name) for target, name, _ in self._before]
+
+
+def _put(target: Any, name: str, before: Any) -> None:
+    if before is _MISSING:
+        delattr(target, name)
+    else:
+        setattr(target, name, before)
 
 
 def wanted(target: Any, names: dict[str, Any], *, only_existing: bool = False) -> list[Patch]:

@@ -15,13 +15,12 @@ from nbmem.virtual.hardware.nvml import functions_of, real_module, stand_in_modu
 from nbmem.virtual.operators.dispatch import CardMode
 from nbmem.virtual.patches.accelerator import accelerator_patches
 from nbmem.virtual.patches.autocast import AutocastKernels
-from nbmem.virtual.patches.compiler import compiler_patches
+from nbmem.virtual.patches.compiler import Compiler
 from nbmem.virtual.patches.composites import Composites
 from nbmem.virtual.patches.cudart import cuda_patches
 from nbmem.virtual.patches.data_parallel import data_parallel_patches
 from nbmem.virtual.patches.disguise import printing_patches, tensor_patches
 from nbmem.virtual.patches.distributed import ddp_patches
-from nbmem.virtual.patches.dtensor import teach_random
 from nbmem.virtual.patches.engine import engine_patches
 from nbmem.virtual.patches.factories import factory_patches
 from nbmem.virtual.patches.filling import filling_patches
@@ -34,6 +33,7 @@ from nbmem.virtual.patches.libraries import library_patches
 from nbmem.virtual.patches.patcher import Patch, Patches, wanted
 from nbmem.virtual.patches.processes import Ranks, leave_world, process_patches
 from nbmem.virtual.patches.profiling import profiling_patches
+from nbmem.virtual.patches.random_states import teach_random
 from nbmem.virtual.patches.storage import storage_patches
 from nbmem.virtual.patches.threads import remove, thread_patches
 from nbmem.virtual.patches.tracebacks import excepthook_patch
@@ -55,6 +55,7 @@ class Activation:
         self.patches = Patches()
         self._autocast = AutocastKernels()
         self._composites = Composites()
+        self._compiler = Compiler(self.mode, machine, self.patches)
         self._no_pynvml = False
 
     def begin(self) -> None:
@@ -78,6 +79,7 @@ class Activation:
         self._composites.unregister()
         self._autocast.unregister()
         self.patches.undo()
+        self._compiler.end()
         if self._no_pynvml:
             sys.modules.pop("pynvml", None)
         self.mode.machine = None
@@ -93,7 +95,7 @@ class Activation:
         return [
             *cuda_patches(self.machine, self.mode.pinned),
             *accelerator_patches(self.machine),
-            *compiler_patches(self.machine.gpus[0].note),
+            *self._compiler.patches(),
             *tensor_patches(self.mode),
             *storage_patches(self.mode),
             *factory_patches(),

@@ -1,0 +1,148 @@
+"""What Dynamo and AOTAutograd meet while they follow a program: torch as it is, and a card's rules.
+
+A virtual tensor becomes a fake one first, so the mode of the cards is out of the way, and so are
+the factories that stand in for torch's: a graph must name torch's own. They are themselves again
+before Dynamo writes its guards, which are asked while they stand in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.variables.optimizer import OptimizerVariable
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental import proxy_tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from nbmem.virtual.devices import CPU, CUDA
+from nbmem.virtual.operators.convolution.layout import layout
+from nbmem.virtual.patches.patcher import Patch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operators.dispatch import CardMode
+    from nbmem.virtual.patches.patcher import Patches
+
+_KEPT = frozenset(
+    {"Stream", "Event", "Generator", "_use_cudnn_rnn_flatten_weight", "clear_autocast_cache"}
+)
+"""Names of the package torch that have no place in a graph, or no meaning without a card."""
+_Device = type(CPU)
+_true_unset: Any = getattr(proxy_tensor, "unset_fake_temporarily", None)
+
+
+class Capture:
+    """Whether something is being captured, and what is set aside meanwhile.
+
+    Args:
+        mode: The mode of the cards.
+        patches: What stands in for torch's functions.
+    """
+
+    def __init__(self, mode: CardMode, patches: Patches) -> None:
+        self._mode = mode
+        self._patches = patches
+        self._of_thread = threading.local()
+
+    @property
+    def _follows(self) -> bool:
+        return getattr(self._of_thread, "follows", False)
+
+    @contextlib.contextmanager
+    def without_mode(self) -> Iterator[bool]:
+        """The mode of the cards is off; False: another one is above it, and it is not."""
+        mode = self._mode
+        on_top = torch._C._len_torch_dispatch_stack() and _get_current_dispatch_mode() is mode
+        if not on_top:
+            yield False
+            return
+        mode.__exit__(None, None, None)
+        try:
+            yield True
+        finally:
+            mode.__enter__()
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """Torch's own functions are in their places."""
+        if self._follows:
+            yield
+            return
+        self._of_thread.follows = True
+        places = (torch, torch.nn.init, torch.nested, torch._C._nn)
+        try:
+            with self._patches.set_aside(places, keep=_KEPT):
+                yield
+        finally:
+            self._of_thread.follows = False
+
+    @contextlib.contextmanager
+    def _constants(self) -> Iterator[None]:
+        """A tracer computes constants: those on the card are the card's."""
+        with _true_unset(), self._mode if self._follows else contextlib.nullcontext():
+            yield
+
+    def _state_of_optimizer(self) -> Any:
+        """Dynamo lets an optimizer make its state for real."""
+        mode = self._mode
+        true_call: Any = OptimizerVariable.call_method
+
+        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            with mode if name == "_init_group" else contextlib.nullcontext():
+                return true_call(self, tx, name, args, kwargs)
+
+        return call_method
+
+    def patches(self) -> list[Patch]:
+        """What a trace must hear of the card, for the time that the card is active."""
+        capture = self
+        true_run: Any = InstructionTranslator.run
+        true_avoids: Any = FakeTensorMode.avoid_device_init
+
+        def run(self: Any) -> Any:
+            with capture.following():
+                return true_run(self)
+
+        def avoids(self: Any) -> Any:
+            return capture._follows or true_avoids.fget(self)
+
+        return [
+            Patch(InstructionTranslator, "run", run),
+            # Else torch makes constants on the card while it traces, and asks C++ for that.
+            Patch(FakeTensorMode, "avoid_device_init", property(avoids)),
+            _devices(),
+            Patch(proxy_tensor, "unset_fake_temporarily", self._constants),
+            Patch(OptimizerVariable, "call_method", self._state_of_optimizer()),
+            Patch(torch._C, "_conv_determine_backend_memory_format", _format_of_convolution),
+        ]
+
+
+def _devices() -> Patch:
+    """C++ names the device that it sees; in a graph it must be the card's."""
+    proxy: Any = proxy_tensor.ProxyTorchDispatchMode
+    true_dispatch = proxy.__torch_dispatch__
+
+    def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = {name: _of_card(value) for name, value in (kwargs or {}).items()}
+        return true_dispatch(self, func, types, tuple([_of_card(arg) for arg in args]), kwargs)
+
+    return Patch(proxy, "__torch_dispatch__", dispatch)
+
+
+def _of_card(value: Any) -> Any:
+    return CUDA[value.index or 0] if type(value) is _Device and value.type == "lazy" else value
+
+
+_true_format: Any = getattr(torch._C, "_conv_determine_backend_memory_format", None)
+
+
+def _format_of_convolution(source: torch.Tensor, weight: torch.Tensor, backend: Any) -> Any:
+    """Of cuDNN's convolutions, which a build without CUDA does not have."""
+    if source.device.type == "cuda":
+        return layout(source, weight)
+    return _true_format(source, weight, backend)

@@ -1,0 +1,135 @@
+"""Triton's kernels that Inductor writes: they are not compiled, and a launch only forgets values.
+
+Where Inductor has several configurations for a kernel, its first launch times each: beside a buffer
+that clears the card's cache, on copies of what the kernel writes over. That reaches the allocator.
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/runtime/triton_heuristics.py
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/runtime/benchmarking.py
+
+Known limit: which configuration wins is not known, nor whether an earlier process has found it.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch._inductor.runtime import hints, triton_heuristics
+
+from nbmem.virtual.devices import CUDA, is_virtual
+from nbmem.virtual.patches.patcher import Patches, wanted
+
+if TYPE_CHECKING:
+    from nbmem.virtual.operators.dispatch import CardMode
+
+_WRITTEN = ("in_out_ptr", "out_ptr")
+"""How Inductor names the arguments that a kernel writes to."""
+
+
+class Config:
+    """A configuration as Inductor's heuristics make it, with or without Triton."""
+
+    def __init__(
+        self, kwargs: dict[str, Any], num_warps: int = 4, num_stages: int = 3, **_more: Any
+    ) -> None:
+        self.kwargs, self.num_warps, self.num_stages = kwargs, num_warps, num_stages
+        self.num_ctas = 1
+        self.maxnreg = self.pre_hook = None
+
+
+class Tuning(NamedTuple):
+    """What a kernel's first launch times.
+
+    Attributes:
+        choices: Configurations; one is not timed.
+        over: The arguments that the kernel writes over.
+        spares: Whether those are copied to the CPU where copies on the card would raise its peak.
+    """
+
+    choices: int = 0
+    over: frozenset[str] = frozenset()
+    spares: bool = True
+
+
+class PlannedKernel:
+    """A kernel by its name and source; `run` is what the generated wrapper calls.
+
+    Args:
+        mode: The mode of the cards.
+        source: Inductor's source for Triton.
+        timed: Sources that have been timed, without their kernels' names: Inductor asks once.
+    """
+
+    def __init__(self, mode: CardMode, source: str, timed: set[str]) -> None:
+        self._mode = mode
+        self._timed = timed
+        function = _function(source)
+        names = [] if function is None else [argument.arg for argument in function.args.args]
+        self._key = source if function is None else source.replace(function.name, "")
+        self._written = [at for at, name in enumerate(names) if name.startswith(_WRITTEN)]
+        self._tuning = _tuning(source, function) if function is not None else Tuning()
+        self._over = [at for at, name in enumerate(names) if name in self._tuning.over]
+
+    def run(self, *args: Any, **_options: Any) -> None:
+        """Launch it."""
+        if self._tuning.choices > 1 and self._key not in self._timed:
+            self._timed.add(self._key)
+            self._time(args)
+        for at in self._written:
+            if at < len(args) and is_virtual(args[at]):
+                self._mode.values.forget(args[at])
+
+    def _time(self, args: tuple[Any, ...]) -> None:
+        machine = self._mode.machine
+        if machine is None:
+            return
+        size = machine.current.card.l2_bytes // 4
+        room = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+        copied = []
+        for at in self._over:
+            nbytes = args[at].untyped_storage().nbytes() if at < len(args) else 0
+            # Else it is kept on the CPU meanwhile, where that is allowed.
+            if 0 < nbytes <= room or not self._tuning.spares:
+                copied.append(args[at])
+                room -= nbytes
+        for _ in range(self._tuning.choices):
+            copies = [torch.clone(tensor) for tensor in copied]
+            del copies
+            cleared = torch.empty(size, dtype=torch.int32, device=CUDA[machine.current.index])
+            copies = [torch.clone(tensor) for tensor in copied]
+            del copies, cleared
+
+
+def _function(source: str) -> ast.FunctionDef | None:
+    """The kernel's definition; None where the source is none of Triton's."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:
+        return None
+    found = [node for node in body if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    return found[-1] if found else None
+
+
+def _tuning(source: str, function: ast.FunctionDef) -> Tuning:
+    """What Inductor's own heuristics find, run with another end."""
+    decorator = ast.get_source_segment(source, function.decorator_list[0]) or ""
+    found: list[Tuning] = []
+
+    def noted(_size_hints: Any, configs: list[Any], *_: Any, **facts: Any) -> Any:
+        meta = facts.get("inductor_meta") or {}
+        different = {(str(one.kwargs), one.num_warps, one.num_stages) for one in configs}
+        over = frozenset(meta.get("mutated_arg_names", ()))
+        found.append(Tuning(len(different), over, bool(meta.get("optimize_mem", True))))
+        return lambda kernel: kernel
+
+    patches = Patches()
+    patches.apply(wanted(triton_heuristics, {"cached_autotune": noted, "Config": Config}))
+    try:
+        known = {**vars(hints), "triton_heuristics": triton_heuristics, "__file__": ""}
+        known.update(AttrsDescriptor=dict, instance_descriptor=dict)  # Triton's own, if it is there
+        eval(decorator, {**known, "inf": float("inf"), "nan": float("nan")})  # noqa: S307 - Inductor's
+    except Exception:  # noqa: BLE001 - a kind of kernel that has other heuristics is not timed
+        return Tuning()
+    finally:
+        patches.undo()
+    return found[0] if found else Tuning()

@@ -1,0 +1,166 @@
+"""Inductor on a virtual card: it plans for the card, and compiles and runs no kernel.
+
+Nothing of it is kept beyond the card: its wrappers lie in a folder of their own, its caches are
+off, its facts about a device are forgotten before and after.
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor
+
+Known limit: where Inductor times two ways on the card (padded matrix products, max-autotune), it
+takes the one that it takes without Triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import tempfile
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.tensors.shapes import TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nbmem.virtual.hardware.machine import Machine
+    from nbmem.virtual.operators.dispatch import CardMode
+
+_SETTINGS = {
+    "compile_threads": 1,
+    "force_disable_caches": True,
+    "size_asserts": False,
+    "alignment_asserts": False,
+    "scalar_asserts": False,
+}
+
+
+class InductorPlanner:
+    """Inductor, from the first region that is compiled on.
+
+    Args:
+        mode: The mode of the cards.
+        machine: The cards.
+    """
+
+    def __init__(self, mode: CardMode, machine: Machine) -> None:
+        self._mode = mode
+        self._machine = machine
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def begin(self) -> list[Patch]:
+        """Import Inductor, which takes seconds; what is to be replaced in it."""
+        # In a thread of its own: an import keeps the frames below it, with all their tensors.
+        thread = threading.Thread(target=_import)
+        thread.start()
+        thread.join()
+        self._folder = tempfile.TemporaryDirectory(prefix="nbmem-compiled-")
+        _forget_devices()
+        return self._patches()
+
+    def end(self) -> None:
+        """Forget everything that was planned."""
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+            _forget_devices()
+            torch._dynamo.reset()
+
+    @contextlib.contextmanager
+    def planning(self) -> Iterator[None]:
+        """Inductor's settings and its folder, for the time of one region."""
+        from torch._functorch import config as functorch
+        from torch._inductor import config as inductor
+
+        assert self._folder is not None
+        name = "TORCHINDUCTOR_CACHE_DIR"
+        before = os.environ.get(name)
+        os.environ[name] = self._folder.name
+        try:
+            # Its backward, too, now: later the settings are those of the program.
+            with inductor.patch(_SETTINGS), functorch.patch(force_non_lazy_backward_lowering=True):
+                yield
+        finally:
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
+
+    def _patches(self) -> list[Patch]:
+        from torch._inductor import async_compile, constant_folding, scheduler
+        from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+        from torch.utils import _triton
+
+        from nbmem.virtual.patches.compiled.kernels import PlannedKernel
+
+        mode, machine = self._mode, self._machine
+        timed: set[str] = set()
+        folder: Any = constant_folding.ConstantFolder
+        true_fold = folder.run
+
+        def fold(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with mode:  # it computes constants on the card
+                return true_fold(self, *args, **kwargs)
+
+        def kernel(_self: Any, _name: str, source: str, *_: Any, **__: Any) -> PlannedKernel:
+            return PlannedKernel(mode, source, timed)
+
+        def empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+            reach = sum((n - 1) * step for n, step in zip(size, stride, strict=True)) + 1
+            nbytes = 0 if 0 in size else reach * dtype.itemsize
+            spec = TensorSpec(tuple(size), tuple(stride), 0, dtype, nbytes, 0)
+            return mode.allocate(machine.current, (spec,))[0]
+
+        return [
+            Patch(scheduler, "has_triton", lambda: True),
+            Patch(_triton, "triton_hash_with_backend", lambda: ""),
+            Patch(PythonWrapperCodegen, "write_triton_header_once", _import_stream),
+            Patch(async_compile.AsyncCompile, "triton", kernel),
+            Patch(folder, "run", fold),
+            *wanted(torch._C._dynamo.guards, {"_empty_strided_cuda": empty}),
+            *_missing(
+                torch._C, "_cuda_CUDAAllocator_AllocatorState", type("AllocatorState", (), {})
+            ),
+            *_missing(torch._C, "_set_cached_tensors_enabled", lambda _enabled: None),
+        ]
+
+
+def _missing(target: Any, name: str, value: Any) -> list[Patch]:
+    """What modules about CUDA graphs import, and a build without CUDA does not have."""
+    return [] if hasattr(target, name) else [Patch(target, name, value)]
+
+
+def _import() -> None:
+    from torch._inductor import config
+
+    with config.patch(compile_threads=1):  # it would start worker processes
+        importlib.import_module("torch._inductor.compile_fx")
+
+
+def _import_stream(wrapper: Any) -> None:
+    """The wrapper's imports without Triton itself, which need not be there."""
+    from torch._inductor.virtualized import V
+
+    wrapper.imports.writeline(V.graph.device_ops.import_get_raw_stream_as("get_raw_stream"))
+
+
+def _forget_devices() -> None:
+    """What Inductor keeps of a device by its number; the next card has the same number."""
+    from torch._inductor import fx_passes, utils
+    from torch._inductor.runtime.hints import DeviceProperties
+
+    utils.clear_caches()
+    for cached in (
+        DeviceProperties.create,
+        utils.is_big_gpu,
+        utils.get_max_num_sms,
+        utils.get_gpu_dram_gbps,
+        utils.get_gpu_shared_memory,
+        utils.get_device_tflops,
+        fx_passes.joint_graph.lazy_init,
+    ):
+        clear = getattr(cached, "cache_clear", None)
+        if clear is not None:
+            clear()
