@@ -31,7 +31,7 @@ def measure(program: Program, card: Card, title: str, shape: tuple[int, ...] | N
     """
     from nbmem import virtual
 
-    with virtual.activated(card, defer=True):
+    with virtual.activated(card, defer=True, eager=True):
         names = vars(program.prepare())
         return _measure(
             names[MODEL], title, shape, given=names.get(INPUT), optimizer=names.get(OPTIMIZER)
@@ -48,7 +48,7 @@ def measure_script(
     """
     from nbmem import virtual
 
-    with virtual.activated(card, defer=True):
+    with virtual.activated(card, defer=True, eager=True):
         module = program.prepare()
         try:
             program.run(module, None)

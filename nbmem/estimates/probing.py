@@ -176,7 +176,9 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
         conf = conf_of(request.remedies)
         cards = (request.card,) * (1 if program.world is None else program.world.local)
         gpu = stack.enter_context(
-            virtual.activated(cards, conf=conf, other_processes=request.margin, defer=True)
+            virtual.activated(
+                cards, conf=conf, other_processes=request.margin, defer=True, eager=True
+            )
         )
         module = program.prepare()
         stack.enter_context(played(program.world))

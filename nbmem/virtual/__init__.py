@@ -41,13 +41,14 @@ __all__ = [
 cards = CARDS
 
 
-def activate(
+def activate(  # noqa: PLR0913 - what a machine is made of
     name: str | Card | tuple[Card, ...] = "H100 80GB",
     *,
     release: str | None = None,
     conf: str | None = None,
     other_processes: Mapping[int, int] | int | None = None,
     defer: bool = False,
+    eager: bool = False,
 ) -> VirtualGPU:
     """Put virtual cards in the place of CUDA for this process, until deactivate().
 
@@ -60,6 +61,7 @@ def activate(
             as it is when the program first touches the card.
         other_processes: Bytes that others hold on each card, by PID or in one number.
         defer: Write large tensors on the CPU only when they are read (`virtual/tensors/host`).
+        eager: Run compiled functions eagerly: Inductor's plan of a region takes seconds to minutes.
 
     Returns:
         The first card, cuda:0; `gpus()` has all of them.
@@ -71,7 +73,12 @@ def activate(
 
     cards = find_cards(name)
     machine = switch_on(
-        cards, release=release, conf=conf, other_processes=other_processes, defer=defer
+        cards,
+        release=release,
+        conf=conf,
+        other_processes=other_processes,
+        defer=defer,
+        eager=eager,
     )
     return machine.gpus[0]
 
@@ -109,16 +116,24 @@ def live_bytes() -> int:
 
 
 @contextlib.contextmanager
-def activated(
+def activated(  # noqa: PLR0913 - as of activate
     name: str | Card | tuple[Card, ...] = "H100 80GB",
     *,
     release: str | None = None,
     conf: str | None = None,
     other_processes: Mapping[int, int] | int | None = None,
     defer: bool = False,
+    eager: bool = False,
 ) -> Iterator[VirtualGPU]:
     """Put virtual cards in the place of CUDA for a `with` block; arguments as of `activate`."""
-    gpu = activate(name, release=release, conf=conf, other_processes=other_processes, defer=defer)
+    gpu = activate(
+        name,
+        release=release,
+        conf=conf,
+        other_processes=other_processes,
+        defer=defer,
+        eager=eager,
+    )
     try:
         yield gpu
     finally:

@@ -20,6 +20,10 @@ COMPILE = (
     "On a virtual GPU torch.compile is planned for Inductor alone, and with torch 2.13 or newer: "
     "this function runs eagerly, and its figures are those of eager mode."
 )
+COMPILE_LATER = (
+    "Compiled functions ran eagerly: planning them takes long, and fit, plan and layers run a "
+    "program many times. `nbmem run --gpu` and a traced cell plan them as Inductor does."
+)
 COMPILED_GRAPHS = (
     "The private pools in which compiled regions are captured as CUDA graphs (reduce-overhead, "
     "max-autotune) are not modelled on a virtual GPU: the figures are those without graphs."

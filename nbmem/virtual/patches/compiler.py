@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C._dynamo.eval_frame import set_code_exec_strategy
 from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+from torch._higher_order_ops.flex_attention import flex_attention
 
 from nbmem.virtual import notes
 from nbmem.virtual.devices import is_virtual
@@ -35,6 +36,10 @@ PLANNED = hasattr(torch._C, "_conv_determine_backend_memory_format") and (
 """Whether this release's compiler is one that is known here; the others' regions run eagerly."""
 _EAGERLY = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
 """A frame runs as it is, with all that it calls."""
+_FLEX = (
+    "flex_attention stands there for its fused kernel, which Inductor would take for an empty "
+    "tensor that backward can make again"
+)
 _Wrapper: Any = getattr(torch, "_TorchCompileInductorWrapper", None)
 
 
@@ -45,9 +50,11 @@ class Compiler:
         mode: The mode of the cards.
         machine: The cards.
         patches: What stands in for torch's functions; what Inductor needs comes to it later.
+        eager: Plan nothing: a program that is run many times over would wait for each plan.
     """
 
-    def __init__(self, mode: CardMode, machine: Machine, patches: Patches) -> None:
+    def __init__(self, mode: CardMode, machine: Machine, patches: Patches, *, eager: bool) -> None:
+        self._eager = eager
         self._note: Callable[[str], None] = machine.gpus[0].note
         self._patches = patches
         self._planner = InductorPlanner(mode, machine)
@@ -67,6 +74,9 @@ class Compiler:
             chosen = true_stance(callback)
             if chosen is None or chosen is False:  # the program's own choice
                 return chosen
+            if self._eager:
+                self._note(notes.COMPILE_LATER)
+                return None
             backend = eval_frame.innermost_backend(chosen)
             if PLANNED and isinstance(backend, _Wrapper):
                 self._begin()
@@ -119,6 +129,9 @@ class Compiler:
 
         def plan(self: Any, model: Any, inputs: Any, *, config_patches: Any = None) -> Any:
             if not _is_on_card(model, inputs):
+                return model.forward
+            if any(node.target is flex_attention for node in model.graph.nodes):
+                compiler._note(notes.unplanned(compiler._region, _FLEX))
                 return model.forward
             settings = dict(config_patches or {})
             if {**self.config, **settings}.get("triton.cudagraphs"):

@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 class Activation:
     """Everything that is in place while cards are active."""
 
-    def __init__(self, machine: Machine, *, defer: bool) -> None:
+    def __init__(self, machine: Machine, *, defer: bool, eager: bool) -> None:
         self.machine = machine
         self.mode = CardMode(machine, defer=defer)
         self.patches = Patches()
         self._autocast = AutocastKernels()
         self._composites = Composites()
-        self._compiler = Compiler(self.mode, machine, self.patches)
+        self._compiler = Compiler(self.mode, machine, self.patches, eager=eager)
         self._no_pynvml = False
 
     def begin(self) -> None:
@@ -132,13 +132,14 @@ class Activation:
 _active: list[Activation] = []
 
 
-def switch_on(
+def switch_on(  # noqa: PLR0913 - what a machine is made of
     cards: Sequence[Card],
     *,
     release: str | None,
     conf: str | None,
     other_processes: Mapping[int, int] | int | None,
     defer: bool,
+    eager: bool,
 ) -> Machine:
     """Make a machine of these cards the active one, in place of another if there is one.
 
@@ -161,7 +162,7 @@ def switch_on(
         conf=conf,
         other_processes=other_processes,
     )
-    activation = Activation(machine, defer=defer)
+    activation = Activation(machine, defer=defer, eager=eager)
     activation.begin()
     _active.append(activation)
     return machine
