@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nbmem.core.history import CellDelta
 
 _HEAD = ("cell", "", "allocated", "now", "reserved", "peak", "process", "time", "")
-_EMPTY = "No cell has run since nbmem was loaded."
+_EMPTY = "No cell has used a card since nbmem was loaded."
 _LABEL = 32
 WIDTH = 80
 """Of a terminal, in characters: where a row is longer, the label has a line of its own."""

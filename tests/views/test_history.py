@@ -67,8 +67,8 @@ def test_deltas_are_what_a_cell_left():
 
 
 def test_no_cells_is_a_sentence():
-    assert render_history([]) == "No cell has run since nbmem was loaded."
-    assert "No cell has run" in render_history_html([])
+    assert render_history([]) == "No cell has used a card since nbmem was loaded."
+    assert "No cell has used a card" in render_history_html([])
 
 
 def test_html_escapes_what_the_user_wrote():
