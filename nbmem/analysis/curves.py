@@ -63,7 +63,7 @@ def chosen_positions(books: Books, bins: int = BINS) -> Ints:
 
 
 def _settled(books: Books, positions: Ints) -> Ints:
-    """Positions, none of them between the two halves of one free: a block would seem pending."""
+    """Positions, none of them between the halves of one change: a block would seem pending."""
     events = books.trace.events
     halfway = np.zeros(books.events + 1, bool)
     halfway[1:-1] = (
@@ -71,4 +71,7 @@ def _settled(books: Books, positions: Ints) -> Ints:
         & (events.action[1:] == Action.FREE_COMPLETED)
         & (events.addr[:-1] == events.addr[1:])
     )
-    return np.unique(positions + halfway[positions])
+    found = np.unique(positions + halfway[positions])
+    if books.trace.info.is_host:  # where nothing is cached, a tensor and its segment are one thing
+        found = found[books.reserved[found] == books.active[found]]
+    return found

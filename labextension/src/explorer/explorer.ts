@@ -182,14 +182,10 @@ export class Explorer {
         legend.append(h('span', {}, swatch(paintOf(key)), label));
       }
     });
-    legend.append(
-      h(
-        'span',
-        {},
-        h('span', { class: 'nbx-Dash' }),
-        `reserved, up to ${formatBytes(this._data.peak.reserved)}`
-      )
-    );
+    if (!this._data.host) {
+      const text = `reserved, up to ${formatBytes(this._data.peak.reserved)}`;
+      legend.append(h('span', {}, h('span', { class: 'nbx-Dash' }), text));
+    }
     if (this._data.peak.process !== null) {
       const text = `process, up to ${formatBytes(this._data.peak.process)}`;
       legend.append(
@@ -205,7 +201,7 @@ export class Explorer {
     if (data.phases.length > 0) {
       tabs.push(this._phasesTab());
     }
-    if ((data.pools[0]?.segments.length ?? 0) > 0) {
+    if (!data.host && (data.pools[0]?.segments.length ?? 0) > 0) {
       tabs.push(this._poolTab());
     }
     const panel =

@@ -43,6 +43,9 @@ export class Timeline {
     const unused = _data.categories
       .filter((_, category) => !held[category].some(bytes => bytes > 0))
       .map(({ key }) => `area ${key}`);
+    if (_data.host) {
+      unused.push('reserved');
+    }
     _picture.keep(name => !unused.includes(name));
     this._connect();
     _picture.onResize(() => this._zoom());
@@ -128,7 +131,9 @@ export class Timeline {
   wear(theme: ITheme): void {
     const picture = this._picture;
     picture.wear(theme, ['below', 'left']);
-    picture.glyph('reserved', { line_color: theme.ink });
+    if (!this._data.host) {
+      picture.glyph('reserved', { line_color: theme.ink });
+    }
     picture.glyph('process', { line_color: theme.quiet });
     picture.glyph('peak', {
       fill_color: theme.dark ? '#FFFFFF' : '#1B1F24',
@@ -525,13 +530,13 @@ export class Timeline {
     if (under !== undefined && !largest.some(({ category }) => category === under)) {
       largest[largest.length - 1] = { category: under, size: held[under][row] };
     }
-    const reserved = sumAt(this._data, row, RESERVED);
+    const reserved = `, reserved ${formatBytes(sumAt(this._data, row, RESERVED))}`;
     return [
       h('div', { class: 'nbx-Tooltip-head' }, inWords(this._data, row)),
       h(
         'div',
         {},
-        `allocated ${formatBytes(allocatedAt(this._data, row))}, reserved ${formatBytes(reserved)}`
+        `allocated ${formatBytes(allocatedAt(this._data, row))}${this._data.host ? '' : reserved}`
       ),
       ...largest.map(({ category, size }) => {
         const { key, label } = this._data.categories[category];
