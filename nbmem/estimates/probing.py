@@ -281,8 +281,7 @@ def _read(ran: _Ran, request: Request) -> Probe:
             value=request.value, fits=False, allocated=0, reserved=0, process=0, wanted=0,
             phase=None, failure=failure,
         )  # fmt: skip
-    peak = report.peak
-    ledger = report.ledger_at_peak
+    peak, ledger = report.peak, report.ledger_at_peak
     # The libraries' handles only grow, so this is the highest figure that could be seen.
     process = peak.reserved + ran.context
     held = {category.label: ledger[category] for category in ACTIVE}

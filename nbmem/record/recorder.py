@@ -124,7 +124,8 @@ class Recorder:
             with self.guard("the layout at the start"):
                 self.at_start = self.history.take()
             with self.guard("the memory where no card is"):
-                self.rolls.begin()
+                if not self.virtual:  # what was chosen is a card, whether or not it is used
+                    self.rolls.begin()
             with self.guard("the counters"):
                 self.marks.take()
             with self.guard("the names at the start"):

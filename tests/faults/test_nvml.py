@@ -333,7 +333,8 @@ def test_the_ledger_takes_the_last_context_that_was_known():
     info = replace(trace.info, total_bytes=TOTAL, driver_bytes=50)
     books = Books(replace(session, devices=(replace(trace, info=info, samples=samples),)))
     assert books.process_known
-    context, others, driver = books._outside.at(t_ns, reserved)
+    *frameworks, context, others, driver = books._outside.at(t_ns, reserved)
+    assert [one.tolist() for one in frameworks] == [[0] * 5] * 2
     assert context.tolist() == [200, 200, 400, 400, 400]
     assert others.tolist() == [650, 1650, 2450, 2450, 4450]
     assert driver.tolist() == [50] * 5

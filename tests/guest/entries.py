@@ -57,7 +57,8 @@ class Finder:
             return
         caller = frame.f_back
         while caller is not None and self._kind(caller) == "between":
-            if caller.f_code.co_filename.startswith(CARD) and name.startswith("nbmem.core."):
+            of_card = caller.f_code.co_filename.startswith(CARD)
+            if of_card and name.startswith(("nbmem.core.", "nbmem.files.")):
                 return  # a form in which the card answers
             caller = caller.f_back
         if caller is None:

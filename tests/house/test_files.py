@@ -17,6 +17,7 @@ FITS = 300
 LONGER = {
     "nbmem/allocator/caching.py": "the paths of every tensor, and all else that it is asked",
     "nbmem/api.py": "a trace from its start to its widget: one object, used by its methods",
+    "nbmem/answers.py": "what estimates answer, for every view",
     "nbmem/record/identities.py": "what is seen while a cell runs, and is placed later",
     "nbmem/report.py": "the view-model: one frozen record after another",
     "nbmem/record/recorder.py": "a transaction is read in one piece",

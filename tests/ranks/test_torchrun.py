@@ -33,7 +33,7 @@ def test_each_rank_writes_one_file_and_rank_0_alone_speaks(trained):
     assert [name.split(".")[0] for name in names] == ["rank-0-of-2", "rank-1-of-2"]
     assert all(name.endswith(".nbmem") for name in names)  # the journals are taken away
     assert out.count("Ledger  ") == 1
-    assert "train.py on Tesla T4 (virtual)" in out  # card 0: the report is rank 0's
+    assert "train.py, rank 0 of 2, on Tesla T4 (virtual)" in out  # card 0: the report is rank 0's
     assert err.count("nbmem:") == 1
     assert "`nbmem report runs/today/` reads them as one." in err
 

@@ -40,6 +40,7 @@ RAN_JSON = {
     "held": {"weights": 60, "gradients": 40},
     "failure": None,
     "notes": ["n"],
+    "sent": {},
 }
 CARD_JSON = {"name": "L4", "total": 24 << 30, "margin": 1 << 29, "driver": 1 << 28}
 LINE_JSON = {"name": "allocated", "fixed": 1.0, "each": 2.0, "square": 0.0, "residual": 0.5}
@@ -77,6 +78,7 @@ def test_what_fits():
         "held": {},
         "failure": {"kind": "memory", "text": "out", "line": 3},
         "notes": [],
+        "sent": {},
     }
     assert written(fit_json(fit)) == written(
         {
