@@ -54,6 +54,11 @@ def quoted(text: object, most: int = 100) -> str:
     return repr(shown(str(text), most))
 
 
+def with_article(card: str) -> str:
+    """`a Tesla T4`, `an NVIDIA L4`: a card's name as it stands after "on"."""
+    return f"{'an' if card.startswith(('NVIDIA', 'AMD', 'Intel', 'Apple')) else 'a'} {card}"
+
+
 def _escaped(character: re.Match[str]) -> str:
     return character[0].encode("unicode_escape").decode("ascii")
 

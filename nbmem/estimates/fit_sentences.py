@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from nbmem.core.names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.estimates import foreseen, ranks
 
@@ -39,11 +40,13 @@ def so_far(name: str, search: Search, probes: Collection[Probe], card: CardFigur
     if guess is not None and search.high is not None:
         guess = min(guess, search.high)
     if fits and full:
-        first = f"Between {max(fits)} and {min(full)}, the largest {name} fits on a {card.name}."
+        on = with_article(card.name)
+        first = f"Between {max(fits)} and {min(full)}, the largest {name} fits on {on}."
     elif guess is None:
         first = f"Nothing of the peak grows with {name} by the first run."
     else:
-        first = f"About {name} = {guess:,} fits on a {card.name}, by the formula of one run."
+        on = with_article(card.name)
+        first = f"About {name} = {guess:,} fits on {on}, by the formula of one run."
     return [first, f"{name}: {', '.join(known)}."]
 
 
@@ -89,7 +92,7 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
         least = min((p for p in probes if p.ran), key=lambda p: p.value or 0)
         need = least.wanted - (card.total - card.margin)
         return (
-            f"It never fits on a {card.name}: with {name} = {least.value} it lacks "
+            f"It never fits on {with_article(card.name)}: with {name} = {least.value} it lacks "
             f"{format_bytes(max(need, 0))}."
         )
     best = max(fitting)
@@ -98,7 +101,7 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
     after = next((p for p in probes if p.value == search.limit), None)
     if after is not None and after.failure is not None and after.failure.kind == "other":
         return (
-            f"{name} = {best} fits on a {card.name}: {held}. "
+            f"{name} = {best} fits on {with_article(card.name)}: {held}. "
             f"{search.limit} fails for another reason than memory."
         )
     if search.flat:
@@ -108,8 +111,10 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
             "own?"
         )
     if search.limit is None:
-        return f"It fits on a {card.name} for every value of {name} up to {best}: {held}."
-    verdict = f"{name} = {best} fits on a {card.name}: {held}."
+        return (
+            f"It fits on {with_article(card.name)} for every value of {name} up to {best}: {held}."
+        )
+    verdict = f"{name} = {best} fits on {with_article(card.name)}: {held}."
     if after is None:
         return f"{verdict} {search.limit} does not."
     line = after.failure.line if after.failure else None

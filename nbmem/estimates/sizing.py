@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.answers import Worlds
+from nbmem.core.names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.estimates.apart import Apart
 from nbmem.estimates.cards import figures_of
@@ -64,7 +65,7 @@ def worlds(
 
 def _sentences(runs: Sequence[tuple[int, Probe]], card: CardFigures) -> tuple[str, ...]:
     room = card.total - card.margin
-    limit = f"{format_bytes(room)} on a {card.name}"
+    limit = f"{format_bytes(room)} on {with_article(card.name)}"
     fitting = [(ranks, found) for ranks, found in runs if found.fits]
     if fitting:
         ranks, found = fitting[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.estimates.remedies import REMEDIES
 
@@ -64,7 +65,7 @@ def sentences(  # noqa: PLR0913 - what a verdict is made of
     """
     base = first.probe
     assert base is not None  # noqa: S101 - it ran
-    limit = f"{format_bytes(room)} on a {card.name}"
+    limit = f"{format_bytes(room)} on {with_article(card.name)}"
     foreseen = [option for option in rest if option.foreseen is not None]
     if base.fits:
         found = [f"It fits as it is: {format_bytes(base.need)} of {limit}."]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.estimates.remedies.base import Acts, Remedy
 from nbmem.virtual.arch import arch_of
@@ -82,8 +83,8 @@ class Autocast(_Around):
         if card.arch.bfloat16:
             return self.price
         return (
-            f"float16, for a {card.name} has no bfloat16 units: its range is small, so the loss is "
-            "scaled; faster"
+            f"float16, for {with_article(card.name)} has no bfloat16 units: its range is small, "
+            "so the loss is scaled; faster"
         )
 
     def code_of(self, card: Card) -> str:

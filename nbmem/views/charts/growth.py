@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.views.charts import axes
 from nbmem.views.charts.picture import Picture, label, picture, rule
@@ -108,4 +109,4 @@ def _legend(fit: Fit) -> list[Markup]:
 
 def _alt(fit: Fit) -> str:
     ends = "nothing fits" if fit.best is None else f"{fit.best} fits"
-    return f"Peak memory against {fit.variable} on a {fit.card.name}: {ends}."
+    return f"Peak memory against {fit.variable} on {with_article(fit.card.name)}: {ends}."
