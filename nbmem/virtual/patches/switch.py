@@ -152,6 +152,8 @@ def switch_on(  # noqa: PLR0913 - what a machine is made of
     # stack, with all their tensors, until the next garbage collection.
     with torch.device("cpu"):  # torch 2.6 makes tensors in it, and "cuda" may be the default
         importlib.import_module("torch._dynamo")
+    # Imported once torch seems to be a build for CUDA, it would warn that there is no Triton.
+    importlib.import_module("torch.utils.flop_counter")
     # Forward-mode derivatives are compiled from torch's own functions, not from the patched ones.
     importlib.import_module("torch._decomp.decompositions_for_jvp")
     if isinstance(other_processes, int):
