@@ -64,7 +64,7 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
     session, trace, part = books.session, books.trace, faults.part
     t0_ns, t1_ns = recorded_times(books)
     top = books.peak(0, books.events)
-    at_peak = books.ledger(top)
+    at_peak, at_end = books.ledger(top), books.ledger(books.events)
     curves = part("The timeline", lambda: timeline(books, t0_ns), None)
     rows = part("The phases", lambda: _phase_rows(books, session, t0_ns, top), None)
     return Report(
@@ -90,14 +90,14 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
         ),
         ledger_at_start=books.ledger(0),
         ledger_at_peak=at_peak,
-        ledger_at_end=books.ledger(books.events),
+        ledger_at_end=at_end,
         phases=rows or (),
         holdings=part("The largest tensors", lambda: _holdings(books, top), ()),
         timeline=bare_timeline(books, top, t1_ns - t0_ns) if curves is None else curves,
         events=books.events,
         dropped_events=trace.dropped,
         error=session.error,
-        notes=part("The notes", lambda: _notes(session, books, at_peak), session.notes),
+        notes=part("The notes", lambda: _notes(session, books, at_peak, at_end), session.notes),
         ooms=part("The explanation of the error", lambda: autopsies(books, t0_ns, faults), ()),
         details=None  # they refer to the curves' moments, and to the phases by number
         if curves is None or rows is None
@@ -213,11 +213,11 @@ def _name(seen: str | None, held: HeldStorage | None) -> str | None:
     return f"{held.name} {held.form}".rstrip()
 
 
-def _notes(session: Session, books: Books, at_peak: Ledger) -> tuple[str, ...]:
+def _notes(session: Session, books: Books, at_peak: Ledger, at_end: Ledger) -> tuple[str, ...]:
     notes = [*session.notes, *books.notes, *other_cards(books)]
     shown_only = note_of_shown(session)
     notes += [] if shown_only is None else [shown_only]
-    shared = borrowed_note(books, books.ledger(books.events).owners)
+    shared = borrowed_note(books, at_end.owners)
     notes += [] if shared is None else [shared]
     unknown = at_peak[Category.UNKNOWN]
     if books.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:

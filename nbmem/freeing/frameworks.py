@@ -26,12 +26,11 @@ def unused(found: Sequence[Share]) -> int:
     return sum(share.cached for share in found if share.name in names)
 
 
-def give_back(notes: list[str]) -> None:
-    """Give it back, on every card that torch uses."""
-    loaded = [owner for owner in OWNERS if owner.give_back is not None and owner.is_loaded]
-    holding = {share.name for share in shares(notes)}
-    for owner in loaded:
-        if owner.give_back is not None and owner.name in holding:
+def give_back(found: Sequence[Share]) -> None:
+    """Give back what some shares can, on every card that torch uses."""
+    holding = {share.name for share in found}
+    for owner in OWNERS:
+        if owner.give_back is not None and owner.is_loaded and owner.name in holding:
             for device in _devices():
                 owner.give_back(device)
 

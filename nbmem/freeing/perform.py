@@ -80,7 +80,7 @@ def _free_frameworks() -> Freed:
     reader, notes = DeltaReader(), list[str]()
     shares = frameworks.shares(notes)
     before = replace(reader.now(), frameworks=sum(share.held for share in shares))
-    frameworks.give_back(notes)
+    frameworks.give_back(shares)
     left = frameworks.shares(notes)
     return Freed(
         what="other frameworks' pools",

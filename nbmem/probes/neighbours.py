@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import ProbeUnavailableError
@@ -14,7 +15,8 @@ from nbmem.files.told import heard
 from nbmem.probes import nvml, servers
 from nbmem.probes.checked import text_of, total_and_free, whole_bytes
 from nbmem.probes.host import notebook_of
-from nbmem.probes.patience import COLD_S, HungError, patiently
+from nbmem.probes.nvml_readings import memory_of, processes_of
+from nbmem.probes.patience import COLD_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,19 +39,16 @@ def cards_now(*, kernels: Mapping[str, Kernel] | None = None) -> tuple[OccupiedC
         ProbeUnavailableError: NVML cannot be read here, or has not answered in time.
     """
     known = servers.kernels() if kernels is None else kernels
-    if (why := nvml.hung()) is not None:
-        raise ProbeUnavailableError(why)
     library = nvml.load()
-    try:
-        read = patiently(lambda: _read(library), COLD_S)
-    except HungError as err:
-        raise ProbeUnavailableError(nvml.give_up()) from err
-    except Exception as err:
-        raise ProbeUnavailableError(
-            f"NVML cannot be read ({shown(str(err))}): no card of NVIDIA's is seen here. Check "
-            "that nvidia-smi runs in this environment."
-        ) from err
+    read = nvml.ask(lambda: _read(library), COLD_S, _unreadable)
     return tuple(_card(card, held, known) for card, held in read)
+
+
+def _unreadable(err: Exception) -> ProbeUnavailableError:
+    return ProbeUnavailableError(
+        f"NVML cannot be read ({shown(str(err))}): no card of NVIDIA's is seen here. Check "
+        "that nvidia-smi runs in this environment."
+    )
 
 
 def _read(library: Any) -> list[tuple[OccupiedCard, dict[int, int | None]]]:
@@ -64,28 +63,22 @@ def _read(library: Any) -> list[tuple[OccupiedCard, dict[int, int | None]]]:
 
 def _read_card(library: Any, index: int) -> tuple[OccupiedCard, dict[int, int | None]]:
     handle = library.nvmlDeviceGetHandleByIndex(index)
-    try:
-        memory = library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
-    except Exception:  # noqa: BLE001 - an older package, or an older driver
-        memory = library.nvmlDeviceGetMemoryInfo(handle)
+    memory = memory_of(library, handle)
     total, free = total_and_free(memory)
     driver = whole_bytes(getattr(memory, "reserved", 0)) or 0
     mig = False
     with suppress(Exception):  # most cards have none
         mig = library.nvmlDeviceGetMigMode(handle)[0] == 1
-    held: dict[int, int | None] = {}
-    for kind in ("Compute", "Graphics"):
-        with suppress(Exception):  # MIG and some containers refuse; the totals stay
-            for process in getattr(library, f"nvmlDeviceGet{kind}RunningProcesses")(handle):
-                used = whole_bytes(process.usedGpuMemory)
-                held[int(process.pid)] = used if used != 0 else held.get(int(process.pid))
     name = shown(text_of(library.nvmlDeviceGetName(handle)))
     used = total - free
     return (
         OccupiedCard(
             index=index, name=name, total=total, used=used, driver=min(driver, used), mig=mig
         ),
-        {pid: size if size is None or size <= used else None for pid, size in held.items()},
+        {
+            pid: size if size and size <= used else None
+            for pid, size in processes_of(library, handle).items()
+        },
     )
 
 
@@ -94,15 +87,7 @@ def _card(
 ) -> OccupiedCard:
     found = [neighbour(pid, used, kernels) for pid, used in held.items()]
     found.sort(key=lambda one: (-(one.used or 0), one.pid))
-    return OccupiedCard(
-        index=card.index,
-        name=card.name,
-        total=card.total,
-        used=card.used,
-        driver=card.driver,
-        mig=card.mig,
-        neighbours=tuple(found),
-    )
+    return replace(card, neighbours=tuple(found))
 
 
 def neighbour(pid: int, used: int | None, kernels: Mapping[str, Kernel]) -> Neighbour:

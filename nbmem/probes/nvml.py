@@ -19,6 +19,7 @@ from nbmem.core.faults import error_of
 from nbmem.probes import host
 from nbmem.probes.checked import doubt, shown, text_of, total_and_free, whole_bytes
 from nbmem.probes.cuda import initialized_torch
+from nbmem.probes.nvml_readings import memory_of, processes_of
 from nbmem.probes.patience import COLD_S, LIMIT_S, HungError, patiently
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class NvmlProbe:
     def cards(self) -> tuple[NvmlCard, ...]:
         """Every card of the machine, whether torch may use it or not; without the broken ones."""
         load()
-        return _ask(self._cards, COLD_S)
+        return ask(self._cards, COLD_S)
 
     def read(self, ordinal: int, *, others: bool = False) -> CardReading:
         """Read one card (7 us; with the list of processes 50 to 70 us on an H100's host).
@@ -100,12 +101,12 @@ class NvmlProbe:
             ImpossibleReadingError: What was read cannot be so.
         """
         load()
-        return _ask(lambda: self._read(ordinal, others=others), LIMIT_S)
+        return ask(lambda: self._read(ordinal, others=others), LIMIT_S)
 
     def other_processes(self, ordinal: int) -> dict[int, int]:
         """Bytes of the other processes on a card by PID, where the driver says them."""
         load()
-        held = _ask(lambda: self._processes(self._handle(ordinal)), LIMIT_S)
+        held = ask(lambda: processes_of(self._open(), self._handle(ordinal)), LIMIT_S)
         return {pid: size for pid, size in held.items() if size and pid != os.getpid()}
 
     def close(self) -> None:
@@ -114,7 +115,7 @@ class NvmlProbe:
             nvml, self._nvml = self._nvml, None
             self._handles.clear()
             try:
-                _ask(nvml.nvmlShutdown, LIMIT_S)
+                ask(nvml.nvmlShutdown, LIMIT_S)
             except ProbeUnavailableError:  # nobody reads any more, so nobody misses anything
                 logger.debug("NVML could not be closed", exc_info=True)
 
@@ -144,14 +145,14 @@ class NvmlProbe:
 
     def _read(self, ordinal: int, *, others: bool) -> CardReading:
         handle = self._handle(ordinal)
-        memory = self._memory(handle)
+        memory = memory_of(self._nvml, handle)
         total, free = total_and_free(memory)
         used, doubts = total - free, {}
         driver = whole_bytes(getattr(memory, "reserved", 0))
         if driver is None or driver > used:
             doubts["driver"] = doubt("the driver keeps", memory.reserved, used)
             driver = 0
-        held = self._processes(handle)
+        held = processes_of(self._nvml, handle)
         process = held.pop(os.getpid(), None) or None
         if process is not None and process > used:
             doubts["process"] = doubt("this process holds", process, used)
@@ -161,7 +162,9 @@ class NvmlProbe:
             used=used,
             driver=driver,
             process=process,
-            others={host.process_name(pid): size for pid, size in held.items() if 0 < size <= used}
+            others={
+                host.process_name(pid): size for pid, size in held.items() if size and size <= used
+            }
             if others
             else {},
             doubts=doubts,
@@ -174,14 +177,6 @@ class NvmlProbe:
             self._nvml = nvml
         return self._nvml
 
-    def _memory(self, handle: Any) -> Any:
-        """What the card has, as nvidia-smi says it since driver 510."""
-        nvml = self._nvml
-        try:
-            return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-        except Exception:  # noqa: BLE001 - an older package, or an older driver
-            return nvml.nvmlDeviceGetMemoryInfo(handle)
-
     def _handle(self, ordinal: int) -> Any:
         """NVML's handle for a CUDA ordinal: by UUID where torch knows it, for the orders differ."""
         nvml = self._open()
@@ -190,25 +185,6 @@ class NvmlProbe:
                 nvml, ordinal
             ) or nvml.nvmlDeviceGetHandleByIndex(_nvml_index(ordinal))
         return self._handles[ordinal]
-
-    def _processes(self, handle: Any) -> dict[int, int]:
-        """Bytes by PID, compute and graphics; PIDs whose figure is hidden are left out."""
-        held: dict[int, int] = {}
-        for ask in (
-            "nvmlDeviceGetComputeRunningProcesses",
-            "nvmlDeviceGetGraphicsRunningProcesses",
-        ):
-            for pid, size in self._listed(ask, handle):
-                if isinstance(pid, int) and pid >= 0 and size is not None:
-                    held[pid] = max(held.get(pid, 0), size)
-        return held
-
-    def _listed(self, ask: str, handle: Any) -> list[tuple[Any, int | None]]:
-        try:
-            running = getattr(self._nvml, ask)(handle)
-            return [(process.pid, whole_bytes(process.usedGpuMemory)) for process in running]
-        except Exception:  # noqa: BLE001 - MIG and some containers refuse; the totals stay
-            return []
 
 
 def load() -> Any:
@@ -250,8 +226,29 @@ def _answering() -> Any:
     return getattr(sys.modules.get("pynvml"), "nvmlInit", None)
 
 
-def _ask(call: Callable[[], Answer], limit_s: float) -> Answer:
-    """Every call of NVML goes through here."""
+def _unavailable(err: Exception) -> ProbeUnavailableError:
+    return ProbeUnavailableError(
+        f"NVML cannot be read ({shown(err) or error_of(err)}). The process and device figures of "
+        "nvidia-smi are missing; torch's own counters still work. Check that nvidia-smi runs in "
+        "this environment."
+    )
+
+
+def ask(
+    call: Callable[[], Answer],
+    limit_s: float,
+    unreadable: Callable[[Exception], ProbeUnavailableError] = _unavailable,
+) -> Answer:
+    """Every call of NVML goes through here.
+
+    Args:
+        call: Asks.
+        limit_s: So many seconds are waited.
+        unreadable: Makes the sentence of what NVML refuses.
+
+    Raises:
+        ProbeUnavailableError: It refuses, or has not answered in time, now or before.
+    """
     if (why := hung()) is not None:
         raise ProbeUnavailableError(why)
     try:
@@ -261,7 +258,7 @@ def _ask(call: Callable[[], Answer], limit_s: float) -> Answer:
     except HungError as err:
         raise ProbeUnavailableError(give_up()) from err
     except Exception as err:
-        raise _unavailable(err) from err
+        raise unreadable(err) from err
 
 
 def _handle_by_uuid(nvml: Any, ordinal: int) -> Any:
@@ -279,14 +276,6 @@ def _nvml_index(ordinal: int) -> int:
     if ordinal < len(listed) and listed[ordinal].isdecimal():
         return int(listed[ordinal])
     return ordinal
-
-
-def _unavailable(err: Exception) -> ProbeUnavailableError:
-    return ProbeUnavailableError(
-        f"NVML cannot be read ({shown(err) or error_of(err)}). The process and device figures of "
-        "nvidia-smi are missing; torch's own counters still work. Check that nvidia-smi runs in "
-        "this environment."
-    )
 
 
 _HUNG = (

@@ -188,9 +188,8 @@ class IdentityLog:
         """
         if self.unread is not None or not self._room():
             return
-        if (
-            followed() is not None
-        ):  # where there is no history, each graph tells what it keeps alive
+        # Where there is no history, each graph tells what it keeps alive.
+        if followed() is not None:
             with self.allowance.spent(forward) as granted:
                 if granted:
                     self._read_graph(mark, outputs, None if forward in self._forwards else forward)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import MIB, format_bytes
+from nbmem.views.grid import in_columns
 from nbmem.views.markup import one_line
 
 if TYPE_CHECKING:
@@ -54,12 +56,7 @@ def _card(card: OccupiedCard) -> str:
     if not card.neighbours:
         return head
     table = [("pid", "user", "used", "what"), *(_row(one) for one in card.neighbours)]
-    widths = [max(len(row[column]) for row in table) for column in range(3)]
-    lines = [
-        f"  {pid:>{widths[0]}}  {user:<{widths[1]}}  {used:>{widths[2]}}  {what}".rstrip()
-        for pid, user, used, what in table
-    ]
-    return "\n".join([head, *lines])
+    return "\n".join([head, textwrap.indent(in_columns(table, left={1, 3}), "  ")])
 
 
 def _row(one: Neighbour) -> tuple[str, str, str, str]:

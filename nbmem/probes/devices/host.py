@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbmem.probes.checked import whole_bytes
 from nbmem.probes.devices import DeviceReading
+from nbmem.probes.host import resident_bytes
 
 if TYPE_CHECKING:
     from nbmem.core.session import DeviceInfo
@@ -33,7 +33,6 @@ class Host:
     )
 
     def __init__(self) -> None:
-        self._process: Any = None
         self._page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
     def in_use(self, _torch: Any) -> bool:
@@ -77,13 +76,7 @@ class Host:
             with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - at every phase
                 return int(file.read().split()[1]) * self._page
         except (OSError, ValueError, IndexError):
-            pass
-        with suppress(Exception):
-            import psutil
-
-            self._process = self._process or psutil.Process()
-            return whole_bytes(self._process.memory_info().rss)
-        return None
+            return resident_bytes()
 
 
 def _total() -> int:
