@@ -12,6 +12,8 @@ nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 pytest.importorskip("torch")
 
+from nbmem.virtual.patches.compiler import PLANNED  # noqa: E402
+
 FOLDER = Path(__file__).parents[2] / "notebooks"
 KEPT = FOLDER.parent / "out" / "notebooks"
 """With their outputs, for the site (docs/conf.py)."""
@@ -37,6 +39,17 @@ def _outputs(book):
     return [(c, o) for c in book.cells if c.cell_type == "code" for o in c.outputs]
 
 
+def only(book, title, why):
+    """Skip unless it is the notebook of that title."""
+    if book.cells[0].source.splitlines()[0] != title:
+        pytest.skip(why)
+
+
+def displayed(book):
+    """What its cells show, as text."""
+    return [o.data["text/plain"] for _, o in _outputs(book) if o.output_type == "display_data"]
+
+
 def test_there_are_notebooks():
     stems = {path.stem for path in NOTEBOOKS}
     assert {"01_quickstart", "02_what_nvidia_smi_shows", "06_memory_that_never_comes_back"} <= stems
@@ -44,9 +57,8 @@ def test_there_are_notebooks():
 
 
 def test_what_never_came_back_is_named_and_freed(executed):
-    if executed.cells[0].source.splitlines()[0] != "# Memory that never comes back":
-        pytest.skip("this notebook frees nothing")
-    said = [o.data["text/plain"] for _, o in _outputs(executed) if o.output_type == "display_data"]
+    only(executed, "# Memory that never comes back", "this notebook frees nothing")
+    said = displayed(executed)
     named = (
         "checkpoint['model']['0.weight'] (4096, 2048) float32",
         "the graph of history[...] (512, 4096) float32",
@@ -65,9 +77,8 @@ def test_what_never_came_back_is_named_and_freed(executed):
 
 
 def test_whoever_else_is_on_the_card_is_named_and_gives_back(executed):
-    if executed.cells[0].source.splitlines()[0] != "# Whoever else is on the card":
-        pytest.skip("in this notebook torch is alone")
-    said = [o.data["text/plain"] for _, o in _outputs(executed) if o.output_type == "display_data"]
+    only(executed, "# Whoever else is on the card", "in this notebook torch is alone")
+    said = displayed(executed)
     for words in (
         "  CuPy, cached            5.61 GiB",
         "1. Let CuPy's pool give back 5.61 GiB that it does not use (tried in the simulator).",
@@ -79,9 +90,8 @@ def test_whoever_else_is_on_the_card_is_named_and_gives_back(executed):
 
 
 def test_an_out_of_memory_error_is_explained_freed_and_fixed(executed):
-    if executed.cells[0].source.splitlines()[0] != "# Reading an out-of-memory error":
-        pytest.skip("this notebook does not run out of memory")
-    said = [o.data["text/plain"] for _, o in _outputs(executed) if o.output_type == "display_data"]
+    only(executed, "# Reading an out-of-memory error", "this notebook does not run out of memory")
+    said = displayed(executed)
     for words in (
         "Out of memory at In [2], line 31 in train, forward, step 0",
         "1. Take a batch of about 21, not 32 (estimated, then tried in the simulator).",
@@ -96,8 +106,7 @@ def test_an_out_of_memory_error_is_explained_freed_and_fixed(executed):
 
 
 def test_a_model_that_fits_no_card_is_shared_out(executed):
-    if executed.cells[0].source.splitlines()[0] != "# From one card to many":
-        pytest.skip("this notebook has one card")
+    only(executed, "# From one card to many", "this notebook has one card")
     said = "\n".join(o.data["text/plain"] if "data" in o else o.text for _, o in _outputs(executed))
     for words in (
         "ended by OutOfMemoryError",
@@ -106,6 +115,19 @@ def test_a_model_that_fits_no_card_is_shared_out(executed):
     ):
         assert words in said, words
     assert said.count("ended by") == 1
+
+
+def test_what_a_compiled_model_keeps_is_less(executed):
+    only(executed, "# The same model, compiled", "in this notebook nothing is compiled")
+    if not PLANNED:
+        pytest.skip("this release's compiler is not planned")
+    last = displayed(executed)[-1]
+    for words in (
+        "peak allocated    2.52 GiB   1.89 GiB  -640.1 MiB",
+        "  activations            1.63 GiB   1.25 GiB  -384.1 MiB",
+        "  output gradients      416.0 MiB  160.0 MiB  -256.0 MiB",
+    ):
+        assert words in last, words
 
 
 def test_every_traced_cell_shows_one_report(executed):

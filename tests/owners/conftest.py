@@ -37,6 +37,24 @@ class AsyncPool(Pool):
     """CuPy's MemoryAsyncPool."""
 
 
+def hold(card, pool, held, used):
+    """CuPy takes memory of the card, or gives it back."""
+    card.beside += held - pool.held
+    pool.held, pool.used = held, used
+
+
+@pytest.fixture
+def card():
+    """A virtual T4 that torch uses."""
+    import torch
+
+    from nbmem import virtual
+
+    with virtual.activated("T4") as gpu:
+        torch.empty(1, device="cuda")
+        yield gpu
+
+
 @pytest.fixture
 def put_in(monkeypatch):
     """Put modules into sys.modules, by their attributes; `__` in a name stands for a dot."""

@@ -10,17 +10,11 @@ torch = pytest.importorskip("torch", reason="the programs are torch programs")
 
 import nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
+from tests.owners.conftest import hold  # noqa: E402
 from tests.owners.test_probes import tensorflow  # noqa: E402
 from tests.shells import shell_on_a_card  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
-
-
-@pytest.fixture
-def card():
-    with virtual.activated("T4") as gpu:
-        torch.empty(1, device="cuda")
-        yield gpu
 
 
 def taken(size):
@@ -29,11 +23,6 @@ def taken(size):
 
 def found(trace, rule):
     return [finding for finding in trace.report().findings if finding.rule == rule]
-
-
-def hold(card, pool, held, used):
-    card.beside += held - pool.held
-    pool.held, pool.used = held, used
 
 
 def test_an_unused_pool_is_given_back_to_the_byte(card, cupy, monkeypatch):

@@ -6,17 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="a card is read once torch has it")
 
-from nbmem import virtual  # noqa: E402
 from nbmem.live.cards import CardReader  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
-
-
-@pytest.fixture
-def card():
-    with virtual.activated("T4") as gpu:
-        torch.zeros(1, device="cuda")
-        yield gpu
 
 
 def told(reader):

@@ -25,6 +25,7 @@ from nbmem.record.owners import STRIKES, OwnerLog  # noqa: E402
 from nbmem.views.explorer.data import explorer_data  # noqa: E402
 from nbmem.views.exports.report import report_json  # noqa: E402
 from nbmem.views.text import render_text  # noqa: E402
+from tests.owners.conftest import hold  # noqa: E402
 
 C = Category
 MIB, GIB = 1 << 20, 1 << 30
@@ -35,12 +36,6 @@ def card():
     with virtual.activated("H100 80GB") as gpu:
         torch.empty(1, device="cuda")
         yield gpu
-
-
-def hold(card, pool, held, used):
-    """CuPy takes memory of the card."""
-    card.beside += held - pool.held
-    pool.held, pool.used = held, used
 
 
 @pytest.fixture
