@@ -270,6 +270,18 @@ def usual() -> Trial:
     return _USUAL[0]
 
 
+@contextlib.contextmanager
+def small_heap() -> Iterator[None]:
+    """Let each trial's walks see what its notebook made, and not all that torch is made of."""
+    usual()
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def met() -> list[Target]:
     """The functions of capture that the notebook calls."""
     seen = set()
@@ -404,6 +416,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only functions whose name contains this")
     parser.add_argument("--seeds", type=int, default=2, help="random lines of each function")
     parser.add_argument("--minutes", type=float, default=math.inf, help="then the table so far")
+    parser.add_argument("--begin", type=int, default=0, help="with this trial of the same order")
     options = parser.parse_args()
     count: Counter[tuple[str, str]] = Counter()
     targets = [one for one in met() if options.only in one.name]
@@ -412,16 +425,20 @@ def main() -> int:
     trials = list(itertools.product(targets, kinds, places))
     random.Random(1).shuffle(trials)  # a part of them says as much of every function
     end = time.monotonic() + 60 * options.minutes
-    for target, error, (at, seed) in trials:
-        if time.monotonic() > end:
-            break
-        why, hits = attempt(target, error, at=at, seed=seed)
-        outcome = "lost" if why else "survived" if hits else "not met"
-        count[error, outcome] += 1
-        if why:
-            print(f"LOST {target.name} {error} {at} {seed}: {why}", flush=True)
+    with small_heap():
+        for target, error, (at, seed) in trials[options.begin :]:
+            if time.monotonic() > end:
+                break
+            why, hits = attempt(target, error, at=at, seed=seed)
+            outcome = "lost" if why else "survived" if hits else "not met"
+            count[error, outcome] += 1
+            if why:
+                print(f"LOST {target.name} {error} {at} {seed}: {why}", flush=True)
     tried = sum(count.values())
-    print(f"{tried:,} of {len(trials):,} trials, {len(targets)} functions")
+    print(
+        f"{tried:,} of {len(trials):,} trials, {len(targets)} functions; "
+        f"`--begin {options.begin + tried}` goes on"
+    )
     for error in kinds:
         row = "  ".join(f"{o} {count[error, o]}" for o in ("survived", "lost", "not met"))
         print(f"{error:<20}{row}")

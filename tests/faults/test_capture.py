@@ -19,7 +19,8 @@ RARELY = 24
 
 @pytest.fixture(scope="module")
 def targets():
-    return capture.met()
+    with capture.small_heap():
+        yield capture.met()
 
 
 def test_a_notebook_without_a_fault_is_the_users_own():
