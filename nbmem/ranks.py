@@ -13,10 +13,10 @@ import functools
 import os
 import socket
 import sys
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.clock import CLOCK
 from nbmem.core.entry import entry
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.core.faults import error_of
@@ -44,7 +44,7 @@ class RankFolder:
         self._folder = folder
         self._trace = trace
         self._journal: JournalWriter | None = None
-        self._begun_ns = time.time_ns()
+        self._begun_ns = CLOCK.time_ns()
 
     @entry("the rank's journal")
     def begin(self) -> None:
@@ -100,7 +100,7 @@ class RankFolder:
             host=socket.gethostname(),
             pid=os.getpid(),
             started_ns=self._begun_ns,
-            ended_ns=time.time_ns(),
+            ended_ns=CLOCK.time_ns(),
             ended="failed" if failed else "finished",
         )
 

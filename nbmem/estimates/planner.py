@@ -7,10 +7,10 @@ and a floor that no run goes below; what is only foreseen says so.
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING
 
 from nbmem.answers import Option, Plan
+from nbmem.core.clock import CLOCK
 from nbmem.core.units import format_bytes
 from nbmem.estimates import ranks, verdicts
 from nbmem.estimates.cards import figures_of
@@ -70,10 +70,10 @@ class Planner:
         self._true_ask = ask
 
     def _ask(self, request: Request) -> Reply:
-        begun = time.perf_counter()
+        begun = CLOCK.perf_counter()
         reply = self._true_ask(request)
         if self.runs:  # the first one's imports are no measure
-            self._seconds += time.perf_counter() - begun
+            self._seconds += CLOCK.perf_counter() - begun
         self.runs += 1
         return reply
 

@@ -10,12 +10,12 @@ import contextlib
 import dataclasses
 import gc
 import threading
-import time
 import warnings
 from typing import TYPE_CHECKING
 
 from nbmem.answers import Failure, Probe
 from nbmem.core.categories import ACTIVE
+from nbmem.core.clock import CLOCK
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.estimates import binding
 from nbmem.estimates.edits import Edit
@@ -101,7 +101,7 @@ def probe(program: Program, request: Request) -> Reply:
     Without pressure the card's size changes nothing, so what stays below it fits without a second
     run; above it, torch may still make room by giving cached segments back.
     """
-    begun = time.perf_counter()
+    begun = CLOCK.perf_counter()
     card = request.card
     endless = dataclasses.replace(card, total_bytes=ENDLESS, nvml_total=ENDLESS)
     ran = _run(program, dataclasses.replace(request, card=endless, margin=0))
@@ -118,7 +118,7 @@ def probe(program: Program, request: Request) -> Reply:
             reserved=figures.reserved,
             process=figures.process,
         )
-    found = dataclasses.replace(found, seconds=time.perf_counter() - begun)
+    found = dataclasses.replace(found, seconds=CLOCK.perf_counter() - begun)
     return Reply(
         probe=found,
         refused=ran.refused,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from nbmem.core.cards import before_each, fullest, highest_reserved, reserved_before
+from nbmem.core.clock import CLOCK
 from nbmem.core.collector import without_collector
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Action, BlockState, Columns, Events, Stack
@@ -105,7 +105,7 @@ def _session(raw: dict[str, Any], path: str | Path) -> Session:
         notes.append(f"{skipped} entries of a kind that this nbmem does not know were skipped.")
     return Session(
         name=shown(Path(path).name.split(".")[0]),
-        created_ns=time.time_ns(),
+        created_ns=CLOCK.time_ns(),
         devices=tuple(devices),
         spans=(_whole(devices), *_phases(devices, stacks)),
         stacks=tuple(stacks),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbmem.core.clock import CLOCK
 from nbmem.core.errors import UsageError
 from nbmem.core.interrupts import held_back
 from nbmem.ipython.enclosing import running_cells
@@ -52,7 +52,7 @@ class RunningCell:
     options: CellOptions
     trace: Trace | None
     read: bool = False
-    begun_ns: int = field(default_factory=time.monotonic_ns)
+    begun_ns: int = field(default_factory=CLOCK.monotonic_ns)
 
 
 class CellListener(Protocol):

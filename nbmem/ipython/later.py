@@ -10,9 +10,9 @@ Front ends that execute for nobody (`allow_stdin` is off) get all of it at once.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.clock import CLOCK
 from nbmem.ipython.guest import guest, shell_entry
 
 if TYPE_CHECKING:
@@ -115,5 +115,5 @@ class Later:
 
 
 def _until(seconds: float) -> Callable[[float], bool]:
-    end = time.monotonic() + seconds
-    return lambda coming: time.monotonic() + coming > end
+    end = CLOCK.monotonic() + seconds
+    return lambda coming: CLOCK.monotonic() + coming > end

@@ -13,12 +13,12 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import nbmem
+from nbmem.core.clock import CLOCK
 from nbmem.core.entry import entry
 from nbmem.core.faults import error_of
 from nbmem.live.messages import (
@@ -264,9 +264,9 @@ class Hub:
         self._push(sample)
 
     def _look_around(self) -> None:
-        if time.monotonic() < self._processes_due:
+        if CLOCK.monotonic() < self._processes_due:
             return
-        self._processes_due = time.monotonic() + PROCESSES_S
+        self._processes_due = CLOCK.monotonic() + PROCESSES_S
         processes = () if self._reader is None else self._reader.processes()
         if processes != self._processes:
             self._processes = processes
@@ -297,4 +297,4 @@ def _content(sample: Sample) -> tuple[object, ...]:
 
 def now_ms() -> float:
     """Milliseconds since the epoch."""
-    return time.time_ns() / 1e6
+    return CLOCK.time_ns() / 1e6

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from nbmem.core.clock import CLOCK
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -118,7 +119,7 @@ def read_counters(index: int) -> Counters | None:
     stats = torch._C._cuda_memoryStats(index)  # noqa: SLF001
     blocks, allocated = stats["allocation"]["all"], stats["allocated_bytes"]["all"]
     return Counters(
-        t_ns=time.time_ns(),
+        t_ns=CLOCK.time_ns(),
         actions=(
             blocks["allocated"]
             + blocks["freed"]

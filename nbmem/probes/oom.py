@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.clock import CLOCK
 from nbmem.core.entry import caller, entry, is_ours
 from nbmem.core.events import Frame
 from nbmem.core.oom import Refusal
@@ -120,7 +120,7 @@ def _refusal(
     counters = read_counters(device)
     in_main = threading.current_thread() is threading.main_thread() or node is not None
     return Refusal(
-        t_ns=time.time_ns(),
+        t_ns=CLOCK.time_ns(),
         device=device,
         wanted=wanted,
         free=free,

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from typing import TYPE_CHECKING, TypeVar
+
+from nbmem.core.clock import CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,10 +93,10 @@ def ended(thread: threading.Thread, busy_since: Callable[[], float | None]) -> b
     Returns:
         Whether it ended within the limit.
     """
-    limit = time.monotonic() + LIMIT_S
+    limit = CLOCK.monotonic() + LIMIT_S
     while thread.is_alive():
         began = busy_since()
-        left = (limit if began is None else min(limit, began + LIMIT_S)) - time.monotonic()
+        left = (limit if began is None else min(limit, began + LIMIT_S)) - CLOCK.monotonic()
         if left <= 0 and busy_since() == began:
             thread.join(GRACE_S)
             return not thread.is_alive()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from nbmem.core.clock import CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -34,7 +35,7 @@ class Allowance:
     @contextmanager
     def spent(self, kind: Hashable) -> Iterator[bool]:
         """Whether a look is granted; what is done inside counts against the allowance."""
-        now = time.perf_counter()
+        now = CLOCK.perf_counter()
         self._begun = self._begun or now
         allowed = GRACE_S + SHARE * (now - self._begun)
         granted = self._spent <= allowed or self._looks[kind] < ALWAYS
@@ -43,4 +44,4 @@ class Allowance:
         try:
             yield granted
         finally:
-            self._spent += time.perf_counter() - now
+            self._spent += CLOCK.perf_counter() - now

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
+from nbmem.core.clock import CLOCK
 from nbmem.core.errors import NbmemError
 from nbmem.core.freed import Totals
 from nbmem.core.history import CellDelta
@@ -22,7 +22,7 @@ class DeltaReader:
 
     def before(self) -> None:
         """A cell is about to run (cells may nest)."""
-        self._before.append((time.monotonic_ns(), _sums()))
+        self._before.append((CLOCK.monotonic_ns(), _sums()))
 
     def before_torch(self, begun_ns: int) -> None:
         """A cell that began then has imported torch itself: it found nothing on a card."""
@@ -61,7 +61,7 @@ class DeltaReader:
             reserved_after=after.reserved,
             peak=_peak(before.cards, after.cards),
             process=self._process(),
-            duration_ns=time.monotonic_ns() - t_ns,
+            duration_ns=CLOCK.monotonic_ns() - t_ns,
             error=error,
         )
 

@@ -7,7 +7,6 @@ tests/benchmarks/load.py runs the programs that showed which.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from nbmem.core.cards import fullest
 from nbmem.core.categories import Category
+from nbmem.core.clock import CLOCK
 from nbmem.core.events import Action, Events, Layout
 from nbmem.core.session import MOST_LINES, DeviceTrace, Session, Source
 from nbmem.core.sources import recorded_file
@@ -77,7 +77,7 @@ def freeze(
         )
     return Session(
         name=name,
-        created_ns=time.time_ns(),
+        created_ns=CLOCK.time_ns(),
         devices=tuple(devices),
         spans=spans,
         stacks=tuple(stacks),

@@ -8,10 +8,10 @@ will not come to its end: one that is killed, or hangs in a collective that othe
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import Category
+from nbmem.core.clock import CLOCK
 from nbmem.core.faults import error_of
 from nbmem.files.folder import journal_name
 from nbmem.files.journal import CardNow, Entry, JournalFile
@@ -89,7 +89,7 @@ class JournalWriter:
         next_ns, pace_ns = 0, _SOON_NS
         with expendable():
             while not self._stop.wait(_LOOK_S):
-                now = time.monotonic_ns()
+                now = CLOCK.monotonic_ns()
                 self._look()
                 if now >= next_ns:
                     self._write()
@@ -132,7 +132,7 @@ class JournalWriter:
         progress = self._recorder.progress()
         file.add(
             Entry(
-                t_ns=time.time_ns(),
+                t_ns=CLOCK.time_ns(),
                 phase=progress.phase,
                 step=progress.step,
                 cards=tuple(_card_now(index, counters, progress) for index, counters in cards),

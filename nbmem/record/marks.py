@@ -10,7 +10,6 @@ counters the clock serves instead, and a note says so.
 from __future__ import annotations
 
 import threading
-import time
 from array import array
 from bisect import bisect_left
 from dataclasses import fields
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.core.clock import CLOCK
 from nbmem.core.session import Marks
 from nbmem.probes.cuda import Counters, device_count, read_counters
 
@@ -68,7 +68,7 @@ class MarkLog:
             mark = len(self.t_ns)
             for index, counters in readings.items():
                 self._read.setdefault(index, array("q")).extend((mark, *_VALUES(counters)))
-            self.t_ns.append(time.time_ns())
+            self.t_ns.append(CLOCK.time_ns())
             self.taken(mark)
             return mark
 

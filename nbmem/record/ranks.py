@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nbmem.core.clock import CLOCK
 from nbmem.probes.world import card_now, groups_now, rank_by_environment, rank_by_torch
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class RankLog:
 
     def __init__(self) -> None:
         self.rank: Rank | None = None
-        self._started_ns = time.time_ns()
+        self._started_ns = CLOCK.time_ns()
         self._by_torch = False
         self._groups = 0
 
@@ -59,4 +59,6 @@ class RankLog:
         if self.rank is None:
             return None
         failed = error is not None and error not in _EXITS
-        return replace(self.rank, ended="failed" if failed else "finished", ended_ns=time.time_ns())
+        return replace(
+            self.rank, ended="failed" if failed else "finished", ended_ns=CLOCK.time_ns()
+        )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.clock import CLOCK
 from nbmem.core.entry import lost_sentence
 from nbmem.core.errors import NbmemError
 from nbmem.core.interrupts import held_back, let_pass
@@ -135,14 +135,14 @@ class Recorder:
             self._put_in("the hooks of the training loop", self._hooks.install, self._hooks.remove)
             part = "the moments of out-of-memory errors"
             self._put_in(part, self._listen, self._stop_listening)
-            self.began_ns = time.time_ns()
+            self.began_ns = CLOCK.time_ns()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Take the last readings and take out whatever was put in. Never raises; once is enough."""
-        self.ended_ns = self.ended_ns or time.time_ns()
+        self.ended_ns = self.ended_ns or CLOCK.time_ns()
         for _ in range(RETRIES):
             try:
                 with held_back() as held:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, Any, Self
 
+from nbmem.core.clock import CLOCK
 from nbmem.core.entry import entry, lost_sentence
 from nbmem.core.faults import error_of
 from nbmem.core.interrupts import held_back
@@ -199,6 +199,6 @@ def users_time(*, begins: bool) -> None:
     """
     if len(_running) == 1 and (recorder := _running[0].recorder) is not None:
         if begins and recorder.began_ns is not None:
-            recorder.began_ns = time.time_ns()
+            recorder.began_ns = CLOCK.time_ns()
         elif not begins:
-            recorder.ended_ns = recorder.ended_ns or time.time_ns()
+            recorder.ended_ns = recorder.ended_ns or CLOCK.time_ns()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbmem.core.clock import CLOCK
 from nbmem.core.interrupts import let_pass
 from nbmem.core.session import NOT_KNOWN
 from nbmem.probes.cuda import initialized_torch, loaded_torch
@@ -172,7 +172,7 @@ class RollLog:
     def _add(self, index: int, read: DeviceReading) -> None:
         figures = [NOT_KNOWN if figure is None else figure for figure in read]
         with self._lock:
-            self._rows.append((time.time_ns(), self._mark, index, *figures))
+            self._rows.append((CLOCK.time_ns(), self._mark, index, *figures))
             if len(self._rows) >= MAX_READINGS:
                 del self._rows[1::2]
 

@@ -7,12 +7,12 @@ first reading and the last are that thread's, too: a driver that hangs then hang
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.core.clock import CLOCK
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.faults import error_of
 from nbmem.core.session import NOT_KNOWN, Samples
@@ -97,7 +97,7 @@ class Sampler:
 
     def read(self) -> None:
         """Read every card once."""
-        self._busy_since = time.monotonic()
+        self._busy_since = CLOCK.monotonic()
         count = cuda.device_count()
         for index in range(count) if self._device is None else (self._device,):
             if index < count and _reserved(index):
@@ -115,7 +115,7 @@ class Sampler:
                 if self._left_behind:
                     return
                 self.read()
-                self._busy_since = time.monotonic()
+                self._busy_since = CLOCK.monotonic()
                 self._others = {index: self._named(index) for index in self._rows}
             except Exception as err:  # noqa: BLE001 - a broken source must not print into the cell
                 self._say(f"The readings of the whole card stopped: {error_of(err)}.")
@@ -139,7 +139,7 @@ class Sampler:
         else:  # the cell takes memory too fast just now; the next reading will do
             return
         rows = self._rows.setdefault(index, [])
-        t_ns = time.time_ns()
+        t_ns = CLOCK.time_ns()
         rows.append((t_ns, used, process, reserved, host.resident_bytes() or NOT_KNOWN))
         whole = used if process == NOT_KNOWN else process
         self._owners.add(index, t_ns, owners, None if whole == NOT_KNOWN else whole - reserved)

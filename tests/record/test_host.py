@@ -20,6 +20,7 @@ from nbmem.probes.tensors import see  # noqa: E402
 from nbmem.record.allowance import ALWAYS, GRACE_S, SHARE, Allowance  # noqa: E402
 from nbmem.views.html import render_html  # noqa: E402
 from nbmem.views.text import render_text  # noqa: E402
+from tests.clocks import put_clock  # noqa: E402
 
 C = Category
 WEIGHTS = 4 * (256 * 512 + 512 + 512 * 64 + 64)
@@ -221,7 +222,7 @@ def test_a_storage_that_grew_is_another():
 
 def test_looks_are_granted_while_they_are_cheap(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("nbmem.record.allowance.time.perf_counter", lambda: now[0])
+    put_clock(monkeypatch, perf_counter=lambda: now[0])
     allowance, granted = Allowance(), []
     for _ in range(100):
         with allowance.spent("a graph") as may:

@@ -17,6 +17,7 @@ from nbmem.probes.history import HistoryProbe  # noqa: E402
 from nbmem.probes.saved import why_unreadable  # noqa: E402
 from nbmem.probes.training import TrainingHooks  # noqa: E402
 from nbmem.record.recording import users_time  # noqa: E402
+from tests.clocks import put_clock  # noqa: E402
 
 C = Category
 
@@ -487,9 +488,7 @@ def test_kept_tensors_are_the_users():
 def test_what_nbmem_takes_is_not_in_the_users_time(monkeypatch):
     """The clock stands still but for nbmem's own work, and a second of the user's."""
     now = [10**18]
-    monkeypatch.setattr("time.time_ns", lambda: now[0])
-    for module in ("history", "dying"):
-        monkeypatch.setattr(f"nbmem.virtual.hardware.{module}.CLOCK", (lambda: now[0],))
+    put_clock(monkeypatch, time_ns=lambda: now[0])
 
     def slow(run):
         def slower(*args, **kwargs):
@@ -513,9 +512,7 @@ def test_what_nbmem_takes_is_not_in_the_users_time(monkeypatch):
 
 def test_what_a_notebook_does_at_both_ends_is_not_the_cells_time(monkeypatch):
     now = [10**18]
-    monkeypatch.setattr("time.time_ns", lambda: now[0])
-    for module in ("history", "dying"):
-        monkeypatch.setattr(f"nbmem.virtual.hardware.{module}.CLOCK", (lambda: now[0],))
+    put_clock(monkeypatch, time_ns=lambda: now[0])
     t = nbmem.trace("t", namespace={}).start()
     now[0] += 10**9  # the line under the cell, the sidebar
     users_time(begins=True)

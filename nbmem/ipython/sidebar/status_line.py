@@ -6,9 +6,9 @@ for an update of an output that is gone would be lost.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.clock import CLOCK
 from nbmem.core.entry import entry
 from nbmem.core.units import format_bytes
 from nbmem.ipython.showing import show_bundle
@@ -36,7 +36,7 @@ class StatusLine:
         self._html = html
         self._output: Output | None = Output(shell)
         self._text = f"{title}: traced"
-        self._due = time.monotonic() + INTERVAL_S
+        self._due = CLOCK.monotonic() + INTERVAL_S
         show_bundle(self._bundle(), display_id=self._output.id)
         self._output.watch()
 
@@ -44,9 +44,9 @@ class StatusLine:
     def renew(self, sample: Sample) -> None:
         """Write what was read, if it is time and it says something else."""
         output, text = self._output, _line(self._title, sample)
-        if output is None or time.monotonic() < self._due or text == self._text:
+        if output is None or CLOCK.monotonic() < self._due or text == self._text:
             return
-        self._due = time.monotonic() + INTERVAL_S
+        self._due = CLOCK.monotonic() + INTERVAL_S
         self._text = text
         output.update(self._bundle())
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.clock import CLOCK
 from nbmem.probes.cuda import initialized_torch, loaded_torch
 from nbmem.probes.holders.lost import ALL_S, all_tensors, holders_of_lost
 from nbmem.probes.holders.places import barred, places
@@ -111,9 +111,9 @@ def walk_in_pieces(
     look = _Look(torch, namespace, cut or Cut(), met)
     pieces = SlicedWork(torch, look.steps(), budget_s)
     for coming in pieces.one_by_one():
-        left = time.monotonic()
+        left = CLOCK.monotonic()
         yield coming
-        look.alone &= time.monotonic() - left < PAUSE_S
+        look.alone &= CLOCK.monotonic() - left < PAUSE_S
     return look.said(pieces)
 
 

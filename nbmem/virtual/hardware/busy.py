@@ -5,16 +5,15 @@ All other work of a virtual card is done at once. Whoever synchronises finds it 
 
 from __future__ import annotations
 
-import time
+from nbmem.core.clock import CLOCK
 
 CLOCK_HZ = 1.98e9
 """The clock of an H100, which counts the cycles of a sleep."""
-_CLOCK = (time.perf_counter_ns,)  # as it was at the import: a program may freeze the time
 
 
 def now_ns() -> int:
     """The time of this machine."""
-    return _CLOCK[0]()
+    return CLOCK.perf_counter_ns()
 
 
 class Busy:

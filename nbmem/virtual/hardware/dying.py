@@ -10,19 +10,17 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import functools
 import threading
-import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from torch._C._profiler import CapturedTraceback, gather_traceback
 
+from nbmem.core.clock import CLOCK
 from nbmem.core.interrupts import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CLOCK = (time.time_ns,)
-"""As it was at the import: a program may freeze the time in every module, for itself."""
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -57,12 +55,12 @@ class Dying:
     """
 
     def __init__(self) -> None:
-        self._when: defaultdict[Mortal, int | tuple[Any, ...]] = defaultdict(CLOCK[0])
+        self._when: defaultdict[Mortal, int | tuple[Any, ...]] = defaultdict(CLOCK.time_ns)
         self.died: Callable[[Mortal], Any] = self._when.__getitem__
 
     def keep_places(self, *, wanted: bool) -> None:
         """Keep the stack of each death from now on, or do not."""
-        self._when.default_factory = _when_and_where() if wanted else CLOCK[0]
+        self._when.default_factory = _when_and_where() if wanted else CLOCK.time_ns
 
     def add(self, addr: int) -> None:
         """Note a block that no storage has."""
@@ -84,7 +82,7 @@ class Dying:
 def _when_and_where() -> Callable[[], Any]:
     """The clock and the stack at once, again without Python code; it holds no frame."""
     where = functools.partial(gather_traceback, True, False, False)
-    return functools.partial(next, zip(iter(CLOCK[0], None), iter(where, None), strict=False))
+    return functools.partial(next, zip(iter(CLOCK.time_ns, None), iter(where, None), strict=False))
 
 
 class _Address:

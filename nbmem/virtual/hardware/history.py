@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C._profiler import CapturedTraceback, symbolize_tracebacks
 
+from nbmem.core.clock import CLOCK
 from nbmem.core.events import Action
-from nbmem.virtual.hardware.dying import CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,7 +138,7 @@ class History:
         shown = frames if level >= 2 else None
         in_engine = torch._C._current_autograd_node() is not None
         label = "" if in_engine else _label.text
-        now = (CLOCK[0]() if self.happened is None else self.happened.t_ns) // 1000
+        now = (CLOCK.time_ns() if self.happened is None else self.happened.t_ns) // 1000
         self.entries.append((action, addr, size, stream, now, label, shown))
 
     def annotate(self, name: str, stage: str) -> None:
@@ -149,7 +149,7 @@ class History:
                     "stage": stage,
                     "name": name,
                     "device": self._device,
-                    "time_us": CLOCK[0]() // 1000,
+                    "time_us": CLOCK.time_ns() // 1000,
                 }
             )
 

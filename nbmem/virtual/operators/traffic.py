@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+
+from nbmem.core.clock import CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,7 +50,7 @@ def count(call: OperatorCall) -> None:
     kind = _KIND_OF.get(call.func._schema.name)
     if kind is not None:
         sides = (sum(t.numel() * t.element_size() for t in _tensors(a)) for a in call.args[:2])
-        calls.append(Collective(time.time_ns(), kind, max(sides, default=0)))
+        calls.append(Collective(CLOCK.time_ns(), kind, max(sides, default=0)))
 
 
 def between(first_ns: int, last_ns: int) -> Mapping[str, int]:

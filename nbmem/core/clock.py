@@ -1,0 +1,27 @@
+"""The time of this machine, whatever a program does to the module `time` for itself."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Clock(NamedTuple):
+    """The functions of `time`, by their names there.
+
+    A program's tests freeze the time, or have it raise, in `time` and in every module that holds
+    one of its functions by name (freezegun does both); what stands in a tuple is left alone.
+    """
+
+    time_ns: Callable[[], int] = time.time_ns
+    monotonic: Callable[[], float] = time.monotonic
+    monotonic_ns: Callable[[], int] = time.monotonic_ns
+    perf_counter: Callable[[], float] = time.perf_counter
+    perf_counter_ns: Callable[[], int] = time.perf_counter_ns
+
+
+CLOCK = Clock()
+"""As they were when nbmem was imported."""
