@@ -91,6 +91,7 @@ def _stream(*command: str) -> tuple[int, str]:
     last = ""
     environment = dict(os.environ, PYTHONUNBUFFERED="1")
     environment.setdefault("OMP_NUM_THREADS", "1")  # the tests have a worker for each core
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of their processes compiles torch
     with subprocess.Popen(
         command,
         cwd=ROOT,
