@@ -49,12 +49,14 @@ class Request:
         margin: Bytes of it that are kept free.
         value: Of the program's variable.
         remedies: Keys of remedies to run it under.
+        rank: Of the program's world, if it has one.
     """
 
     card: Card
     margin: int = 0
     value: int | None = None
     remedies: tuple[str, ...] = ()
+    rank: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,8 @@ class Reply:
     Attributes:
         probe: The run.
         refused: Why a remedy did nothing, or None.
+        called: What the remedies do, with this run's figures.
+        fullest: The rank that has most under them.
         price: What the remedies cost, with this run's figures.
         code: The lines that apply them to this program.
         changed: The program's source with them in it; None where it is not known where they belong.
@@ -74,6 +78,8 @@ class Reply:
 
     probe: Probe
     refused: str | None = None
+    called: str = ""
+    fullest: int = 0
     price: str = ""
     code: str = ""
     changed: str | None = None
@@ -86,6 +92,8 @@ class _Ran:
     trace: Trace
     failure: Failure | None
     refused: str | None
+    called: str
+    fullest: int
     price: str
     code: str
     context: int
@@ -122,6 +130,8 @@ def probe(program: Program, request: Request) -> Reply:
     return Reply(
         probe=found,
         refused=ran.refused,
+        called=ran.called,
+        fullest=ran.fullest,
         price=ran.price,
         code=ran.code,
         changed=ran.changed,
@@ -175,13 +185,13 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
         warnings.simplefilter("ignore")
         conf = conf_of(request.remedies)
         cards = (request.card,) * (1 if program.world is None else program.world.local)
-        gpu = stack.enter_context(
+        stack.enter_context(
             virtual.activated(
                 cards, conf=conf, other_processes=request.margin, defer=True, eager=True
             )
         )
         module = program.prepare()
-        stack.enter_context(played(program.world))
+        stack.enter_context(played(program.world, request.rank))
         edit = Edit.of(program.source)
         watch = stack.enter_context(applied(request.remedies, edit.own))
         trace = api.trace(program.title, namespace=vars(module))
@@ -202,15 +212,19 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
                 trace.end(error, lambda _seconds: True)
         steps = max(watch.backwards, 1)
         refused = next((r.unapplied for r in watch.remedies if r.unapplied), None)
+        called = " + ".join(r.called for r in watch.remedies)
+        fullest = max((r.fullest for r in watch.remedies), default=0)
         price = "; ".join(r.price_of(request.card, steps) for r in watch.remedies)
         code = "\n".join(r.code_of(request.card) for r in watch.remedies)
         changed = _changed(edit, program, watch.remedies, request)
-        context = gpu.context_bytes
+        context = max(gpu.context_bytes for gpu in virtual.gpus())
         notes = () if program.world is None or Ranks.apart else (NO_GROUP,)
         idle = {} if request.remedies else idle_in(vars(module))
     failure = failure or next(iter(threads), None)
     sent = sent_by(program, trace)
-    return _Ran(trace, failure, refused, price, code, context, idle, changed, notes, sent)
+    return _Ran(
+        trace, failure, refused, called, fullest, price, code, context, idle, changed, notes, sent
+    )
 
 
 def _changed(
