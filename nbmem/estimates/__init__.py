@@ -134,10 +134,11 @@ def plan(  # noqa: PLR0913 - the question's parts
     every: bool = False,
     tell: Callable[[str], None] = silent,
     show: Callable[[PlanAnswer, str], None] | None = None,
-) -> PlanAnswer:
+) -> PlanAnswer | WorldsAnswer:
     """A program under the remedies that may make it fit, each really run on the virtual card.
 
-    The cheapest that suffices is certain: what was not run is dearer, or cannot suffice.
+    The cheapest that suffices is certain: what was not run is dearer, or cannot suffice. A program
+    of one card that is asked about several `ranks` is run in the ways to spread it over them.
 
     Args:
         program: A function (called with the batch size if one is given, else with nothing), or

@@ -18,7 +18,8 @@ from nbmem.estimates.cards import figures_of
 from nbmem.estimates.fitting import MARGIN
 from nbmem.estimates.probing import Request, probe, refuse
 from nbmem.estimates.ranks import NO_GROUP, of_world, world_for
-from nbmem.estimates.remedies import PARALLELISMS
+from nbmem.estimates.remedies import PARALLELISMS, VARIANTS
+from nbmem.estimates.remedies.variants import ShardedInstead, WrappedOptimizerParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,9 +68,19 @@ def worlds(
         return _spread(program, places, first, card, kept, tell)
     runs = [(places[0].world, first)]
     runs += [(w.world, _as_it_is(program, w, card, kept, tell)) for w in places[1:]]
+    varied = _varied(program, places, card, kept, tell)
+    rows = [
+        way
+        for ranks, found in runs
+        for way in (spreading.as_it_is(ranks, found), *(w for w in varied if w.ranks == ranks))
+    ]
     figures = figures_of(card, kept)
     return Worlds(
-        title=program.title, card=figures, runs=tuple(runs), sentences=_sentences(runs, figures)
+        title=program.title,
+        card=figures,
+        runs=tuple(runs),
+        sentences=_sentences(runs, varied, figures),
+        ways=tuple(rows) if varied else (),
     )
 
 
@@ -83,6 +94,25 @@ def _as_it_is(
     return found
 
 
+def _varied(
+    program: Program, places: Places, card: Card, margin: int, tell: Tell
+) -> list[Way]:
+    """A program that is spread already, in its own other ways: those that it has."""
+    found: list[Way] = []
+    kinds = list(VARIANTS)
+    for world in places:
+        for kind in tuple(kinds):
+            if kind is ShardedInstead and WrappedOptimizerParts not in kinds:
+                kinds.remove(kind)  # there is nothing in whose place it could be
+                continue
+            (way,) = spreading.ways(program, world, (kind,), card, margin, tell)
+            if way.why_not == kind.nothing:
+                kinds.remove(kind)
+            else:
+                found.append(way)
+    return found
+
+
 def _spread(  # noqa: PLR0913, PLR0917 - the question's parts
     program: Program, places: Places, first: Probe, card: Card, margin: int, tell: Tell
 ) -> Worlds:
@@ -90,7 +120,7 @@ def _spread(  # noqa: PLR0913, PLR0917 - the question's parts
     tried = [spreading.ways(program, world, PARALLELISMS, card, margin, tell) for world in places]
     best = [way for found in tried if (way := spreading.best(found)) is not None]
     chosen = next((way for way in best if way.probe is not None and way.probe.fits), None)
-    found = [spreading.alone(program, first)]
+    found = [spreading.as_it_is(1, first)]
     found += [dataclasses.replace(w, cheapest=w is chosen) for ways in tried for w in ways]
     figures = figures_of(card, margin)
     said = spreading.sentences(program, found, figures)
@@ -105,7 +135,9 @@ def _spread(  # noqa: PLR0913, PLR0917 - the question's parts
     )
 
 
-def _sentences(runs: Sequence[tuple[int, Probe]], card: CardFigures) -> tuple[str, ...]:
+def _sentences(
+    runs: Sequence[tuple[int, Probe]], varied: Sequence[Way], card: CardFigures
+) -> tuple[str, ...]:
     room = card.total - card.margin
     limit = f"{format_bytes(room)} on {with_article(card.name)}"
     fitting = [(ranks, found) for ranks, found in runs if found.fits]
@@ -117,5 +149,8 @@ def _sentences(runs: Sequence[tuple[int, Probe]], card: CardFigures) -> tuple[st
         least = min(found.wanted for _, found in runs)
         first = f"It fits in none of these worlds: it takes {format_bytes(least)} at least, and "
         first += f"there are {limit}."
+    other = next((way for way in varied if way.probe is not None and way.probe.fits), None)
+    if other is not None and (not fitting or other.ranks < fitting[0][0]):
+        first += f" With {other.title} it fits on {other.ranks}."
     sent = any(found.sent for _, found in runs)
     return (first, f"{_FIRST} ones.", *filter(None, (_SENT if sent else "", card.share)))

@@ -31,10 +31,10 @@ _BATCH = (
 _FIRST = re.compile(r"""["']cuda:\d|\.cuda\(\d""")
 
 
-def alone(program: Program, found: Probe) -> Way:
-    """A program of one process, as the first row."""
-    del program
-    return Way(ranks=1, key=AS_IT_IS, title="on one card", probe=found)
+def as_it_is(ranks: int, found: Probe) -> Way:
+    """A program as it is; on one card if it is none of several ranks."""
+    title = AS_IT_IS if ranks > 1 else "on one card"
+    return Way(ranks=ranks, key=AS_IT_IS, title=title, probe=found)
 
 
 def ways(  # noqa: PLR0913, PLR0917 - the question's parts

@@ -18,6 +18,7 @@ from nbmem.estimates.remedies.parallel import DataParallel, OptimizerParts
 from nbmem.estimates.remedies.patches import watched
 from nbmem.estimates.remedies.sharding import Hybrid, Sharded, ShardedGradients
 from nbmem.estimates.remedies.tensor_parallel import TensorParallel
+from nbmem.estimates.remedies.variants import VARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +55,9 @@ PARALLELISMS: tuple[type[Parallel], ...] = (
 )
 """Ways to train a program of one card on many, by what they communicate, the least first."""
 
-BY_KEY: dict[str, type[Remedy]] = {kind.key: kind for kind in (*REMEDIES, *PARALLELISMS)}
+BY_KEY: dict[str, type[Remedy]] = {
+    kind.key: kind for kind in (*REMEDIES, *PARALLELISMS, *VARIANTS)
+}
 
 
 def applied(

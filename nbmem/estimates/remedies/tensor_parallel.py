@@ -17,6 +17,7 @@ from nbmem.estimates.remedies.sharding import Sharded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nbmem.estimates.edits import Edit
     from nbmem.virtual.cards import Card
 
 LARGEST = 8
@@ -91,6 +92,24 @@ class TensorParallel(Sharded):
             self._lines = self.written(model, ())
             self.applied += 1
 
+    def made_optimizer(self, optimizer: Any) -> None:
+        """Let it take one parameter after the other: torch mixes no cut and whole ones in a list."""
+        super().made_optimizer(optimizer)
+        if self._alone:
+            for group in (optimizer.defaults, *optimizer.param_groups):
+                group.update({name: False for name in ("foreach", "fused") if name in group})
+
+    @property
+    def _alone(self) -> bool:
+        """Whether all cards work on one batch, and some parameters are whole on each."""
+        return 1 < self._degree == int(os.environ["WORLD_SIZE"])
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """With the optimizer's switch."""
+        return super().put(edit, card) and (
+            not self._alone or edit.with_keyword("foreach", "False")
+        )
+
     def settings(self) -> dict[str, Any]:
         """What `fully_shard` is called with."""
         return {"mesh": self._mesh["dp"]}
@@ -119,7 +138,9 @@ class TensorParallel(Sharded):
             f'mesh = init_device_mesh("cuda", {sizes}, mesh_dim_names=("dp", "tp"))\n'
             f'parallelize_module({own}, mesh["tp"], {{{plan}\n}})'
         )
-        return f"{found}\n{super().written(model, blocks)}" if world > self._degree else found
+        if world > self._degree:
+            return f"{found}\n{super().written(model, blocks)}"
+        return f"{found}\n# and foreach=False for the optimizer: torch mixes no cut and whole ones"
 
 
 def said_plan(model: Any) -> dict[str, str]:

@@ -1,0 +1,176 @@
+"""A program of one card in every way over the cards of a world: exact shards, and lines that hold."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available() or torch.__version__ < "2.11":
+    pytest.skip("the card runs the newest FSDP alone", allow_module_level=True)
+
+from nbmem.estimates import programs, sizing, spreading  # noqa: E402
+from nbmem.estimates.probing import Request, probe  # noqa: E402
+from nbmem.estimates.ranks import of_world, world_for  # noqa: E402
+from nbmem.estimates.remedies import PARALLELISMS  # noqa: E402
+
+WIDTH, LAYERS, BATCH = 512, 3, 8
+WEIGHTS = LAYERS * 2 * 4 * WIDTH * WIDTH * 4
+OUT = BATCH * WIDTH * 4
+TRAIN = f"""\
+'''A program of one card.'''
+from __future__ import annotations
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear({WIDTH}, {4 * WIDTH}, bias=False)
+        self.act = nn.GELU()
+        self.down = nn.Linear({4 * WIDTH}, {WIDTH}, bias=False)
+    def forward(self, x):
+        return x + self.down(self.act(self.up(x)))
+
+model = nn.Sequential(*(Block() for _ in range({LAYERS}))).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for step in range(3):
+    loss = model(torch.randn({BATCH}, {WIDTH}, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+WRAPPED = (
+    "import os, torch.distributed as dist\ndist.init_process_group('nccl')\n"
+    + TRAIN.replace("'''A program of one card.'''\nfrom __future__ import annotations\n", "")
+    + "\n"
+).replace(
+    "optimizer = ", "model = nn.parallel.DistributedDataParallel(model)\noptimizer = "
+)
+KEYS = [kind.key for kind in PARALLELISMS]
+
+
+def asked(source, ranks, *keys, gpu="H100", **more):
+    card, world = world_for(gpu, ranks)
+    program = of_world(programs.cell(source, {}), world)
+    return probe(program, Request(card=card, remedies=keys, **more))
+
+
+@pytest.fixture
+def whole(here, monkeypatch):
+    monkeypatch.setattr(sizing, "Apart", here.Apart)
+    monkeypatch.setattr(spreading, "Apart", here.Apart)
+    return here
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("source", [
+    TRAIN,
+    TRAIN.replace(").cuda()", ")\nmodel = model.to('cuda')"),
+    TRAIN.replace(").cuda()", ")").replace("model = ", "torch.set_default_device('cuda')\nmodel = "),
+], ids=["moved at once", "moved later", "made there"])  # fmt: skip
+def test_the_pasted_lines_hold_what_the_way_promised(key, source):
+    reply = asked(source, 16, key)
+    assert reply.refused is None
+    assert reply.changed, reply.code
+    pasted = asked(reply.changed, 16)
+    assert pasted.probe.failure is None
+    assert pasted.probe.notes == reply.probe.notes
+    assert (pasted.probe.held, pasted.probe.allocated) == (reply.probe.held, reply.probe.allocated)
+    assert pasted.probe.sent == reply.probe.sent
+
+
+@pytest.mark.parametrize(("key", "weights", "state", "sent"), [
+    ("ddp", 1, 1, {"all-reduce": WEIGHTS}),
+    ("zero1", 1, 6, {"all-reduce": WEIGHTS, "broadcast": WEIGHTS}),
+    ("zero2", 16, 16, {"all-gather": WEIGHTS, "reduce-scatter": WEIGHTS}),
+    ("zero3", 16, 16, {"all-gather": 2 * WEIGHTS, "reduce-scatter": WEIGHTS}),
+    ("hsdp", 8, 8, {
+        "all-gather": 2 * WEIGHTS, "reduce-scatter": WEIGHTS, "all-reduce": WEIGHTS // 8}),
+    ("tp", 16, 16, {
+        "all-gather": 2 * WEIGHTS // 8, "reduce-scatter": WEIGHTS // 8,
+        "all-reduce": 2 * LAYERS * OUT}),
+])  # fmt: skip
+def test_a_way_cuts_and_sends_what_it_says(key, weights, state, sent):
+    found = asked(TRAIN, 16, key)
+    held = found.probe.held
+    assert held["weights"] == WEIGHTS // weights
+    assert held["optimizer state"] // 4096 == 2 * WEIGHTS // state // 4096
+    # Six matrices over 16 cards: ZeRO-1 hands out whole ones.
+    assert found.probe.sent == sent
+
+
+def test_an_optimizers_parts_are_those_of_the_rank_that_has_most():
+    uneven = TRAIN.replace(
+        "model = nn.Sequential(", "sizes = (5, 3, 3)\nmodel = nn.Sequential("
+    ).replace("*(Block() for _ in range(3))", "*(nn.Linear(512, 512 * n) for n in ())").replace(
+        "nn.Sequential(*(nn.Linear(512, 512 * n) for n in ()))",
+        "nn.Sequential(nn.Linear(512, 2560, bias=False), nn.Linear(2560, 1536, bias=False), "
+        "nn.Linear(1536, 2560, bias=False))",
+    )  # fmt: skip
+    first = asked(uneven, 2, "zero1")
+    sizes = [512 * 2560, 2560 * 1536, 1536 * 2560]
+    assert (first.fullest, sum(sizes[1:2]) > sum(sizes[:1])) == (1, True)
+    other = asked(uneven, 2, "zero1", rank=first.fullest)
+    assert other.probe.held["optimizer state"] > first.probe.held["optimizer state"]
+    assert other.probe.process > first.probe.process
+
+
+def test_a_plan_over_ways_and_worlds(whole):
+    program = programs.cell(TRAIN, {}, title="train.py")
+    answer = whole.worlds(program, "T4", (8, 16))
+    ran = {(way.ranks, way.key) for way in answer.ways if way.probe is not None}
+    assert ran == {(1, "as it is"), (8, "ddp"), (8, "zero1"), (8, "zero2"), (8, "zero3"), (8, "tp"),
+                   *((16, key) for key in KEYS)}  # fmt: skip
+    text = " ".join(str(answer).split())
+    assert text.startswith("The fewest of these cards that train it: 8, with DDP (")
+    assert "HSDP on 8 cards: All cards are in one machine: it would be FSDP2." in text
+    assert "+model = DDP(model, device_ids=[local])" in text
+    assert "TP of 8 x FSDP2 of 2" in text
+    assert f"all-reduce {WEIGHTS >> 20}.0 MiB" in text
+    assert "fully_shard(block, reshard_after_forward=False)" in answer.to_html()
+    told = answer.to_json()["ways"]
+    assert [w["ranks"] for w in told if w["cheapest"]] == [8]
+    assert [w["why_not"] is None for w in told if w["key"] == "hsdp"] == [False, True]
+    assert answer.runs[0][1] == answer.ways[1].probe
+
+
+def test_a_program_that_wraps_its_model_has_other_ways(whole):
+    answer = whole.worlds(programs.cell(WRAPPED, {}), "T4", (8,))
+    found = {way.key: way.probe for way in answer.ways}
+    assert list(found) == ["as it is", "ddp_views", "ddp_zero1", "ddp_zero3"]
+    as_it_is = found["as it is"]
+    assert as_it_is.allocated - found["ddp_views"].allocated == WEIGHTS
+    assert found["ddp_zero1"].held["optimizer state"] < as_it_is.held["optimizer state"] / 5
+    assert found["ddp_zero3"].held["weights"] == WEIGHTS // 8
+    assert found["ddp_zero3"].sent == {"all-gather": 2 * WEIGHTS, "reduce-scatter": WEIGHTS}
+
+
+def test_a_sharded_program_has_its_switch():
+    cut = WRAPPED.replace(
+        "model = nn.parallel.DistributedDataParallel(model)",
+        "from torch.distributed.fsdp import fully_shard\n"
+        "for block in model:\n    fully_shard(block)\nfully_shard(model)",
+    )
+    as_it_is, off, on = (asked(cut, 8, *keys) for keys in ((), ("reshard_off",), ("reshard_on",)))
+    assert as_it_is.probe.sent["all-gather"] == 2 * WEIGHTS
+    assert off.probe.sent["all-gather"] == WEIGHTS
+    assert off.probe.allocated > as_it_is.probe.allocated
+    assert on.refused == "The program has no fully_shard to which it would make a difference."
+    pasted = asked(off.changed, 8)
+    assert pasted.probe.allocated == off.probe.allocated
+
+
+@pytest.mark.parametrize(("block", "why"), [
+    ("self.up = nn.Linear(512, 511); self.act = nn.GELU(); self.down = nn.Linear(511, 512)",
+     "No layers of the model could be told"),
+    ("self.up = nn.Linear(512, 2048); self.act = nn.Softmax(-1); self.down = nn.Linear(2048, 500)",
+     "No layers of the model could be told"),
+    ("self.up = nn.Linear(512, 1027); self.act = nn.GELU(); self.down = nn.Linear(1027, 512)",
+     "No number of cards divides the layers that could be cut."),
+])  # fmt: skip
+def test_layers_that_cannot_be_cut_are_left(block, why):
+    lines = TRAIN.splitlines()
+    first = next(i for i, line in enumerate(lines) if "self.up = " in line)
+    source = "\n".join([*lines[:first], f"        {block}", *lines[first + 3 :]])
+    source = source.replace("x + self.down", "self.down").replace("2048, 500)", "2048, 512)", 0)
+    if "500" in block:
+        source = source.replace("range(3)", "range(1)", 1)
+    assert asked(source, 8, "tp").refused.startswith(why)
