@@ -84,9 +84,7 @@ def worlds(
     )
 
 
-def _as_it_is(
-    program: Program, world: VirtualWorld, card: Card, margin: int, tell: Tell
-) -> Probe:
+def _as_it_is(program: Program, world: VirtualWorld, card: Card, margin: int, tell: Tell) -> Probe:
     with Apart(of_world(program, world)) as apart:
         found: Probe = apart.ask(probe, Request(card=card, margin=margin)).probe
     refuse(found, f"as rank 0 of {world.world}")
@@ -94,9 +92,7 @@ def _as_it_is(
     return found
 
 
-def _varied(
-    program: Program, places: Places, card: Card, margin: int, tell: Tell
-) -> list[Way]:
+def _varied(program: Program, places: Places, card: Card, margin: int, tell: Tell) -> list[Way]:
     """A program that is spread already, in its own other ways: those that it has."""
     found: list[Way] = []
     kinds = list(VARIANTS)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from nbmem.virtual.worlds import VirtualWorld
 
 _BATCH = (
-    "Each card takes the program's batch, so N of them make a step of N batches: let each rank read "
-    "its own part of the data (DistributedSampler), and find the learning rate anew."
+    "Each card takes the program's batch, so N of them make a step of N batches: let each rank "
+    "read its own part of the data (DistributedSampler), and find the learning rate anew."
 )
 _FIRST = re.compile(r"""["']cuda:\d|\.cuda\(\d""")
 
@@ -86,7 +86,7 @@ def ways(  # noqa: PLR0913, PLR0917 - the question's parts
 
 
 def best(found: Sequence[Way]) -> Way | None:
-    """Of one world's ways: the first that fits, else the one that takes least; None without a run."""
+    """Of one world's ways: the first that fits, else the one that takes least; None without any."""
     ran = [way for way in found if way.probe is not None]
     fitting = [way for way in ran if way.probe is not None and way.probe.fits]
     least = min(ran, key=lambda way: 0 if way.probe is None else way.probe.wanted, default=None)
@@ -101,10 +101,8 @@ def sentences(program: Program, found: Sequence[Way], card: CardFigures) -> list
     chosen = next((way for way in others if way.cheapest), None)
     if chosen is not None and chosen.probe is not None:
         need = format_bytes(chosen.probe.need)
-        said = [
-            f"The fewest of these cards that train it: {chosen.ranks}, with {chosen.title} ({need} "
-            f"of {limit})."
-        ]
+        best_way = f"{chosen.ranks}, with {chosen.title}"
+        said = [f"The fewest of these cards that train it: {best_way} ({need} of {limit})."]
     else:
         ran = [way.probe.wanted for way in others if way.probe is not None]
         least = f": it takes {format_bytes(min(ran))} at least, and there are" if ran else ","

@@ -100,9 +100,7 @@ def _table(worlds: Worlds) -> Grid:
         return Grid(
             title="",
             head=("cards", "", "process", *held, "fits", "communicated each step"),
-            rows=tuple(
-                _way(way, way.probe, held) for way in worlds.ways if way.probe is not None
-            ),
+            rows=tuple(_way(way, way.probe, held) for way in worlds.ways if way.probe is not None),
             left=frozenset({1, 3 + len(held), 4 + len(held)}),
         )
     kinds = list(dict.fromkeys(kind for _, probe in worlds.runs for kind in probe.sent))

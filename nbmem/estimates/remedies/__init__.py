@@ -55,9 +55,7 @@ PARALLELISMS: tuple[type[Parallel], ...] = (
 )
 """Ways to train a program of one card on many, by what they communicate, the least first."""
 
-BY_KEY: dict[str, type[Remedy]] = {
-    kind.key: kind for kind in (*REMEDIES, *PARALLELISMS, *VARIANTS)
-}
+BY_KEY: dict[str, type[Remedy]] = {kind.key: kind for kind in (*REMEDIES, *PARALLELISMS, *VARIANTS)}
 
 
 def applied(

@@ -1,8 +1,8 @@
-"""Tensor parallelism on a program of one card: layers whose halves fit together are cut in columns
-and rows, so that several cards work on one batch.
+"""Tensor parallelism on a program of one card: several cards work on one batch.
 
-Which layers do is said by the model (transformers' plans) or seen in its structure: Linears into a
-wider layer, and one back. Attention without a plan stays whole: its forward counts heads.
+Layers that belong together are cut, the first into columns and the last into rows. Which do is said
+by the model (transformers' plans) or seen in its structure: Linears into a wider layer, and one
+back. Attention without a plan stays whole: its forward counts heads.
 """
 
 from __future__ import annotations
@@ -66,10 +66,14 @@ class TensorParallel(Sharded):
         strange = sorted({style for style in plan.values() if style not in _STYLES})
         if strange:
             self.refuse(f"Its plan has styles that torch has not ({', '.join(strange)}).")
-        elif not plan:
-            self.refuse("No layers of the model could be told that can be cut: it has no plan, "
-                        "and no Linears into a wider layer and back in one module.")  # fmt: skip
-        degree = 1 if strange else _degree(model, plan)
+            return
+        if not plan:
+            self.refuse(
+                "No layers of the model could be told that can be cut: it has no plan, and no "
+                "Linears into a wider layer and back in one module."
+            )
+            return
+        degree = _degree(model, plan)
         if degree < 2:
             self.refuse("No number of cards divides the layers that could be cut.")
             return
@@ -93,7 +97,7 @@ class TensorParallel(Sharded):
             self.applied += 1
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """Let it take one parameter after the other: torch mixes no cut and whole ones in a list."""
+        """Let it take one parameter after another: torch mixes no cut and whole ones in a list."""
         super().made_optimizer(optimizer)
         if self._alone:
             for group in (optimizer.defaults, *optimizer.param_groups):
@@ -123,6 +127,7 @@ class TensorParallel(Sharded):
 
     def price_of(self, card: Card, steps: int) -> str:
         """With what it does to the batch."""
+        del card, steps
         return (
             f"{self._degree} cards work on one batch, so a step takes 1/{self._degree} of what it "
             "does with the others; each cut block is all-reduced in forward and in backward, while "

@@ -1,11 +1,10 @@
-"""Other ways of a program that is spread over cards already: its own wrappers with other switches."""
+"""Other ways of a program that is spread over cards already: its own wrappers, switched."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from nbmem.estimates.remedies.blocks import repeated_blocks
 from nbmem.estimates.remedies.parallel import OptimizerParts, Parallel
 from nbmem.estimates.remedies.sharding import Sharded
 from nbmem.virtual.patches.patcher import Patch, Patches
@@ -96,8 +95,8 @@ class WrappedOptimizerParts(OptimizerParts, _Wrapping):
     key = "ddp_zero1"
     nothing = _DDP_NONE
     price = (
-        "a part of the optimizer's state on each card; after the step each sends the weights of its "
-        "part to all others"
+        "a part of the optimizer's state on each card; after the step each sends the weights of "
+        "its part to all others"
     )
 
     def __init__(self) -> None:
@@ -155,7 +154,7 @@ class ShardedInstead(_Wrapping, Sharded):
 
         nn.Module.__init__(wrapper)
         wrapper.module = module
-        wrapper.forward = lambda *given, **named: module(*given, **named)
+        wrapper.forward = module.__call__
         wrapper.no_sync = contextlib.nullcontext
         for optimizer in self._optimizers:
             optimizer.param_groups[:] = self._once(module, optimizer.param_groups)
