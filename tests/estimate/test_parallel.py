@@ -44,6 +44,7 @@ WRAPPED = (
 ).replace("optimizer = ", "model = nn.parallel.DistributedDataParallel(model)\noptimizer = ")
 UNEVEN = ((WIDTH, 640), (640, 320), (320, 640))
 """The largest goes to rank 0, and both others, which are more together, to rank 1."""
+HYBRID = "All cards are in one machine: it would be FSDP2."
 KEYS = [kind.key for kind in PARALLELISMS]
 
 
@@ -122,11 +123,12 @@ def test_a_plan_over_ways_and_worlds(whole):
     program = programs.cell(TRAIN, {}, title="train.py")
     answer = whole.worlds(program, "T4", (8, 16))
     ran = {(way.ranks, way.key) for way in answer.ways if way.probe is not None}
+    assert {way.why_not for way in answer.ways} == {None, HYBRID}
     assert ran == {(1, "as it is"), (8, "ddp"), (8, "zero1"), (8, "zero2"), (8, "zero3"), (8, "tp"),
                    *((16, key) for key in KEYS)}  # fmt: skip
     text = " ".join(str(answer).split())
     assert text.startswith("The fewest of these cards that train it: 8, with DDP (")
-    assert "HSDP on 8 cards: All cards are in one machine: it would be FSDP2." in text
+    assert f"HSDP on 8 cards: {HYBRID}" in text
     assert "+model = DDP(model, device_ids=[local])" in text
     assert "TP of 8 x FSDP2 of 2" in text
     assert f"all-reduce {WEIGHTS >> 20}.0 MiB" in text
