@@ -8,6 +8,7 @@ and torch/distributed/fsdp/_flat_param.py
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,26 @@ def faces_of(module: Any) -> Iterator[list[Any]]:
         told = attributes_of(parameter) or {}
         faces = (told.get(name) for name in _FACES)
         yield [face for face in faces if is_tensor(face)]
+
+
+def units_of(module: Any) -> list[int]:
+    """Bytes of what each FSDP2 unit of a module gathers at once; none where none is sharded."""
+    states = _states()
+    found = []
+    for _, inner in named_modules(module) if states else ():
+        for group in _list(states.get(id(inner)), "_fsdp_param_groups", "_fsdp_param_group"):
+            parts = items_of((attributes_of(group) or {}).get("fsdp_params"))
+            found.append(sum(map(_whole, parts)))
+    return found
+
+
+def _whole(parameter: Any) -> int:
+    """Bytes of a parameter of FSDP2's before it was cut."""
+    told = attributes_of(parameter) or {}
+    shape, kind = told.get("_orig_size"), told.get("orig_dtype")
+    if not is_a(type(shape), tuple):
+        return 0
+    return math.prod(shape) * int(getattr(kind, "itemsize", 0))
 
 
 def _parameters(module: Any) -> Iterator[tuple[str, Any]]:
