@@ -81,13 +81,19 @@ class Parallel(Remedy):
         import torch
 
         if torch.is_grad_enabled() and module.training and _trained(module):
-            for optimizer in self._optimizers:
-                optimizer.param_groups[:] = self._once(module, optimizer.param_groups)
+            self._with_optimizers(module)
         return args, kwargs
 
     def made_optimizer(self, optimizer: Any) -> None:
         """Remember it: its parameters may be replaced later."""
         self._optimizers.append(optimizer)
+
+    def _with_optimizers(self, model: Any) -> None:
+        """Spread a model whose optimizers may have been made: they step its new parameters."""
+        groups = self._once(model, [g for o in self._optimizers for g in o.param_groups])
+        for optimizer in self._optimizers:
+            count = len(optimizer.param_groups)
+            optimizer.param_groups[:], groups = groups[:count], groups[count:]
 
     def _once(self, model: Any, params: list[Any]) -> list[Any]:
         """Spread a model that is not spread yet; the parameters as they are called then."""

@@ -39,7 +39,7 @@ class Sharded(Parallel):
     def moving(self, module: Any) -> None:
         """Cut a model before it is moved: it is never whole on a card."""
         if any(p.requires_grad for p in module.parameters()):
-            self._once(module, [])
+            self._with_optimizers(module)
 
     def spread(self, model: Any) -> None:
         """Cut it, and note how large it was."""

@@ -102,6 +102,7 @@ class WrappedOptimizerParts(OptimizerParts, _Wrapping):
     def __init__(self) -> None:
         super().__init__()
         self._wrapped = False
+        self._early = False
 
     prepare = _Wrapping.prepare
     before_optimizer = _Wrapping.before_optimizer
@@ -113,6 +114,8 @@ class WrappedOptimizerParts(OptimizerParts, _Wrapping):
     ) -> None:
         """As it is."""
         self._wrapped = True
+        if self._early:
+            self.refuse("The optimizer is made before the model is wrapped: make it afterwards.")
         true(wrapper, module, *args, **options)
 
     def instead(self, module: Any) -> Any:
@@ -121,6 +124,7 @@ class WrappedOptimizerParts(OptimizerParts, _Wrapping):
 
     def made_optimizer(self, optimizer: Any) -> None:
         """Let an optimizer of the wrapped model be one of parts."""
+        self._early = self._early or not self._wrapped
         if self._wrapped and not self._making:
             super().made_optimizer(optimizer)
             self.applied += 1
@@ -156,9 +160,7 @@ class ShardedInstead(_Wrapping, Sharded):
         wrapper.module = module
         wrapper.forward = module.__call__
         wrapper.no_sync = contextlib.nullcontext
-        for optimizer in self._optimizers:
-            optimizer.param_groups[:] = self._once(module, optimizer.param_groups)
-        self._once(module, [])
+        self._with_optimizers(module)
 
     def spread(self, model: Any) -> None:
         """Cut it; without a wrapper later nothing would have been gained."""

@@ -1,8 +1,8 @@
 """One FSDP unit holds the whole model, so all of it is gathered at once.
 
 What it sees
-    A module under `fully_shard` whose largest unit has more than half of the parameters, although it
-    has four equal blocks or more.
+    A module under `fully_shard` whose largest unit has more than half of the parameters, although
+    it has four equal blocks or more.
 What it costs
     While it runs, each rank holds all weights, in backward beside all gradients and the input of
     their reduce-scatter: what is cut is the optimizer's state alone.
