@@ -18,8 +18,8 @@ from nbmem.estimates.cards import figures_of
 from nbmem.estimates.fitting import MARGIN
 from nbmem.estimates.probing import Request, probe, refuse
 from nbmem.estimates.ranks import NO_GROUP, of_world, world_for
-from nbmem.estimates.remedies import PARALLELISMS, VARIANTS
-from nbmem.estimates.remedies.variants import ShardedInstead, WrappedOptimizerParts
+from nbmem.estimates.remedies import PARALLELISMS
+from nbmem.estimates.remedies.variants import VARIANTS, ShardedInstead, WrappedOptimizerParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -87,10 +87,8 @@ def units_of(module: Any) -> list[int]:
 def _whole(parameter: Any) -> int:
     """Bytes of a parameter of FSDP2's before it was cut."""
     told = attributes_of(parameter) or {}
-    shape, kind = told.get("_orig_size"), told.get("orig_dtype")
-    if not is_a(type(shape), tuple):
-        return 0
-    return math.prod(shape) * int(getattr(kind, "itemsize", 0))
+    shape = [size for size in items_of(told.get("_orig_size")) if type(size) is int]
+    return math.prod(shape) * int(getattr(told.get("orig_dtype"), "itemsize", 0))
 
 
 def _parameters(module: Any) -> Iterator[tuple[str, Any]]:

@@ -150,6 +150,19 @@ def test_a_program_that_wraps_its_model_has_other_ways(whole):
     assert found["ddp_zero3"].sent == {"all-gather": 2 * WEIGHTS, "reduce-scatter": WEIGHTS}
 
 
+def test_an_optimizer_that_is_made_too_early():
+    wrap = "model = nn.parallel.DistributedDataParallel(model)\n"
+    made = "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
+    early = WRAPPED.replace(f"{wrap}{made}", f"{made}{wrap}")
+    assert asked(early, 8, "ddp_zero1").refused == (
+        "The optimizer is made before the model is wrapped: make it afterwards."
+    )
+    before = TRAIN.replace(f").cuda()\n{made}", f")\n{made}model.cuda()\n")
+    found = asked(before, 8, "zero3").probe.held
+    assert found["weights"] == WEIGHTS // 8
+    assert found["optimizer state"] // 4096 == 2 * WEIGHTS // 8 // 4096
+
+
 def test_a_sharded_program_has_its_switch():
     cut = WRAPPED.replace(
         "model = nn.parallel.DistributedDataParallel(model)",

@@ -151,4 +151,4 @@ def _to_a_card(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
         return True
     if isinstance(place, (str, torch.device)):
         return torch.device(place).type == "cuda"
-    return isinstance(place, torch.Tensor) and place.is_cuda
+    return isinstance(place, torch.Tensor) and bool(place.is_cuda)
