@@ -150,5 +150,5 @@ def _to_a_card(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     if isinstance(place, int) and not isinstance(place, bool):
         return True
     if isinstance(place, (str, torch.device)):
-        return torch.device(place).type == "cuda"
+        return bool(torch.device(place).type == "cuda")
     return isinstance(place, torch.Tensor) and bool(place.is_cuda)

@@ -78,7 +78,7 @@ class Sharded(Parallel):
         return f"{self.price}; {in_host(self._bytes)}{alone}"
 
     def lines(self) -> str:
-        """Those that cut it."""
+        """The lines that cut the model."""
         return self._lines
 
     def put(self, edit: Edit, card: Card) -> bool:
@@ -118,7 +118,7 @@ class Hybrid(Sharded):
 
     @classmethod
     def unfit(cls, world: int, local: int) -> str | None:
-        """It is FSDP2 in one machine."""
+        """Why it is no choice in one machine."""
         return "All cards are in one machine: it would be FSDP2." if world == local else None
 
     def prepare(self) -> None:
