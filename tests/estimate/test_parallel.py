@@ -1,5 +1,7 @@
 """A program of one card in every way over a world's cards: exact shards, and lines that hold."""
 
+import functools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -48,6 +50,7 @@ HYBRID = "All cards are in one machine: it would be FSDP2."
 KEYS = [kind.key for kind in PARALLELISMS]
 
 
+@functools.cache
 def asked(source, ranks, *keys, gpu="H100", **more):
     card, world = world_for(gpu, ranks)
     program = of_world(programs.cell(source, {}), world)
@@ -74,8 +77,11 @@ def _no_default_device():
 
 
 @pytest.mark.parametrize(("key", "source"), [
-    *((key, TRAIN) for key in KEYS), ("zero3", LATER), ("ddp", LATER), ("ddp", THERE),
-    ("zero3", THERE),
+    ("zero1", TRAIN), ("zero3", TRAIN), ("tp", TRAIN), ("ddp", THERE),
+    *(pytest.param(*case, marks=pytest.mark.long) for case in (
+        ("ddp", TRAIN), ("zero2", TRAIN), ("hsdp", TRAIN), ("ddp", LATER), ("zero3", LATER),
+        ("zero3", THERE),
+    )),
 ])  # fmt: skip
 def test_the_pasted_lines_hold_what_the_way_promised(key, source):
     reply = asked(source, 16, key)
@@ -108,6 +114,7 @@ def test_a_way_cuts_and_sends_what_it_says(key, weights, state, sent):
     assert found.probe.sent == sent
 
 
+@pytest.mark.long
 def test_an_optimizers_parts_are_those_of_the_rank_that_has_most():
     layers = ", ".join(f"nn.Linear({a}, {b}, bias=False)" for a, b in UNEVEN)
     row = f"nn.Sequential(*(Block() for _ in range({LAYERS})))"
@@ -121,21 +128,20 @@ def test_an_optimizers_parts_are_those_of_the_rank_that_has_most():
 
 def test_a_plan_over_ways_and_worlds(whole):
     program = programs.cell(TRAIN, {}, title="train.py")
-    answer = whole.worlds(program, "T4", (8, 16))
+    answer = whole.worlds(program, "T4", (8,))
     ran = {(way.ranks, way.key) for way in answer.ways if way.probe is not None}
     assert {way.why_not for way in answer.ways} == {None, HYBRID}
-    assert ran == {(1, "as it is"), (8, "ddp"), (8, "zero1"), (8, "zero2"), (8, "zero3"), (8, "tp"),
-                   *((16, key) for key in KEYS)}  # fmt: skip
+    assert ran == {(1, "as it is"), *((8, key) for key in KEYS if key != "hsdp")}
     text = " ".join(str(answer).split())
     assert text.startswith("The fewest of these cards that train it: 8, with DDP (")
     assert f"HSDP on 8 cards: {HYBRID}" in text
     assert "+model = DDP(model, device_ids=[local])" in text
-    assert "TP of 8 x FSDP2 of 2" in text
+    assert "TP of 8:" in text
     assert f"all-reduce {WEIGHTS >> 20}.0 MiB" in text
     assert "fully_shard(block, reshard_after_forward=False)" in answer.to_html()
     told = answer.to_json()["ways"]
     assert [w["ranks"] for w in told if w["cheapest"]] == [8]
-    assert [w["why_not"] is None for w in told if w["key"] == "hsdp"] == [False, True]
+    assert [w["why_not"] for w in told if w["key"] == "hsdp"] == [HYBRID]
     assert answer.runs[0][1] == answer.ways[1].probe
 
 
@@ -150,6 +156,7 @@ def test_a_program_that_wraps_its_model_has_other_ways(whole):
     assert found["ddp_zero3"].sent == {"all-gather": 2 * WEIGHTS, "reduce-scatter": WEIGHTS}
 
 
+@pytest.mark.long
 def test_an_optimizer_that_is_made_too_early():
     wrap = "model = nn.parallel.DistributedDataParallel(model)\n"
     made = "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
@@ -163,6 +170,7 @@ def test_an_optimizer_that_is_made_too_early():
     assert found["optimizer state"] // 4096 == 2 * WEIGHTS // 8 // 4096
 
 
+@pytest.mark.long
 def test_a_sharded_program_has_its_switch():
     cut = WRAPPED.replace(
         "model = nn.parallel.DistributedDataParallel(model)",
