@@ -283,20 +283,50 @@ class Layers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A program on so many cards in one way: as it is, or under a parallelism.
+
+    Attributes:
+        ranks: Cards, one for each rank; 1 for the program that makes no process group.
+        key: The parallelism's key; `as it is` for the program itself.
+        title: What is done.
+        price: What it costs, in words.
+        code: The lines to paste; empty for the program itself.
+        diff: What changes in its source, as in `Option`.
+        probe: Its run, as the rank that has most; None where there was none.
+        why_not: Why it was not run or could not be applied, or None.
+        cheapest: Whether it communicates least of those that fit on the fewest cards.
+    """
+
+    ranks: int
+    key: str
+    title: str
+    price: str = ""
+    code: str = ""
+    diff: str = ""
+    probe: Probe | None = None
+    why_not: str | None = None
+    cheapest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Worlds:
     """A program on more and more cards.
 
     Attributes:
         title: The program's.
         card: Each rank's.
-        runs: Ranks of each world, ascending, and the run of the one that takes most.
+        runs: Ranks of each world, ascending, and the run of the one that takes most; of several
+            ways, the one that communicates least of those that fit, else takes least.
         sentences: The verdict and what to know about it.
+        ways: Every way that was tried or thought of, by world; empty where there is one alone.
     """
 
     title: str
     card: CardFigures
     runs: tuple[tuple[int, Probe], ...]
     sentences: tuple[str, ...]
+    ways: tuple[Way, ...] = ()
 
     @property
     def fewest(self) -> int | None:

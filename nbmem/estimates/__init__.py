@@ -12,7 +12,7 @@ from nbmem.estimates import ranks as ranked
 from nbmem.estimates.apart import Apart
 from nbmem.estimates.cards import card_for
 from nbmem.estimates.display import Answer, FitAnswer, LayersAnswer, PlanAnswer, WorldsAnswer, shown
-from nbmem.estimates.probing import Request, record
+from nbmem.estimates.probing import Request, probe, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -134,10 +134,11 @@ def plan(  # noqa: PLR0913 - the question's parts
     every: bool = False,
     tell: Callable[[str], None] = silent,
     show: Callable[[PlanAnswer, str], None] | None = None,
-) -> PlanAnswer:
+) -> PlanAnswer | WorldsAnswer:
     """A program under the remedies that may make it fit, each really run on the virtual card.
 
-    The cheapest that suffices is certain: what was not run is dearer, or cannot suffice.
+    The cheapest that suffices is certain: what was not run is dearer, or cannot suffice. With
+    `ranks`, a program that makes no process group is run in the ways to spread it over them.
 
     Args:
         program: A function (called with the batch size if one is given, else with nothing), or
@@ -160,8 +161,12 @@ def plan(  # noqa: PLR0913 - the question's parts
     if not isinstance(program, programs.Program):
         variable = None if batch is None else _parameter(program)
         program = programs.call(program, start=batch)
-    program = ranked.of_world(program, world)
+    alone, program = program, ranked.of_world(program, world)
     with Apart(program) as apart:
+        if world is not None and batch is None and target is None and not every:
+            first = apart.ask(probe, Request(card=card)).probe
+            if ranked.NO_GROUP in first.notes:
+                return worlds(alone, gpu, (world.world,), margin=margin, tell=tell)
         answer = planning.plan(
             program,
             fitting.asker(apart.ask),
@@ -186,9 +191,11 @@ def worlds(
 ) -> WorldsAnswer:
     """A program in worlds of several sizes: bytes per card, and the fewest cards that train it.
 
+    One that makes no process group is run in the ways to spread it over the cards: DDP, ZeRO-1 to
+    3, HSDP and tensor parallelism; one that does as it is, and with its own wrappers' switches.
+
     Args:
-        program: A function that is called with nothing and makes its own process group, or what
-            `nbmem.estimates.programs` makes.
+        program: A function that is called with nothing, or what `nbmem.estimates.programs` makes.
         gpu: Each rank's card, by name; None for the one in use, else a virtual H100.
         ranks: Ranks of each world.
         margin: Part of the card to keep free.

@@ -69,8 +69,14 @@ class Edit:
     # What remedies do; each says whether it could.
 
     def at_the_top(self, code: str) -> bool:
-        """Lines before everything else."""
+        """Lines before everything else that may stand behind others."""
         first = next((i for i, line in enumerate(self._lines) if line.strip()), 0)
+        for number, statement in enumerate(ast.parse(self.source).body):
+            future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+            told = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            if not (future or (told and not number)):
+                break
+            first = statement.end_lineno or statement.lineno
         return self.insert(first, code)
 
     def after_the_model(self, code: str) -> bool:
@@ -82,10 +88,34 @@ class Edit:
             return self.insert(stepped.lineno - 1, code, stepped)
         return False
 
-    def instead_of_the_optimizer(self, code: str) -> bool:
-        """Another line that makes it."""
+    def before_the_optimizer(self, code: str) -> bool:
+        """Lines above the one that makes it of the model's parameters."""
         made = self.sites.optimizer
-        return made is not None and "\n" not in code and self.replace(made, made, code)
+        if made is None or f"{self.own.model}.parameters()" not in self.text(made):
+            return False
+        return self.insert(made.lineno - 1, code, made)
+
+    def before_the_move(self, code: str) -> bool:
+        """Lines between the model and what moves it to the card."""
+        made, moved = self.sites.model, self.sites.moved
+        if moved is not None:
+            return self.insert(moved.lineno - 1, code, moved)
+        if made is None:
+            return False
+        inside = own_names.before_a_move(made.value)
+        if inside is None:
+            return self.after_the_model(code)
+        if inside is made.value:
+            return False
+        text = f"{ast.unparse(made.targets[0])} = {self.text(inside)}"
+        return self.replace(made, made, f"{text}\n{code}")
+
+    def instead_of_the_optimizer(self, code: str, *, several: bool = False) -> bool:
+        """Another line that makes it; with `several`, lines that do."""
+        made = self.sites.optimizer
+        if made is None or ("\n" in code and not several):
+            return False
+        return self.replace(made, made, code)
 
     def with_keyword(self, name: str, value: str) -> bool:
         """One more argument where it is made."""

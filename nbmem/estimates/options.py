@@ -52,8 +52,8 @@ def add_worlds(parser: argparse.ArgumentParser) -> None:
         "--ranks",
         metavar="N,N",
         type=_numbers,
-        help="run it as torchrun would on N such cards, as rank 0; of several (8,16,32), the "
-        "fewest that it fits on, without remedies",
+        help="on N such cards, as torchrun would run it; of several (8,16,32), the fewest that "
+        "train it: a program for one card is run under DDP, ZeRO, FSDP2, HSDP and TP",
     )
 
 

@@ -32,6 +32,7 @@ class TrainingStep:
 
     Attributes:
         model: The statement that makes the model.
+        moved: The statement that only moves the model to a card.
         optimizer: The statement that makes the optimizer.
         forward: The statements from the model's call to the loss, in one block.
         backward: The statement that is `loss.backward()`.
@@ -42,6 +43,7 @@ class TrainingStep:
     """
 
     model: ast.Assign | None = None
+    moved: Statement | None = None
     optimizer: ast.Assign | None = None
     forward: list[Statement] = field(default_factory=list)
     backward: ast.Expr | None = None
@@ -58,8 +60,10 @@ def read(source: str) -> tuple[OwnNames, TrainingStep]:
     steppers = [name for name in _receivers(tree, "step") if name in _receivers(tree, "zero_grad")]
     optimizer = _only(steppers) or _only(_receivers(tree, "step")) or usual.optimizer
     model = _only(_receivers(tree, "parameters")) or usual.model
+    moved = _moved(tree, model)
     sites = TrainingStep(
-        model=_assigned(tree, model),
+        model=_assigned(tree, model, but=moved),
+        moved=moved,
         optimizer=_assigned(tree, optimizer),
         step=_called(tree, "step", optimizer),
         zero_grad=_called(tree, "zero_grad", optimizer) or _called(tree, "zero_grad", model),
@@ -100,12 +104,46 @@ def _only(found: list[str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _assigned(tree: ast.Module, name: str) -> ast.Assign | None:
-    """The one statement that assigns a name."""
+def before_a_move(value: ast.expr) -> ast.expr | None:
+    """What is moved to a card by `...cuda()` or `...to(device)`; None without a move.
+
+    The value itself where a move is not the last thing that is done.
+    """
+    text = ast.unparse(value)
+    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
+        return None
+    if value.func.attr == "cuda" or (value.func.attr == "to" and _of_a_device(value)):
+        return value.func.value
+    return value if ".cuda(" in text or ".to(" in text else None
+
+
+def _of_a_device(call: ast.Call) -> bool:
+    """Whether the one argument of `to` is a device."""
+    named = [k.value for k in call.keywords if k.arg == "device"]
+    text = " ".join(map(ast.unparse, [*call.args, *named]))
+    one = len(call.args) + len(call.keywords) == 1
+    return one and not any(kind in text for kind in ("float", "half", "type", "double"))
+
+
+def _moved(tree: ast.Module, name: str) -> Statement | None:
+    """The one statement `model.cuda()` or `model = model.to(device)`."""
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Expr, ast.Assign))
+        and (inside := before_a_move(node.value)) is not None
+        and ast.unparse(inside) == name
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _assigned(tree: ast.Module, name: str, but: Statement | None = None) -> ast.Assign | None:
+    """The one statement that assigns a name, but for another one."""
     found = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign)
+        and node is not but
         and len(node.targets) == 1
         and ast.unparse(node.targets[0]) == name
     ]

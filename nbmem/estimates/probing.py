@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import threading
 import warnings
 from typing import TYPE_CHECKING
 
@@ -19,13 +18,12 @@ from nbmem.core.clock import CLOCK
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.estimates import binding
 from nbmem.estimates.edits import Edit
-from nbmem.estimates.parcel import NotCopiedError
-from nbmem.estimates.programs import CALL, EndedError
+from nbmem.estimates.failing import failure_of, threads_of
+from nbmem.estimates.programs import CALL
 from nbmem.estimates.ranks import NO_GROUP, sent_by
-from nbmem.views.markup import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from nbmem.api import Trace
     from nbmem.core.session import Session
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 ENDLESS = 1 << 50
 """Bytes of the card on which a program may take what it wants: a pebibyte."""
 NO_TENSOR = "it puts no tensor on a card"
-LONGEST = 160
-"""Characters of an error's text that an answer shows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +45,14 @@ class Request:
         margin: Bytes of it that are kept free.
         value: Of the program's variable.
         remedies: Keys of remedies to run it under.
+        rank: Of the program's world, if it has one.
     """
 
     card: Card
     margin: int = 0
     value: int | None = None
     remedies: tuple[str, ...] = ()
+    rank: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +62,8 @@ class Reply:
     Attributes:
         probe: The run.
         refused: Why a remedy did nothing, or None.
+        called: What the remedies do, with this run's figures.
+        fullest: The rank that has most under them.
         price: What the remedies cost, with this run's figures.
         code: The lines that apply them to this program.
         changed: The program's source with them in it; None where it is not known where they belong.
@@ -74,6 +74,8 @@ class Reply:
 
     probe: Probe
     refused: str | None = None
+    called: str = ""
+    fullest: int = 0
     price: str = ""
     code: str = ""
     changed: str | None = None
@@ -86,6 +88,8 @@ class _Ran:
     trace: Trace
     failure: Failure | None
     refused: str | None
+    called: str
+    fullest: int
     price: str
     code: str
     context: int
@@ -122,6 +126,8 @@ def probe(program: Program, request: Request) -> Reply:
     return Reply(
         probe=found,
         refused=ran.refused,
+        called=ran.called,
+        fullest=ran.fullest,
         price=ran.price,
         code=ran.code,
         changed=ran.changed,
@@ -175,18 +181,18 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
         warnings.simplefilter("ignore")
         conf = conf_of(request.remedies)
         cards = (request.card,) * (1 if program.world is None else program.world.local)
-        gpu = stack.enter_context(
+        stack.enter_context(
             virtual.activated(
                 cards, conf=conf, other_processes=request.margin, defer=True, eager=True
             )
         )
         module = program.prepare()
-        stack.enter_context(played(program.world))
+        stack.enter_context(played(program.world, request.rank))
         edit = Edit.of(program.source)
         watch = stack.enter_context(applied(request.remedies, edit.own))
         trace = api.trace(program.title, namespace=vars(module))
         failure, error = None, None
-        threads = stack.enter_context(_threads(program))
+        threads = stack.enter_context(threads_of(program))
         trace.start()
         try:
             watch.begin()
@@ -194,7 +200,7 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
         except KeyboardInterrupt:
             raise
         except BaseException as err:  # noqa: BLE001 - whatever the user's program raises
-            failure, error = _failure(program, err), err.with_traceback(None)
+            failure, error = failure_of(program, err), err.with_traceback(None)
         finally:
             if look:
                 trace.stop(error)
@@ -202,15 +208,19 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
                 trace.end(error, lambda _seconds: True)
         steps = max(watch.backwards, 1)
         refused = next((r.unapplied for r in watch.remedies if r.unapplied), None)
+        called = " + ".join(r.called for r in watch.remedies)
+        fullest = max((r.fullest for r in watch.remedies), default=0)
         price = "; ".join(r.price_of(request.card, steps) for r in watch.remedies)
         code = "\n".join(r.code_of(request.card) for r in watch.remedies)
         changed = _changed(edit, program, watch.remedies, request)
-        context = gpu.context_bytes
+        context = max(gpu.context_bytes for gpu in virtual.gpus())
         notes = () if program.world is None or Ranks.apart else (NO_GROUP,)
         idle = {} if request.remedies else idle_in(vars(module))
     failure = failure or next(iter(threads), None)
     sent = sent_by(program, trace)
-    return _Ran(trace, failure, refused, price, code, context, idle, changed, notes, sent)
+    return _Ran(
+        trace, failure, refused, called, fullest, price, code, context, idle, changed, notes, sent
+    )
 
 
 def _changed(
@@ -229,39 +239,6 @@ def _changed(
     if remedy.parts > 1 and bound is not None and request.value is not None:
         return binding.written(result, bound, request.value)
     return result
-
-
-@contextlib.contextmanager
-def _threads(program: Program) -> Iterator[list[Failure]]:
-    """Collects what threads ran out of memory with: torch raises there, and only a text is seen."""
-    found: list[Failure] = []
-    true = threading.excepthook
-
-    def heard(args: threading.ExceptHookArgs) -> None:
-        failure = None if args.exc_value is None else _failure(program, args.exc_value)
-        if failure is not None and failure.kind == "memory":
-            found.append(failure)
-        true(args)
-
-    threading.excepthook = heard
-    try:
-        yield found
-    finally:
-        threading.excepthook = true
-
-
-def _failure(program: Program, error: BaseException) -> Failure:
-    import torch
-
-    if isinstance(error, (EndedError, NotCopiedError)):
-        return Failure(kind="other", text=str(error), line=program.line_of(error))
-    first = next(iter(str(error).splitlines()), "")
-    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    memory = isinstance(error, torch.cuda.OutOfMemoryError)
-    if memory:
-        text = text.partition(". GPU")[0]
-    line, shown = program.line_of(error), clipped(text.rstrip("."), LONGEST)
-    return Failure(kind="memory" if memory else "other", text=shown, line=line)
 
 
 def _phases(ran: _Ran) -> tuple[tuple[str, dict[str, int]], ...]:

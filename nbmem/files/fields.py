@@ -44,6 +44,7 @@ _MODULE: Kind = {
     "relu_not_inplace": "int",
     "called": "bool",
     "gradient_as_bucket_view?": "bool",
+    "fsdp_units?": "[int]",
 }
 _OPTIMIZER: Kind = {
     "name": "str",

@@ -8,6 +8,7 @@ and torch/distributed/fsdp/_flat_param.py
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,24 @@ def faces_of(module: Any) -> Iterator[list[Any]]:
         told = attributes_of(parameter) or {}
         faces = (told.get(name) for name in _FACES)
         yield [face for face in faces if is_tensor(face)]
+
+
+def units_of(module: Any) -> list[int]:
+    """Bytes of what each FSDP2 unit of a module gathers at once; none where none is sharded."""
+    states = _states()
+    found = []
+    for _, inner in named_modules(module) if states else ():
+        for group in _list(states.get(id(inner)), "_fsdp_param_groups", "_fsdp_param_group"):
+            parts = items_of((attributes_of(group) or {}).get("fsdp_params"))
+            found.append(sum(map(_whole, parts)))
+    return found
+
+
+def _whole(parameter: Any) -> int:
+    """Bytes of a parameter of FSDP2's before it was cut."""
+    told = attributes_of(parameter) or {}
+    shape = [size for size in items_of(told.get("_orig_size")) if type(size) is int]
+    return math.prod(shape) * int(getattr(told.get("orig_dtype"), "itemsize", 0))
 
 
 def _parameters(module: Any) -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.cuda import initialized_torch, loaded_torch
+from nbmem.probes.distributed import units_of
 from nbmem.probes.holders.storages import dispatches, place_of
 from nbmem.probes.modules import (
     children_of,
@@ -70,6 +71,9 @@ def module_facts(module: Any) -> dict[str, Any]:
     }
     if type(module).__name__ == "DistributedDataParallel":
         found["gradient_as_bucket_view"] = bool(module.__dict__.get("gradient_as_bucket_view"))
+    units = units_of(module)
+    if units:
+        found["fsdp_units"] = units
     return found
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
+from nbmem.views.code import code_html
 from nbmem.views.grid import Grid, TableCell
 from nbmem.views.html import page
 from nbmem.views.markup import Markup, element
@@ -13,16 +14,6 @@ from nbmem.views.markup import Markup, element
 if TYPE_CHECKING:
     from nbmem.answers import Option, Plan
 
-_CODE = (
-    "margin:2px 0 8px 0;padding:4px 8px;white-space:pre;word-break:normal;overflow-x:auto;"
-    "font-size:12px;line-height:1.4;border-left:3px solid rgba(128,128,128,0.35)"
-)
-_SIGNS = {
-    "+": "background:rgba(46,160,67,0.22)",
-    "-": "background:rgba(248,81,73,0.22)",
-    "@": "opacity:0.6",
-}
-"""How a line of a difference looks, by its first character; in light and dark alike."""
 _NOTHING = 0.002
 """A remedy that saves less than this part of the process is no row of the table."""
 
@@ -53,7 +44,7 @@ def render_html(plan: Plan) -> str:
     written = _written(plan)
     if written:
         summary = element("summary", "Applied to this program", style=style.SUMMARY)
-        codes = (element("div", o.title, _code(o)) for o in written)
+        codes = (element("div", o.title, code_html(o.diff or o.code)) for o in written)
         parts.append(element("details", summary, *codes, style=style.DETAILS))
     idle = _idle(plan)
     if idle:
@@ -189,13 +180,3 @@ def _fits(option: Option, plan: Plan) -> str:
     if option.cheapest:
         return "yes, the cheapest"
     return "yes" if option.probe.fits else "no"
-
-
-def _code(option: Option) -> Markup:
-    lines = (option.diff or option.code).splitlines()
-    shown = [
-        line
-        for text in lines
-        for line in (element("span", text, style=_SIGNS.get(text[:1])), element("br"))
-    ][:-1]
-    return element("pre", *shown, style=_CODE)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
+from nbmem.views.code import code_html
 from nbmem.views.grid import Grid, TableCell
 from nbmem.views.html import page
-from nbmem.views.markup import element
+from nbmem.views.markup import Markup, element
 
 if TYPE_CHECKING:
-    from nbmem.answers import Probe, Worlds
+    from nbmem.answers import Probe, Way, Worlds
 
 _HELD = ("weights", "gradients", "optimizer state", "activations", "communication")
 """Categories with a column of their own."""
@@ -19,16 +20,42 @@ _HELD = ("weights", "gradients", "optimizer state", "activations", "communicatio
 
 def render_text(worlds: Worlds) -> str:
     """For a terminal."""
-    return "\n\n".join(["\n".join(worlds.sentences), _table(worlds).text()])
+    blocks = ["\n".join(worlds.sentences), _table(worlds).text()]
+    if worlds.ways:
+        blocks += _listed("What it costs", _prices(worlds))
+        blocks += _listed("Not run", _not_run(worlds))
+        for way in worlds.ways:
+            if way.cheapest:
+                lines = "".join(f"\n  {line}" for line in (way.diff or way.code).splitlines())
+                blocks.append(f"{way.title} on {way.ranks} cards, in this program{lines}")
+    return "\n\n".join(blocks)
+
+
+def _listed(title: str, lines: list[str]) -> list[str]:
+    return ["\n  ".join([title, *lines])] if lines else []
 
 
 def render_html(worlds: Worlds) -> str:
     """For a notebook's output."""
     verdict, *rest = worlds.sentences
+    parts: list[Markup] = [_table(worlds).html()]
+    applied = [way for way in worlds.ways if way.code]
+    codes = (
+        element("div", f"{way.title}, {way.ranks} cards", code_html(way.diff or way.code))
+        for way in applied
+    )
+    if applied:
+        summary = element("summary", "Applied to this program", style=style.SUMMARY)
+        parts.append(element("details", summary, *codes, style=style.DETAILS))
+    for title, lines in (("What it costs", _prices(worlds)), ("Not run", _not_run(worlds))):
+        if lines:
+            items = element("ul", *(element("li", text) for text in lines), style=style.NOTES)
+            summary = element("summary", title, style=style.SUMMARY)
+            parts.append(element("details", summary, items, style=style.DETAILS))
     return element(
         "div",
         element("div", verdict, style=style.VERDICT),
-        _table(worlds).html(),
+        *parts,
         element("ul", *(element("li", text) for text in rest), style=style.NOTES),
         style=style.BOX,
     )
@@ -44,8 +71,38 @@ def mimebundle(worlds: Worlds) -> dict[str, str]:
     return {"text/plain": render_text(worlds), "text/html": render_html(worlds)}
 
 
+def _prices(worlds: Worlds) -> list[str]:
+    """What each way costs, once; with the figures of the smallest world."""
+    found: dict[str, str] = {}
+    for way in worlds.ways:
+        if way.probe is not None and way.price:
+            found.setdefault(way.key, f"{way.title}: {way.price}")
+    return list(found.values())
+
+
+def _not_run(worlds: Worlds) -> list[str]:
+    """What could not be done, by the worlds in which it could not."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for way in worlds.ways:
+        if way.why_not is not None:
+            found.setdefault((way.title, way.why_not), []).append(way.ranks)
+    return [
+        f"{title} on {', '.join(f'{n:,}' for n in ranks)} cards: {why}"
+        for (title, why), ranks in found.items()
+    ]
+
+
 def _table(worlds: Worlds) -> Grid:
-    held = [name for name in _HELD if any(probe.held.get(name) for _, probe in worlds.runs)]
+    rows = worlds.ways or [(ranks, probe) for ranks, probe in worlds.runs]
+    probes = [row[1] if isinstance(row, tuple) else row.probe for row in rows]
+    held = [name for name in _HELD if any(p is not None and p.held.get(name) for p in probes)]
+    if worlds.ways:
+        return Grid(
+            title="",
+            head=("cards", "", "process", *held, "fits", "communicated each step"),
+            rows=tuple(_way(way, way.probe, held) for way in worlds.ways if way.probe is not None),
+            left=frozenset({1, 3 + len(held), 4 + len(held)}),
+        )
     kinds = list(dict.fromkeys(kind for _, probe in worlds.runs for kind in probe.sent))
     return Grid(
         title="",
@@ -57,14 +114,29 @@ def _table(worlds: Worlds) -> Grid:
     )  # fmt: skip
 
 
+def _way(way: Way, probe: Probe, held: list[str]) -> tuple[TableCell, ...]:
+    verdict = "yes, the fewest" if way.cheapest else "yes" if probe.fits else "no"
+    sent = ", ".join(f"{kind} {format_bytes(count)}" for kind, count in probe.sent.items())
+    return (
+        TableCell(text=f"{way.ranks:,}"),
+        TableCell(text=way.title, strong=way.cheapest, note=way.price),
+        *_amounts([probe.need, *map(probe.held.get, held)]),
+        TableCell(text=verdict, strong=way.cheapest),
+        TableCell(text=sent),
+    )
+
+
 def _row(ranks: int, probe: Probe, held: list[str], kinds: list[str]) -> tuple[TableCell, ...]:
     verdict = "yes" if probe.fits else "no"
-    amounts = [probe.need, *map(probe.held.get, held), *map(probe.sent.get, kinds)]
     return (
         TableCell(text=f"{ranks:,}"),
-        *(
-            TableCell(text="" if count is None else format_bytes(count), exact=f"{count or 0:,} B")
-            for count in amounts
-        ),
+        *_amounts([probe.need, *map(probe.held.get, held), *map(probe.sent.get, kinds)]),
         TableCell(text=verdict if probe.ran else "fails", strong=probe.fits),
     )
+
+
+def _amounts(counts: list[int | None]) -> list[TableCell]:
+    return [
+        TableCell(text="" if count is None else format_bytes(count), exact=f"{count or 0:,} B")
+        for count in counts
+    ]

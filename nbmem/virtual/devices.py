@@ -24,4 +24,9 @@ true_device = _C.TensorBase.device.__get__
 
 def is_virtual(value: object) -> bool:
     """Whether it is a tensor on the virtual card."""
-    return isinstance(value, torch.Tensor) and true_device(value).type == "lazy"
+    if not isinstance(value, torch.Tensor):
+        return False
+    if not _C._len_torch_function_stack():
+        return true_device(value).type == "lazy"
+    with _C.DisableTorchFunction():  # A default device is a mode, which gives the disguise.
+        return true_device(value).type == "lazy"

@@ -114,6 +114,7 @@ del node
     "first_step": Near(code=loop(optimizer="Adam(model.parameters())", steps=1)),
     "second_step_peak": Near(code=loop(optimizer="Adam(model.parameters())", steps=2)),
     "ddp_buckets": Near(code=loop(), everything=True),
+    "fsdp_unit": Near(code=loop(), everything=True),
     "batch_size": Near(code=loop(rows=8192)),
     "grows_each_step": Near(
         code=loop(steps=8).replace(
@@ -146,6 +147,7 @@ SPOKEN = {
     "first_step": test_predictions.test_the_first_step_adds_what_was_foreseen,
     "second_step_peak": test_predictions.test_the_second_iteration_peaks_where_it_was_foreseen,
     "ddp_buckets": test_predictions.test_buckets_of_ddp_are_as_large_as_the_gradients,
+    "fsdp_unit": test_predictions.test_a_unit_that_is_the_model_gathers_all_of_it,
     "batch_size": test_scenarios.test_an_oom_is_answered_with_the_missing_bytes,
     "other_process": test_predictions.test_another_process_on_a_full_card_is_named_with_its_bytes,
     "framework_cache": test_advice.test_an_unused_pool_is_given_back_to_the_byte,

@@ -267,6 +267,32 @@ def test_buckets_of_ddp_are_as_large_as_the_gradients(run):
     assert not found(advice_with(trace, modules=[viewed]), "ddp_buckets")
 
 
+SHARDED = """
+from torch.distributed.fsdp import fully_shard
+torch.distributed.init_process_group("nccl", rank=0, world_size=4)
+model = net(2048, 8)
+{cut}
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(batch(16, 2048)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(torch.__version__ < "2.11", reason="the card runs the newest FSDP alone")
+def test_a_unit_that_is_the_model_gathers_all_of_it(run):
+    one, _ = run(SHARDED.format(cut=""), before=MODEL)
+    (mine,) = found(one.all_tips(), "fsdp_unit")
+    many, _ = run(SHARDED.format(cut=mine.code), before=MODEL)
+    assert not found(many.all_tips(), "fsdp_unit")
+    saved = one.report().peak.allocated - many.report().peak.allocated
+    assert mine.low <= saved <= mine.high
+    assert mine.low > one.report().peak.allocated // 8
+
+
 def test_idle_pinned_memory_is_told_from_one_gibibyte_on(run):
     trace, _ = run("x = torch.zeros(1 << 20, device='cuda')", before="import torch")
     gib = 1 << 30

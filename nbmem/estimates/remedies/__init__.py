@@ -14,7 +14,11 @@ from nbmem.estimates.remedies.activations import (
 from nbmem.estimates.remedies.batches import Expandable, FourMicroBatches, MicroBatches
 from nbmem.estimates.remedies.blocks import Checkpoint
 from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, PlainSGD
+from nbmem.estimates.remedies.parallel import DataParallel, OptimizerParts
 from nbmem.estimates.remedies.patches import watched
+from nbmem.estimates.remedies.sharding import Hybrid, Sharded, ShardedGradients
+from nbmem.estimates.remedies.tensor_parallel import TensorParallel
+from nbmem.estimates.remedies.variants import VARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
     from nbmem.estimates.own_names import OwnNames
     from nbmem.estimates.remedies.base import Remedy
+    from nbmem.estimates.remedies.parallel import Parallel
     from nbmem.estimates.remedies.patches import RemedyPatches
 
 REMEDIES: tuple[type[Remedy], ...] = (
@@ -40,7 +45,17 @@ REMEDIES: tuple[type[Remedy], ...] = (
 )
 """In the order of their price, the cheapest first."""
 
-BY_KEY = {remedy.key: remedy for remedy in REMEDIES}
+PARALLELISMS: tuple[type[Parallel], ...] = (
+    DataParallel,
+    OptimizerParts,
+    ShardedGradients,
+    Hybrid,
+    Sharded,
+    TensorParallel,
+)
+"""Ways to train a program of one card on many, by what they communicate, the least first."""
+
+BY_KEY: dict[str, type[Remedy]] = {kind.key: kind for kind in (*REMEDIES, *PARALLELISMS, *VARIANTS)}
 
 
 def applied(

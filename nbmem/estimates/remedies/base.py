@@ -135,6 +135,18 @@ class Remedy:
         del module
         return args, kwargs
 
+    def moving(self, module: Any) -> None:
+        """Before a module that nothing trains yet is moved to a card."""
+        del module
+
+    def instead(self, module: Any) -> Any:
+        """The module that is called where the program calls this one."""
+        return module
+
+    def before_optimizer(self, params: Any) -> Any:
+        """Before an optimizer is made of parameters, or groups of them; returns its parameters."""
+        return params
+
     def before_backward(self) -> None:
         """Before autograd runs."""
 
@@ -147,6 +159,16 @@ class Remedy:
 
     def finish(self) -> None:
         """The program has ended, well or not."""
+
+    @property
+    def called(self) -> str:
+        """What is done, with this run's figures."""
+        return self.title
+
+    @property
+    def fullest(self) -> int:
+        """The rank that has most under it, in a world of several."""
+        return 0
 
     def price_of(self, card: Card, steps: int) -> str:
         """The price with this run's figures."""

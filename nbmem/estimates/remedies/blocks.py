@@ -59,7 +59,7 @@ class Checkpoint(Remedy):
         self._code = (
             "from functools import partial\n"
             "from torch.utils.checkpoint import checkpoint\n"
-            f"for block in {_written(self.own.model, model, blocks)}:\n"
+            f"for block in {written(self.own.model, model, blocks)}:\n"
             "    block.forward = partial(checkpoint, block.forward, use_reentrant=False)"
         )
         for block in blocks:
@@ -85,7 +85,7 @@ class Checkpoint(Remedy):
         return edit.after_the_model(self.code_of(card))
 
 
-def _written(called: str, model: Any, blocks: Sequence[Any]) -> str:
+def written(called: str, model: Any, blocks: Sequence[Any]) -> str:
     """Blocks of a model as an expression: `model.blocks`, `(*model.layer1, *model.layer2)`."""
     wanted = {id(block) for block in blocks}
     found: list[str] = []

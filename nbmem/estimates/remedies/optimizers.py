@@ -62,8 +62,8 @@ class _Changed(Remedy):
         """Note the line that makes the changed optimizer; one of its kind keeps its arguments."""
         self.applied += 1
         made = kind or _name(type(optimizer))
-        given = {"lr": optimizer.defaults["lr"]} if kind else _given(optimizer)
-        words = "".join(f", {name}={value!r}" for name, value in {**given, **changed}.items())
+        kept = {"lr": optimizer.defaults["lr"]} if kind else given(optimizer)
+        words = "".join(f", {name}={value!r}" for name, value in {**kept, **changed}.items())
         own = self.own
         self._lines[f"{own.optimizer} = {made}({own.model}.parameters(){words})"] = None
         if not kind:
@@ -74,7 +74,7 @@ def _name(kind: type) -> str:
     return f"torch.optim.{kind.__name__}" if kind.__module__.startswith("torch.") else kind.__name__
 
 
-def _given(optimizer: Any) -> dict[str, Any]:
+def given(optimizer: Any) -> dict[str, Any]:
     """What it was made with, as far as that differs from its class's defaults."""
     usual = inspect.signature(type(optimizer)).parameters
     return {

@@ -58,6 +58,8 @@ class RemedyPatches:
 
         places = (
             (torch.nn.Module, "__call__", self._call),
+            (torch.nn.Module, "cuda", self._move),
+            (torch.nn.Module, "to", self._move),
             (torch.autograd, "backward", self._backward),
             (torch.optim.Optimizer, "__init__", self._init),
             (torch.optim.Optimizer, "zero_grad", self._zero_grad),
@@ -79,13 +81,29 @@ class RemedyPatches:
                 return true(module, *args, **kwargs)
             for remedy in self.remedies:
                 args, kwargs = remedy.outermost(module, args, kwargs)
+            called = module
+            for remedy in self.remedies:
+                called = remedy.instead(called)
             self._depth += 1
             try:
-                return true(module, *args, **kwargs)
+                return true(called, *args, **kwargs)
             finally:
                 self._depth -= 1
 
         return call
+
+    def _move(self, true: Any) -> Any:
+        def move(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._depth and _to_a_card(true.__name__, args, kwargs):
+                self._depth += 1  # What a remedy moves is not the program's.
+                try:
+                    for remedy in self.remedies:
+                        remedy.moving(module)
+                finally:
+                    self._depth -= 1
+            return true(module, *args, **kwargs)
+
+        return move
 
     def _backward(self, true: Any) -> Any:
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -102,8 +120,10 @@ class RemedyPatches:
         return backward
 
     def _init(self, true: Any) -> Any:
-        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            true(optimizer, *args, **kwargs)
+        def init(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+            for remedy in self.remedies:
+                params = remedy.before_optimizer(params)
+            true(optimizer, params, *args, **kwargs)
             self._made(optimizer)
 
         return init
@@ -118,3 +138,17 @@ class RemedyPatches:
     def _made(self, optimizer: Any) -> None:
         for remedy in self.remedies:
             remedy.made_optimizer(optimizer)
+
+
+def _to_a_card(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether `module.cuda(...)` or `module.to(...)` moves to a card."""
+    import torch
+
+    if name == "cuda":
+        return True
+    place = kwargs.get("device", next(iter(args), None))
+    if isinstance(place, int) and not isinstance(place, bool):
+        return True
+    if isinstance(place, (str, torch.device)):
+        return bool(torch.device(place).type == "cuda")
+    return isinstance(place, torch.Tensor) and bool(place.is_cuda)

@@ -59,13 +59,25 @@ def worlds_json(worlds: Worlds) -> dict[str, Any]:
     """The answer of `nbmem.plan` over several worlds.
 
     `card` and `runs` {ranks, and what a probe of `fit` has}, with `sent` {kind: bytes of a step};
-    `fewest` ranks that fit, null where none does.
+    `fewest` ranks that fit, null where none does; `ways` {ranks, key, title, price, code, diff,
+    probe (null if not run), why_not, cheapest} of a program that is written for one card.
     """
+    ways = tuple(
+        {
+            **{name: getattr(way, name) for name in ("ranks", "key", "title", "price", "code")},
+            "diff": way.diff,
+            "probe": None if way.probe is None else _probe(way.probe),
+            "why_not": way.why_not,
+            "cheapest": way.cheapest,
+        }
+        for way in worlds.ways
+    )
     return {
         "title": worlds.title,
         "card": _card(worlds.card),
         "fewest": worlds.fewest,
         "runs": tuple({"ranks": ranks, **_probe(probe)} for ranks, probe in worlds.runs),
+        "ways": ways,
         "sentences": worlds.sentences,
     }
 

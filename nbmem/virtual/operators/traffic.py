@@ -33,6 +33,17 @@ _KINDS = {
 _KIND_OF = {f"c10d::{name}": kind for kind, names in _KINDS.items() for name in names}
 
 
+_FUNCTIONAL = {
+    "all_reduce": ("all-reduce", False),
+    "all_gather_into_tensor": ("all-gather", True),
+    "reduce_scatter_tensor": ("reduce-scatter", False),
+    "all_to_all_single": ("all-to-all", False),
+    "broadcast": ("broadcast", False),
+    "shard_dim_alltoall": ("all-to-all", False),
+}
+"""What DTensor calls, and whether the output is the larger side."""
+
+
 class Collective(NamedTuple):
     """One call; `size` is in bytes, `t_ns` since the epoch."""
 
@@ -51,6 +62,18 @@ def count(call: OperatorCall) -> None:
     if kind is not None:
         sides = (sum(t.numel() * t.element_size() for t in _tensors(a)) for a in call.args[:2])
         calls.append(Collective(CLOCK.time_ns(), kind, max(sides, default=0)))
+
+
+def count_functional(call: OperatorCall) -> None:
+    """Remember a collective that returns a new tensor: DTensor's and `torch.compile`'s."""
+    name = call.func._schema.name.partition("::")[2].rstrip("_").removesuffix("_coalesced")
+    if name not in _FUNCTIONAL:
+        return
+    kind, gathers = _FUNCTIONAL[name]
+    size = sum(t.numel() * t.element_size() for t in _tensors(call.args[0]))
+    if gathers:
+        size *= next((n for n in call.args[1:] if isinstance(n, int)), 1)
+    calls.append(Collective(time.time_ns(), kind, size))
 
 
 def between(first_ns: int, last_ns: int) -> Mapping[str, int]:

@@ -78,13 +78,13 @@ def leave_world() -> None:
 
 
 @contextlib.contextmanager
-def played(place: VirtualWorld | None) -> Iterator[None]:
-    """Play rank 0 of a world, and leave it at the end; None: nothing.
+def played(place: VirtualWorld | None, rank: int = 0) -> Iterator[None]:
+    """Play a rank of a world, and leave it at the end; None: nothing.
 
-    Shards are handed out from the first rank on, so none has more of them than this one.
+    Shards are handed out from the first rank on, so none has more of them than that one.
     """
     if place is not None:
-        play(place, 0)
+        play(place, rank)
     try:
         yield
     finally:

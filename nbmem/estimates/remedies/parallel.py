@@ -1,0 +1,288 @@
+"""One program on many cards, each with a batch of its own: copies, and an optimizer cut in parts.
+
+The program was written for one card. What a remedy does to it is what its lines would do: before
+the model is moved, or where its optimizer is made. Each card then takes the program's batch.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from nbmem.core.units import format_bytes
+from nbmem.estimates.remedies.base import Remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nbmem.estimates.edits import Edit
+    from nbmem.virtual.cards import Card
+
+_JOIN = """\
+import os
+import torch
+import torch.distributed as dist
+{imports}
+local = int(os.environ["LOCAL_RANK"])  # started with torchrun
+torch.cuda.set_device(local)
+dist.init_process_group("nccl")
+"""
+
+
+class Parallel(Remedy):
+    """A way to train one program on many cards.
+
+    Attributes:
+        imports: Lines of code that its own lines need.
+    """
+
+    group = "cards"
+    nothing = "The program makes no model that it trains by calling it."
+    imports: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._done: dict[int, Any] = {}
+        self._optimizers: list[Any] = []
+
+    @classmethod
+    def unfit(cls, world: int, local: int) -> str | None:
+        """Why it is no choice for so many ranks, so many of them in a machine; None if it is."""
+        del world, local
+        return None
+
+    def prepare(self) -> None:
+        """Join the world, as the lines on top do."""
+        import torch
+
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.distributed.init_process_group("nccl")
+
+    def spread(self, model: Any) -> None:
+        """Do to a model what the lines do."""
+        raise NotImplementedError
+
+    def lines(self) -> str:
+        """The lines that do it, once the model is there."""
+        raise NotImplementedError
+
+    def before_optimizer(self, params: Any) -> Any:
+        """Spread the model of these parameters, and hand its new ones on."""
+        given = list(params)
+        for model in _roots({id(p) for p in _parameters(given)}):
+            given = self._once(model, given)
+        return given
+
+    def outermost(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Spread a model that was trained already when the program began."""
+        import torch
+
+        if torch.is_grad_enabled() and module.training and _trained(module):
+            self._with_optimizers(module)
+        return args, kwargs
+
+    def made_optimizer(self, optimizer: Any) -> None:
+        """Remember it: its parameters may be replaced later."""
+        self._optimizers.append(optimizer)
+
+    def _with_optimizers(self, model: Any) -> None:
+        """Spread a model whose optimizers may have been made: they step its new parameters."""
+        groups = self._once(model, [g for o in self._optimizers for g in o.param_groups])
+        for optimizer in self._optimizers:
+            count = len(optimizer.param_groups)
+            optimizer.param_groups[:], groups = groups[:count], groups[count:]
+
+    def _once(self, model: Any, params: list[Any]) -> list[Any]:
+        """Spread a model that is not spread yet; the parameters as they are called then."""
+        if id(model) in self._done:
+            return params
+        self._done[id(model)] = model
+        names = {id(p): name for name, p in model.named_parameters()}
+        self.spread(model)
+        now = dict(model.named_parameters())
+        if not now.keys() >= set(names.values()):
+            return params
+        return [_replaced(item, {old: now[name] for old, name in names.items()}) for item in params]
+
+    def code_of(self, card: Card) -> str:
+        """All lines: those on top of the program, and those behind the model."""
+        del card
+        return f"{self.joining()}\n{self.lines()}"
+
+    def joining(self) -> str:
+        """The lines on top of the program."""
+        return _JOIN.format(imports=self.imports)
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """On top, and behind the model."""
+        del card
+        return edit.at_the_top(self.joining()) and edit.before_the_optimizer(self.lines())
+
+
+class DataParallel(Parallel):
+    """Each card has the whole model."""
+
+    key = "ddp"
+    title = "DDP"
+    price = (
+        "each card holds the whole model, its gradients and the optimizer's state; the gradients "
+        "are all-reduced each step, while backward runs"
+    )
+    imports = "from torch.nn.parallel import DistributedDataParallel as DDP"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wrappers: dict[int, Any] = {}
+
+    def spread(self, model: Any) -> None:
+        """Wrap it."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        self._wrappers[id(model)] = DistributedDataParallel(
+            model, device_ids=[int(os.environ["LOCAL_RANK"])]
+        )
+
+    def instead(self, module: Any) -> Any:
+        """The wrapper, which the program's name of the model would stand for."""
+        wrapper = self._wrappers.get(id(module))
+        self.applied += wrapper is not None
+        return module if wrapper is None else wrapper
+
+    def lines(self) -> str:
+        """The wrapping line."""
+        return f"{self.own.model} = DDP({self.own.model}, device_ids=[local])"
+
+
+class OptimizerParts(DataParallel):
+    """ZeRO-1: each card steps a part of the parameters."""
+
+    key = "zero1"
+    title = "ZeRO-1"
+    price = (
+        "as DDP, with a part of the optimizer's state on each card; after the step each sends the "
+        "weights of its part to all others"
+    )
+    imports = (
+        "from torch.distributed.optim import ZeroRedundancyOptimizer\n"
+        "from torch.nn.parallel import DistributedDataParallel as DDP"
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._making = False
+        self._fullest = 0
+        self._line = ""
+
+    def before_optimizer(self, params: Any) -> Any:
+        """The parts have optimizers, too."""
+        return params if self._making else super().before_optimizer(params)
+
+    def made_optimizer(self, optimizer: Any) -> None:
+        """Let the optimizer be one of parts."""
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        if self._making or isinstance(optimizer, ZeroRedundancyOptimizer):
+            return
+        super().made_optimizer(optimizer)
+        self._making = True
+        try:
+            kind = type(optimizer)
+            given = _given(optimizer)
+            parts = ZeroRedundancyOptimizer(optimizer.param_groups, kind, **given)
+        finally:
+            self._making = False
+        sizes = [sum(p.numel() for g in part for p in g["params"]) for part in _parts(parts)]
+        self._fullest = sizes.index(max(sizes))
+        words = "".join(f", {name}={value!r}" for name, value in given.items())
+        own = self.own
+        made = f"torch.optim.{kind.__name__}" if kind.__module__[:6] == "torch." else kind.__name__
+        self._line = (
+            f"{own.optimizer} = ZeroRedundancyOptimizer({own.model}.parameters(), {made}{words})"
+        )
+        optimizer.__class__ = ZeroRedundancyOptimizer
+        optimizer.__dict__ = vars(parts)
+
+    @property
+    def fullest(self) -> int:
+        """Parameters go to the ranks whole, the largest first: one may get more than the first."""
+        return self._fullest
+
+    def lines(self) -> str:
+        """The wrapping line, and the optimizer's."""
+        return f"{super().lines()}\n{self._line}"
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """On top, and in the place of the optimizer."""
+        del card
+        return edit.at_the_top(self.joining()) and edit.instead_of_the_optimizer(
+            self.lines(), several=True
+        )
+
+
+def in_host(model_bytes: int) -> str:
+    """What it costs a machine that each of its ranks builds the whole model before it is cut."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return (
+        f"each rank builds the whole model in its machine's memory ({local} x "
+        f"{format_bytes(model_bytes)}; the meta device would not)"
+    )
+
+
+def _given(optimizer: Any) -> dict[str, Any]:
+    from nbmem.estimates.remedies.optimizers import given
+
+    return {"lr": optimizer.defaults["lr"], **given(optimizer)}
+
+
+def _parts(optimizer: Any) -> list[list[dict[str, Any]]]:
+    found: list[list[dict[str, Any]]] = optimizer._partition_parameters()  # noqa: SLF001 - no other way to see them
+    return found
+
+
+def _trained(model: Any) -> bool:
+    return any(p.requires_grad for p in model.parameters())
+
+
+def _parameters(params: Iterable[Any]) -> Iterator[Any]:
+    """The tensors of what an optimizer is made of."""
+    import torch
+
+    for item in params:
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, dict):
+            inside = item["params"]
+            if not isinstance(inside, torch.Tensor):
+                inside = item["params"] = list(inside)  # a generator is read once
+            yield from _parameters([inside] if isinstance(inside, torch.Tensor) else inside)
+        else:
+            yield item[1]  # a name and its parameter
+
+
+def _replaced(item: Any, now: dict[int, Any]) -> Any:
+    import torch
+
+    if isinstance(item, torch.Tensor):
+        return now.get(id(item), item)
+    if isinstance(item, dict):
+        inside = item["params"]
+        several = not isinstance(inside, torch.Tensor)
+        found = [_replaced(p, now) for p in inside] if several else _replaced(inside, now)
+        return {**item, "params": found}
+    return (item[0], now.get(id(item[1]), item[1]))
+
+
+def _roots(wanted: set[int]) -> list[Any]:
+    """Modules that hold some of these parameters and lie in no other module."""
+    from torch import nn
+
+    modules = [o for o in gc.get_objects() if issubclass(type(o), nn.Module)]
+    inside = {id(child) for module in modules for child in module.children()}
+    return [
+        module
+        for module in modules
+        if id(module) not in inside and any(id(p) in wanted for p in module.parameters())
+    ]

@@ -1,0 +1,159 @@
+"""FSDP2 on a program of one card: weights, gradients and optimizer's state cut over the cards."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from nbmem.estimates.remedies.blocks import repeated_blocks, written
+from nbmem.estimates.remedies.parallel import Parallel, in_host
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.estimates.edits import Edit
+    from nbmem.virtual.cards import Card
+
+_IMPORT = "from torch.distributed.fsdp import fully_shard"
+
+
+class Sharded(Parallel):
+    """ZeRO-3: the weights of a block are whole only while it runs.
+
+    Attributes:
+        options: What `fully_shard` is called with, as it is written.
+    """
+
+    key = "zero3"
+    title = "FSDP2 (ZeRO-3)"
+    price = "the weights are gathered twice a step, for forward and for backward"
+    imports = _IMPORT
+    options: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines = ""
+        self._bytes = 0
+        self._units = 0
+
+    def moving(self, module: Any) -> None:
+        """Cut a model before it is moved: it is never whole on a card."""
+        if any(p.requires_grad for p in module.parameters()):
+            self._with_optimizers(module)
+
+    def spread(self, model: Any) -> None:
+        """Cut it, and note how large it was."""
+        self._bytes += sum(p.numel() * p.element_size() for p in model.parameters())
+        self.cut(model)
+
+    def cut(self, model: Any) -> None:
+        """Cut its blocks, and what is around them."""
+        options = self.settings()
+        blocks = repeated_blocks(model)
+        self._lines = self.written(model, blocks)
+        for unit in (*blocks, model):
+            cut_unit(unit, options)
+        self._units += len(blocks)
+        self.applied += 1
+
+    def settings(self) -> dict[str, Any]:
+        """What `fully_shard` is called with."""
+        return {}
+
+    def written(self, model: Any, blocks: Sequence[Any]) -> str:
+        """The lines that cut a model."""
+        own, more = self.own.model, self.options
+        found = [f"fully_shard({own}{more})"]
+        if blocks:
+            head = f"for block in {written(own, model, blocks)}:"
+            found = [head, f"    fully_shard(block{more})", *found]
+        return "\n".join(found)
+
+    def price_of(self, card: Card, steps: int) -> str:
+        """With what the host has to hold, and whether there is one unit alone."""
+        del card, steps
+        alone = "" if self._units else (
+            "; no repeated blocks were found, so the whole model is one unit and is gathered whole"
+        )  # fmt: skip
+        return f"{self.price}; {in_host(self._bytes)}{alone}"
+
+    def lines(self) -> str:
+        """The lines that cut the model."""
+        return self._lines
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """On top, and before the model is moved to the card."""
+        del card
+        return edit.at_the_top(self.joining()) and edit.before_the_move(self.lines())
+
+
+class ShardedGradients(Sharded):
+    """ZeRO-2: gathered weights stay until backward has used them."""
+
+    key = "zero2"
+    title = "FSDP2, reshard off (ZeRO-2)"
+    price = "the weights are gathered once a step, and stay whole until backward has used them"
+    options = ", reshard_after_forward=False"
+
+    def settings(self) -> dict[str, Any]:
+        """What `fully_shard` is called with."""
+        return {"reshard_after_forward": False}
+
+
+class Hybrid(Sharded):
+    """HSDP: cut over a machine's cards, copied from machine to machine."""
+
+    key = "hsdp"
+    title = "HSDP"
+    price = (
+        "cut over the cards of a machine, so weights are gathered over its fast links; between "
+        "machines one part's gradients are all-reduced each step"
+    )
+    imports = f"{_IMPORT}\nfrom torch.distributed.device_mesh import init_device_mesh"
+    options = ", mesh=mesh"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mesh: Any = None
+
+    @classmethod
+    def unfit(cls, world: int, local: int) -> str | None:
+        """Why it is no choice in one machine."""
+        return "All cards are in one machine: it would be FSDP2." if world == local else None
+
+    def prepare(self) -> None:
+        """Two dimensions: machines and their cards."""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        super().prepare()
+        names = ("replicate", "shard")
+        self._mesh = init_device_mesh("cuda", self.sizes, mesh_dim_names=names)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Machines, and cards of each."""
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        return int(os.environ["WORLD_SIZE"]) // local, local
+
+    def settings(self) -> dict[str, Any]:
+        """What `fully_shard` is called with."""
+        return {"mesh": self._mesh}
+
+    def lines(self) -> str:
+        """With the mesh."""
+        names = '("replicate", "shard")'
+        mesh = f'mesh = init_device_mesh("cuda", {self.sizes}, mesh_dim_names={names})'
+        return f"{mesh}\n{super().lines()}"
+
+
+def cut_unit(unit: Any, options: dict[str, Any]) -> None:
+    """Cut a module; what was whole on the card goes, whoever still holds it from before."""
+    from torch.distributed.fsdp import fully_shard
+
+    before = list(unit.parameters())
+    fully_shard(unit, **options)
+    kept = {id(p) for p in unit.parameters()}
+    for old in before:
+        # A program with these lines makes its optimizer's list later, of the new ones.
+        if id(old) not in kept and old.is_cuda and not hasattr(old, "device_mesh"):
+            old.untyped_storage().resize_(0)

@@ -1,0 +1,277 @@
+"""Other ways of a program that is spread over cards already: its own wrappers, switched."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from nbmem.estimates.remedies.parallel import OptimizerParts, Parallel
+from nbmem.estimates.remedies.sharding import Sharded
+from nbmem.virtual.patches.patcher import Patch, Patches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.estimates.edits import Edit
+    from nbmem.virtual.cards import Card
+
+_DDP_NONE = "The program has no DistributedDataParallel."
+
+
+class _Wrapping(Parallel):
+    """Stands where the program wraps its model with DistributedDataParallel."""
+
+    nothing = _DDP_NONE
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._patches = Patches()
+
+    def prepare(self) -> None:
+        """Stand there; the program joins its world itself."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        true = DistributedDataParallel.__init__
+
+        def init(wrapper: Any, module: Any, *args: Any, **options: Any) -> None:
+            self.wrap(true, wrapper, module, args, options)
+
+        self._patches.apply([Patch(DistributedDataParallel, "__init__", init)])
+
+    def finish(self) -> None:
+        """Stand there no more."""
+        self._patches.undo()
+
+    def wrap(
+        self, true: Any, wrapper: Any, module: Any, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        """Do what the wrapper's constructor does, in another way."""
+        raise NotImplementedError
+
+    def before_optimizer(self, params: Any) -> Any:
+        """Leave them: the wrapper is the moment."""
+        return params
+
+    def outermost(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Leave it, too."""
+        del module
+        return args, kwargs
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """Where its wrapper stands in the program is not read."""
+        del edit, card
+        return False
+
+
+class BucketViews(_Wrapping):
+    """Gradients lie in the buckets that are reduced."""
+
+    key = "ddp_views"
+    title = "gradient_as_bucket_view"
+    price = "none; gradients must not be detached in place"
+    nothing = "The program has no DistributedDataParallel without it."
+
+    def wrap(
+        self, true: Any, wrapper: Any, module: Any, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        """With the switch."""
+        self.applied += not options.get("gradient_as_bucket_view")
+        true(wrapper, module, *args, **{**options, "gradient_as_bucket_view": True})
+
+    def code_of(self, card: Card) -> str:
+        """The switch."""
+        del card
+        return (
+            f"{self.own.model} = DistributedDataParallel(\n"
+            f"    {self.own.model}, device_ids=[local], gradient_as_bucket_view=True)"
+        )
+
+
+class WrappedOptimizerParts(OptimizerParts, _Wrapping):
+    """ZeRO-1 beside the program's own DistributedDataParallel."""
+
+    key = "ddp_zero1"
+    nothing = _DDP_NONE
+    price = (
+        "a part of the optimizer's state on each card; after the step each sends the weights of "
+        "its part to all others"
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wrapped = False
+        self._early = False
+
+    prepare = _Wrapping.prepare
+    before_optimizer = _Wrapping.before_optimizer
+    outermost = _Wrapping.outermost
+    put = _Wrapping.put
+
+    def wrap(
+        self, true: Any, wrapper: Any, module: Any, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        """As it is."""
+        self._wrapped = True
+        if self._early:
+            self.refuse("The optimizer is made before the model is wrapped: make it afterwards.")
+        true(wrapper, module, *args, **options)
+
+    def instead(self, module: Any) -> Any:
+        """The program wraps its model itself."""
+        return module
+
+    def made_optimizer(self, optimizer: Any) -> None:
+        """Let an optimizer of the wrapped model be one of parts."""
+        self._early = self._early or not self._wrapped
+        if self._wrapped and not self._making:
+            super().made_optimizer(optimizer)
+            self.applied += 1
+
+    def code_of(self, card: Card) -> str:
+        """The optimizer's line alone."""
+        del card
+        return f"from torch.distributed.optim import ZeroRedundancyOptimizer\n{self._line}"
+
+
+class ShardedInstead(_Wrapping, Sharded):
+    """FSDP2 in the place of the program's DistributedDataParallel."""
+
+    key = "ddp_zero3"
+    title = "FSDP2 for DDP"
+    nothing = _DDP_NONE
+
+    def moving(self, module: Any) -> None:
+        """Cut it before it is moved, if the world is there by then."""
+        import torch
+
+        if torch.distributed.is_initialized():
+            super().moving(module)
+
+    def wrap(
+        self, true: Any, wrapper: Any, module: Any, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        """A wrapper that only calls its module, which is cut."""
+        del true, args, options
+        from torch import nn
+
+        nn.Module.__init__(wrapper)
+        wrapper.module = module
+        wrapper.forward = module.__call__
+        wrapper.no_sync = contextlib.nullcontext
+        self._with_optimizers(module)
+
+    def spread(self, model: Any) -> None:
+        """Cut it; without a wrapper later nothing would have been gained."""
+        Sharded.spread(self, model)
+
+    def written(self, model: Any, blocks: Sequence[Any]) -> str:
+        """In the place of the wrapper."""
+        return f"# in the place of DistributedDataParallel(...)\n{super().written(model, blocks)}"
+
+    def code_of(self, card: Card) -> str:
+        """The lines that cut it; the program joins its world itself."""
+        del card
+        return f"{self.imports}\n{self.lines()}"
+
+
+class _Reshard(Parallel):
+    """FSDP2's own switch, turned where the model is first called."""
+
+    nothing = "The program has no fully_shard to which it would make a difference."
+
+    def prepare(self) -> None:
+        """The program joins its world itself."""
+
+    def before_optimizer(self, params: Any) -> Any:
+        """Leave them."""
+        return params
+
+    def outermost(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Turn it."""
+        from torch.distributed.fsdp import FSDPModule
+
+        if id(module) not in self._done:
+            self._done[id(module)] = module
+            units = [m for m in module.modules() if isinstance(m, FSDPModule)]
+            for unit in units:
+                self.turn(unit, first=unit is units[0], alone=len(units) == 1)
+        return args, kwargs
+
+    def turn(self, unit: Any, *, first: bool, alone: bool) -> None:
+        """Turn one unit's switch if that changes anything."""
+        raise NotImplementedError
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """Before the optimizer is made."""
+        del card
+        return edit.before_the_optimizer(self.lines())
+
+    def code_of(self, card: Card) -> str:
+        """The line that turns it."""
+        del card
+        return self.lines()
+
+
+class ReshardOff(_Reshard):
+    """Gathered weights stay until backward has used them."""
+
+    key = "reshard_off"
+    title = "reshard off (ZeRO-2)"
+    price = "the weights are gathered once a step, and stay whole until backward has used them"
+
+    def turn(self, unit: Any, *, first: bool, alone: bool) -> None:
+        """Off, where it is on."""
+        del alone
+        if _reshards(unit, first=first):
+            unit.set_reshard_after_forward(False, recurse=False)
+            self.applied += 1
+
+    def lines(self) -> str:
+        """All units."""
+        return f"{self.own.model}.set_reshard_after_forward(False)"
+
+
+class ReshardOn(_Reshard):
+    """Weights are cut again after forward, but for the root's: backward begins with those."""
+
+    key = "reshard_on"
+    title = "reshard on (ZeRO-3)"
+    price = "the weights are gathered twice a step, for forward and for backward"
+
+    def turn(self, unit: Any, *, first: bool, alone: bool) -> None:
+        """On, where it is off."""
+        if (alone or not first) and not _reshards(unit, first=first):
+            unit.set_reshard_after_forward(True, recurse=False)
+            self.applied += 1
+
+    def lines(self) -> str:
+        """All units but the root."""
+        return (
+            "from torch.distributed.fsdp import FSDPModule\n"
+            f"for unit in list({self.own.model}.modules())[1:]:\n"
+            "    if isinstance(unit, FSDPModule):\n"
+            "        unit.set_reshard_after_forward(True, recurse=False)"
+        )
+
+
+def _reshards(unit: Any, *, first: bool) -> bool:
+    """Whether a unit is cut again after forward; one without parameters of its own is not."""
+    state = unit._get_fsdp_state()  # noqa: SLF001 - the public methods only set it
+    if first and getattr(state, "_auto_reshard_after_forward", False):
+        return False  # torch decides at its first forward that the root is not
+    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # noqa: SLF001
+    return any(getattr(g, "post_forward_mesh_info", None) is not None for g in groups if g)
+
+
+VARIANTS: tuple[type[Parallel], ...] = (
+    BucketViews,
+    WrappedOptimizerParts,
+    ReshardOff,
+    ReshardOn,
+    ShardedInstead,
+)
+"""In the order in which they are tried."""

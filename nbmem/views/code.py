@@ -1,0 +1,26 @@
+"""Lines of a program to paste, or their difference, in HTML."""
+
+from __future__ import annotations
+
+from nbmem.views.markup import Markup, element
+
+_CODE = (
+    "margin:2px 0 8px 0;padding:4px 8px;white-space:pre;word-break:normal;overflow-x:auto;"
+    "font-size:12px;line-height:1.4;border-left:3px solid rgba(128,128,128,0.35)"
+)
+_SIGNS = {
+    "+": "background:rgba(46,160,67,0.22)",
+    "-": "background:rgba(248,81,73,0.22)",
+    "@": "opacity:0.6",
+}
+"""How a line of a difference looks, by its first character; in light and dark alike."""
+
+
+def code_html(text: str) -> Markup:
+    """Lines under each other, those of a difference with their colours."""
+    shown = [
+        line
+        for text in text.splitlines()
+        for line in (element("span", text, style=_SIGNS.get(text[:1])), element("br"))
+    ][:-1]
+    return element("pre", *shown, style=_CODE)
