@@ -53,9 +53,10 @@ def scaled(launch: Launch) -> Iterator[Step]:
     """The result; then cuBLASLt's workspace, but where CUTLASS has a kernel for rows of its own."""
     yield out()
     scale = launch["scale_a"]
-    scales = scale if isinstance(scale, (list, tuple)) else (scale,)
-    by_row = scales[0].numel() > 1 and launch.card.capability != HOPPER
-    if not by_row or len(scales) > 1:
+    first = scale[0] if isinstance(scale, (list, tuple)) else scale
+    rows = launch.call.args[0].size(0)
+    by_row = first.dtype is torch.float32 and first.numel() == rows > 1
+    if not by_row or launch.card.capability == HOPPER:
         yield BLAS
 
 

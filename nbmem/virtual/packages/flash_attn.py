@@ -4,7 +4,7 @@ csrc/flash_attn/flash_api.cpp of https://github.com/Dao-AILab/flash-attention/tr
 arguments are in the module's order, those that no size depends on are `rest`.
 """
 
-# ruff: noqa: PLR0913, PLR0914 - arguments and names as the module has them
+# ruff: noqa: FBT001, PLR0913 - arguments and names as the module has them
 from __future__ import annotations
 
 import math

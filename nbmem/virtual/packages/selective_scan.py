@@ -3,7 +3,7 @@
 csrc/selective_scan/selective_scan.cpp of https://github.com/state-spaces/mamba/tree/e9594ce
 """
 
-# ruff: noqa: N803, N806, PLR0913 - arguments and names as the module has them
+# ruff: noqa: FBT001, N803, N806, PLR0913 - arguments and names as the module has them
 from __future__ import annotations
 
 from typing import Any

@@ -167,8 +167,11 @@ def _launched_with(mode: CardMode, place: int, value: Any) -> None:
     tensor = value if isinstance(value, torch.Tensor) else getattr(value, "base", None)
     if is_virtual(tensor):
         mode.values.forget(tensor)
-    elif isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu" and tensor.numel():
-        if not tensor.is_pinned():
-            raise ValueError(
-                f"Pointer argument (at {place}) cannot be accessed from Triton (cpu tensor?)"
-            )
+    elif isinstance(tensor, torch.Tensor) and _is_out_of_reach(tensor):
+        raise ValueError(
+            f"Pointer argument (at {place}) cannot be accessed from Triton (cpu tensor?)"
+        )
+
+
+def _is_out_of_reach(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.numel() > 0 and not tensor.is_pinned()
