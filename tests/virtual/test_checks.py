@@ -1,4 +1,7 @@
-"""Conditions that nobody knows: a program's own checks are passed, whatever way they are written."""
+"""Conditions that nobody knows: a program passes its own checks, however they are written.
+
+PYTEST_DONT_REWRITE: what pytest makes of an assert is no program of a user's.
+"""
 
 import pytest
 

@@ -96,7 +96,7 @@ def test_a_compiled_module_that_is_not_there_is_stood_in_for(installed):
         module = importlib.import_module("nbmem_mylib_cuda")
         first, second = module.forward(torch.ones(4, device="cuda"))
         assert (first.size(), second.size()) == ((4,), (1,))
-        with pytest.raises(RuntimeError, match="nbmem_mylib_cuda.forward takes tensors on a GPU"):
+        with pytest.raises(RuntimeError, match=r"nbmem_mylib_cuda\.forward takes tensors on a GPU"):
             module.forward(torch.ones(4))
     assert "nbmem_mylib_cuda" not in sys.modules
     with pytest.raises(ModuleNotFoundError):

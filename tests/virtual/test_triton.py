@@ -112,3 +112,10 @@ def test_a_tuned_kernel_of_tritons_own(gpu):
     kernel[lambda named: (triton.cdiv(1024, named["BLOCK"]),)](x, x, 1024)
     assert torch.cuda.max_memory_allocated() == COLD_CACHE + (1 << 20) + 4096
     assert kernel.best_config.kwargs == {"BLOCK": 64}
+
+
+def test_a_launch_that_torch_wraps_passes(gpu):
+    triton = pytest.importorskip("triton", reason="Triton's own kernels")
+    x, kernel = torch.ones(64, device="cuda"), triton.jit(copy_kernel)
+    torch.library.wrap_triton(kernel)[(1,)](x, x, 64, BLOCK=64)
+    assert gpu.notes.count(TRITON) == 1

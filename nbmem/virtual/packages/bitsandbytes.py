@@ -59,6 +59,7 @@ class CFunction:
         self.restype: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
+        """Answer as the library would on the card."""
         return self._library.answer(self._name, arguments)
 
 

@@ -15,11 +15,11 @@ import torch
 
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.notes import TRITON
+from nbmem.virtual.operators.dispatch import CardMode
 from nbmem.virtual.patches.patcher import Patch
 
 if TYPE_CHECKING:
     from nbmem.virtual.hardware.machine import Machine
-    from nbmem.virtual.operators.dispatch import CardMode
 
 COLD_CACHE = 256 << 20
 """Bytes that a benchmark writes between two launches, so that nothing is in the card's cache:
@@ -151,11 +151,27 @@ def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
             machine.current.note(TRITON)
         return PassedKernel(self.__name__)
 
+    _teach_wrapped_launches()
     driver = TritonDriver(machine)
     return [
         Patch(jit.JITFunction, "run", run),
         Patch(config.DriverConfig, "active", property(lambda _self: driver)),
     ]
+
+
+def _teach_wrapped_launches() -> None:
+    """What torch.library.wrap_triton makes of a launch is one here, too; learned for good."""
+    from torch._higher_order_ops import triton_kernel_wrap
+
+    wrapped = triton_kernel_wrap.triton_kernel_wrapper_mutation
+    if CardMode in wrapped.python_key_table:
+        return
+
+    def launch(mode: CardMode, **options: Any) -> None:
+        with mode:
+            triton_kernel_wrap.triton_kernel_wrapper_mutation_dense(**options)
+
+    wrapped.py_impl(CardMode)(launch)
 
 
 def _launched_with(mode: CardMode, place: int, value: Any) -> None:
