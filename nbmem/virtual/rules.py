@@ -1,6 +1,6 @@
 """What a package says of its own kernels, so that its programs run on a virtual card.
 
-A package names a `Rules` object in its metadata:
+A package names a `KernelRules` object in its metadata:
 
     [project.entry-points."nbmem.virtual"]
     mylib = "mylib.memory:RULES"
@@ -24,7 +24,7 @@ GROUP = "nbmem.virtual"
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class KernelRules:
     """The kernels of one package whose host code cannot run without a card.
 
     Attributes:

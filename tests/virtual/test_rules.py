@@ -12,11 +12,12 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from nbmem import virtual
 from nbmem.core.errors import UsageError
 from nbmem.virtual import packages
-from nbmem.virtual.rules import Rules
+from nbmem.virtual.rules import KernelRules
 
+IMPORT = "from nbmem.virtual.rules import KernelRules"
 RIGHT = """
     import torch
-    from nbmem.virtual.rules import Rules
+    from nbmem.virtual.rules import KernelRules
 
     def attend(x, scale):
         scratch = torch.empty(2, *x.size(), device=x.device)
@@ -29,7 +30,7 @@ RIGHT = """
     def forward(x):
         return [torch.empty_like(x), x.new_empty(1)]
 
-    RULES = Rules(
+    RULES = KernelRules(
         operators={"nbmem_mylib::attend": attend},
         modules={"nbmem_mylib_cuda": {"forward": forward}},
         replaced={"nbmem_mylib.native": {"lib": lambda lib: ("instead of", lib)}},
@@ -123,17 +124,17 @@ def test_a_name_in_a_module_is_replaced_and_put_back(installed, earlier):
         ("", "nbmem_mylib.memory:RULES", "AttributeError: module 'nbmem_mylib.memory' has no"),
         ("RULES = {}", "nbmem_mylib.memory:RULES", "TypeError: nbmem_mylib.memory:RULES is a dict"),
         (
-            "from nbmem.virtual.rules import Rules\nRULES = Rules",
+            f"{IMPORT}\nRULES = KernelRules",
             "nbmem_mylib.memory:RULES",
-            "TypeError: nbmem_mylib.memory:RULES is the class Rules",
+            "TypeError: nbmem_mylib.memory:RULES is the class KernelRules",
         ),
         (
-            "from nbmem.virtual.rules import Rules\nRULES = Rules(operators={'attend': print})",
+            f"{IMPORT}\nRULES = KernelRules(operators={{'attend': print}})",
             "nbmem_mylib.memory:RULES",
             "TypeError: operators are named \"library::operator\", not 'attend'",
         ),
         (
-            "from nbmem.virtual.rules import Rules\nRULES = Rules(modules={'m': {'f': 3}})",
+            f"{IMPORT}\nRULES = KernelRules(modules={{'m': {{'f': 3}}}})",
             "nbmem_mylib.memory:RULES",
             "TypeError: m.f is 3, which cannot be called",
         ),
@@ -154,8 +155,8 @@ def test_rules_that_cannot_be_used_cost_one_sentence(installed, source, value, w
 
 def test_a_replacement_that_fails_costs_one_sentence(installed):
     installed("""
-        from nbmem.virtual.rules import Rules
-        RULES = Rules(replaced={"nbmem_mylib.native": {"lib": lambda lib: 1 / 0}})
+        from nbmem.virtual.rules import KernelRules
+        RULES = KernelRules(replaced={"nbmem_mylib.native": {"lib": lambda lib: 1 / 0}})
     """)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", virtual.NbmemWarning)
@@ -165,6 +166,6 @@ def test_a_replacement_that_fails_costs_one_sentence(installed):
 
 
 def test_rules_are_checked_when_they_are_made():
-    assert Rules().operators == {}
+    assert KernelRules().operators == {}
     with pytest.raises(TypeError, match="which cannot be called"):
-        Rules(operators={"mylib::op": None})
+        KernelRules(operators={"mylib::op": None})

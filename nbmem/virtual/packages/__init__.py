@@ -7,7 +7,7 @@ import importlib
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.rules import GROUP, Rules
+from nbmem.virtual.rules import GROUP, KernelRules
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -16,7 +16,7 @@ OWN = ("bitsandbytes", "causal_conv1d", "flash_attn", "selective_scan")
 
 
 @functools.cache
-def all_rules() -> tuple[tuple[tuple[str, Rules], ...], tuple[str, ...]]:
+def all_rules() -> tuple[tuple[tuple[str, KernelRules], ...], tuple[str, ...]]:
     """The rules by who brings them, a package's own after nbmem's; and what could not be loaded.
 
     They are read once: what is installed later counts from the next start of Python on.
@@ -26,8 +26,10 @@ def all_rules() -> tuple[tuple[tuple[str, Rules], ...], tuple[str, ...]]:
     for entry in entry_points(group=GROUP):
         try:
             rules = entry.load()
-            if not isinstance(rules, Rules):
-                raise TypeError(f"{entry.value} is {_kind(rules)}, not a nbmem.virtual.rules.Rules")  # noqa: TRY301
+            if not isinstance(rules, KernelRules):
+                raise TypeError(  # noqa: TRY301 - told as all else that is wrong
+                    f"{entry.value} is {_kind(rules)}, not a nbmem.virtual.rules.KernelRules"
+                )
         except (Exception, SystemExit) as err:  # noqa: BLE001 - whatever a stranger's module does
             failed.append(unusable(_who(entry), err))
         else:
@@ -35,9 +37,9 @@ def all_rules() -> tuple[tuple[tuple[str, Rules], ...], tuple[str, ...]]:
     return tuple(found), tuple(failed)
 
 
-def _own(name: str) -> Rules:
+def _own(name: str) -> KernelRules:
     module = importlib.import_module(f"{__name__}.{name}")
-    rules: Rules = module.RULES
+    rules: KernelRules = module.RULES
     return rules
 
 

@@ -11,7 +11,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from nbmem.virtual import current
-from nbmem.virtual.rules import Rules
+from nbmem.virtual.rules import KernelRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ def passing(library: Any) -> PassingLibrary:
 
 
 _LIBRARY: dict[str, Callable[[Any], Any]] = {"lib": passing}
-RULES = Rules(
+RULES = KernelRules(
     replaced={
         "bitsandbytes.cextension": _LIBRARY,
         "bitsandbytes.functional": _LIBRARY,

@@ -10,10 +10,9 @@ import os
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from nbmem.virtual.rules import Rules
-
-Tensor = torch.Tensor
+from nbmem.virtual.rules import KernelRules
 
 
 def forward(*arguments: Any) -> None:
@@ -54,7 +53,7 @@ def _in_order() -> bool:
     return asked == "1" if asked in {"0", "1"} else torch.are_deterministic_algorithms_enabled()
 
 
-RULES = Rules(
+RULES = KernelRules(
     modules={
         "causal_conv1d_cuda": {
             "causal_conv1d_fwd": forward,

@@ -11,12 +11,12 @@ import math
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
-from nbmem.virtual.rules import Rules
+from nbmem.virtual.rules import KernelRules
 
-Tensor = torch.Tensor
-NEWEST_PADDING = 128
+PARTS_APART = 128
 """Rows by which the parts of a batch of unequal texts lie apart in backward."""
 
 
@@ -152,7 +152,7 @@ def varlen_backward(
     batch = starts.numel() - 1
     heads, size = q.size(1), q.size(2)
     dq, dk, dv = _gradients((q, dq), (k, dk), (v, dv))
-    rows = q.size(0) + NEWEST_PADDING * batch
+    rows = q.size(0) + PARTS_APART * batch
     sums = _floats(q, heads, rows)
     _spread(q, batch, (rows,), heads, size, dk, dv, deterministic=deterministic)
     return dq, dk, dv, sums
@@ -241,7 +241,7 @@ def _spread(
     del sums
 
 
-RULES = Rules(
+RULES = KernelRules(
     modules={
         "flash_attn_2_cuda": {
             "fwd": forward,

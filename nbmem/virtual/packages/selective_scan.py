@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from nbmem.virtual.rules import Rules
+from nbmem.virtual.rules import KernelRules
 
-Tensor = torch.Tensor
 CHUNK = 2048
 """Positions of a text after which a state is kept for backward."""
 
@@ -49,4 +49,4 @@ def backward(
     return [*results, *([dz] if z is not None else []), *([gated] if again else [])]
 
 
-RULES = Rules(modules={"selective_scan_cuda": {"fwd": forward, "bwd": backward}})
+RULES = KernelRules(modules={"selective_scan_cuda": {"fwd": forward, "bwd": backward}})
