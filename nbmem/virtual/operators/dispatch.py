@@ -125,6 +125,8 @@ class CardMode(TorchDispatchMode):
                 made = self.host.run(call, pinned=pinned)
                 return self.pinned.pin(made) if pinned else made
             return func(*args, **kwargs)
+        if kwargs.get("pin_memory") and str(kwargs.get("device")) == "cpu":  # as empty_like has it
+            return self.pinned.pin(self._run(func, args, {**kwargs, "pin_memory": False}))
         call.gpu = gpu
         gpu.launched += 1
         answer = self._on_card(call)
