@@ -1,5 +1,7 @@
 """Triton's launches: kernels pass, and the host's code around them runs; with a stand-in for it."""
 
+import contextlib
+import importlib
 import inspect
 import sys
 import types
@@ -8,6 +10,9 @@ import warnings
 import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+with contextlib.suppress(ImportError):  # before a stand-in has the name of one of its parts
+    importlib.import_module("triton.testing")
 
 from nbmem import virtual
 from nbmem.virtual.notes import TRITON
