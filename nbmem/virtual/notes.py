@@ -30,7 +30,8 @@ COMPILED_GRAPHS = (
 )
 TRITON = (
     "Triton's kernels are not run on a virtual GPU: their launches pass, take no memory beside "
-    "their arguments, and leave values there that are not known."
+    "their arguments, and leave values there that are not known. Which configuration a tuner finds "
+    "fastest is not known either: the first one is taken."
 )
 SPAWN = (
     "A virtual GPU is in one process alone: of the processes that torch.multiprocessing.spawn "
@@ -74,6 +75,15 @@ def unlisted(capability: tuple[int, int], like: tuple[int, int]) -> str:
     return (
         f"nbmem does not know compute capability {asked}: cuBLAS's workspaces and the scratch "
         f"memory of sorts and sums are taken to be those of {taken}."
+    )
+
+
+def host_code_failed(operator: str, err: BaseException) -> str:
+    """A library's operator whose Python cannot run here, and why."""
+    return (
+        f"The host code of {operator} cannot run on a virtual GPU ({type(err).__name__}: "
+        f"{str(err)[:200]}): its fake implementation says the results, and scratch memory that it "
+        "takes is not counted."
     )
 
 

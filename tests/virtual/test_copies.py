@@ -225,3 +225,9 @@ def test_windows_and_depthwise_convolutions_take_what_torch_takes(name):
     assert taken(lambda: results.append(function(source))) == forward
     gradient = torch.ones_like(results[0])
     assert taken(lambda: results[0].backward(gradient)) == backward
+
+
+def test_pinned_memory_like_a_tensor_of_the_card_is_the_hosts(gpu):
+    like = torch.zeros(4, 4, device="cuda")
+    made = torch.empty_like(like, device="cpu", pin_memory=True)
+    assert (made.device.type, made.is_pinned(), made.size()) == ("cpu", True, (4, 4))

@@ -3,8 +3,6 @@
 import copy
 import io
 import pickle
-import sys
-import types
 import warnings
 
 import pytest
@@ -19,7 +17,7 @@ from torch.utils import dlpack
 from nbmem import virtual
 from nbmem.core.errors import UsageError
 from nbmem.virtual.cards import CARDS
-from nbmem.virtual.notes import SPAWN, TRITON, NbmemWarning
+from nbmem.virtual.notes import SPAWN, NbmemWarning
 
 
 def on_card(*tensors):
@@ -131,41 +129,6 @@ def test_sizes_are_plain_numbers_to_the_card_while_torch_jit_traces(gpu):
     assert on_card(traced(torch.randn(3, 8, device="cuda")))
     flat = torch.jit.trace(lambda a: a.view(a.size(0), -1).sum(1), torch.randn(2, 3).cuda())
     assert flat(torch.randn(2, 3).cuda()).shape == (2,)
-
-
-def kernels():
-    """Triton's launchers, as far as the card looks at them."""
-    kinds = {name: type(name, (), {"run": launch}) for name in ("Autotuner", "Heuristics")}
-    jit = types.ModuleType("triton.runtime.jit")
-    jit.JITFunction = type("JITFunction", (), {"run": launch})
-    tuner = types.ModuleType("triton.runtime.autotuner")
-    vars(tuner).update(kinds)
-    driver = types.ModuleType("triton.runtime.driver")
-    driver.DriverConfig = type("DriverConfig", (), {"active": None})
-    return {module.__name__: module for module in (jit, tuner, driver)}
-
-
-def launch(self, *args, grid, warmup):
-    raise RuntimeError("0 active drivers ([]). There should only be one.")
-
-
-def test_launches_of_triton_pass_and_are_mentioned_once(monkeypatch):
-    modules = kernels()
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    jit, tuner, driver = modules.values()
-    with virtual.activated("L4") as gpu, warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        y = torch.zeros(2, device="cuda", dtype=torch.int64)
-        for kind in (jit.JITFunction, tuner.Autotuner):
-            assert kind().run(y, 2, grid=(1,), warmup=False) is None
-        assert (y[0].item(), [str(one.message) for one in heard].count(TRITON)) == (1, 1)
-        assert gpu.notes.count(TRITON) == 1
-        asked = driver.DriverConfig().active
-        assert asked.get_active_torch_device() == torch.device("cuda:0")
-        assert asked.utils.get_device_properties(0)["multiprocessor_count"] == 58
-    with pytest.raises(RuntimeError, match="0 active drivers"):
-        jit.JITFunction().run(None, grid=(1,), warmup=False)
 
 
 def test_spawning_a_process_for_each_card_runs_the_first_ones_part():

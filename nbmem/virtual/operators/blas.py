@@ -8,14 +8,13 @@ import torch
 
 from nbmem.virtual.operators.operator import BLAS, BLASLT, Operator, out, temporary
 from nbmem.virtual.operators.refusals import in_cpp, short
-from nbmem.virtual.tensors.shapes import is_dense, one
+from nbmem.virtual.tensors.shapes import is_dense
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nbmem.virtual.operators.operator import Launch, Step
     from nbmem.virtual.tensors.calls import OperatorCall
-    from nbmem.virtual.tensors.shapes import Results
 
 aten = torch.ops.aten
 
@@ -76,25 +75,6 @@ def _check_vector(call: OperatorCall) -> None:
         raise RuntimeError(
             "addmv input tensors must have the same dtype, but got {}, {}, and {}".format(*names)
         )
-
-
-def grouped(call: OperatorCall) -> Results:
-    """CUDA takes float32 and float16, too; rows of the result begin at multiples of 16 bytes.
-
-    aten/src/ATen/native/GroupedMMUtils.h: create_grouped_gemm_output_tensor
-    """
-    left, right = call.args[:2]
-    rows, columns = left.size(-2), right.size(-1)
-    if left.dim() == right.dim():
-        groups = left.size(0) if left.dim() == 3 else call.argument("offs").size(0)
-        size: tuple[int, ...] = (groups, rows, columns)
-    else:
-        size = (rows, columns)
-    dtype = call.argument("out_dtype") or left.dtype
-    unit = 16 // dtype.itemsize
-    padded = -(-columns // unit) * unit
-    stride = (rows * padded, padded, 1)[-len(size) :]
-    return one(size, dtype, stride)
 
 
 def product(launch: Launch) -> Iterator[Step]:
@@ -178,5 +158,4 @@ OPERATORS = (
         source="aten/src/ATen/native/cuda/Blas.cpp: addmm_out_cuda_impl; CUDABlas.cpp: CUBLASLT",
         shown_by="resnet101_b32_sgdm_compile",
     ),
-    Operator(("_grouped_mm",), shape=grouped),
 )

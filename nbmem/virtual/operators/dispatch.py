@@ -19,6 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nbmem.virtual.devices import is_virtual, true_device
 from nbmem.virtual.hardware.dying import whole
 from nbmem.virtual.operators import table
+from nbmem.virtual.operators.float8 import refuse as refuse_float8
+from nbmem.virtual.operators.host_code import run_python
 from nbmem.virtual.operators.refusals import said_by_cpu
 from nbmem.virtual.operators.tracing import passed_on, untraced_call
 from nbmem.virtual.tensors.calls import OperatorCall, facts_of
@@ -123,6 +125,8 @@ class CardMode(TorchDispatchMode):
                 made = self.host.run(call, pinned=pinned)
                 return self.pinned.pin(made) if pinned else made
             return func(*args, **kwargs)
+        if kwargs.get("pin_memory") and str(kwargs.get("device")) == "cpu":  # as empty_like has it
+            return self.pinned.pin(self._run(func, args, {**kwargs, "pin_memory": False}))
         call.gpu = gpu
         gpu.launched += 1
         answer = self._on_card(call)
@@ -137,8 +141,10 @@ class CardMode(TorchDispatchMode):
         composite: CUDA makes other operators of it.
         autograd: a formula would write in place.
         run: it is no kernel with a shape and some memory.
+        host_code.py: another library's operator, without a record, whose kernel is Python.
         """
         self.host.write_small(call)
+        refuse_float8(call)
         if call.func is _DEVICE_PUT:
             with self:
                 return torch.ops.aten._to_copy.default(call.args[0], device=call.args[1])
@@ -152,6 +158,10 @@ class CardMode(TorchDispatchMode):
                 return answer
         if operator.run is not None:
             answer = operator.run(self, call)
+            if answer is not NotImplemented:
+                return answer
+        if operator is table.PLAIN and facts_of(call.func).foreign:
+            answer = run_python(self, call)
             if answer is not NotImplemented:
                 return answer
         return self.execute(call)

@@ -29,6 +29,7 @@ from nbmem.virtual.operators import (
     random,
     recurrent,
     reduce,
+    scaled,
     scan,
     softmax,
     sort,
@@ -39,7 +40,7 @@ from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import as_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from nbmem.virtual.tensors.host.unwritten import HostRule
     from nbmem.virtual.tensors.shapes import Results
@@ -48,12 +49,14 @@ if TYPE_CHECKING:
 FAMILIES = (
     attention, blas, collectives, convolution, copies, counting, detection, distance, embedding,
     factories, fft, index, interpolation, linalg, loss, norm, pointwise, pooling, quantized, random,
-    recurrent, reduce, scan, softmax, sort, storage,
+    recurrent, reduce, scaled, scan, softmax, sort, storage,
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
 PLAIN = Operator(())
 """An operator of which nothing needs to be known: torch's shape rule, and its results in order."""
 _BY_NAME = {name: operator for operator in OPERATORS for name in operator.names}
+_foreign: dict[str, Operator] = {}
+"""Of other libraries, by the rules of their packages; while a card is active."""
 
 
 class _Records(dict[Any, Operator]):
@@ -61,7 +64,8 @@ class _Records(dict[Any, Operator]):
 
     def __missing__(self, func: Any) -> Operator:
         name, overload = func._schema.name.removeprefix("aten::"), func._schema.overload_name
-        own = _BY_NAME.get(f"{name}.{overload}" if overload else name)
+        whole = f"{name}.{overload}" if overload else name
+        own = _BY_NAME.get(whole) or _foreign.get(whole)
         found = self[func] = own or _BY_NAME.get(f"{name}.*", PLAIN)
         return found
 
@@ -69,6 +73,14 @@ class _Records(dict[Any, Operator]):
 _records = _Records()
 record_of = _records.__getitem__
 """The record of one of torch's operators; `PLAIN` where it has none."""
+
+
+def learn(operators: Iterable[Operator]) -> None:
+    """Know these operators of other libraries, and none besides, from now on."""
+    _foreign.clear()
+    _foreign.update((name, operator) for operator in operators for name in operator.names)
+    for func in [func for func in _records if not func._schema.name.startswith("aten::")]:
+        del _records[func]
 
 
 def values_of(func: Any) -> ValueRule:

@@ -30,6 +30,7 @@ from nbmem.virtual.patches.indexing import indexing_patches
 from nbmem.virtual.patches.layouts import layout_patches
 from nbmem.virtual.patches.legacy import legacy_patches
 from nbmem.virtual.patches.libraries import library_patches
+from nbmem.virtual.patches.packages import RulesFinder
 from nbmem.virtual.patches.patcher import Patch, Patches, wanted
 from nbmem.virtual.patches.processes import Ranks, leave_world, process_patches
 from nbmem.virtual.patches.profiling import profiling_patches
@@ -57,10 +58,12 @@ class Activation:
         self._composites = Composites()
         self._compiler = Compiler(self.mode, machine, self.patches, eager=eager)
         self._no_pynvml = False
+        self._packages = RulesFinder(machine)
 
     def begin(self) -> None:
         """Put everything in place; nothing is, if one step fails."""
         try:
+            self._packages.begin()
             self.patches.apply(self._all_patches())
             self._autocast.register()
             self._composites.register()
@@ -70,6 +73,7 @@ class Activation:
             self.end()
             raise
         current.set_machine(self.machine)
+        self._packages.late()
 
     def end(self) -> None:
         """Put everything back."""
@@ -79,6 +83,7 @@ class Activation:
         self._composites.unregister()
         self._autocast.unregister()
         self.patches.undo()
+        self._packages.end()
         self._compiler.end()
         if self._no_pynvml:
             sys.modules.pop("pynvml", None)

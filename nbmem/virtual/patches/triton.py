@@ -1,7 +1,14 @@
-"""Triton's launches: they pass, for a kernel takes no memory but that of its arguments."""
+"""Triton's launches: the host's code around them runs, the kernels themselves pass.
+
+What a program allocates to launch is Python: hooks, heuristics, the tuner with its buffer for a
+cold cache, what a grid is computed from. All of that runs as on a card; a kernel takes no memory
+but that of its arguments.
+https://github.com/triton-lang/triton/blob/v3.7.1/python/triton/runtime/jit.py: JITFunction.run
+"""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +16,54 @@ import torch
 
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.notes import TRITON
+from nbmem.virtual.operators.dispatch import CardMode
 from nbmem.virtual.patches.patcher import Patch
 
 if TYPE_CHECKING:
     from nbmem.virtual.hardware.machine import Machine
-    from nbmem.virtual.operators.dispatch import CardMode
+
+COLD_CACHE = 256 << 20
+"""Bytes that a benchmark writes between two launches, so that nothing is in the card's cache:
+triton/backends/nvidia/driver.py: get_empty_cache_for_benchmark."""
+ONE_TURN = 1000.0
+"""Milliseconds that every launch is said to take: a benchmark of a given time repeats it once."""
+
+
+class TritonEvent:
+    """A moment of a benchmark."""
+
+    def __init__(self, **options: Any) -> None:
+        del options
+
+    def record(self, stream: Any = None) -> None:
+        """Nothing needs to be remembered, for times are not known."""
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """A time so long that a benchmark is content with one launch."""
+        del end_event
+        return ONE_TURN
+
+
+class TritonInterface:
+    """`torch.cuda` to a benchmark."""
+
+    Event = TritonEvent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cuda, name)
+
+
+class PassedKernel:
+    """What a launch returns in place of the compiled kernel."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, asked: str) -> Any:
+        raise AttributeError(
+            f"{asked} of a compiled kernel is not known on a virtual GPU: Triton's kernels are "
+            "neither compiled nor run there. Choose the launch without it, as by card and shape."
+        )
 
 
 class TritonDriver:
@@ -30,6 +80,10 @@ class TritonDriver:
         """Its ordinal."""
         return self._machine.current.index
 
+    def set_current_device(self, device: int) -> None:
+        """Go on with another card."""
+        torch.cuda.set_device(device)
+
     def get_current_stream(self, device: int | None = None) -> int:
         """The handle of this thread's stream."""
         return self._machine.gpu(device).stream.handle
@@ -39,6 +93,26 @@ class TritonDriver:
         compiler = sys.modules["triton.backends.compiler"]
         major, minor = self._machine.current.card.capability
         return compiler.GPUTarget("cuda", 10 * major + minor, 32)
+
+    def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
+        """The card's compute capability."""
+        return self._machine.gpu(device).card.capability
+
+    def get_device_interface(self) -> TritonInterface:
+        """How a benchmark waits and takes times."""
+        return TritonInterface()
+
+    def get_benchmarker(self) -> Any:
+        """What a tuner measures with."""
+        return importlib.import_module("triton.testing").do_bench
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        """The buffer that a benchmark writes; it lives as long as the benchmark."""
+        return torch.empty(COLD_CACHE // 4, dtype=torch.int, device=self.get_active_torch_device())
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        """Write the buffer."""
+        cache.zero_()
 
     @property
     def utils(self) -> Any:
@@ -57,30 +131,64 @@ class TritonDriver:
 
 
 def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
-    """The ways to launch a kernel; torch has imported Triton by now, if there is one."""
+    """The launch of a kernel; torch has imported Triton by now, if there is one."""
     jit = sys.modules.get("triton.runtime.jit")
-    tuner = sys.modules.get("triton.runtime.autotuner")
     config = sys.modules.get("triton.runtime.driver")
-    if jit is None or tuner is None or config is None:
+    if jit is None or config is None:
         return []
 
-    def passing(kind: Any) -> Patch:
-        true_run = kind.run
-
-        def run(self: Any, *args: Any, **options: Any) -> Any:
-            tensors = [value for value in (*args, *options.values()) if is_virtual(value)]
-            if not tensors:
-                return true_run(self, *args, **options)
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> PassedKernel:
+        for hook in self.pre_run_hooks:
+            hook(*args, **options)
+        names = self.signature.parameters
+        asked = {name: value for name, value in options.items() if name in names}
+        bound = self.signature.bind(*args, **asked)
+        bound.apply_defaults()
+        if not warmup:
+            for place, value in enumerate(bound.arguments.values()):
+                _launched_with(mode, place, value)
+            if callable(grid):
+                grid(dict(bound.arguments))
             machine.current.note(TRITON)
-            for tensor in tensors:
-                mode.values.forget(tensor)  # it may have written there
-            return None
+        return PassedKernel(self.__name__)
 
-        return Patch(kind, "run", run)
-
-    kinds = [jit.JITFunction, tuner.Autotuner, tuner.Heuristics]
+    _teach_wrapped_launches()
     driver = TritonDriver(machine)
     return [
-        *(passing(kind) for kind in kinds),
+        Patch(jit.JITFunction, "run", run),
         Patch(config.DriverConfig, "active", property(lambda _self: driver)),
     ]
+
+
+def _teach_wrapped_launches() -> None:
+    """What torch.library.wrap_triton makes of a launch is one here, too; learned for good."""
+    from torch._higher_order_ops import triton_kernel_wrap
+
+    wrapped = triton_kernel_wrap.triton_kernel_wrapper_mutation
+    if CardMode in wrapped.python_key_table:
+        return
+
+    def launch(mode: CardMode, **options: Any) -> None:
+        with mode:
+            triton_kernel_wrap.triton_kernel_wrapper_mutation_dense(**options)
+
+    wrapped.py_impl(CardMode)(launch)
+
+
+def _launched_with(mode: CardMode, place: int, value: Any) -> None:
+    """Forget what the kernel may have written; refuse what it cannot reach, in Triton's words."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            _launched_with(mode, place, item)
+        return
+    tensor = value if isinstance(value, torch.Tensor) else getattr(value, "base", None)
+    if is_virtual(tensor):
+        mode.values.forget(tensor)
+    elif isinstance(tensor, torch.Tensor) and _is_out_of_reach(tensor):
+        raise ValueError(
+            f"Pointer argument (at {place}) cannot be accessed from Triton (cpu tensor?)"
+        )
+
+
+def _is_out_of_reach(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.numel() > 0 and not tensor.is_pinned()

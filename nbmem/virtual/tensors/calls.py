@@ -19,6 +19,9 @@ correction of torch's schemas, which everything that reads them needs, not the c
 
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_OWN = frozenset(
+    {"aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "inductor", "profiler"}
+)
 _KERNELS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.Meta)
 
 
@@ -35,6 +38,7 @@ class OpFacts:
         counts: Its kernel itself counts that it has written to the tensors of its first argument;
             for operators on one tensor autograd has done that before:
             https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/ForeachFunctors.cuh
+        foreign: It is no operator of torch's own.
     """
 
     view: bool
@@ -43,6 +47,7 @@ class OpFacts:
     random: bool
     composite: bool
     counts: bool
+    foreign: bool
 
 
 @cache
@@ -61,6 +66,7 @@ def facts_of(func: Any) -> OpFacts:
         composite=func.has_kernel_for_dispatch_key(_COMPOSITE)
         and not any(func.has_kernel_for_dispatch_key(key) for key in _KERNELS),
         counts=mutates[:1] == [0] and func._schema.name.startswith("aten::_foreach_"),
+        foreign=func.namespace not in _OWN,
     )
 
 

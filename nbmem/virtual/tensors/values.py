@@ -21,6 +21,7 @@ from nbmem.virtual.devices import CPU, is_virtual
 from nbmem.virtual.frames import line_outside
 from nbmem.virtual.notes import LOOP, VALUES
 from nbmem.virtual.tensors.calls import facts_of
+from nbmem.virtual.tensors.checks import healthy_answer
 from nbmem.virtual.tensors.shapes import dense
 
 if TYPE_CHECKING:
@@ -226,6 +227,9 @@ class Values:
     def _until_loops_end(self, answer: bool) -> bool:  # noqa: FBT001
         """`while not done.all()` ends on a card; here it does when the answer turns."""
         place = line_outside()
+        checked = healthy_answer(*place)
+        if checked is not None:
+            return checked
         self._asked[place] += 1
         if self._asked[place] % PATIENCE:
             return answer

@@ -1,0 +1,60 @@
+"""Rules for packages that bring none: one file each, with the host code of their compiled parts."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from nbmem.virtual.rules import GROUP, KernelRules
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+OWN = ("bitsandbytes", "causal_conv1d", "flash_attn", "selective_scan")
+
+
+@functools.cache
+def all_rules() -> tuple[tuple[tuple[str, KernelRules], ...], tuple[str, ...]]:
+    """The rules by who brings them, a package's own after nbmem's; and what could not be loaded.
+
+    They are read once: what is installed later counts from the next start of Python on.
+    """
+    found = [(f"nbmem's {name}", _own(name)) for name in OWN]
+    failed = []
+    for entry in entry_points(group=GROUP):
+        try:
+            rules = entry.load()
+            if not isinstance(rules, KernelRules):
+                raise TypeError(  # noqa: TRY301 - told as all else that is wrong
+                    f"{entry.value} is {_kind(rules)}, not a nbmem.virtual.rules.KernelRules"
+                )
+        except (Exception, SystemExit) as err:  # noqa: BLE001 - whatever a stranger's module does
+            failed.append(unusable(_who(entry), err))
+        else:
+            found.append((_who(entry), rules))
+    return tuple(found), tuple(failed)
+
+
+def _own(name: str) -> KernelRules:
+    module = importlib.import_module(f"{__name__}.{name}")
+    rules: KernelRules = module.RULES
+    return rules
+
+
+def _who(entry: EntryPoint) -> str:
+    return entry.name if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def unusable(who: str, err: BaseException) -> str:
+    """What to say of rules that cannot be loaded."""
+    return (
+        f"The rules that {who} brings for virtual GPUs cannot be used "
+        f"({type(err).__name__}: {str(err)[:200]}): its kernels are answered as if it had none. "
+        "Another version of it may have them right."
+    )

@@ -1,0 +1,78 @@
+"""bitsandbytes: its host code is Python and runs; what it calls in its C library passes.
+
+Its functions take addresses and allocate nothing on the card (csrc/pythonInterface.cpp), but for
+managed memory, which paged optimizers keep their state in: that is the host's here.
+https://github.com/bitsandbytes-foundation/bitsandbytes/tree/0.50.2
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from nbmem.virtual import current
+from nbmem.virtual.rules import KernelRules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CONTEXT = 1
+"""A handle of cuBLAS, which nobody looks into."""
+
+
+class PassingLibrary:
+    """The C library while a card is active; after it, the library itself."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._functions: dict[str, CFunction] = {}
+        self._managed: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not name.startswith(("c", "get_")):
+            return getattr(self._library, name)  # Not a function of the card: compiled_with_cuda.
+        if name not in self._functions:
+            self._functions[name] = CFunction(self, name)
+        return self._functions[name]
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """What a function returns on the card: no error, a handle, or the host's own memory."""
+        if current.machine() is None:
+            return getattr(self._library, name)(*arguments)
+        if name == "cget_managed_ptr":
+            memory = ctypes.create_string_buffer(arguments[0].value)
+            self._managed.append(memory)  # bitsandbytes never gives it back
+            return ctypes.addressof(memory)
+        return CONTEXT if name == "get_context" else 0
+
+
+class CFunction:
+    """One of its functions; bitsandbytes says of each what it takes and returns."""
+
+    def __init__(self, library: PassingLibrary, name: str) -> None:
+        self._library = library
+        self._name = name
+        self.argtypes: Any = None
+        self.restype: Any = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Answer as the library would on the card."""
+        return self._library.answer(self._name, arguments)
+
+
+def passing(library: Any) -> PassingLibrary:
+    """What takes the place of `lib`."""
+    return library if isinstance(library, PassingLibrary) else PassingLibrary(library)
+
+
+_LIBRARY: dict[str, Callable[[Any], Any]] = {"lib": passing}
+RULES = KernelRules(
+    replaced={
+        "bitsandbytes.cextension": _LIBRARY,
+        "bitsandbytes.functional": _LIBRARY,
+        "bitsandbytes.backends.cuda.ops": _LIBRARY,
+    }
+)

@@ -1,0 +1,64 @@
+"""causal-conv1d: the host code of `causal_conv1d_cuda`, whose results are all given to it.
+
+csrc/causal_conv1d.cpp of https://github.com/Dao-AILab/causal-conv1d/tree/0d2252d
+"""
+
+# ruff: noqa: PLR0913 - arguments as the module has them
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nbmem.virtual.rules import KernelRules
+
+
+def forward(*arguments: Any) -> None:
+    """`causal_conv1d_fwd` writes where it is told to."""
+
+
+def update(*arguments: Any) -> None:
+    """`causal_conv1d_update` writes where it is told to."""
+
+
+def backward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dout: Tensor, sequences: Tensor | None,
+    states: Tensor | None, dfinal: Tensor | None, dx: Tensor, dweight: Tensor,
+    dbias: Tensor | None, *rest: Any,
+) -> None:  # fmt: skip
+    """`causal_conv1d_bwd`; where sums have an order, they have a place for each part."""
+    by_channels = x.stride(1) == 1 and x.stride(2) > 1
+    if not by_channels and dout.stride(2) != 1:
+        dout = dout.contiguous()
+    elif by_channels and dout.stride(1) != 1:
+        dout = dout.transpose(-1, -2).contiguous().transpose(-1, -2)
+    if not _in_order():
+        return
+    batch, width, length = x.size()
+    chunk = 64 if length <= 128 else 128
+    parts = (batch, -(-length // chunk)) if by_channels else (batch,)
+    made = [(dweight, (*parts, width, weight.size(-1)))]
+    if dbias is not None:
+        made.append((dbias, (*parts, width)))
+    sums = [torch.zeros(size, dtype=torch.float32, device=x.device) for _, size in made]
+    for (grad, _), apart in zip(made, sums, strict=True):
+        grad.add_(apart.sum(tuple(range(len(parts)))))
+
+
+def _in_order() -> bool:
+    """`use_deterministic_mode`."""
+    asked = os.environ.get("CAUSAL_CONV1D_DETERMINISTIC")
+    return asked == "1" if asked in {"0", "1"} else torch.are_deterministic_algorithms_enabled()
+
+
+RULES = KernelRules(
+    modules={
+        "causal_conv1d_cuda": {
+            "causal_conv1d_fwd": forward,
+            "causal_conv1d_bwd": backward,
+            "causal_conv1d_update": update,
+        }
+    }
+)

@@ -1,0 +1,65 @@
+"""What a package says of its own kernels, so that its programs run on a virtual card.
+
+A package names a `KernelRules` object in its metadata:
+
+    [project.entry-points."nbmem.virtual"]
+    mylib = "mylib.memory:RULES"
+
+Host code is written in Python as the kernel's C++ has it: what it allocates with torch, in its
+order; what the function still holds when it returns is freed then, results are what it returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    HostCode = Callable[..., Any]
+
+GROUP = "nbmem.virtual"
+"""The group of entry points."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRules:
+    """The kernels of one package whose host code cannot run without a card.
+
+    Attributes:
+        operators: Host code by an operator's name, "library::operator" (with ".overload" where it
+            is not the default one). It is called with the operator's arguments, tensors of the card
+            among them.
+        modules: Host code of compiled modules by their names, function by function:
+            {"mylib_cuda": {"forward": forward}}. While a card is active they stand in for the
+            module, which need not be there. A function that was given no tensor of a card goes to
+            the module itself.
+        replaced: What takes the place of a name in a module of Python, made from what is there:
+            {"mylib.native": {"lib": make}}. It is put in when the module is imported, and what was
+            there is put back with the card's end.
+    """
+
+    operators: Mapping[str, HostCode] = field(default_factory=dict)
+    modules: Mapping[str, Mapping[str, HostCode]] = field(default_factory=dict)
+    replaced: Mapping[str, Mapping[str, Callable[[Any], Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what is none of these.
+
+        Raises:
+            TypeError: With the name that is wrong.
+        """
+        for name, function in self.operators.items():
+            if "::" not in name:
+                raise TypeError(f'operators are named "library::operator", not {name!r}')
+            _check(name, function)
+        for part in (self.modules, self.replaced):
+            for module, functions in part.items():
+                for name, function in functions.items():
+                    _check(f"{module}.{name}", function)
+
+
+def _check(name: str, function: object) -> None:
+    if not callable(function):
+        raise TypeError(f"{name} is {function!r}, which cannot be called")

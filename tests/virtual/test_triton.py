@@ -1,0 +1,126 @@
+"""Triton's launches: kernels pass, and the host's code around them runs; with a stand-in for it."""
+
+import contextlib
+import importlib
+import inspect
+import sys
+import types
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+with contextlib.suppress(ImportError):  # before a stand-in has the name of one of its parts
+    importlib.import_module("triton.testing")
+
+from nbmem import virtual
+from nbmem.virtual.notes import TRITON
+from nbmem.virtual.patches.triton import COLD_CACHE
+
+
+class Kernel:
+    """A compiled function, as far as a launch looks at it."""
+
+    def __init__(self, function):
+        self.signature = inspect.signature(function)
+        self.pre_run_hooks = []
+        self.__name__ = function.__name__
+
+    def run(self, *args, grid, warmup, **options):
+        raise RuntimeError("0 active drivers ([]). There should only be one.")
+
+
+def copy_kernel(x, y, n, BLOCK=64): ...  # noqa: N803 - as such constants are named
+
+
+@pytest.fixture
+def triton(monkeypatch):
+    jit = types.ModuleType("triton.runtime.jit")
+    jit.JITFunction = type("JITFunction", (Kernel,), {"run": Kernel.run})
+    driver = types.ModuleType("triton.runtime.driver")
+    driver.DriverConfig = type("DriverConfig", (), {"active": None})
+    for module in (jit, driver):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return types.SimpleNamespace(kernel=jit.JITFunction(copy_kernel), driver=driver.DriverConfig())
+
+
+def test_launches_pass_and_are_mentioned_once(triton):
+    with virtual.activated("L4") as gpu, warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        y = torch.zeros(2, device="cuda", dtype=torch.int64)
+        for _ in range(2):
+            triton.kernel.run(y, y, 2, grid=(1,), warmup=False, num_warps=4)
+        assert y[0].item() == 1  # what it wrote is not known
+        assert [str(one.message) for one in heard].count(TRITON) == 1
+        assert gpu.notes.count(TRITON) == 1
+        asked = triton.driver.active
+        assert asked.get_active_torch_device() == torch.device("cuda:0")
+        assert asked.utils.get_device_properties(0)["multiprocessor_count"] == 58
+        assert asked.get_device_capability() == (8, 9)
+    with pytest.raises(RuntimeError, match="0 active drivers"):
+        triton.kernel.run(None, grid=(1,), warmup=False)
+
+
+def test_the_hosts_code_around_a_launch_runs(triton, gpu):
+    x, seen = torch.ones(4, device="cuda"), []
+
+    def grid(named):
+        seen.append((named["n"], named["BLOCK"]))
+        return (1,)
+
+    triton.kernel.pre_run_hooks.append(lambda *args, **options: seen.append(len(args)))
+    triton.kernel.run(x, x, 4, grid=grid, warmup=False, BLOCK=128)
+    assert seen == [3, (4, 128)]
+
+
+def test_a_launch_refuses_what_it_would_refuse(triton, gpu):
+    x = torch.ones(4, device="cuda")
+    with pytest.raises(ValueError, match=r"argument \(at 1\) cannot be accessed from Triton"):
+        triton.kernel.run(x, torch.ones(4), 4, grid=(1,), warmup=False)
+    with pytest.raises(TypeError, match="missing a required argument: 'n'"):
+        triton.kernel.run(x, x, grid=(1,), warmup=False)
+
+
+def test_a_compiled_kernel_is_not_known(triton, gpu):
+    x = torch.ones(4, device="cuda")
+    made = triton.kernel.run(x, x, 4, grid=(1,), warmup=False)
+    with pytest.raises(AttributeError, match="n_regs of a compiled kernel is not known"):
+        _ = made.n_regs
+
+
+def test_a_benchmark_takes_its_buffer_and_ends_soon(triton, gpu):
+    torch.cuda.reset_peak_memory_stats()
+    active = triton.driver.active
+    events = [active.get_device_interface().Event(enable_timing=True) for _ in range(2)]
+    cache = active.get_empty_cache_for_benchmark()
+    active.clear_cache(cache)
+    del cache
+    active.get_device_interface().synchronize()
+    assert torch.cuda.max_memory_allocated() == COLD_CACHE
+    assert torch.cuda.memory_allocated() == 0
+    assert int(100 / events[0].elapsed_time(events[1])) == 0  # repetitions in 100 ms
+
+
+def test_a_tuned_kernel_of_tritons_own(gpu):
+    triton = pytest.importorskip("triton", reason="Triton's own tuner")
+    taken = []
+
+    def before(named):
+        taken.append(torch.empty(1 << 18, device="cuda"))
+        taken.clear()
+
+    configs = [triton.Config({"BLOCK": n}, pre_hook=before) for n in (64, 128)]
+    kernel = triton.autotune(configs=configs, key=["n"])(triton.jit(copy_kernel))
+    x = torch.ones(1024, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    kernel[lambda named: (triton.cdiv(1024, named["BLOCK"]),)](x, x, 1024)
+    assert torch.cuda.max_memory_allocated() == COLD_CACHE + (1 << 20) + 4096
+    assert kernel.best_config.kwargs == {"BLOCK": 64}
+
+
+def test_a_launch_that_torch_wraps_passes(gpu):
+    triton = pytest.importorskip("triton", reason="Triton's own kernels")
+    x, kernel = torch.ones(64, device="cuda"), triton.jit(copy_kernel)
+    torch.library.wrap_triton(kernel)[(1,)](x, x, 64, BLOCK=64)
+    assert gpu.notes.count(TRITON) == 1
