@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import threading
 import time
 import warnings
 from typing import TYPE_CHECKING
@@ -19,13 +18,13 @@ from nbmem.core.categories import ACTIVE
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.estimates import binding
 from nbmem.estimates.edits import Edit
-from nbmem.estimates.parcel import NotCopiedError
-from nbmem.estimates.programs import CALL, EndedError
+from nbmem.estimates.failures import failure_of, of_threads
+from nbmem.estimates.programs import CALL
 from nbmem.estimates.ranks import NO_GROUP, sent_by
-from nbmem.views.markup import clipped
+from nbmem.estimates.remedies import pages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from nbmem.api import Trace
     from nbmem.core.session import Session
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 ENDLESS = 1 << 50
 """Bytes of the card on which a program may take what it wants: a pebibyte."""
 NO_TENSOR = "it puts no tensor on a card"
-LONGEST = 160
-"""Characters of an error's text that an answer shows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +101,13 @@ def probe(program: Program, request: Request) -> Reply:
     begun = time.perf_counter()
     card = request.card
     endless = dataclasses.replace(card, total_bytes=ENDLESS, nvml_total=ENDLESS)
-    ran = _run(program, dataclasses.replace(request, card=endless, margin=0))
-    found = _read(ran, request)
     room = card.total_bytes - request.margin
-    if found.failure is None and found.wanted > room:
+    ran = _run(program, dataclasses.replace(request, card=endless, margin=0), room=room)
+    found = _read(ran, request)
+    if found.failure is None and pages(request.remedies):
+        # What is not on the card is in the host's memory: the process fills the card at most.
+        found = dataclasses.replace(found, fits=True, process=min(found.process, room))
+    elif found.failure is None and found.wanted > room:
         pressed = _read(_run(program, request, look=False), request)
         figures = pressed if pressed.fits else found
         found = dataclasses.replace(
@@ -158,13 +158,14 @@ def record(program: Program, request: Request) -> Session:
     return session
 
 
-def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
+def _run(program: Program, request: Request, *, look: bool = True, room: int = 0) -> _Ran:
     """Run a program once, traced, on the card of the request.
 
     Args:
         program: What to run.
         request: On which card, under which remedies.
         look: Whether who holds what is of interest, too.
+        room: Bytes of the real card that the process may have.
     """
     from nbmem import api, virtual
     from nbmem.estimates.remedies import applied, conf_of, idle_in
@@ -183,10 +184,10 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
         module = program.prepare()
         stack.enter_context(played(program.world))
         edit = Edit.of(program.source)
-        watch = stack.enter_context(applied(request.remedies, edit.own))
+        watch = stack.enter_context(applied(request.remedies, edit.own, room))
         trace = api.trace(program.title, namespace=vars(module))
         failure, error = None, None
-        threads = stack.enter_context(_threads(program))
+        threads = stack.enter_context(of_threads(program))
         trace.start()
         try:
             watch.begin()
@@ -194,7 +195,7 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
         except KeyboardInterrupt:
             raise
         except BaseException as err:  # noqa: BLE001 - whatever the user's program raises
-            failure, error = _failure(program, err), err.with_traceback(None)
+            failure, error = failure_of(program, err), err.with_traceback(None)
         finally:
             if look:
                 trace.stop(error)
@@ -229,39 +230,6 @@ def _changed(
     if remedy.parts > 1 and bound is not None and request.value is not None:
         return binding.written(result, bound, request.value)
     return result
-
-
-@contextlib.contextmanager
-def _threads(program: Program) -> Iterator[list[Failure]]:
-    """Collects what threads ran out of memory with: torch raises there, and only a text is seen."""
-    found: list[Failure] = []
-    true = threading.excepthook
-
-    def heard(args: threading.ExceptHookArgs) -> None:
-        failure = None if args.exc_value is None else _failure(program, args.exc_value)
-        if failure is not None and failure.kind == "memory":
-            found.append(failure)
-        true(args)
-
-    threading.excepthook = heard
-    try:
-        yield found
-    finally:
-        threading.excepthook = true
-
-
-def _failure(program: Program, error: BaseException) -> Failure:
-    import torch
-
-    if isinstance(error, (EndedError, NotCopiedError)):
-        return Failure(kind="other", text=str(error), line=program.line_of(error))
-    first = next(iter(str(error).splitlines()), "")
-    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    memory = isinstance(error, torch.cuda.OutOfMemoryError)
-    if memory:
-        text = text.partition(". GPU")[0]
-    line, shown = program.line_of(error), clipped(text.rstrip("."), LONGEST)
-    return Failure(kind="memory" if memory else "other", text=shown, line=line)
 
 
 def _phases(ran: _Ran) -> tuple[tuple[str, dict[str, int]], ...]:

@@ -20,6 +20,7 @@ from nbmem.virtual.devices import is_virtual, true_device
 from nbmem.virtual.hardware.dying import whole
 from nbmem.virtual.operators import table
 from nbmem.virtual.operators.refusals import said_by_cpu
+from nbmem.virtual.operators.touching import touched
 from nbmem.virtual.operators.tracing import passed_on, untraced_call
 from nbmem.virtual.tensors.calls import OperatorCall, facts_of
 from nbmem.virtual.tensors.host.pinned import Pinned
@@ -126,6 +127,8 @@ class CardMode(TorchDispatchMode):
         call.gpu = gpu
         gpu.launched += 1
         answer = self._on_card(call)
+        if gpu.touches is not None:
+            touched(self.storages, call, gpu.touches)
         if facts_of(func).counts:
             increment_version([tensor for tensor in args[0] if not tensor.is_inference()])
         return answer
