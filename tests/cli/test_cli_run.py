@@ -52,6 +52,7 @@ def test_the_json_has_exactly_the_documented_keys_and_balances(nbmem, script, tr
         "ledger_at_end",
         "frameworks_at_peak",
         "frameworks_at_end",
+        "managed_at_end",
         "phases",
         "unknown",
         "dropped_events",
