@@ -32,7 +32,7 @@ class Managed:
     least_away: int
 
     def to_json(self) -> dict[str, str | int]:
-        """Its stable form."""
+        """Bytes by stable keys."""
         return {
             "bytes": self.size,
             "within": self.place.key,
