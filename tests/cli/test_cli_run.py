@@ -61,7 +61,7 @@ def test_the_json_has_exactly_the_documented_keys_and_balances(nbmem, script, tr
         "out_of_memory",
         "lines",
     ]
-    assert list(report["device"]) == ["name", "total_bytes", "virtual", "torch"]
+    assert list(report["device"]) == ["name", "kind", "total_bytes", "virtual", "torch"]
     assert list(report["peak"]) == ["allocated", "reserved", "active", "requested", "process"]
     assert report["device"]["virtual"] is True
     ledgers = [report["ledger_at_peak"], report["ledger_at_end"]]
