@@ -18,8 +18,9 @@ from nbmem.estimates.edits import difference
 from nbmem.estimates.fitting import Prober
 from nbmem.estimates.foreseen import Foreseen, foresee, largest
 from nbmem.estimates.probing import Reply, Request, refuse
-from nbmem.estimates.remedies import BY_KEY, REMEDIES, parts_of
+from nbmem.estimates.remedies import BY_KEY, REMEDIES, pages, parts_of
 from nbmem.estimates.remedies.base import BATCH
+from nbmem.estimates.remedies.paging import NOTHING_TO_PAGE
 from nbmem.estimates.search import Search
 
 if TYPE_CHECKING:
@@ -99,11 +100,16 @@ class Planner:
         for kind in REMEDIES:
             keys = (kind.key,)
             why_not = self._impossible(keys) or kind.missing() or self._base.idle.get(kind.key)
+            if kind.pages and found.fits:
+                why_not = NOTHING_TO_PAGE
             self.options[keys] = self._foresee(keys, why_not)
 
     def _foresee(self, keys: Keys, why_not: str | None = None) -> Option:
         assert self._base is not None  # noqa: S101 - it is the first
-        found = self._foreseen[keys] = foresee(self._base, keys)
+        found = foresee(self._base, keys)
+        if pages(keys):
+            found = Foreseen(min(found.process, self.room), min(found.least, self.room))
+        self._foreseen[keys] = found
         kinds = [BY_KEY[key] for key in keys]
         return Option(
             key="+".join(keys),
@@ -151,9 +157,13 @@ class Planner:
         return self._foreseen[keys].least <= self.room
 
     def open(self) -> list[Keys]:
-        """Single remedies of which only what is foreseen is known, the likely best first."""
+        """Single remedies of which only what is foreseen is known, the likely best first.
+
+        Without what pages: that is asked when all others were.
+        """
         price: dict[Keys, int] = {(kind.key,): place for place, kind in enumerate(REMEDIES)}
-        keys = [k for k in price if self.options[k].probe is None and not self.options[k].why_not]
+        rest = [k for k in price if self.options[k].probe is None and not self.options[k].why_not]
+        keys = [k for k in rest if not pages(k)]
 
         def likely(key: Keys) -> tuple[bool, int]:
             process = self._foreseen[key].process
@@ -164,7 +174,7 @@ class Planner:
 
     def sort_of_best(self) -> list[Keys]:
         """Single remedies by the bytes that they leave, as run or as foreseen."""
-        keys = [k for k, o in self.options.items() if len(k) == 1 and not o.why_not]
+        keys = [k for k, o in self.options.items() if len(k) == 1 and not (o.why_not or pages(k))]
         return sorted(keys, key=lambda k: verdicts.process(self.options[k]))
 
     def find_largest(self, keys: Keys, more: int = 0) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nbmem.estimates import verdicts
 from nbmem.estimates.fitting import MARGIN
 from nbmem.estimates.planner import Planner
-from nbmem.estimates.remedies import exclude_each_other
+from nbmem.estimates.remedies import exclude_each_other, pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -72,6 +72,7 @@ def plan(  # noqa: PLR0913 - the question's parts
     planner.show(len(planner.open()))
     _singles(planner, every=every)
     _pairs(planner, every=every)
+    _paged(planner)
     searched = list(_searched(planner, every=every))
     for number, keys in enumerate(searched):
         planner.find_largest(keys, 4 * (len(searched) - number - 1))
@@ -104,6 +105,12 @@ def _pairs(planner: Planner, *, every: bool) -> None:
     ]
     for number, couple in enumerate(couples):
         planner.run(couple, len(couples) - number - 1)
+
+
+def _paged(planner: Planner) -> None:
+    """Run under unified memory what does not fit: what that costs is asked beside all others."""
+    for keys in [keys for keys in planner.options if pages(keys)]:
+        planner.run(keys)
 
 
 def _searched(planner: Planner, *, every: bool) -> Iterator[Keys]:

@@ -18,9 +18,10 @@ from nbmem.core.clock import CLOCK
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.estimates import binding
 from nbmem.estimates.edits import Edit
-from nbmem.estimates.failing import failure_of, threads_of
+from nbmem.estimates.failures import failure_of, of_threads
 from nbmem.estimates.programs import CALL
 from nbmem.estimates.ranks import NO_GROUP, sent_by
+from nbmem.estimates.remedies import pages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,10 +109,13 @@ def probe(program: Program, request: Request) -> Reply:
     begun = CLOCK.perf_counter()
     card = request.card
     endless = dataclasses.replace(card, total_bytes=ENDLESS, nvml_total=ENDLESS)
-    ran = _run(program, dataclasses.replace(request, card=endless, margin=0))
-    found = _read(ran, request)
     room = card.total_bytes - request.margin
-    if found.failure is None and found.wanted > room:
+    ran = _run(program, dataclasses.replace(request, card=endless, margin=0), room=room)
+    found = _read(ran, request)
+    if found.failure is None and pages(request.remedies):
+        # What is not on the card is in the host's memory: the process fills the card at most.
+        found = dataclasses.replace(found, fits=True, process=min(found.process, room))
+    elif found.failure is None and found.wanted > room:
         pressed = _read(_run(program, request, look=False), request)
         figures = pressed if pressed.fits else found
         found = dataclasses.replace(
@@ -164,13 +168,14 @@ def record(program: Program, request: Request) -> Session:
     return session
 
 
-def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
+def _run(program: Program, request: Request, *, look: bool = True, room: int = 0) -> _Ran:
     """Run a program once, traced, on the card of the request.
 
     Args:
         program: What to run.
         request: On which card, under which remedies.
         look: Whether who holds what is of interest, too.
+        room: Bytes of the real card that the process may have.
     """
     from nbmem import api, virtual
     from nbmem.estimates.remedies import applied, conf_of, idle_in
@@ -189,10 +194,10 @@ def _run(program: Program, request: Request, *, look: bool = True) -> _Ran:
         module = program.prepare()
         stack.enter_context(played(program.world, request.rank))
         edit = Edit.of(program.source)
-        watch = stack.enter_context(applied(request.remedies, edit.own))
+        watch = stack.enter_context(applied(request.remedies, edit.own, room))
         trace = api.trace(program.title, namespace=vars(module))
         failure, error = None, None
-        threads = stack.enter_context(threads_of(program))
+        threads = stack.enter_context(of_threads(program))
         trace.start()
         try:
             watch.begin()

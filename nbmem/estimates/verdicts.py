@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.names import with_article
 from nbmem.core.units import format_bytes
-from nbmem.estimates.remedies import REMEDIES
+from nbmem.estimates.remedies import REMEDIES, pages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +23,13 @@ def keys(option: Option) -> tuple[str, ...]:
 
 
 def price(option: Option) -> tuple[int, int]:
-    """An option's place among all: single ones before pairs, each by the dearest part."""
+    """An option's place among all: single ones before pairs, each by the dearest part.
+
+    What pages is the last.
+    """
     found = keys(option)
-    return len(found), max((_ORDER.index(key) for key in found), default=-1)
+    count = len(found) + len(_ORDER) * pages(found)  # whatever else suffices comes before
+    return count, max((_ORDER.index(key) for key in found), default=-1)
 
 
 def process(option: Option) -> int:

@@ -13,6 +13,35 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Managed:
+    """Managed memory (cudaMallocManaged) at one moment, as far as the driver says; bytes.
+
+    Its pages are counted for the card and for no process:
+    https://github.com/rapidsai/rmm/issues/2259, https://github.com/Syllo/nvtop/issues/213.
+
+    Attributes:
+        size: What exists, wherever it is.
+        place: The category in which its part on the card stands.
+        most_on_card: What of it can be on the card.
+        least_away: What of it cannot, for want of room.
+    """
+
+    size: int
+    place: Category
+    most_on_card: int
+    least_away: int
+
+    def to_json(self) -> dict[str, str | int]:
+        """Bytes by stable keys."""
+        return {
+            "bytes": self.size,
+            "within": self.place.key,
+            "on_card_at_most": self.most_on_card,
+            "away_at_least": self.least_away,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """Where every byte of a card was at one moment.
 
@@ -52,6 +81,21 @@ class Ledger:
     def process(self) -> int | None:
         """Bytes that nvidia-smi shows for this process; None where the driver does not say."""
         return sum(self.held[c] for c in PROCESS) if self.process_known else None
+
+    @property
+    def managed(self) -> Managed | None:
+        """Managed memory of other frameworks; None where there is none that they count."""
+        size = sum(share.managed for share in self.owners)
+        if not size:
+            return None
+        place = Category.OTHER_PROCESSES if self.process_known else Category.CONTEXT
+        most = self.held[place]
+        return Managed(
+            size=size,
+            place=place,
+            most_on_card=min(size, most),
+            least_away=max(0, size - most - self.held[Category.FREE]),
+        )
 
     @property
     def outside(self) -> int:

@@ -65,6 +65,14 @@ def sharded(module: Any) -> Iterator[Seen]:
             yield from _seen(told.get(part), Category.COMMUNICATION, name)
 
 
+def is_sharded(module: Any) -> bool:
+    """Whether FSDP keeps any of a module's parameters, which takes a walk through it."""
+    if any(True for _ in _parameters(module)):
+        return True
+    inside = named_modules(module) if _FSDP in sys.modules else ()
+    return any((attributes_of(inner) or {}).get("_handle") is not None for _, inner in inside)
+
+
 def faces_of(module: Any) -> Iterator[list[Any]]:
     """The tensors that FSDP2 puts into the place of each parameter, the shard first."""
     for _, parameter in _parameters(module):

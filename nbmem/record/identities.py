@@ -13,7 +13,7 @@ from nbmem.core.names import common_path
 from nbmem.core.session import Identities, Marks
 from nbmem.probes import frames, modules, tensors
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.distributed import buckets_of, faces_of, parts_of, sharded
+from nbmem.probes.distributed import buckets_of, faces_of, is_sharded, parts_of, sharded
 from nbmem.probes.gradients import expected_gradients
 from nbmem.probes.holders.storages import form_of
 from nbmem.probes.optimizers import Others, of_optimizer, parameters_of_optimizer
@@ -74,6 +74,7 @@ class IdentityLog:
         self._home: int | None = None  # the home thread's loop, if it trains
         self._named: set[int] = set()
         self._walked: dict[int, Footprint] = {}
+        self._sharded: set[int] = set()
         self._states: dict[int, tuple[tuple[int, ...], int]] = {}
         self._forwards: set[tuple[Any, ...]] = set()
         self._sites = frames.CallSites()
@@ -108,7 +109,9 @@ class IdentityLog:
             self._walked[id(module)] = Footprint(module)
             self._add(mark, parts_of(module), known)
             self._add(mark, buckets_of(module), known)
-        else:  # What FSDP gathers is another's memory in each step, if at the same address.
+            (self._sharded.add if is_sharded(module) else self._sharded.discard)(id(module))
+        elif id(module) in self._sharded:
+            # What FSDP gathers is another's memory in each step, if at the same address.
             self._add(mark, sharded(module), known_in(self._modules, module))
         shown = self._shown[loop]
         if moved or id(module) not in shown.owners:

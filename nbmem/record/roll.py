@@ -67,44 +67,45 @@ class RollLog:
 
     def at_mark(self, mark: int) -> None:
         """Sweep the roll and read the counters, as far as that takes microseconds."""
-        with self._guarded():
-            self._at_mark(mark)
-
-    def _at_mark(self, mark: int) -> None:
         if self.roll is None:
             return
+        try:
+            self._at_mark(mark, self.roll)
+        except Exception as err:  # noqa: BLE001 - a guest's manners
+            self._give_up(err)
+
+    def _at_mark(self, mark: int, roll: Roll) -> None:
         if initialized_torch() is not None:  # what the cards hold is what matters from here on
             self.end()
             self.roll = None
             return
-        if type(self.roll.device) is Host and (device := accelerator(self._torch)) is not None:
+        if type(roll.device) is Host and (device := accelerator(self._torch)) is not None:
             self.end()
-            self.roll = Roll(self._torch, device)
+            self.roll = roll = Roll(self._torch, device)
             self._rows.clear()
-        self.roll.sweep(mark)
+        roll.sweep(mark)
         self._mark = mark
-        self._read(whole=False)
+        self._read(roll, whole=False)
 
     def read(self) -> None:
         """Read the counters now, with what takes longer, in any thread."""
-        with self._guarded():
-            self._read(whole=True)
-
-    def _read(self, *, whole: bool) -> None:
-        if (roll := self.roll) is not None:
-            for index in range(roll.device.count(self._torch)):
-                self._add(index, roll.device.read(self._torch, index, whole=whole))
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Give the roll up after a fault: what hooks have to tell must be heard."""
+        if self.roll is None:
+            return
         try:
-            yield
-        except Exception as err:  # noqa: BLE001 - a guest's manners
-            let_pass(err)
-            self.roll, roll = None, self.roll
-            if roll is not None:
-                self.lost("the memory where no card is", err)
+            self._read(self.roll, whole=True)
+        except Exception as err:  # noqa: BLE001 - as above
+            self._give_up(err)
+
+    def _read(self, roll: Roll, *, whole: bool) -> None:
+        for index in range(roll.device.count(self._torch)):
+            self._add(index, roll.device.read(self._torch, index, whole=whole))
+
+    def _give_up(self, err: Exception) -> None:
+        """End the roll after a fault: what hooks have to tell must be heard."""
+        let_pass(err)
+        self.roll, roll = None, self.roll
+        if roll is not None:
+            self.lost("the memory where no card is", err)
 
     def following(self) -> AbstractContextManager[None]:
         """Write down what is looked at meanwhile."""

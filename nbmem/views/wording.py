@@ -9,7 +9,7 @@ from nbmem.core.units import format_bytes, format_ms
 from nbmem.views.markup import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from nbmem.core.owners import Share
     from nbmem.core.session import DeviceInfo
@@ -163,11 +163,28 @@ def notes(report: Report) -> list[str]:
         )
     if not report.ledger_at_peak.process_known:
         found.append(PROCESS_UNKNOWN)
-    managed = [share for share in report.ledger_at_end.owners if share.managed]
-    found += [
-        f"{share.label} has {format_bytes(share.managed)} of managed memory (cudaMallocManaged) at "
-        "the end. It moves between the card and the host's memory, and the driver does not say "
-        "what of it is where: the part on the card is counted with the context and libraries."
-        for share in managed
-    ]
-    return found
+    return [*found, *_managed(report.ledger_at_end)]
+
+
+def _managed(ledger: Ledger) -> Iterator[str]:
+    """What is known of managed memory, which may be on the card or in the host's memory.
+
+    The driver counts its pages for the card and for no process, as people found who looked:
+    rapidsai/rmm#2259, Syllo/nvtop#213, gpuopenanalytics/pynvml#63.
+    """
+    managed = ledger.managed
+    if managed is None:
+        return
+    owners = [share for share in ledger.owners if share.managed]
+    each = " and ".join(f"{share.label} has {format_bytes(share.managed)}" for share in owners)
+    place = label(managed.place, ledger)
+    yield (
+        f"{each} of managed memory (cudaMallocManaged) at the end, which moves between the card "
+        "and the host's memory. nvidia-smi counts what is on the card for the card and for no "
+        f"process, so here it stands with {place}: at most {format_bytes(managed.most_on_card)}."
+    )
+    if managed.least_away:
+        yield (
+            f"At least {format_bytes(managed.least_away)} of the managed memory cannot be on the "
+            "card: the program uses more than there is, and pages come and go while it runs."
+        )

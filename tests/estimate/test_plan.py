@@ -202,3 +202,34 @@ def test_blocks_are_found_by_structure():
     assert repeated_blocks(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))) == []
     twice = nn.Sequential(nn.Sequential(block(), block()), nn.Linear(4, 4))
     assert repeated_blocks(twice) == list(twice[0])
+
+
+def test_unified_memory_is_priced_and_never_before_what_suffices(here, path, options):
+    target = options["as it is"].probe.need - 200 * MIB
+    found = here.plan(programs.script(path), "T4", target=target)
+    rows = {option.key: option for option in found.options}
+    unified = rows["unified"]
+    assert unified.probe.fits
+    assert unified.probe.process == target
+    assert unified.probe.allocated == rows["as it is"].probe.allocated
+    assert "s over PCIe 3.0" in unified.price
+    assert "rmm.reinitialize(managed_memory=True" in unified.diff
+    (cheapest,) = [option for option in found.options if option.cheapest]
+    assert cheapest.key != "unified"
+    assert options["unified"].why_not == "The program fits, so nothing would be paged."
+
+
+def test_where_nothing_else_suffices_unified_memory_does(here, tmp_path):
+    (tmp_path / "plain.py").write_text(
+        "import torch\n"
+        'weights = torch.nn.Parameter(torch.zeros(256, 1 << 20, device="cuda"))\n'
+        "for step in range(3):\n"
+        "    weights.sum().backward()\n"
+        "    weights.grad = None\n"
+    )
+    found = here.plan(programs.script(str(tmp_path / "plain.py")), "T4", target=1500 * MIB)
+    (cheapest,) = [option for option in found.options if option.cheapest]
+    assert cheapest.key == "unified"
+    # A GiB of weights and one of gradients, in half the room: the driver moves all of both.
+    assert "pages " in cheapest.price
+    assert "The cheapest that makes it fit: unified memory" in found.sentences[1]

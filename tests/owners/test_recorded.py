@@ -196,4 +196,9 @@ def test_managed_memory_is_told_and_not_counted(base):
     assert report.ledger_at_end.held == before.ledger_at_end.held
     text = " ".join(render_text(report).split())
     assert "RMM has 40.00 GiB of managed memory (cudaMallocManaged) at the end" in text
+    assert "so here it stands with other processes: at most " in text
+    told = report_json(report)["managed_at_end"]
+    assert told["bytes"] == 40 * GIB
+    assert told["within"] == "other_processes"
+    assert told["on_card_at_most"] == report.ledger_at_end[C.OTHER_PROCESSES]
     assert json.dumps(report_json(report))

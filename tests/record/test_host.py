@@ -1,6 +1,7 @@
 """Training on the CPU, where no allocator keeps a history: the ledger is what was seen to live."""
 
 import gc
+import time
 
 import pytest
 
@@ -13,7 +14,7 @@ from nbmem import virtual  # noqa: E402
 from nbmem.allocator.recordings.replay import replay  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
 from nbmem.core.errors import UsageError  # noqa: E402
-from nbmem.probes.devices.host import Host  # noqa: E402
+from nbmem.probes.devices.host import FRESH_NS, Host  # noqa: E402
 from nbmem.probes.roll import ALIVE, Roll, followed, following  # noqa: E402
 from nbmem.probes.saved import why_unreadable  # noqa: E402
 from nbmem.probes.tensors import see  # noqa: E402
@@ -248,3 +249,20 @@ def test_a_container_is_the_machine(monkeypatch, tmp_path):
     (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 100000000\n")
     assert host.info(torch, 0).total_bytes == 512_000_000
     assert host.read(torch, 0, whole=True).used >= 300_000_000
+
+
+def test_resident_bytes_are_read_anew_and_are_those_of_the_process_that_asks(monkeypatch):
+    host = Host()
+    before = host.read(torch, 0, whole=False).process
+    ballast = bytearray(b"1") * (64 << 20)
+    now = time.perf_counter_ns()
+    monkeypatch.setattr("nbmem.probes.devices.host.time.perf_counter_ns", lambda: now + FRESH_NS)
+    grown = host.read(torch, 0, whole=False).process
+    assert grown - before > len(ballast) // 2
+    _, kept = host._statm
+    monkeypatch.setattr("nbmem.probes.devices.host.os.getpid", lambda: -1)  # a forked child
+    monkeypatch.setattr(
+        "nbmem.probes.devices.host.time.perf_counter_ns", lambda: now + 2 * FRESH_NS
+    )
+    assert host.read(torch, 0, whole=False).process
+    assert host._statm[1] is not kept

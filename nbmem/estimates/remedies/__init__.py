@@ -14,6 +14,7 @@ from nbmem.estimates.remedies.activations import (
 from nbmem.estimates.remedies.batches import Expandable, FourMicroBatches, MicroBatches
 from nbmem.estimates.remedies.blocks import Checkpoint
 from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, PlainSGD
+from nbmem.estimates.remedies.paging import Unified
 from nbmem.estimates.remedies.parallel import DataParallel, OptimizerParts
 from nbmem.estimates.remedies.patches import watched
 from nbmem.estimates.remedies.sharding import Hybrid, Sharded, ShardedGradients
@@ -42,6 +43,7 @@ REMEDIES: tuple[type[Remedy], ...] = (
     Checkpoint,
     Offload,
     PlainSGD,
+    Unified,
 )
 """In the order of their price, the cheapest first."""
 
@@ -59,17 +61,19 @@ BY_KEY: dict[str, type[Remedy]] = {kind.key: kind for kind in (*REMEDIES, *PARAL
 
 
 def applied(
-    keys: Iterable[str], own: OwnNames | None = None
+    keys: Iterable[str], own: OwnNames | None = None, room: int = 0
 ) -> AbstractContextManager[RemedyPatches]:
     """A context in which a program runs under remedies.
 
     Args:
         keys: Which ones.
         own: What the program calls its parts; None for the usual names.
+        room: Bytes of the card that the process may have.
     """
     remedies = [BY_KEY[key]() for key in keys]
     for remedy in remedies:
         remedy.own = own or remedy.own
+        remedy.room = room
     return watched(remedies)
 
 
@@ -85,6 +89,11 @@ def conf_of(keys: Sequence[str]) -> str | None:
 def parts_of(keys: Sequence[str]) -> int:
     """Into how many parts remedies cut the batch; 1 if none does."""
     return max((BY_KEY[key].parts for key in keys), default=1)
+
+
+def pages(keys: Iterable[str]) -> bool:
+    """Whether one of them lets a program be larger than the card."""
+    return any(BY_KEY[key].pages for key in keys)
 
 
 def exclude_each_other(keys: Sequence[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.links import link_of
 from nbmem.core.names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.estimates.remedies.base import Acts, Remedy
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from nbmem.estimates.edits import Edit
     from nbmem.estimates.own_names import OwnNames
     from nbmem.virtual.cards import Card
-
-PCIE = 25e9
-"""Bytes per second that a PCIe 4.0 x16 slot carries one way in practice: 31.5 GB/s by the
-standard, of which copies from pinned memory reach about four fifths."""
 
 
 class _Around(Remedy):
@@ -163,14 +160,13 @@ class Offload(_Around):
 
     def price_of(self, card: Card, steps: int) -> str:
         """The bytes that a step moves, and how long that takes at least."""
-        del card
-        if not self._bytes:
+        link = link_of(card.capability)
+        if not self._bytes or link is None:
             return self.price
         each = self._bytes // max(steps, 1)
-        ms = 2 * each / PCIE * 1e3
         return (
             f"copies {format_bytes(each)} to the host and back in each step: "
-            f"{ms:,.0f} ms at 25 GB/s, and as much host memory"
+            f"{2 * each / link.rate:,.1f} s over {link.name}, and as much host memory"
         )
 
 

@@ -82,11 +82,14 @@ class Remedy:
         conf: Allocator settings that it adds.
         parts: Into how many micro-batches it cuts a batch.
         acts: On which part of the ledger it acts.
+        pages: Whether it lets a program be larger than the card, as none of the others does. It is
+            the last resort: it takes nothing away, and its price has no end.
         idly: What is said of a program in which it would find nothing; `nothing` where that is
             empty.
         applied: How often it found something to do.
         why_not: Why it cannot help this program, if it cannot.
         own: What the program calls its model, its optimizer and its loss.
+        room: Bytes of the card that the process may have.
     """
 
     key: ClassVar[str]
@@ -97,6 +100,7 @@ class Remedy:
     conf: ClassVar[str] = ""
     parts: ClassVar[int] = 1
     acts: ClassVar[Acts] = Acts()
+    pages: ClassVar[bool] = False
     idly: ClassVar[str] = ""
     nothing: ClassVar[str] = "The program has nothing that it could be applied to."
 
@@ -104,6 +108,7 @@ class Remedy:
         self.applied = 0
         self.why_not: str | None = None
         self.own = OwnNames()
+        self.room = 0
 
     def refuse(self, why: str) -> None:
         """Note why the remedy cannot help, once; the run goes on as it is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,14 @@ from nbmem.probes.devices import DeviceReading
 from nbmem.probes.host import resident_bytes
 
 if TYPE_CHECKING:
+    from typing import BinaryIO
+
     from nbmem.core.session import DeviceInfo
 
 _CGROUP = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
+FRESH_NS = 1_000_000
+"""So long a figure stands for the moments after it."""
 
 
 class Host:
@@ -33,6 +38,8 @@ class Host:
     )
 
     def __init__(self) -> None:
+        self._statm: tuple[int, BinaryIO] | None = None  # open, and in which process
+        self._last: tuple[int, int | None] = (0, None)
         self._page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
     def in_use(self, _torch: Any) -> bool:
@@ -44,7 +51,7 @@ class Host:
         return 1
 
     def read(self, _torch: Any, _index: int, *, whole: bool) -> DeviceReading:
-        """Resident bytes of this process in 5 us; what anybody uses in 60 us."""
+        """Resident bytes of this process in 2 us; what anybody uses in 60 us."""
         resident = self._resident()
         if not whole:
             return DeviceReading(process=resident)
@@ -72,9 +79,20 @@ class Host:
         )
 
     def _resident(self) -> int | None:
+        """Resident bytes, `FRESH_NS` old at most: the marks of a small step are no news."""
+        now = time.perf_counter_ns()
+        when, last = self._last
+        if now - when >= FRESH_NS or last is None:
+            self._last = now, self._read_statm()
+        return self._last[1]
+
+    def _read_statm(self) -> int | None:
+        """Resident bytes now; the file stays open, for opening it takes most of the time."""
         try:
-            with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - at every phase
-                return int(file.read().split()[1]) * self._page
+            if self._statm is None or self._statm[0] != os.getpid():  # a child's is another
+                file = Path("/proc/self/statm").open("rb", buffering=0)  # noqa: SIM115 - it is kept
+                self._statm = os.getpid(), file
+            return int(os.pread(self._statm[1].fileno(), 128, 0).split()[1]) * self._page
         except (OSError, ValueError, IndexError):
             return resident_bytes()
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import Category
+from nbmem.core.links import link_of
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say, saying
 
@@ -28,15 +29,6 @@ if TYPE_CHECKING:
 SHARE = 0.5
 LEAST_PART = 0.5
 """Part of the activations that goes at least: what an operator just uses stays on the card."""
-PCIE = (
-    ((9, 0), "5.0", 50 << 30),
-    ((8, 0), "4.0", 25 << 30),
-    ((6, 0), "3.0", 12 << 30),
-)
-"""From a compute capability on: the cards' PCIe, and bytes a second that 16 lanes of it move in one
-direction in practice (an estimate, four fifths of the line's rate). Pascal, Volta and Turing have
-3.0, Ampere and Ada 4.0, Hopper and Blackwell 5.0 (NVIDIA's data sheets of P100, V100, T4, A100, L4,
-H100 and B200)."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -59,14 +51,13 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 def _way(e: Evidence, count: int) -> str:
     """How long so many bytes take over the card's bus; nothing where the card is not known."""
-    capability = e.trace.info.capability
-    for least, name, rate in PCIE:
-        if capability is not None and capability >= least:
-            return (
-                f" To the host and back they take about {1000 * count / rate:.0f} ms in each step "
-                f"over PCIe {name} with 16 lanes."
-            )
-    return ""
+    link = link_of(e.trace.info.capability)
+    if link is None:
+        return ""
+    return (
+        f" To the host and back they take about {1000 * count / link.rate:.0f} ms in each step "
+        f"over {link.name} with 16 lanes."
+    )
 
 
 def _code(model: str | None) -> str | None:

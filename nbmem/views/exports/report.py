@@ -37,9 +37,11 @@ def write(report: Report, path: Path) -> None:
 def report_json(report: Report) -> dict[str, Any]:
     """The report in the stable form that this module's docstring documents."""
     device, peak = report.device, report.peak
+    managed = report.ledger_at_end.managed
     return {
         "device": {
             "name": device.name,
+            "kind": device.kind,
             "total_bytes": report.ledger_at_peak.total_bytes,
             "virtual": device.virtual,
             "torch": device.torch,
@@ -55,6 +57,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "ledger_at_end": report.ledger_at_end.to_json(),
         "frameworks_at_peak": report.ledger_at_peak.owners_json(),
         "frameworks_at_end": report.ledger_at_end.owners_json(),
+        "managed_at_end": None if managed is None else managed.to_json(),
         "phases": [_phase(row) for row in report.phases],
         "unknown": report.ledger_at_peak[Category.UNKNOWN],
         "dropped_events": report.dropped_events,

@@ -25,11 +25,13 @@ from nbmem.virtual.hardware.history import History
 from nbmem.virtual.hardware.oom import EXBIBYTE, TOO_MUCH, oom_message
 from nbmem.virtual.hardware.workspaces import Workspaces
 from nbmem.virtual.notes import NbmemWarning, unlisted
+from nbmem.virtual.paging.touches import Did
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nbmem.virtual.cards import Card
+    from nbmem.virtual.paging.touches import Touches
 
 LAUNCH_QUEUE = 1024
 """Kernels that may wait on a stream before a launch blocks: what is older has finished. Counted in
@@ -76,6 +78,7 @@ class VirtualGPU:
         died: What a storage's weak reference calls with itself when the storage dies.
         oom_observers: Called before an out-of-memory error is raised, as torch calls them.
         launched: Calls so far.
+        touches: Where it is noted which memory is used and when; None: nobody wants to know.
         initialized: Whether the program has touched the card, so that a context exists.
     """
 
@@ -114,6 +117,7 @@ class VirtualGPU:
         self.busy = Busy()
         self.capturing = False
         self.launched = 0
+        self.touches: Touches | None = None
         self.dropout_state: torch.Tensor | None = None
         self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"nbmem {card.key} {index or ''}".rstrip())
         self.pci_bus = 0x17 + 0x11 * index
@@ -154,7 +158,7 @@ class VirtualGPU:
         # A signal between acquire and release would lock the card up: `with` is safe against it.
         with self._lock:
             try:
-                return self._allocator.malloc(size, handle)
+                return self._taken(self._allocator.malloc(size, handle), size)
             except AllocatorOOM as err:
                 message = oom_message(self, err)
                 capacity = self.card.total_bytes if err.limit is None else err.limit
@@ -164,6 +168,11 @@ class VirtualGPU:
         for observer in tuple(self.oom_observers):
             observer(*seen)
         raise torch.OutOfMemoryError(message)
+
+    def _taken(self, addr: int, size: int) -> int:
+        if self.touches is not None:
+            self.touches.note(Did.TAKEN, addr, size)
+        return addr
 
     def give(self, addr: int) -> None:
         """Free a block; safe from a finalizer that runs while the allocator is at work."""
@@ -184,6 +193,8 @@ class VirtualGPU:
         for addr, death in self._dying:
             self.history.happened = death
             self._allocator.free(addr)
+            if self.touches is not None:
+                self.touches.note(Did.GIVEN, addr)
         self.history.happened = None
 
     @whole

@@ -22,6 +22,7 @@ from nbmem.virtual.operators import table
 from nbmem.virtual.operators.float8 import refuse as refuse_float8
 from nbmem.virtual.operators.host_code import run_python
 from nbmem.virtual.operators.refusals import said_by_cpu
+from nbmem.virtual.operators.touching import touched
 from nbmem.virtual.operators.tracing import passed_on, untraced_call
 from nbmem.virtual.tensors.calls import OperatorCall, facts_of
 from nbmem.virtual.tensors.host.pinned import Pinned
@@ -130,6 +131,8 @@ class CardMode(TorchDispatchMode):
         call.gpu = gpu
         gpu.launched += 1
         answer = self._on_card(call)
+        if gpu.touches is not None:
+            touched(self.storages, call, gpu.touches)
         if facts_of(func).counts:
             increment_version([tensor for tensor in args[0] if not tensor.is_inference()])
         return answer

@@ -1,4 +1,4 @@
-"""What a program of an estimate failed with, in its own thread or in others."""
+"""Why a program did not come to its end on the virtual card."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LONGEST = 160
 
 
 @contextlib.contextmanager
-def threads_of(program: Program) -> Iterator[list[Failure]]:
-    """Collects what threads ran out of memory with: torch raises there, and only a text is seen."""
+def of_threads(program: Program) -> Iterator[list[Failure]]:
+    """Collect what threads ran out of memory with: torch raises there, and only a text is seen."""
     found: list[Failure] = []
     true = threading.excepthook
 
@@ -40,7 +40,7 @@ def threads_of(program: Program) -> Iterator[list[Failure]]:
 
 
 def failure_of(program: Program, error: BaseException) -> Failure:
-    """Why a program did not come to its end, and where."""
+    """An exception as an answer tells it."""
     import torch
 
     if isinstance(error, (EndedError, NotCopiedError)):

@@ -1,0 +1,41 @@
+"""Which memory of the card an operator uses: what unified memory would have to bring there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.paging.touches import Did
+from nbmem.virtual.tensors.calls import facts_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from nbmem.virtual.paging.touches import Touches
+    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.tensors.storages import Storages
+
+
+def touched(storages: Storages, call: OperatorCall, touches: Touches) -> None:
+    """Note what an operator read and wrote among its arguments.
+
+    Results that it made were noted where they were taken. A view uses no memory.
+    """
+    facts = facts_of(call.func)
+    if facts.view or facts.reshapes:
+        return
+    written = {id(tensor) for tensor in call.mutated()}
+    for tensor in call.tensors:
+        block = storages.of(tensor) if is_virtual(tensor) else None
+        if block is not None and block.addr:
+            first, count = _stretch(tensor)
+            did = Did.WRITTEN if id(tensor) in written else Did.READ
+            touches.note(did, block.addr, count, first)
+
+
+def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where in its storage a tensor begins, and how many bytes its elements span."""
+    if not tensor.numel():
+        return 0, 0
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.storage_offset() * tensor.element_size(), (last + 1) * tensor.element_size()

@@ -1,0 +1,58 @@
+"""Pages as the driver moves them: on a fault, and the one that came first leaves first.
+
+The driver cannot see that a page on the card is used, only that one is missing: its list is in the
+order in which pages came ("A root chunk is moved to the tail of that list whenever any of its
+subchunks is allocated"), and what leaves is copied to the host. The documents call that LRU. A
+page that nothing was ever written to comes without a copy. Of memory that was freed into a pool it
+knows nothing: such pages travel like others.
+https://github.com/NVIDIA/open-gpu-kernel-modules/blob/04848d3dab5ed57188e4776937f69b3fc82cdd84/kernel-open/nvidia-uvm/uvm_pmm_gpu.c
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.virtual.paging.touches import PAGE, Did, Moved, last_step
+
+if TYPE_CHECKING:
+    from nbmem.virtual.paging.touches import Touches
+
+
+def paged(touches: Touches, room: int, *, by_use: bool = False) -> Moved:
+    """What a step moves.
+
+    Args:
+        touches: What the program did.
+        room: Bytes of the card that there are for it.
+        by_use: Whether what was not used for longest leaves first, which no driver can know.
+    """
+    most = max(room // PAGE, 1)
+    here: dict[int, None] = {}  # in the order in which they leave
+    there: set[int] = set()
+    came = left = 0
+    marks: list[Moved] = []
+    for did, addr, size in zip(touches.did, touches.addr, touches.size, strict=True):
+        if did == Did.STEP:
+            marks.append(Moved(came * PAGE, left * PAGE))
+        if did not in _USES or not size:
+            continue
+        for page in range(addr // PAGE, (addr + size - 1) // PAGE + 1):
+            if page in here:
+                if by_use:
+                    del here[page]
+                    here[page] = None
+                continue
+            if len(here) >= most:
+                leaving = next(iter(here))
+                del here[leaving]
+                there.add(leaving)
+                left += 1
+            if page in there:
+                there.discard(page)
+                came += 1
+            here[page] = None
+    return last_step(marks, Moved(came * PAGE, left * PAGE))
+
+
+_USES = frozenset((Did.TAKEN, Did.READ, Did.WRITTEN))
+"""What is taken is written next: that is a use."""

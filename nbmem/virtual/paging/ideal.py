@@ -1,0 +1,120 @@
+"""Paging as nobody could do better: what is next used last leaves first, what is freed costs none.
+
+It is what prefetching that knows the program would move (Belady's rule), with contents that are
+thrown away where a tensor dies and no second copy of what the host has unchanged.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from nbmem.virtual.paging.touches import PAGE, Did, Moved, last_step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.paging.touches import Touches
+
+Use = tuple[int, int, int, int]
+"""What was done with a piece of a tensor: a `Did`, the tensor's number, which piece, its bytes."""
+_NEVER = 1 << 62
+PIECE = 8 * PAGE
+"""Bytes that are looked at as one: which of them leave decides a transfer of the same size."""
+
+
+def paged(touches: Touches, room: int) -> Moved:
+    """What a step moves.
+
+    Args:
+        touches: What the program did.
+        room: Bytes of the card that there are for it.
+    """
+    return _Card(list(_pieces(touches)), room).run()
+
+
+def _pieces(touches: Touches) -> Iterator[Use]:
+    """What was done, by tensors and not by addresses: one that dies is no other's past."""
+    living: dict[int, tuple[int, int]] = {}  # by block: number, bytes
+    number = 0
+    rows = zip(touches.did, touches.block, touches.addr, touches.size, strict=True)
+    for did, block, addr, size in rows:
+        if did == Did.STEP:
+            yield did, 0, 0, 0
+            continue
+        if did == Did.TAKEN:
+            number += 1
+            living[block] = number, size
+        tensor, whole = living.get(block, (0, 0))
+        if did == Did.GIVEN:
+            living.pop(block, None)
+        first = (addr - block) // PIECE
+        end = whole if did in _WHOLE else min(whole, addr - block + size)
+        for piece in range(first, -(-end // PIECE)):
+            yield did, tensor, piece, min(PIECE, whole - piece * PIECE)
+
+
+_WHOLE = frozenset((Did.TAKEN, Did.GIVEN))
+
+
+class _Card:
+    """A card of which each piece's next use is known."""
+
+    def __init__(self, uses: list[Use], room: int) -> None:
+        self._uses = uses
+        self._room = room
+        self._here: dict[tuple[int, int], tuple[int, int]] = {}  # bytes, next use
+        self._there: set[tuple[int, int]] = set()  # the host has its contents
+        self._next = self._following()
+        self._last: list[tuple[int, tuple[int, int]]] = []  # a heap: the next used last on top
+        self._held = self._came = self._left = 0
+
+    def _following(self) -> list[int]:
+        """For each use, when its piece is used next."""
+        seen: dict[tuple[int, int], int] = {}
+        found = [_NEVER] * len(self._uses)
+        for at in range(len(self._uses) - 1, -1, -1):
+            did, number, piece, _ = self._uses[at]
+            if did != Did.STEP:
+                found[at] = seen.get((number, piece), _NEVER)
+                seen[number, piece] = _NEVER if did == Did.GIVEN else at
+        return found
+
+    def run(self) -> Moved:
+        """Follow every use."""
+        marks = []
+        for at, (did, number, piece, size) in enumerate(self._uses):
+            key = number, piece
+            if did == Did.STEP:
+                marks.append(Moved(self._came, self._left))
+            elif did == Did.GIVEN:
+                self._held -= self._here.pop(key, (0, 0))[0]
+                self._there.discard(key)
+            else:
+                self._use(key, size, self._next[at])
+                if did != Did.READ:
+                    self._there.discard(key)
+        return last_step(marks, Moved(self._came, self._left))
+
+    def _use(self, key: tuple[int, int], size: int, following: int) -> None:
+        before = self._here.pop(key, (0, 0))[0]
+        size = max(before, size)
+        self._held -= before
+        while self._held + size > self._room and self._last:
+            self._evict()
+        if not before and key in self._there:
+            self._came += size
+        self._here[key] = size, following
+        self._held += size
+        heappush(self._last, (-following, key))
+
+    def _evict(self) -> None:
+        when, key = heappop(self._last)
+        size, following = self._here.get(key, (0, 0))
+        if not size or following != -when:
+            return  # used or given back since
+        del self._here[key]
+        self._held -= size
+        if key not in self._there:
+            self._there.add(key)
+            self._left += size
