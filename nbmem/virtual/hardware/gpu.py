@@ -29,6 +29,7 @@ from nbmem.virtual.notes import NbmemWarning, unlisted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from nbmem.allocator.torch_rules import Rules
     from nbmem.virtual.cards import Card
 
 LAUNCH_QUEUE = 1024
@@ -129,6 +130,11 @@ class VirtualGPU:
         """The simulated caching allocator; what has died is freed before anybody looks."""
         self._settle()
         return self._allocator
+
+    @property
+    def rules(self) -> Rules:
+        """What differs between the releases of torch."""
+        return self._allocator.rules
 
     @property
     def name(self) -> str:

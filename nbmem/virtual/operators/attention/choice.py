@@ -1,6 +1,6 @@
 """Which attention kernel CUDA takes, and the call to it.
 
-https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 """
 
 from __future__ import annotations
@@ -108,6 +108,13 @@ class _Asked(NamedTuple):
         return arch_of((9, 0)) if machine is None else machine.of(self.query).card.arch
 
     @property
+    def dropout_fits_cudnn(self) -> bool:
+        """check_cudnn_dropout: whether the release does not mind, or cuDNN can draw it exactly."""
+        machine = current.machine()
+        rules = None if machine is None else machine.of(self.query).rules
+        return rules is None or not rules.sixteenths_of_dropout or not (self.dropout * 16) % 1
+
+    @property
     def half(self) -> bool:
         """Whether it has a half type, on a card whose tensor cores take both."""
         return self.query.dtype in _HALVES and self.arch.bfloat16
@@ -148,6 +155,7 @@ def _cudnn_takes(asked: _Asked) -> bool:
         and wide % 8 == wide_value % 8 == 0
         and asked.key.size(2) > 1
         and (asked.query.size(2) > 1 or not asked.dropout)
+        and asked.dropout_fits_cudnn
     )
 
 

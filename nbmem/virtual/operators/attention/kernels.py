@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.operator import DNN, drop, host, out, temporary
+from nbmem.virtual.operators.operator import DNN, contiguous, drop, host, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +28,10 @@ FLOAT_TILE_BYTES, WIDE_TILE_BYTES = 121_344, 60_928
 
 sizeof(SharedStorage), as the launches in torch 2.11's library ask for it.
 """
+
+
+RANDOM_STATE = 16
+"""Bytes of a seed and an offset."""
 
 
 def _up(value: int, multiple: int) -> int:
@@ -106,17 +110,21 @@ def _tile(launch: Launch, size: int) -> tuple[int, int]:
 
 
 def flash(launch: Launch) -> Iterator[Step]:
-    """Result, log-sum-exp and the state of the random numbers."""
+    """Result, log-sum-exp and the state of the random numbers; a dropout's is drawn aside."""
     for number in range(len(launch.outs)):
         yield out(number)
+    if launch["dropout_p"]:
+        yield temporary("state", RANDOM_STATE)
 
 
 def flash_backward(launch: Launch) -> Iterator[Step]:
     """Row sums, and a float32 accumulator of the query's gradient; sizes rounded up to blocks.
 
-    flash_attn/flash_api.cpp: mha_bwd
+    flash_attn/flash_api.cpp: mha_bwd; attention_backward.cu: _flash_attention_backward makes the
+    gradient and the result contiguous, with the rows before the heads.
     """
     query, key = launch["query"], launch["key"]
+    yield from contiguous(launch["grad_out"].transpose(1, 2), launch["out"].transpose(1, 2))
     batch, heads, rows, size = query.size()
     rounded, wide = _up(rows, 128), _up(size, 32 if size <= 128 else 64)
     for number in range(len(launch.outs)):
