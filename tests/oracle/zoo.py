@@ -28,11 +28,13 @@ SMALL = {
     **dict.fromkeys(("d_ff", "n_inner", "hidden_dim", "moe_intermediate_size"), 128),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok", "num_key_value_heads"), 2),
-    **dict.fromkeys(("head_dim", "d_kv", "n_group", "topk_group"), 16),
-    **{"n_group": 1, "topk_group": 1},
+    **dict.fromkeys(("head_dim", "d_kv", "rotary_dim"), 16),
+    **dict.fromkeys(("n_group", "topk_group"), 1),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"), 128),
     "vocab_size": TOKENS,
-    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1},
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
 }
 """What the configurations of transformers call the same thing, and how large it is made."""
 
@@ -115,7 +117,9 @@ def _segmented(known: Any, name: str) -> Program:
     model = known.get_model(name, weights=None, weights_backbone=None, num_classes=CLASSES)
     labels = torch.zeros(BATCH, IMAGE, IMAGE, dtype=torch.long)
     return Program(
-        model, (images(IMAGE), labels), lambda m, b: nn.functional.cross_entropy(m(b[0])["out"], b[1])
+        model,
+        (images(IMAGE), labels),
+        lambda m, b: nn.functional.cross_entropy(m(b[0])["out"], b[1]),
     )
 
 
@@ -130,9 +134,7 @@ def _detected(known: Any, name: str) -> Program:
         }
         for _ in range(BATCH)
     ]
-    return Program(
-        model, (list(images(96)), targets), lambda m, b: sum(m(b[0], b[1]).values())
-    )
+    return Program(model, (list(images(96)), targets), lambda m, b: sum(m(b[0], b[1]).values()))
 
 
 def timm_models() -> Iterator[Made]:
@@ -163,8 +165,8 @@ def transformers_models() -> Iterator[Made]:
         ("SEQ_TO_SEQ_CAUSAL_LM", _tokens),
         ("IMAGE_CLASSIFICATION", _pixels),
     ):
-        for name, made in getattr(auto, f"MODEL_FOR_{kind}_MAPPING_NAMES").items():
-            made = made[0] if isinstance(made, tuple) else made
+        for name, listed in getattr(auto, f"MODEL_FOR_{kind}_MAPPING_NAMES").items():
+            made = listed[0] if isinstance(listed, tuple) else listed
             yield f"transformers {made}", lambda n=name, m=made, f=feed: _transformer(n, m, f)
 
 
@@ -173,9 +175,18 @@ def _transformer(name: str, made: str, feed: Callable[[Any], Any]) -> Program:
     auto = importlib.import_module("transformers.models.auto.configuration_auto")
     kind = auto.CONFIG_MAPPING[name]
     plain = kind()
-    has = {n: v for n, v in SMALL.items() if getattr(plain, n, None) is not None}
+    # A list says it for each stage, a property follows from the others.
+    has = {
+        name: value
+        for name, value in SMALL.items()
+        if type(getattr(plain, name, None)) is int
+        and not isinstance(getattr(kind, name, None), property)
+    }
+    config = kind(**has)
+    if getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 0
     return Program(
-        getattr(transformers, made)(kind(**has)),
+        getattr(transformers, made)(config),
         feed(plain),
         lambda m, b: m(**b).loss,
     )
@@ -229,8 +240,9 @@ def diffusers_models() -> Iterator[Made]:
                 "up_block_types": ("UpDecoderBlock2D",) * 2,
             }
         )
-        yield f"diffusers {name}", lambda n=name, o=options: Program(
-            getattr(known, n)(**o), (latents(3),), step
+        yield (
+            f"diffusers {name}",
+            lambda n=name, o=options: Program(getattr(known, n)(**o), (latents(3),), step),
         )
     yield "diffusers DiTTransformer2DModel", lambda: Program(
         known.DiTTransformer2DModel(
@@ -271,10 +283,13 @@ def graph_models() -> Iterator[Made]:
             if name == "PNA"
             else {}
         )
-        yield f"torch_geometric {name}", lambda n=name, o=options: Program(
-            getattr(known.models, n)(16, 32, 2, CLASSES, dropout=0.5, **o),
-            graph,
-            lambda m, b: mean_of(m(*b)),
+        yield (
+            f"torch_geometric {name}",
+            lambda n=name, o=options: Program(
+                getattr(known.models, n)(16, 32, 2, CLASSES, dropout=0.5, **o),
+                graph,
+                lambda m, b: mean_of(m(*b)),
+            ),
         )
 
 
@@ -282,10 +297,13 @@ def segmentation_models() -> Iterator[Made]:
     """The decoders of segmentation_models_pytorch."""
     known = importlib.import_module("segmentation_models_pytorch")
     for name in ("Unet", "UnetPlusPlus", "FPN", "PSPNet", "DeepLabV3Plus", "Linknet", "MAnet"):
-        yield f"smp {name}", lambda n=name: Program(
-            getattr(known, n)("resnet18", encoder_weights=None, classes=CLASSES),
-            (images(IMAGE),),
-            lambda m, b: mean_of(m(*b)),
+        yield (
+            f"smp {name}",
+            lambda n=name: Program(
+                getattr(known, n)("resnet18", encoder_weights=None, classes=CLASSES),
+                (images(IMAGE),),
+                lambda m, b: mean_of(m(*b)),
+            ),
         )
 
 

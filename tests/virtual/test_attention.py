@@ -137,3 +137,42 @@ def fast_paths(device):
 def test_fast_paths_return_what_they_do_on_the_cpu(gpu):
     shapes = [[t.shape for t in fast_paths(device)] for device in ("cpu", "cuda")]
     assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize(
+    ("release", "dropout", "expected"),
+    [
+        ("2.11.0", 0.1, "Cudnn"),  # gpt2_b8s512_adamw_ampbf16
+        ("2.12.1", 0.1, "Flash"),
+        ("2.13.0", 0.1, "Flash"),
+        ("2.13.0", 0.125, "Cudnn"),
+    ],
+)
+def test_newer_releases_leave_cudnn_alone_with_a_dropout_it_cannot_draw(release, dropout, expected):
+    with virtual.activated("H100", release=release):
+        result = F.scaled_dot_product_attention(*inputs(BF16, rows=64), dropout_p=dropout)
+    assert expected in result.grad_fn.name()
+
+
+def test_flash_draws_its_dropout_aside_and_wants_rows_before_heads_in_backward():
+    """As torch 2.13's own code does (tests/oracle)."""
+    with virtual.activated("H100", release="2.13.0"):
+        q, k, v = (
+            torch.ones(2, 12, 64, 64, dtype=BF16, device="cuda", requires_grad=True)
+            for _ in range(3)
+        )
+        taken, result = allocations(lambda: F.scaled_dot_product_attention(q, k, v, dropout_p=0.1))
+        gradient = torch.ones_like(q)
+        given, _ = allocations(lambda: result.backward(gradient))
+    one = 2 * 12 * 64 * 64 * 2
+    assert taken == [one, 2 * 12 * 64 * 4, 16, 8, 16, -16]
+    sums, accumulator = 2 * 12 * 128 * 4, 2 * 12 * 128 * 64 * 4
+    assert given[:7] == [*[one] * 5, sums, accumulator]
+
+
+def test_one_heads_row_sums_need_no_copy(gpu):
+    """diffusers' autoencoders attend with one head (tests/oracle)."""
+    q, k, v = (torch.ones(2, 1, 64, 64, device="cuda", requires_grad=True) for _ in range(3))
+    result = F.scaled_dot_product_attention(q, k, v)
+    taken, _ = allocations(lambda: result.backward(torch.ones_like(result)))
+    assert taken.count(2 * 64 * 4) == 1

@@ -51,9 +51,7 @@ def trilinear(executor: Executor, call: OperatorCall) -> Any:
     return result
 
 
-def sum_of_products(
-    left: torch.Tensor, right: torch.Tensor, summed: Sequence[int]
-) -> torch.Tensor:
+def sum_of_products(left: torch.Tensor, right: torch.Tensor, summed: Sequence[int]) -> torch.Tensor:
     """One batched product of matrices, or an elementwise one where nothing is summed."""
     if not summed:
         return left * right

@@ -55,7 +55,8 @@ def efficient(launch: Launch) -> Iterator[Step]:
 def efficient_backward(launch: Launch) -> Iterator[Step]:
     """Gradients; the row sums of gradient times result; accumulators.
 
-    The kernels of half types make the sums themselves, for float32 three plain ones do.
+    The kernels of half types make the sums themselves, for float32 three plain ones do: the last
+    brings the heads before the rows, where there are several of both.
     """
     query, gradient = launch["query"], launch["grad_out_"]
     batch, heads, rows, size = query.size()
@@ -67,7 +68,8 @@ def efficient_backward(launch: Launch) -> Iterator[Step]:
         yield temporary("delta", batch * heads * rows * 4)
     else:
         yield temporary("product", batch * heads * rows * size * 4)
-        yield temporary("sums", batch * heads * rows * 4)
+        if min(heads, rows) > 1:
+            yield temporary("sums", batch * heads * rows * 4)
         yield temporary("delta", batch * heads * rows * 4)
         yield drop("sums")
         yield drop("product")
