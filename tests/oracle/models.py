@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 HUNG_S = 400
 """Of the clock for one model; then the process ends, and the next begins with the next model."""
 _CONVOLUTIONS = ("aten.convolution.", "aten.convolution_backward.")
-_ALIGNED = 20_000
+_ALIGNED = 4000
 """Requests up to which two sequences are laid beside each other."""
 
 

@@ -176,3 +176,15 @@ def test_one_heads_row_sums_need_no_copy(gpu):
     result = F.scaled_dot_product_attention(q, k, v)
     taken, _ = allocations(lambda: result.backward(torch.ones_like(result)))
     assert taken.count(2 * 64 * 4) == 1
+
+
+def test_plain_products_leave_the_scaled_queries_before_the_mask(gpu):
+    """Grouped queries of Llama and its like (tests/oracle)."""
+    q, k, v = inputs(heads=4, rows=64, grad=False)
+    taken, _ = allocations(
+        lambda: F.scaled_dot_product_attention(
+            q, k[:, :2], v[:, :2], is_causal=True, enable_gqa=True
+        )
+    )
+    queries, mask = 4 * 4 * 64 * 64 * 4, 64 * 64 * 4
+    assert taken[-2:] == [-queries, -mask]

@@ -31,7 +31,8 @@ def trilinear(executor: Executor, call: OperatorCall) -> Any:
         for number, dims in enumerate(expanded):
             for dim in sorted(dims):
                 tensors[number] = tensors[number].unsqueeze(dim)
-        size = [max(t.size(dim) for t in tensors) for dim in range(rank)]
+        own = list(zip(tensors, expanded, strict=True))
+        size = [next(t.size(d) for t, dims in own if d not in dims) for d in range(rank)]
         first = [d for d in summed if d in expanded[2] and d != along]
         second = [d for d in summed if d not in expanded[2] and d != along]
         result = tensors[0].new_zeros([1 if d in summed else size[d] for d in range(rank)])
@@ -39,7 +40,7 @@ def trilinear(executor: Executor, call: OperatorCall) -> Any:
         for number in range(size[along] if whole else 0):
             one, two, three = (
                 t if along in dims else t.narrow(along, number, 1)
-                for t, dims in zip(tensors, expanded, strict=True)
+                for t, dims in own
             )
             part = sum_of_products(one, two, first)
             part = sum_of_products(part, three, second)

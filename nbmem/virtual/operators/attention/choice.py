@@ -242,7 +242,8 @@ def _math(  # noqa: PLR0913 - as above
         scores = torch.dropout(scores, dropout_p, True)
     weights = scores.to(dtype)  # Returned beside the result, which is made last.
     result = torch.matmul(scores, value).to(dtype)
-    del weights
+    # As C++ leaves its variables, the last one first; a mask made here goes after the return.
+    del weights, scores, key, value, scaled
     return result
 
 
