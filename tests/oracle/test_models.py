@@ -14,7 +14,9 @@ def answer(sizes, *, peaks=(100, 200), askers=None):
 
 
 def test_equal_sequences_are_equal():
-    assert compared({"a": answer([4, -4])}, {"a": answer([4, -4])}) == {"a": Finding(EQUAL, allocated=True)}
+    assert compared({"a": answer([4, -4])}, {"a": answer([4, -4])}) == {
+        "a": Finding(EQUAL, allocated=True)
+    }
 
 
 def test_frees_between_two_requests_have_no_order():
