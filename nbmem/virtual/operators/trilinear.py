@@ -39,8 +39,7 @@ def trilinear(executor: Executor, call: OperatorCall) -> Any:
         whole = all(t.numel() for t in tensors)
         for number in range(size[along] if whole else 0):
             one, two, three = (
-                t if along in dims else t.narrow(along, number, 1)
-                for t, dims in own
+                t if along in dims else t.narrow(along, number, 1) for t, dims in own
             )
             part = sum_of_products(one, two, first)
             part = sum_of_products(part, three, second)
