@@ -188,3 +188,15 @@ def test_plain_products_leave_the_scaled_queries_before_the_mask(gpu):
     )
     queries, mask = 4 * 4 * 64 * 64 * 4, 64 * 64 * 4
     assert taken[-2:] == [-queries, -mask]
+
+
+@pytest.mark.parametrize(("release", "expected"), [("2.11.0", "View"), ("2.13.0", "Efficient")])
+@pytest.mark.parametrize("permuted", [False, True])
+def test_a_mask_that_learns_is_fused_by_newer_releases(release, expected, permuted):
+    """As torch 2.13's own code does (tests/oracle), and as T5 was recorded with 2.11."""
+    with virtual.activated("H100", release=release):
+        mask = torch.zeros(64, 64, 12, device="cuda", requires_grad=True).permute(2, 0, 1)
+        mask = mask if permuted else mask.contiguous()
+        result = F.scaled_dot_product_attention(*inputs(rows=64), mask)
+        result.backward(torch.empty_like(result))
+    assert ("View" if permuted else expected) in result.grad_fn.name()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from nbmem.allocator.torch_rules import Rules, rules_for
 from nbmem.virtual import current
 from nbmem.virtual.arch import Arch, arch_of
 from nbmem.virtual.operators.refusals import in_cpp
@@ -108,11 +109,14 @@ class _Asked(NamedTuple):
         return arch_of((9, 0)) if machine is None else machine.of(self.query).card.arch
 
     @property
+    def rules(self) -> Rules:
+        machine = current.machine()
+        return rules_for(torch.__version__) if machine is None else machine.of(self.query).rules
+
+    @property
     def dropout_fits_cudnn(self) -> bool:
         """check_cudnn_dropout: whether the release does not mind, or cuDNN can draw it exactly."""
-        machine = current.machine()
-        rules = None if machine is None else machine.of(self.query).rules
-        return rules is None or not rules.sixteenths_of_dropout or not (self.dropout * 16) % 1
+        return not self.rules.sixteenths_of_dropout or not (self.dropout * 16) % 1
 
     @property
     def half(self) -> bool:
@@ -184,8 +188,7 @@ def _efficient_takes(asked: _Asked) -> bool:
         and asked.whole_rows
         and wide == asked.key.size(-1)
         and wide % unit == wide_value % unit == 0
-        # t5_small_b8s256_adafactor: relative positions that learn take plain products.
-        and not (mask is not None and mask.requires_grad)
+        and (mask is None or not mask.requires_grad or asked.rules.learned_masks_fused)
     )
 
 
