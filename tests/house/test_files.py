@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 FITS = 300
 """Lines that are read in one sitting; a module above them is named here, with its reason."""
 LONGER = {
+    "tests/oracle/zoo.py": "a list of libraries, a short function for each",
     "nbmem/allocator/caching.py": "the paths of every tensor, and all else that it is asked",
     "nbmem/api.py": "a trace from its start to its widget: one object, used by its methods",
     "nbmem/answers.py": "what estimates answer, for every view",

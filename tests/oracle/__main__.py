@@ -1,6 +1,7 @@
 """The virtual card against torch's own CUDA code: `python -m tests.oracle`.
 
 python -m tests.oracle [--card NAME ...] [--dtype TYPE ...] [OPERATOR ...]
+python -m tests.oracle --models [PART OF A NAME ...]      training steps of many libraries' models
 python -m tests.oracle --run script.py ...      any program on the oracle
 
 What the oracle answers is kept beside its libraries and asked again with --fresh alone; the virtual
@@ -16,7 +17,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from tests.oracle.compare import HEAD, compared, report, row
+from tests.oracle import compare, models
 from tests.oracle.launch import OUT, environment
 from tests.oracle.record import results
 
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DTYPES = ("float32", "float16", "bfloat16", "int64")
+MODEL_DTYPES = ("float32", "bfloat16")
+"""The latter under autocast."""
 CARDS = ("H100 80GB",)
 
 
 def record(out: Path, options: argparse.Namespace, card: str, dtype: str, *, virtual: bool) -> Any:
-    """What record.py finds in processes of its own: one that crashes is followed by another."""
+    """What is recorded in processes of their own: one that crashes is followed by another."""
     python = options.virtual_python if virtual else sys.executable
-    command = [python, "-m", "tests.oracle.record", str(out), *options.names, "--dtype", dtype]
+    module = "tests.oracle.models" if options.models else "tests.oracle.record"
+    command = [python, "-m", module, str(out), *options.names, "--dtype", dtype]
     env = dict(os.environ) if virtual else environment(card)
     # Sets of names have an order of their own in each process, and with them a few samples.
     env |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
@@ -48,7 +52,8 @@ def both(options: argparse.Namespace, card: str, dtype: str) -> tuple[Any, Any]:
     """What the oracle and the virtual card answer, asked at the same time."""
     folder = OUT / "results"
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{card} {dtype} {name}.jsonl" for name in ("oracle", "virtual")]
+    label = f"{card} {dtype}{' models' * options.models}"
+    paths = [folder / f"{label} {name}.jsonl" for name in ("oracle", "virtual")]
     for path, again in zip(paths, (options.fresh, not options.resume), strict=True):
         if again:
             path.unlink(missing_ok=True)
@@ -65,7 +70,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="OPERATOR", help="(all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="operators, or models (all)")
+    parser.add_argument("--models", action="store_true", help="models instead of operators")
     parser.add_argument("--card", action="append", help=f"may be repeated ({', '.join(CARDS)})")
     parser.add_argument("--dtype", action="append", help=f"may be repeated ({' '.join(DTYPES)})")
     parser.add_argument("--fresh", action="store_true", help="ask the oracle again, too")
@@ -77,18 +83,20 @@ def main() -> None:
         command = [sys.executable, *options.run]
         env = environment((options.card or CARDS)[0])
         raise SystemExit(subprocess.run(command, env=env, check=False).returncode)
-    table = [HEAD]
-    whole: dict[str, dict[str, str]] = {}
+    kind: Any = models if options.models else compare
+    table = [kind.HEAD]
+    whole: dict[str, Any] = {}
     for card in options.card or CARDS:
         environment(card)  # It is built before two processes want it.
-        for dtype in options.dtype or DTYPES:
+        for dtype in options.dtype or (MODEL_DTYPES if options.models else DTYPES):
             answers = both(options, card, dtype)
-            found = compared(*answers)
-            whole |= {f"{card} {dtype} {name}": kinds for name, kinds in found.items()}
-            table.append(row(f"{card}, {dtype}", found))
-            (OUT / f"{card} {dtype}.txt").write_text("\n".join([*report(*answers), ""]))
-            print("\n".join([HEAD, table[-1]]), flush=True)
-    table.append(row("all", whole))
+            found = kind.compared(*answers)
+            whole |= {f"{card} {dtype} {name}": one for name, one in found.items()}
+            table.append(kind.row(f"{card}, {dtype}", found))
+            lines = [*kind.report(*answers), ""]
+            (OUT / f"{card} {dtype}{' models' * options.models}.txt").write_text("\n".join(lines))
+            print("\n".join([kind.HEAD, table[-1]]), flush=True)
+    table.append(kind.row("all", whole))
     (OUT / "table.md").write_text("\n".join([*table, ""]))
     print("\n".join(table))
     print(f"Every difference: {OUT}")

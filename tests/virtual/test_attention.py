@@ -137,3 +137,66 @@ def fast_paths(device):
 def test_fast_paths_return_what_they_do_on_the_cpu(gpu):
     shapes = [[t.shape for t in fast_paths(device)] for device in ("cpu", "cuda")]
     assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize(
+    ("release", "dropout", "expected"),
+    [
+        ("2.11.0", 0.1, "Cudnn"),  # gpt2_b8s512_adamw_ampbf16
+        ("2.12.1", 0.1, "Flash"),
+        ("2.13.0", 0.1, "Flash"),
+        ("2.13.0", 0.125, "Cudnn"),
+    ],
+)
+def test_newer_releases_leave_cudnn_alone_with_a_dropout_it_cannot_draw(release, dropout, expected):
+    with virtual.activated("H100", release=release):
+        result = F.scaled_dot_product_attention(*inputs(BF16, rows=64), dropout_p=dropout)
+    assert expected in result.grad_fn.name()
+
+
+def test_flash_draws_its_dropout_aside_and_wants_rows_before_heads_in_backward():
+    """As torch 2.13's own code does (tests/oracle)."""
+    with virtual.activated("H100", release="2.13.0"):
+        q, k, v = (
+            torch.ones(2, 12, 64, 64, dtype=BF16, device="cuda", requires_grad=True)
+            for _ in range(3)
+        )
+        taken, result = allocations(lambda: F.scaled_dot_product_attention(q, k, v, dropout_p=0.1))
+        gradient = torch.ones_like(q)
+        given, _ = allocations(lambda: result.backward(gradient))
+    one = 2 * 12 * 64 * 64 * 2
+    assert taken == [one, 2 * 12 * 64 * 4, 16, 8, 16, -16]
+    sums, accumulator = 2 * 12 * 128 * 4, 2 * 12 * 128 * 64 * 4
+    assert given[:7] == [*[one] * 5, sums, accumulator]
+
+
+def test_one_heads_row_sums_need_no_copy(gpu):
+    """diffusers' autoencoders attend with one head (tests/oracle)."""
+    q, k, v = (torch.ones(2, 1, 64, 64, device="cuda", requires_grad=True) for _ in range(3))
+    result = F.scaled_dot_product_attention(q, k, v)
+    taken, _ = allocations(lambda: result.backward(torch.ones_like(result)))
+    assert taken.count(2 * 64 * 4) == 1
+
+
+def test_plain_products_leave_the_scaled_queries_before_the_mask(gpu):
+    """Grouped queries of Llama and its like (tests/oracle)."""
+    q, k, v = inputs(heads=4, rows=64, grad=False)
+    taken, _ = allocations(
+        lambda: F.scaled_dot_product_attention(
+            q, k[:, :2], v[:, :2], is_causal=True, enable_gqa=True
+        )
+    )
+    queries, mask = 4 * 4 * 64 * 64 * 4, 64 * 64 * 4
+    assert taken[-2:] == [-queries, -mask]
+
+
+@pytest.mark.parametrize(("release", "expected"), [("2.11.0", "View"), ("2.13.0", "Efficient")])
+@pytest.mark.parametrize("permuted", [False, True])
+def test_a_mask_that_learns_is_fused_by_newer_releases(release, expected, permuted):
+    """As torch 2.13's own code does (tests/oracle), and as T5 was recorded with 2.11."""
+    with virtual.activated("H100", release=release):
+        mask = torch.zeros(64, 64, 12, device="cuda", requires_grad=True).permute(2, 0, 1)
+        mask = mask if permuted else mask.contiguous()
+        result = F.scaled_dot_product_attention(*inputs(rows=64), mask)
+        result.backward(torch.empty_like(result))
+    assert ("View" if permuted else expected) in result.grad_fn.name()

@@ -115,3 +115,12 @@ def test_convolutions_of_every_dimension_run_as_on_the_cpu(dimensions, transpose
         y.sum().backward()
         assert (y.shape, y.stride()) == (wanted.shape, wanted.stride())
         assert layer.weight.grad.shape == layer.weight.shape
+
+
+def test_a_row_convolution_takes_its_input_as_contiguous():
+    """Mamba's is a transposed product: torch's own code copies it (tests/oracle)."""
+    x = torch.empty(2, 32, 256, device="meta").transpose(1, 2)[:, :128]
+    w = torch.empty(128, 1, 4, device="meta")
+    more = (None, [1], [3], [1], False, [0], 128)
+    call = OperatorCall(torch.ops.aten.convolution.default, (x, w, *more), {})
+    assert convolution.shape(call).fresh[0].stride == (128 * 35, 35, 1)

@@ -30,6 +30,7 @@ from nbmem.virtual.paging.touches import Did
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from nbmem.allocator.torch_rules import Rules
     from nbmem.virtual.cards import Card
     from nbmem.virtual.paging.touches import Touches
 
@@ -133,6 +134,11 @@ class VirtualGPU:
         """The simulated caching allocator; what has died is freed before anybody looks."""
         self._settle()
         return self._allocator
+
+    @property
+    def rules(self) -> Rules:
+        """What differs between the releases of torch."""
+        return self._allocator.rules
 
     @property
     def name(self) -> str:

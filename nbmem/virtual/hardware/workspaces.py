@@ -74,7 +74,7 @@ class Workspaces:
     @property
     def _unified(self) -> bool:
         """Whether cuBLASLt works in cuBLAS's workspace, which newer releases let it."""
-        shared = self._gpu.allocator.rules.shares_blas_workspace
+        shared = self._gpu.rules.shares_blas_workspace
         return shared and os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") != "0"
 
     def _handle(self, library: str, size: int) -> None:

@@ -41,10 +41,10 @@ def lookup(launch: Launch) -> Iterator[Step]:
 def backward(launch: Launch) -> Iterator[Step]:
     """A dense gradient; with many indices a sort, segments and partial sums."""
     indices, gradient = launch["indices"], launch["grad_output"]
-    if not gradient.is_contiguous():
-        yield temporary("gradient", gradient.numel() * gradient.element_size())
     if not indices.is_contiguous():
         yield temporary("indices", indices.numel() * indices.element_size())
+    if not gradient.is_contiguous():
+        yield temporary("gradient", gradient.numel() * gradient.element_size())
     if indices.numel() <= FEW_INDICES and not launch["scale_grad_by_freq"]:
         yield out()
         return
@@ -57,7 +57,8 @@ def sorted_sums(launch: Launch, gradient: torch.Tensor, *, bags: bool = False) -
     count, item = indices.numel(), indices.element_size()
     for name in ("sorted", "original", "range"):
         yield temporary(name, count * item)
-    yield temporary("sort", cub.radix_sort(launch.card, count, item, item))
+    bits = launch.outs[0].size[0].bit_length() if launch.rules.embedding_sorts_rows else None
+    yield temporary("sort", cub.radix_sort(launch.card, count, item, item, bits))
     yield drop("sort")
     yield drop("range")
     if launch["scale_grad_by_freq"]:

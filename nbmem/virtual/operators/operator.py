@@ -5,18 +5,20 @@ In which order the parts are asked: dispatch.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch._prims_common import suggest_memory_format
 
+from nbmem.allocator.torch_rules import rules_for
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.value_rules import ValueRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from nbmem.allocator.torch_rules import Rules
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.cudnn.client import Client
     from nbmem.virtual.hardware.gpu import VirtualGPU
@@ -93,12 +95,14 @@ class Launch:
         outs: The fresh results.
         card: The card.
         dnn: Whom to ask for the kernels of cuDNN; None where only rules are wanted.
+        rules: What differs between the releases of torch; the running one's.
     """
 
     call: OperatorCall
     outs: tuple[TensorSpec, ...]
     card: Card
     dnn: Client | None = None
+    rules: Rules = field(default_factory=lambda: rules_for(torch.__version__))
 
     def __getitem__(self, name: str) -> Any:
         return self.call.argument(name)

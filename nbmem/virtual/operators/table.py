@@ -34,6 +34,7 @@ from nbmem.virtual.operators import (
     softmax,
     sort,
     storage,
+    trilinear,
 )
 from nbmem.virtual.operators.operator import Launch, MemoryPlan, Operator
 from nbmem.virtual.tensors.calls import OperatorCall
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 FAMILIES = (
     attention, blas, collectives, convolution, copies, counting, detection, distance, embedding,
     factories, fft, index, interpolation, linalg, loss, norm, pointwise, pooling, quantized, random,
-    recurrent, reduce, scaled, scan, softmax, sort, storage,
+    recurrent, reduce, scaled, scan, softmax, sort, storage, trilinear,
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
 PLAIN = Operator(())
@@ -100,8 +101,9 @@ def plan_of(call: OperatorCall, results: Results) -> MemoryPlan | None:
         return None
     # Rules look at geometry only, so they get tensors that they can do anything with.
     args, kwargs = call.map(as_meta)
+    gpu = call.gpu
     launch = Launch(
-        OperatorCall(call.func, args, kwargs), results.fresh, call.gpu.card, call.gpu.dnn
+        OperatorCall(call.func, args, kwargs), results.fresh, gpu.card, gpu.dnn, gpu.rules
     )
     return MemoryPlan(tuple(rule(launch)))
 

@@ -1,6 +1,6 @@
 """Which attention kernel CUDA takes, and the call to it.
 
-https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from nbmem.allocator.torch_rules import Rules, rules_for
 from nbmem.virtual import current
 from nbmem.virtual.arch import Arch, arch_of
 from nbmem.virtual.operators.refusals import in_cpp
@@ -108,6 +109,16 @@ class _Asked(NamedTuple):
         return arch_of((9, 0)) if machine is None else machine.of(self.query).card.arch
 
     @property
+    def rules(self) -> Rules:
+        machine = current.machine()
+        return rules_for(torch.__version__) if machine is None else machine.of(self.query).rules
+
+    @property
+    def dropout_fits_cudnn(self) -> bool:
+        """check_cudnn_dropout: whether the release does not mind, or cuDNN can draw it exactly."""
+        return not self.rules.sixteenths_of_dropout or not (self.dropout * 16) % 1
+
+    @property
     def half(self) -> bool:
         """Whether it has a half type, on a card whose tensor cores take both."""
         return self.query.dtype in _HALVES and self.arch.bfloat16
@@ -148,6 +159,7 @@ def _cudnn_takes(asked: _Asked) -> bool:
         and wide % 8 == wide_value % 8 == 0
         and asked.key.size(2) > 1
         and (asked.query.size(2) > 1 or not asked.dropout)
+        and asked.dropout_fits_cudnn
     )
 
 
@@ -176,8 +188,7 @@ def _efficient_takes(asked: _Asked) -> bool:
         and asked.whole_rows
         and wide == asked.key.size(-1)
         and wide % unit == wide_value % unit == 0
-        # t5_small_b8s256_adafactor: relative positions that learn take plain products.
-        and not (mask is not None and mask.requires_grad)
+        and (mask is None or not mask.requires_grad or asked.rules.learned_masks_fused)
     )
 
 
@@ -234,7 +245,8 @@ def _math(  # noqa: PLR0913 - as above
         scores = torch.dropout(scores, dropout_p, True)
     weights = scores.to(dtype)  # Returned beside the result, which is made last.
     result = torch.matmul(scores, value).to(dtype)
-    del weights
+    # As C++ leaves its variables, the last one first; a mask made here goes after the return.
+    del weights, scores, key, value, scaled
     return result
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.operator import DNN, drop, host, out, temporary
+from nbmem.virtual.operators.operator import DNN, contiguous, drop, host, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +30,10 @@ sizeof(SharedStorage), as the launches in torch 2.11's library ask for it.
 """
 
 
+RANDOM_STATE = 16
+"""Bytes of a seed and an offset."""
+
+
 def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
@@ -51,7 +55,8 @@ def efficient(launch: Launch) -> Iterator[Step]:
 def efficient_backward(launch: Launch) -> Iterator[Step]:
     """Gradients; the row sums of gradient times result; accumulators.
 
-    The kernels of half types make the sums themselves, for float32 three plain ones do.
+    The kernels of half types make the sums themselves, for float32 three plain ones do: the last
+    brings the heads before the rows, where there are several of both.
     """
     query, gradient = launch["query"], launch["grad_out_"]
     batch, heads, rows, size = query.size()
@@ -63,7 +68,8 @@ def efficient_backward(launch: Launch) -> Iterator[Step]:
         yield temporary("delta", batch * heads * rows * 4)
     else:
         yield temporary("product", batch * heads * rows * size * 4)
-        yield temporary("sums", batch * heads * rows * 4)
+        if min(heads, rows) > 1:
+            yield temporary("sums", batch * heads * rows * 4)
         yield temporary("delta", batch * heads * rows * 4)
         yield drop("sums")
         yield drop("product")
@@ -106,17 +112,21 @@ def _tile(launch: Launch, size: int) -> tuple[int, int]:
 
 
 def flash(launch: Launch) -> Iterator[Step]:
-    """Result, log-sum-exp and the state of the random numbers."""
+    """Result, log-sum-exp and the state of the random numbers; a dropout's is drawn aside."""
     for number in range(len(launch.outs)):
         yield out(number)
+    if launch["dropout_p"]:
+        yield temporary("state", RANDOM_STATE)
 
 
 def flash_backward(launch: Launch) -> Iterator[Step]:
     """Row sums, and a float32 accumulator of the query's gradient; sizes rounded up to blocks.
 
-    flash_attn/flash_api.cpp: mha_bwd
+    flash_attn/flash_api.cpp: mha_bwd; attention_backward.cu: _flash_attention_backward makes the
+    gradient and the result contiguous, with the rows before the heads.
     """
     query, key = launch["query"], launch["key"]
+    yield from contiguous(launch["grad_out"].transpose(1, 2), launch["out"].transpose(1, 2))
     batch, heads, rows, size = query.size()
     rounded, wide = _up(rows, 128), _up(size, 32 if size <= 128 else 64)
     for number in range(len(launch.outs)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.operators.convolution import kernels
-from nbmem.virtual.operators.convolution.layout import layout, of_call, planar, strides
+from nbmem.virtual.operators.convolution.layout import layout, of_call, planar, source_of, strides
 from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import Results, as_meta, infer, one, spec_of
@@ -47,7 +47,7 @@ def shape_backward(call: OperatorCall) -> Results:
     runs, native = of_call(call)
     if native:
         return _several(shapes, [torch.contiguous_format] * 3)
-    source = planar(source).contiguous(memory_format=runs)
+    source = planar(source_of(source)).contiguous(memory_format=runs)
     gradient = planar(gradient).contiguous(memory_format=layout(source, source))
     formats = [layout(gradient, weight), layout(source, gradient), torch.contiguous_format]
     return _several(shapes, formats)

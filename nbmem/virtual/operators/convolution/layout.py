@@ -29,6 +29,16 @@ def planar(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.unsqueeze(2)
 
 
+def source_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Geometry of an input as the kernel sees it: a one-dimensional one is made contiguous first.
+
+    Mamba's is a transposed product, whose strides would pass for channels-last.
+    """
+    if tensor.dim() != 3:
+        return tensor
+    return torch.empty(tensor.size(), dtype=tensor.dtype, device="meta")
+
+
 def layout(first: torch.Tensor, second: torch.Tensor) -> torch.memory_format:
     """Channels-last where one of the two suggests it (cudnn_conv_suggest_memory_format)."""
     first, second = planar(first), planar(second)
@@ -49,7 +59,7 @@ def strides(size: Sequence[int], memory_format: torch.memory_format) -> tuple[in
 
 def of_call(call: OperatorCall) -> tuple[torch.memory_format, bool]:
     """The format of a (backward) convolution, and whether torch's own depthwise kernel takes it."""
-    source, weight = call.argument("input"), call.argument("weight")
+    source, weight = source_of(call.argument("input")), call.argument("weight")
     native = _native_depthwise(call, planar(source), planar(weight))
     return (torch.contiguous_format if native else layout(source, weight)), native
 

@@ -10,12 +10,12 @@ from nbmem.virtual.operators.norm import kernels
 from nbmem.virtual.operators.norm.choice import batch_norm, is_composite_here, rms_norm
 from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.operators.refusals import short
-from nbmem.virtual.tensors.shapes import like, several
+from nbmem.virtual.tensors.calls import OperatorCall
+from nbmem.virtual.tensors.shapes import infer, like, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.shapes import Results
 
 
@@ -37,12 +37,24 @@ def _statistics(count: int) -> Callable[[OperatorCall], Results]:
     return rule
 
 
+def _on_contiguous_input(call: OperatorCall) -> Results:
+    """Results lie by rows, however the input lies: torch's rule keeps its strides."""
+    source = call.args[0 if call.func in _FORWARD else 1]
+    if source.is_contiguous():
+        return infer(call)
+    lying = torch.empty(source.size(), dtype=source.dtype, device="meta")
+    args = tuple(lying if arg is source else arg for arg in call.args)
+    return infer(OperatorCall(call.func, args, call.kwargs))
+
+
+_FORWARD = (torch.ops.aten.native_layer_norm.default,)
 OPERATORS = (
     Operator(("batch_norm",), composite=batch_norm),
     Operator(("rms_norm",), composite=rms_norm if is_composite_here() else None),
     Operator(
         ("native_layer_norm",),
         refuse=_check_weight,
+        shape=_on_contiguous_input,
         memory=kernels.on_input,
         source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: layer_norm_cuda",
         shown_by="vit_b_16_b32_adamw, forward",
@@ -54,7 +66,14 @@ OPERATORS = (
         shown_by="vit_b_16_b32_adamw, forward",
     ),
     Operator(
-        ("native_layer_norm_backward", "_fused_rms_norm_backward"),
+        ("native_layer_norm_backward",),
+        shape=_on_contiguous_input,
+        memory=kernels.rows_backward,
+        source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: LaunchGammaBetaBackwardCUDAKernel",
+        shown_by="swin_t_b32_adamw and convnext_tiny_b32_adamw, backward",
+    ),
+    Operator(
+        ("_fused_rms_norm_backward",),
         memory=kernels.rows_backward,
         source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: LaunchGammaBetaBackwardCUDAKernel",
         shown_by="swin_t_b32_adamw and convnext_tiny_b32_adamw, backward",
