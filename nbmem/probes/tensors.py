@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
+from nbmem.core.names import common_path, without_form
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.holders.storages import form_of, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
@@ -127,10 +128,22 @@ def of_module(module: Any) -> Iterator[Seen]:
         (Category.WEIGHTS, named_parameters(module)),
         (Category.BUFFERS, named_buffers(module)),
     ):
-        for member, tensor in members:
-            seen = see(tensor, category, f".{member}")
-            if seen is not None:
-                yield seen
+        found = (see(tensor, category, f".{member}") for member, tensor in members)
+        yield from by_storage(found)
+
+
+def by_storage(found: Iterable[Seen | None]) -> Iterator[Seen]:
+    """Name storages that hold several tensors after all of them: recurrent layers keep one."""
+    together: dict[tuple[int, int], list[Seen]] = {}
+    for seen in found:
+        if seen is not None:
+            together.setdefault(seen[:2], []).append(seen)
+    for first, *others in together.values():
+        if not others:
+            yield first
+            continue
+        paths = [without_form(seen.name) for seen in (first, *others) if seen.of is first.of]
+        yield first._replace(name=f"{common_path(paths)}.* of {len(others) + 1} tensors")
 
 
 def gradients_of_module(module: Any) -> Iterator[Seen]:
@@ -185,6 +198,7 @@ def in_frames(
     frames: Iterable[tuple[str, Mapping[str, Any]]],
     met: Callable[[str, Any], None] | None = None,
     member: Member = _no_member,
+    made: Callable[[Any], None] | None = None,
 ) -> Iterator[Seen]:
     """Tensors that the variables of running functions lead to: `local x of train()`.
 
@@ -193,21 +207,27 @@ def in_frames(
             first.
         met: As for `leaves`.
         member: As for `in_namespace`.
+        made: Is told every tensor that has a graph.
     """
     budget = Budget(MAX_OF_LOOP)
     found = []
     for where, names in frames:
         before = "local " if where else ""
         named = [(f"{before}{n}", v) for n, v in _of_users(names)]
-        found.append(list(_named_tensors(leaves(named, budget, met), member, where)))
+        found.append(list(_named_tensors(leaves(named, budget, met), member, where, made)))
     for seen in reversed(found):  # the innermost name is seen last, and stays
         yield from seen
 
 
 def _named_tensors(
-    found: Iterable[tuple[str, Any]], member: Member, where: str = ""
+    found: Iterable[tuple[str, Any]],
+    member: Member,
+    where: str = "",
+    made: Callable[[Any], None] | None = None,
 ) -> Iterator[Seen]:
     for name, tensor in found:
+        if made is not None and is_made(tensor):
+            made(tensor)
         seen = see(tensor, Category.USER_TENSORS, f"{name}{where}")
         if seen is not None:
             yield seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType, TracebackType
 
 _OWN = str(Path(__file__).parent)
+_CHOICES = ("max", "min")
 
 
 def is_own(frame: FrameType) -> bool:
@@ -24,6 +26,19 @@ def line_outside() -> tuple[CodeType, int]:
         frame = frame.f_back
     assert frame is not None
     return frame.f_code, frame.f_lasti
+
+
+def chooses(code: CodeType, instruction: int) -> bool:
+    """Whether a place only takes the larger or smaller of two: no loop waits for that answer."""
+    chosen = False
+    for at in dis.get_instructions(code):
+        if at.offset >= instruction:
+            break
+        if at.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            chosen = chosen or at.argval in _CHOICES
+        elif at.opname.startswith("CALL"):
+            chosen = False
+    return chosen and dis.opname[code.co_code[instruction]].startswith("CALL")
 
 
 def without_own(traceback: TracebackType | None) -> TracebackType | None:
