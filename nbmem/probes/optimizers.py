@@ -6,7 +6,7 @@ A class of somebody's own is taken for an optimizer by what it has and not by it
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.categories import Category
@@ -112,7 +112,15 @@ def _of_another(name: str, thing: Any) -> Iterator[Seen]:
     """Tensors of the shapes of the parameters that an object holds itself."""
     torch: Any = loaded_torch()
     found = list(leaves([(name, thing)], Budget(MAX_ITEMS)))
-    shapes = {shape_of(torch, tensor) for _, tensor in found if is_parameter(tensor)} - {None}
+    own = [tensor for _, tensor in found] + _keys_of(thing)
+    shapes = {shape_of(torch, tensor) for tensor in own if is_parameter(tensor)} - {None}
     for path, tensor in found if shapes else ():
         if shape_of(torch, tensor) in shapes:
             yield from _state(path, tensor, None)
+
+
+def _keys_of(thing: Any) -> list[Any]:
+    """Tensors to which an object keeps something: `state[p]`, as torch's optimizers have it."""
+    kept = (value for value in dict.values(attributes_of(thing) or {}) if is_a(type(value), dict))
+    keys = chain.from_iterable(dict.keys(value) for value in kept)
+    return [key for key in islice(keys, MAX_ITEMS) if is_tensor(key)]

@@ -10,6 +10,7 @@ from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.core.names import common_path, without_form
 from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.holders.objects import attributes_of
 from nbmem.probes.holders.storages import form_of, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
 from nbmem.probes.modules import (
@@ -166,16 +167,26 @@ def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator
                 yield seen
 
 
-def prepares_data(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a module owns no tensor and is given none on a card: a transform of a data set's.
+def stays_on_host(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a module is given no tensor that is followed and owns none: it is no phase.
 
-    A criterion on the host is none: what it is given a graph has made.
+    Transforms of data sets are such, a blur with a kernel of its own, a model that measures its
+    strides before it is moved. Who offloads a model replaces its `forward`, to move what it is
+    given. A criterion on the host is none: what it is given a graph has made.
     """
-    if any(True for part in (named_parameters, named_buffers) for _ in part(module)):
+    owned = (tensor for part in (named_parameters, named_buffers) for _, tensor in part(module))
+    moves = "forward" in (attributes_of(module) or {})
+    if any(moves or not _on_host(tensor) for tensor in owned):
         return False
     named = chain(((f"args[{i}]", a) for i, a in enumerate(args)), kwargs.items())
     given = leaves(named, Budget(MAX_OF_CALL))
     return all(address_of(tensor) is None and not is_made(tensor) for _, tensor in given)
+
+
+def _on_host(tensor: Any) -> bool:
+    """Whether a tensor lies in the host's memory, which nobody follows."""
+    device = _read(tensor, "device")
+    return device is not None and device.type == "cpu" and address_of(tensor) is None
 
 
 def in_namespace(

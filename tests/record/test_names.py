@@ -116,6 +116,35 @@ def test_an_optimizer_of_the_users_own_keeps_optimizer_state_and_nothing_else():
     assert found["optimizer.moments[0] (1024, 512) float32", C.OPTIMIZER_STATE] == 2 * MIB
 
 
+def test_an_optimizer_that_keeps_state_by_its_parameters_is_one():
+    class ByParameter:
+        """Holds its parameters deeper than names are looked for."""
+
+        def __init__(self, parameters):
+            self.groups = [[[[list(parameters)]]]]
+            self.state = {}
+
+        def step(self):
+            for p in self.groups[0][0][0][0]:
+                average = self.state.setdefault(p, {"average": torch.zeros_like(p)})["average"]
+                p.data.sub_(average.lerp_(p.grad, 0.1), alpha=0.1)
+
+    model = network()
+    optimizer = ByParameter(model.parameters())
+
+    def cell():
+        for _ in range(2):
+            model.zero_grad()
+            model(rows()).sum().backward()
+            optimizer.step()
+
+    books = books_of(cell, model=model, optimizer=optimizer)
+
+    ledger = books.ledger(books.events)
+    assert ledger[C.OPTIMIZER_STATE] == ledger[C.WEIGHTS]
+    assert ledger[C.USER_TENSORS] == ledger[C.UNKNOWN] == 0
+
+
 def test_a_class_with_a_method_step_that_holds_no_parameters_is_no_optimizer():
     class Schedule:
         def __init__(self):
@@ -391,7 +420,7 @@ def test_what_torch_func_wraps_is_looked_at_inside():
 
     updated = ("model.2.weight (512, 1024) float32", C.WEIGHTS)
     assert at_end(books)[updated] == 2 * 2 * MIB, "the module's own, and those that it was lent"
-    assert at_end(books)["input args[0] (256, 512) float32", C.INPUTS] == MIB // 2
+    assert at_end(books)["kept['cell'][0] (256, 512) float32", C.INPUTS] == MIB // 2
 
 
 def test_gradients_that_the_loop_assigns_are_gradients():
@@ -433,6 +462,18 @@ def test_the_noise_that_is_made_between_two_calls_is_an_input():
     inputs = in_forward & (books.category == C.INPUTS)
     assert inputs.sum() == 2, "the noise of each pass"
     assert in_forward.sum() > 2, "and what comes out of the other network, detached, is none"
+
+
+def test_an_input_has_the_name_that_the_program_gives_it():
+    model, images = network(), rows()
+
+    def cell():
+        for _ in range(2):
+            model(images).sum().backward()
+
+    found = at_end(books_of(cell, model=model, images=images))
+
+    assert found["images (256, 512) float32", C.INPUTS] == MIB // 2
 
 
 def test_a_tensor_that_grows_is_one_variable_in_every_pass():
