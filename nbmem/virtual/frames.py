@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _OWN = str(Path(__file__).parent)
 _CHOICES = ("max", "min")
+_OPS = "torch._ops"
 
 
 def is_own(frame: FrameType) -> bool:
@@ -21,10 +22,10 @@ def is_own(frame: FrameType) -> bool:
 
 def line_outside() -> tuple[CodeType, int]:
     """Where in the program the virtual card is asked: code and instruction."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_back is not None and is_own(frame):
+    frame = sys._getframe(1)
+    # In inference mode torch._ops takes operators apart between the program and the card.
+    while frame.f_back is not None and (is_own(frame) or frame.f_globals.get("__name__") == _OPS):
         frame = frame.f_back
-    assert frame is not None
     return frame.f_code, frame.f_lasti
 
 
