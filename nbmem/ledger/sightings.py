@@ -150,8 +150,9 @@ class Sightings:
     def named_like(self, standing: Ints) -> Ints:
         """Each allocation's name: its own, or that of one like it in the latest pass."""
         names = np.full(len(standing), NO_NAME, np.int64)
-        *known, of_graphs = self._names.values()
-        for own in (*known, self._around, of_graphs, self._held, self._made):
+        *known, of_graphs = (n for c, n in self._names.items() if c != Category.INPUTS)
+        given = self._names[Category.INPUTS]  # `input args[0]`: a person's name says more
+        for own in (*known, self._around, given, of_graphs, self._held, self._made):
             shared = np.full(len(standing), NO_NAME, np.int64)
             there = np.flatnonzero(own != NO_NAME)
             shared[standing[there]] = own[there]

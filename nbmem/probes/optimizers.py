@@ -6,7 +6,7 @@ A class of somebody's own is taken for an optimizer by what it has and not by it
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.categories import Category
@@ -15,7 +15,7 @@ from nbmem.probes.holders.objects import attributes_of, is_a, mro_of, namespace_
 from nbmem.probes.holders.storages import shape_of
 from nbmem.probes.leaves import Budget, leaves, plain
 from nbmem.probes.modules import is_parameter, is_tensor, param_groups, parameters_of_group, states
-from nbmem.probes.tensors import Seen, see
+from nbmem.probes.tensors import Seen, by_storage, see
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,13 +73,20 @@ def _holds_data(name: object, value: Any) -> bool:
     return is_tensor(value) or is_a(kind, dict) or is_a(kind, list) or is_a(kind, tuple)
 
 
-def parameters_of_optimizer(optimizer: Any) -> Iterator[Seen]:
+def parameters_of_optimizer(
+    optimizer: Any, named: Callable[[Any], tuple[Any, str] | None] = lambda _: None
+) -> Iterator[Seen]:
     """An optimizer's parameters: weights also where no module registers them."""
-    for group in param_groups(optimizer):
-        for index, parameter in enumerate(parameters_of_group(group)):
-            seen = see(parameter, Category.WEIGHTS, f".param_groups[...][{index}]")
-            if seen is not None:
-                yield seen
+    return by_storage(
+        _weight(parameter, *(named(parameter) or (None, f".param_groups[...][{index}]")))
+        for group in param_groups(optimizer)
+        for index, parameter in enumerate(parameters_of_group(group))
+    )
+
+
+def _weight(parameter: Any, owner: Any, path: str) -> Seen | None:
+    seen = see(parameter, Category.WEIGHTS, path)
+    return None if seen is None else seen._replace(of=owner)
 
 
 class Others:
@@ -105,7 +112,15 @@ def _of_another(name: str, thing: Any) -> Iterator[Seen]:
     """Tensors of the shapes of the parameters that an object holds itself."""
     torch: Any = loaded_torch()
     found = list(leaves([(name, thing)], Budget(MAX_ITEMS)))
-    shapes = {shape_of(torch, tensor) for _, tensor in found if is_parameter(tensor)} - {None}
+    own = [tensor for _, tensor in found] + _keys_of(thing)
+    shapes = {shape_of(torch, tensor) for tensor in own if is_parameter(tensor)} - {None}
     for path, tensor in found if shapes else ():
         if shape_of(torch, tensor) in shapes:
             yield from _state(path, tensor, None)
+
+
+def _keys_of(thing: Any) -> list[Any]:
+    """Tensors to which an object keeps something: `state[p]`, as torch's optimizers have it."""
+    kept = (value for value in dict.values(attributes_of(thing) or {}) if is_a(type(value), dict))
+    keys = chain.from_iterable(dict.keys(value) for value in kept)
+    return [key for key in islice(keys, MAX_ITEMS) if is_tensor(key)]

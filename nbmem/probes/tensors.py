@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
+from nbmem.core.names import common_path, without_form
 from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.holders.objects import attributes_of
 from nbmem.probes.holders.storages import form_of, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
 from nbmem.probes.modules import (
@@ -127,10 +129,22 @@ def of_module(module: Any) -> Iterator[Seen]:
         (Category.WEIGHTS, named_parameters(module)),
         (Category.BUFFERS, named_buffers(module)),
     ):
-        for member, tensor in members:
-            seen = see(tensor, category, f".{member}")
-            if seen is not None:
-                yield seen
+        found = (see(tensor, category, f".{member}") for member, tensor in members)
+        yield from by_storage(found)
+
+
+def by_storage(found: Iterable[Seen | None]) -> Iterator[Seen]:
+    """Name storages that hold several tensors after all of them: recurrent layers keep one."""
+    together: dict[tuple[int, int], list[Seen]] = {}
+    for seen in found:
+        if seen is not None:
+            together.setdefault(seen[:2], []).append(seen)
+    for first, *others in together.values():
+        if not others:
+            yield first
+            continue
+        paths = [without_form(seen.name) for seen in (first, *others) if seen.of is first.of]
+        yield first._replace(name=f"{common_path(paths)}.* of {len(others) + 1} tensors")
 
 
 def gradients_of_module(module: Any) -> Iterator[Seen]:
@@ -153,16 +167,26 @@ def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator
                 yield seen
 
 
-def prepares_data(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a module owns no tensor and is given none on a card: a transform of a data set's.
+def stays_on_host(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a module is given no tensor that is followed and owns none: it is no phase.
 
-    A criterion on the host is none: what it is given a graph has made.
+    Transforms of data sets are such, a blur with a kernel of its own, a model that measures its
+    strides before it is moved. Who offloads a model replaces its `forward`, to move what it is
+    given. A criterion on the host is none: what it is given a graph has made.
     """
-    if any(True for part in (named_parameters, named_buffers) for _ in part(module)):
+    owned = (tensor for part in (named_parameters, named_buffers) for _, tensor in part(module))
+    moves = "forward" in (attributes_of(module) or {})
+    if any(moves or not _on_host(tensor) for tensor in owned):
         return False
     named = chain(((f"args[{i}]", a) for i, a in enumerate(args)), kwargs.items())
     given = leaves(named, Budget(MAX_OF_CALL))
     return all(address_of(tensor) is None and not is_made(tensor) for _, tensor in given)
+
+
+def _on_host(tensor: Any) -> bool:
+    """Whether a tensor lies in the host's memory, which nobody follows."""
+    device = _read(tensor, "device")
+    return device is not None and device.type == "cpu" and address_of(tensor) is None
 
 
 def in_namespace(
@@ -185,6 +209,7 @@ def in_frames(
     frames: Iterable[tuple[str, Mapping[str, Any]]],
     met: Callable[[str, Any], None] | None = None,
     member: Member = _no_member,
+    made: Callable[[Any], None] | None = None,
 ) -> Iterator[Seen]:
     """Tensors that the variables of running functions lead to: `local x of train()`.
 
@@ -193,21 +218,27 @@ def in_frames(
             first.
         met: As for `leaves`.
         member: As for `in_namespace`.
+        made: Is told every tensor that has a graph.
     """
     budget = Budget(MAX_OF_LOOP)
     found = []
     for where, names in frames:
         before = "local " if where else ""
         named = [(f"{before}{n}", v) for n, v in _of_users(names)]
-        found.append(list(_named_tensors(leaves(named, budget, met), member, where)))
+        found.append(list(_named_tensors(leaves(named, budget, met), member, where, made)))
     for seen in reversed(found):  # the innermost name is seen last, and stays
         yield from seen
 
 
 def _named_tensors(
-    found: Iterable[tuple[str, Any]], member: Member, where: str = ""
+    found: Iterable[tuple[str, Any]],
+    member: Member,
+    where: str = "",
+    made: Callable[[Any], None] | None = None,
 ) -> Iterator[Seen]:
     for name, tensor in found:
+        if made is not None and is_made(tensor):
+            made(tensor)
         seen = see(tensor, Category.USER_TENSORS, f"{name}{where}")
         if seen is not None:
             yield seen

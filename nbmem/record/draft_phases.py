@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nbmem.record.turns import Turn
 
@@ -25,6 +25,21 @@ class DraftPhase:
     step: int | None = None
     parent: int | None = None
     goes_on: bool = False  # an optimizer's step that calls a closure and is not over yet
+
+
+def on_card(turns: Sequence[Turn], position: Callable[[int], int]) -> Sequence[Turn]:
+    """Leave out calls that were over before the card held anything: the host ran them.
+
+    Args:
+        turns: What the hooks told, in order.
+        position: Where a mark lies in the card's events.
+    """
+    calls = ("forward", "inference")
+    told = enumerate(turns)
+    first = next((i for i, t in told if t.kind not in calls or position(t.mark)), None)
+    if not first:
+        return turns
+    return turns[first - turns[first - 1].begins :]
 
 
 def following(turns: Sequence[Turn]) -> list[Turn | None]:

@@ -35,7 +35,7 @@ from nbmem.record.weights import ASKED
 
 if TYPE_CHECKING:
     import weakref
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nbmem.record.loop import Loop
 
@@ -77,6 +77,7 @@ class IdentityLog:
         self._sharded: set[int] = set()
         self._states: dict[int, tuple[tuple[int, ...], int]] = {}
         self._forwards: set[tuple[Any, ...]] = set()
+        self._earlier = 0  # how often graphs of variables were read
         self._sites = frames.CallSites()
         self.full = False
         self.owned: list[tuple[int, int]] = []
@@ -128,7 +129,9 @@ class IdentityLog:
         """See what a module was given, and what the loop around it calls its tensors."""
         self._add(mark, tensors.inputs_of_call(args, kwargs))
         if self._sites.is_new():
-            self._variables(mark)
+            kept: list[Any] = []
+            self._variables(mark, kept.append)
+            self._earlier_graphs(mark, kept)
 
     def gradients(self, mark: int, loop: int, others: Mapping[int, bool]) -> list[Any]:
         """See the gradients of a thread's parameters: once a backward, so it must be quick.
@@ -224,14 +227,23 @@ class IdentityLog:
         if forward is not None and len(self._forwards) <= MAX_WALKS:
             self._variables(mark)
 
-    def _variables(self, mark: int) -> None:
+    def _variables(self, mark: int, made: Callable[[Any], None] | None = None) -> None:
         """See what this thread's loop calls its tensors: these names end with their function."""
         if self._room():
             others = Others()
-            self._extend(
-                mark, tensors.in_frames(frames.variables(), others.meet, self._member), None
-            )
+            found = tensors.in_frames(frames.variables(), others.meet, self._member, made)
+            self._extend(mark, found, None)
             self._extend(mark, others.seen(), None)
+
+    def _earlier_graphs(self, mark: int, kept: list[Any]) -> None:
+        """See what graphs keep that the loop's variables hold: no backward may ever run them.
+
+        A GAN that samples pictures without no_grad has such. Where several threads train a graph
+        may be another's.
+        """
+        if kept and len(self._shown) == 1 and self._earlier < MAX_WALKS:
+            self._earlier += 1
+            self.saved(mark, kept)
 
     def _member(self, parameter: Any) -> tuple[Known, str] | None:
         """The module that has a parameter, and its path there."""
@@ -251,6 +263,7 @@ class IdentityLog:
 
     def _learn_module(self, known: Known, module: Any) -> None:
         paths: dict[int, str] = {}
+        self._learn_places(known, module)
         for name, parameter in modules.named_parameters(module):
             paths[id(parameter)] = f".{name}"
             self._learn(parameter, Parameter(parameter, known, f".{name}"))
@@ -258,6 +271,19 @@ class IdentityLog:
             path = next((paths[id(face)] for face in faces if id(face) in paths), None)
             for face in faces if path else ():
                 self._learn(face, Parameter(face, known, path or ""))
+
+    def _learn_places(self, known: Known, module: Any) -> None:
+        """Learn what lies in a module, or where it lies: a program may call parts by themselves."""
+        for path, inner in modules.named_modules(module):
+            part = self._modules.get(id(inner))
+            if path and part is not None and part.ref() is inner:
+                part.lies_in(known, path)
+        of_first = next((self._member(p) for _, p in modules.named_parameters(module)), None)
+        outer = None if of_first is None else of_first[0].ref()
+        if of_first is not None and outer is not None and outer is not module:
+            found = (path for path, inner in modules.named_modules(outer) if inner is module)
+            for path in found:
+                known.lies_in(of_first[0], path)
 
     def _learn(self, parameter: Any, found: Parameter) -> None:
         if found.says_more_than(self._parameters.get(id(parameter))):
@@ -289,7 +315,7 @@ class IdentityLog:
             self._states[id(optimizer)] = footprint, walks + 1
             known = known_in(self._optimizers, optimizer)
             self._add(mark, of_optimizer(optimizer, self._member), known)
-            self._add(mark, parameters_of_optimizer(optimizer), known)
+            self._add(mark, parameters_of_optimizer(optimizer, self._member), known)
 
     def name(self, namespace: Mapping[str, Any]) -> None:
         """Learn what the notebook calls its modules and optimizers; touches no tensor."""
@@ -323,7 +349,7 @@ class IdentityLog:
         yield from self._add_in_steps(mark, others.seen(), None)
         for optimizer, known in living(self._optimizers):
             yield from self._add_in_steps(mark, of_optimizer(optimizer, self._member), known)
-            found = parameters_of_optimizer(optimizer)
+            found = parameters_of_optimizer(optimizer, self._member)
             yield from self._add_in_steps(mark, found, known)
         for module, known in living(self._modules):  # last: a module's name says most
             yield from self._add_in_steps(mark, parts_of(module), known)

@@ -18,20 +18,46 @@ class Known:
 
     Attributes:
         ref: The module or optimizer.
-        name: The notebook's name for it, else its class's.
-        named: Whether the notebook has named it.
+        called: The notebook's name for it; None if it has none.
+        inside: The module in which it was found, and its path there; None if it was in none.
     """
 
-    __slots__ = ("name", "named", "ref")
+    __slots__ = ("_kind", "called", "inside", "ref")
 
     def __init__(self, thing: Any) -> None:
         self.ref = weakref.ref(thing)
-        self.name = type(thing).__name__
-        self.named = False
+        self._kind = type(thing).__name__
+        self.called: str | None = None
+        self.inside: tuple[Known, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """The notebook's name for it, else its place in another module, else its class's."""
+        if self.called is not None or self.inside is None:
+            return self.called or self._kind
+        outer, path = self.inside
+        return f"{outer.name}.{path}"
+
+    @property
+    def named(self) -> bool:
+        """Whether the notebook has named it, or what it is a part of."""
+        return self.called is not None or (self.inside is not None and self.inside[0].named)
 
     def call(self, name: str) -> None:
         """Learn the notebook's name for it."""
-        self.name, self.named = name, True
+        self.called = name
+
+    def lies_in(self, outer: Known, path: str) -> None:
+        """Learn that it is a part of another module, which a program may call by itself."""
+        known = self.inside[0] if self.inside is not None else None
+        if outer.lies_within(self):
+            return  # a module that is in itself
+        if known is None or known.ref() is None or outer.named >= known.named:
+            self.inside = outer, path
+
+    def lies_within(self, other: Known) -> bool:
+        """Whether another is this one, or around it."""
+        return self is other or (self.inside is not None and self.inside[0].lies_within(other))
 
 
 class Parameter:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.events import Action, Events
 from nbmem.core.steps import number_steps
-from nbmem.record.draft_phases import DraftPhase, following, joined, with_nested
+from nbmem.record.draft_phases import DraftPhase, following, joined, on_card, with_nested
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +64,7 @@ class PhaseBuilder:
             turns: What the hooks told.
             updated: Whether weights were updated by hand behind the last of them.
         """
+        turns = on_card(turns, self._position)
         follows = following(turns)
         for turn, self._next in zip(turns, follows, strict=True):
             in_backward = self._open is not None and self._open.name == "backward"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType, TracebackType
 
 _OWN = str(Path(__file__).parent)
+_CHOICES = ("max", "min")
+_OPS = "torch._ops"
 
 
 def is_own(frame: FrameType) -> bool:
@@ -19,11 +22,24 @@ def is_own(frame: FrameType) -> bool:
 
 def line_outside() -> tuple[CodeType, int]:
     """Where in the program the virtual card is asked: code and instruction."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_back is not None and is_own(frame):
+    frame = sys._getframe(1)
+    # In inference mode torch._ops takes operators apart between the program and the card.
+    while frame.f_back is not None and (is_own(frame) or frame.f_globals.get("__name__") == _OPS):
         frame = frame.f_back
-    assert frame is not None
     return frame.f_code, frame.f_lasti
+
+
+def chooses(code: CodeType, instruction: int) -> bool:
+    """Whether a place only takes the larger or smaller of two: no loop waits for that answer."""
+    chosen = False
+    for at in dis.get_instructions(code):
+        if at.offset >= instruction:
+            break
+        if at.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            chosen = chosen or at.argval in _CHOICES
+        elif at.opname.startswith("CALL"):
+            chosen = False
+    return chosen and dis.opname[code.co_code[instruction]].startswith("CALL")
 
 
 def without_own(traceback: TracebackType | None) -> TracebackType | None:

@@ -15,6 +15,7 @@ from nbmem.ledger.books import Books  # noqa: E402
 from nbmem.probes.saved import why_unreadable  # noqa: E402
 
 nn, F, C = torch.nn, torch.nn.functional, Category
+C_OF_A_MODEL = (C.WEIGHTS, C.GRADIENTS, C.OPTIMIZER_STATE)
 MIB = 1 << 20
 reads_graphs = pytest.mark.skipif(
     why_unreadable() is not None, reason="this release of torch does not show saved tensors"
@@ -113,6 +114,35 @@ def test_an_optimizer_of_the_users_own_keeps_optimizer_state_and_nothing_else():
     assert ledger[C.UNKNOWN] == 0
     found = at_end(books)
     assert found["optimizer.moments[0] (1024, 512) float32", C.OPTIMIZER_STATE] == 2 * MIB
+
+
+def test_an_optimizer_that_keeps_state_by_its_parameters_is_one():
+    class ByParameter:
+        """Holds its parameters deeper than names are looked for."""
+
+        def __init__(self, parameters):
+            self.groups = [[[[list(parameters)]]]]
+            self.state = {}
+
+        def step(self):
+            for p in self.groups[0][0][0][0]:
+                average = self.state.setdefault(p, {"average": torch.zeros_like(p)})["average"]
+                p.data.sub_(average.lerp_(p.grad, 0.1), alpha=0.1)
+
+    model = network()
+    optimizer = ByParameter(model.parameters())
+
+    def cell():
+        for _ in range(2):
+            model.zero_grad()
+            model(rows()).sum().backward()
+            optimizer.step()
+
+    books = books_of(cell, model=model, optimizer=optimizer)
+
+    ledger = books.ledger(books.events)
+    assert ledger[C.OPTIMIZER_STATE] == ledger[C.WEIGHTS]
+    assert ledger[C.USER_TENSORS] == ledger[C.UNKNOWN] == 0
 
 
 def test_a_class_with_a_method_step_that_holds_no_parameters_is_no_optimizer():
@@ -390,7 +420,7 @@ def test_what_torch_func_wraps_is_looked_at_inside():
 
     updated = ("model.2.weight (512, 1024) float32", C.WEIGHTS)
     assert at_end(books)[updated] == 2 * 2 * MIB, "the module's own, and those that it was lent"
-    assert at_end(books)["input args[0] (256, 512) float32", C.INPUTS] == MIB // 2
+    assert at_end(books)["kept['cell'][0] (256, 512) float32", C.INPUTS] == MIB // 2
 
 
 def test_gradients_that_the_loop_assigns_are_gradients():
@@ -434,6 +464,18 @@ def test_the_noise_that_is_made_between_two_calls_is_an_input():
     assert in_forward.sum() > 2, "and what comes out of the other network, detached, is none"
 
 
+def test_an_input_has_the_name_that_the_program_gives_it():
+    model, images = network(), rows()
+
+    def cell():
+        for _ in range(2):
+            model(images).sum().backward()
+
+    found = at_end(books_of(cell, model=model, images=images))
+
+    assert found["images (256, 512) float32", C.INPUTS] == MIB // 2
+
+
 def test_a_tensor_that_grows_is_one_variable_in_every_pass():
     model = network().requires_grad_(requires_grad=False)
 
@@ -463,3 +505,98 @@ def test_what_is_replaced_by_something_larger_now_and_then_is_not_one_variable()
     books = books_of(lambda: kept.update(last=cell()), kept=(kept := {}))
 
     assert (books.category == C.USER_TENSORS).sum() == 1
+
+
+class Parts(nn.Module):
+    """Its parts are called by themselves, too, as an agent's actor and a decoder that samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(512, 512), nn.ReLU())
+        self.decoder = nn.Sequential(nn.Linear(512, 1024), nn.ReLU())
+
+    def forward(self, x):
+        return self.decoder(self.encoder(x))
+
+
+def steps_of(run, model, passes=2):
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    for _ in range(passes):
+        optimizer.zero_grad()
+        run(model, rows()).sum().backward()
+        optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("first", ["whole", "parts"])
+def test_a_part_that_is_called_by_itself_is_named_within_the_whole(first):
+    whole, parts = (lambda m, x: m(x)), (lambda m, x: m.decoder(m.encoder(x)))
+    order = (whole, parts) if first == "whole" else (parts, whole)
+
+    def cell():
+        kept["model"] = Parts().cuda()
+        kept["optimizers"] = [steps_of(run, kept["model"]) for run in order]
+
+    books = books_of(cell, kept=(kept := {}))
+
+    names = {name for (name, category), _ in at_end(books).items() if category in C_OF_A_MODEL}
+    assert {name.partition(".")[0] for name in names} == {"Parts"}
+    assert "Parts.decoder.0.weight (1024, 512) float32" in names
+    assert "Parts.decoder.0.weight.grad (1024, 512) float32" in names
+
+
+def test_a_part_has_the_name_that_the_notebook_gives_the_whole():
+    model = Parts().cuda()
+
+    books = books_of(lambda: steps_of(lambda m, x: m.decoder(m.encoder(x)), model), model=model)
+
+    names = {name for (name, category), _ in at_end(books).items() if category in C_OF_A_MODEL}
+    assert {name.partition(".")[0] for name in names} == {"model"}
+    assert "model.encoder.0.weight.grad (512, 512) float32" in names
+
+
+def test_weights_of_a_model_that_is_gone_keep_its_name():
+    def cell():
+        kept["optimizer"] = steps_of(lambda m, x: m(x), network())  # as a script's main() does
+
+    books = books_of(cell, kept=(kept := {}))
+
+    weights = {name for (name, category), _ in at_end(books).items() if category == C.WEIGHTS}
+    assert weights == {
+        "Sequential.0.weight (1024, 512) float32",
+        "Sequential.2.weight (512, 1024) float32",
+    }
+
+
+def test_one_storage_of_several_weights_is_named_after_all_of_them():
+    model = nn.LSTM(64, 128, 2).cuda()
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def cell():
+        model(torch.randn(4, 2, 64, device="cuda"))[0].sum().backward()
+        optimizer.step()
+
+    books = books_of(cell, model=model, optimizer=optimizer)
+
+    weights = {name for (name, category), _ in at_end(books).items() if category == C.WEIGHTS}
+    assert weights == {"model.* of 8 tensors"}
+
+
+@reads_graphs
+def test_a_graph_that_a_variable_keeps_and_no_backward_runs_has_names():
+    model, judge = network(), nn.Linear(512, 1).cuda()
+    noise = rows()
+
+    def cell():
+        sample = None
+        for step in range(3):
+            judge(rows()).sum().backward()
+            if step == 0:
+                sample = model(noise)  # without no_grad
+        del sample
+
+    books = books_of(cell, model=model, judge=judge, noise=noise)
+
+    made = books.phases.named(books.born_in, "forward") & (books.allocations.requested == MIB)
+    names = {books.name(row) for row in made.nonzero()[0].tolist()}
+    assert "saved by model.2 (256, 1024) float32" in names

@@ -272,6 +272,25 @@ def test_a_transform_of_the_data_set_is_no_forward():
     )
 
 
+def test_what_runs_on_the_host_is_no_phase_of_the_card():
+    """SimCLR blurs its pictures with convolutions; YOLO measures its strides before it moves."""
+    blur, model = nn.Conv2d(3, 3, 3, bias=False), network()
+    with nbmem.trace("both", namespace={"model": model}) as t:
+        model(torch.zeros(1, 3, 32, 32))
+        model.cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            with torch.no_grad():
+                x = torch.stack([blur(torch.zeros(3, 34, 34)) for _ in range(16)]).cuda()
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+    assert told(t.report()) == (
+        "load input0 zero_grad0 forward0 backward0 optimizer0 "
+        "input1 zero_grad1 forward1 backward1 optimizer1"
+    )
+
+
 def test_checkpointing_shows_as_recompute():
     from torch.utils.checkpoint import checkpoint
 

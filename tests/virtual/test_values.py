@@ -84,6 +84,20 @@ def test_a_loop_that_waits_for_values_ends_and_says_so(gpu):
     assert any("a loop waits" in note for note in gpu.notes)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_larger_of_two_is_the_same_however_often_it_is_asked_for(gpu, mode):
+    """As detectors paste their masks: a slice between two bounds, once a mask."""
+    boxes = (torch.randn(300, 2, device="cuda") * 100).to(torch.int64)
+    line, patch = torch.zeros(400, device="cuda"), torch.zeros(1, device="cuda")
+
+    with mode():
+        for box in boxes:
+            low, high = max(box[0], 0), min(box[1] + 1, 400)
+            line[low:high] = patch[low - box[0] : high - box[0]]
+
+    assert not any("a loop waits" in note for note in gpu.notes)
+
+
 def test_a_healthy_run_passes_the_checks_of_libraries(gpu):
     loc, scale = torch.randn(4, device="cuda"), torch.rand(4, device="cuda")
     torch.distributions.Normal(loc, scale).log_prob(torch.randn(4, device="cuda"))
