@@ -2,7 +2,8 @@
 
 A replay moves no block, so what the allocator says of the pool is what its last recording left. A
 recording that is to follow a replay needs the blocks that lived then.
-https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp (setCheckpointPoolState)
+(setCheckpointPoolState of
+https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp)
 """
 
 from __future__ import annotations

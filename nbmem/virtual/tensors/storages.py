@@ -164,6 +164,11 @@ class Storages:
         block.twin, block.healthy, block.most = before.twin, before.healthy, before.most
         block.resized = before.resized
 
+    def owns(self, key: int) -> bool:
+        """Whether a storage's block is freed with it."""
+        block = self._blocks.get(key)
+        return block is not None and block.owned
+
     def at(self, key: int) -> int:
         """The address of a storage by its identity; 0 where there is none."""
         block = self._blocks.get(key)

@@ -16,8 +16,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import wanted
 from nbmem.virtual.tensors.storages import DataKernels, bare
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from nbmem.allocator.checkpoints import Checkpoint
     from nbmem.virtual.hardware.machine import Machine
     from nbmem.virtual.operators.dispatch import CardMode
+    from nbmem.virtual.patches.patcher import Patch
 
 _TREES = "torch._inductor.cudagraph_trees"
 
@@ -59,14 +61,9 @@ class GraphTrees:
             trees.mark_step_begin()
         self._marked = 0
 
-        def nothing_cached(self: Any) -> None:
-            # Torch returns one tensor object at each replay, and tells autograd in C++ not to count
-            # it. Here each replay makes its own, which is counted right without.
-            self.cached_tensor_outputs.extend(None for _ in self.outputs_metadata)
-
         return [
             *wanted(torch._C, self._functions()),
-            Patch(trees.CUDAGraphNode, "_initialize_cached_tensors", nothing_cached),
+            *wanted(trees.CUDAGraphNode, _outputs(trees.CUDAGraphNode)),
         ]
 
     def end(self) -> None:
@@ -114,6 +111,7 @@ class GraphTrees:
             "_construct_storage_from_data_pointer": storage_at,
             "_construct_CUDA_Tensor_From_Storage_And_Metadata": tensor_of,
             "_free_And_Remove_DeleterFn": free,
+            "_has_Standard_Deleter": storages.owns,
             "_set_storage_access_error_msg": lambda _tensor, _text: None,
             "_set_storage_data_ptr_access_error_msg": lambda _storage, _text: None,
             "_tensors_data_ptrs_at_indices_equal": addresses_are,
@@ -122,3 +120,31 @@ class GraphTrees:
             "_cuda_get_conv_benchmark_empty_cache": lambda: True,
             "_cudnn_set_conv_benchmark_empty_cache": lambda _wanted: None,
         }
+
+
+def _outputs(node: Any) -> dict[str, Any]:
+    """What a replay returns, without the tensors that torch keeps for it.
+
+    Torch returns one tensor object at each replay, and tells autograd in C++ not to count it. Here
+    each replay makes its own, which is counted right without; its storage is that of the replay
+    before while something of that lives (a gradient that is added up).
+    """
+    true_tensor: Any = node._reconstruct_from_tensor_metadata
+
+    def begin(self: Any) -> None:
+        self.cached_tensor_outputs.extend(None for _ in self.outputs_metadata)
+        self.storages_of_replays = {}
+
+    def tensor(self: Any, facts: dict[str, Any], storage: Any = None) -> torch.Tensor:
+        known = getattr(self, "storages_of_replays", None)
+        if storage is not None or known is None:
+            made: torch.Tensor = true_tensor(self, facts, storage)
+            return made
+        before = known.get(id(facts))
+        if before is not None and not before.expired():
+            storage = torch.UntypedStorage._new_with_weak_ptr(before.cdata)
+        made = true_tensor(self, facts, storage)
+        known[id(facts)] = StorageWeakRef(made.untyped_storage())
+        return made
+
+    return {"_initialize_cached_tensors": begin, "_reconstruct_from_tensor_metadata": tensor}

@@ -5,8 +5,8 @@ off, its facts about a device are forgotten before and after.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor
 
 Known limit: where Inductor times two ways on the card (padded matrix products), both take their
-memory, and the plain one is taken. Of max-autotune's kernels for products and convolutions, cuBLAS's
-and cuDNN's are taken, and no other one is tried.
+memory, and the plain one is taken. Of max-autotune's kernels for products and convolutions, those
+of cuBLAS and cuDNN are taken, and no other one is tried.
 """
 
 from __future__ import annotations
