@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from nbmem.core.errors import UsageError
 from nbmem.core.events import Action
 
 if TYPE_CHECKING:
@@ -46,8 +47,15 @@ class Restored(NamedTuple):
 
 
 def checkpoint(heap: CachingAllocator, number: int) -> Checkpoint:
-    """Keep a private pool's state."""
-    heads = sorted(_heads(heap, heap.private[number]), key=lambda block: block.addr)
+    """Keep a private pool's state.
+
+    Raises:
+        UsageError: There is no such pool.
+    """
+    owner = heap.private.get(number)
+    if owner is None:
+        raise UsageError(f"There is no private pool {number}, so it has no state.")
+    heads = sorted(_heads(heap, owner), key=lambda block: block.addr)
     return Checkpoint(number, tuple(tuple(_pieces(heap, head)) for head in heads))
 
 

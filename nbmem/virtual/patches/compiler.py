@@ -9,6 +9,7 @@ the program's.
 from __future__ import annotations
 
 import functools
+import gc
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,6 +64,7 @@ class Compiler:
         self._capture = Capture(mode, patches)
         self._begun = False
         self._region = ""
+        self._made = False
 
     def patches(self) -> list[Patch]:
         """What is replaced from the beginning."""
@@ -90,6 +92,7 @@ class Compiler:
             Patch(trace_rules, "get_torch_obj_rule_map", functools.cache(lambda: rules)),
             Patch(eval_frame, "_callback_from_stance", callback_from_stance),
             Patch(torch.compiler, "cudagraph_mark_step_begin", self._graphs.mark_step_begin),
+            *wanted(torch._C, self._graphs.functions()),
             # torch.compile() imports Inductor for this alone: for seconds, and to start workers.
             *wanted(_Wrapper, {"get_compiler_config": lambda self: {}}, only_existing=True),
             *(self._planned(convert_frame) if PLANNED else []),
@@ -124,6 +127,7 @@ class Compiler:
                 if not captures:
                     return true_catch(self, frame, cache_entry, frame_state)
                 compiler._region = frame.f_code.co_qualname
+                compiler._made = False
                 try:
                     return true_catch(self, frame, cache_entry, frame_state)
                 except torch.OutOfMemoryError:
@@ -133,6 +137,11 @@ class Compiler:
                         raise  # fullgraph=True: a program that cannot be captured is told so
                     compiler._give_up(err)
                     return ConvertFrameReturn(frame_exec_strategy=_EAGERLY)
+                finally:
+                    if compiler._made:
+                        # Dynamo's cycles hold what the region returns first. Where kernels are
+                        # compiled, too, so much is made that the collector comes by itself.
+                        gc.collect()
 
         def plan(self: Any, model: Any, inputs: Any, *, config_patches: Any = None) -> Any:
             if not _is_on_card(model, inputs):
@@ -141,6 +150,7 @@ class Compiler:
                 compiler._note(notes.unplanned(compiler._region, _FLEX))
                 return model.forward
             try:
+                compiler._made = True
                 with compiler._planner.planning():
                     return true_plan(self, model, inputs, config_patches=config_patches)
             except torch.OutOfMemoryError:

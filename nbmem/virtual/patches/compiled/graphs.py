@@ -61,10 +61,7 @@ class GraphTrees:
             trees.mark_step_begin()
         self._marked = 0
 
-        return [
-            *wanted(torch._C, self._functions()),
-            *wanted(trees.CUDAGraphNode, _outputs(trees.CUDAGraphNode)),
-        ]
+        return wanted(trees.CUDAGraphNode, _outputs(trees.CUDAGraphNode))
 
     def end(self) -> None:
         """Forget every graph, while the card that they are of is still there."""
@@ -72,7 +69,8 @@ class GraphTrees:
         if trees is not None:
             trees.reset_cudagraph_trees()
 
-    def _functions(self) -> dict[str, Any]:
+    def functions(self) -> dict[str, Any]:
+        """The functions of torch._C, for a program that has trees of its own, too."""
         storages = self._mode.storages
 
         def storage_at(addr: int, device: Any, nbytes: int) -> Any:
