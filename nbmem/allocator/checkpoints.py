@@ -32,7 +32,7 @@ class Piece(NamedTuple):
     live: bool
 
 
-class Checkpoint(NamedTuple):
+class PoolState(NamedTuple):
     """A private pool as it was: its number, and the blocks of each segment in order."""
 
     pool: int
@@ -46,7 +46,7 @@ class Restored(NamedTuple):
     made: tuple[int, ...]
 
 
-def checkpoint(heap: CachingAllocator, number: int) -> Checkpoint:
+def checkpoint(heap: CachingAllocator, number: int) -> PoolState:
     """Keep a private pool's state.
 
     Raises:
@@ -56,10 +56,10 @@ def checkpoint(heap: CachingAllocator, number: int) -> Checkpoint:
     if owner is None:
         raise UsageError(f"There is no private pool {number}, so it has no state.")
     heads = sorted(_heads(heap, owner), key=lambda block: block.addr)
-    return Checkpoint(number, tuple(tuple(_pieces(heap, head)) for head in heads))
+    return PoolState(number, tuple(tuple(_pieces(heap, head)) for head in heads))
 
 
-def restore(heap: CachingAllocator, state: Checkpoint) -> Restored:
+def restore(heap: CachingAllocator, state: PoolState) -> Restored:
     """Put a private pool back: all of its blocks are freed, and those that lived are made again.
 
     Every block of a segment is allocated on the way, so that peaks may rise, as they do in torch.

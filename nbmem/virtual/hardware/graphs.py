@@ -16,7 +16,7 @@ from nbmem.virtual.frames import level_of_user
 from nbmem.virtual.notes import VALUES
 
 if TYPE_CHECKING:
-    from nbmem.allocator.checkpoints import Checkpoint, Restored
+    from nbmem.allocator.checkpoints import PoolState, Restored
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.hardware.machine import Machine
 
@@ -70,11 +70,11 @@ class Pools:
         """One user of the pool is gone."""
         self._gpu.allocator.release_pool(self.number(pool))
 
-    def checkpoint(self, pool: Any) -> Checkpoint:
+    def checkpoint(self, pool: Any) -> PoolState:
         """Keep its state, which a recording that follows a replay begins with."""
         return checkpoint(self._gpu.allocator, self.number(pool))
 
-    def restore(self, state: Checkpoint) -> Restored:
+    def restore(self, state: PoolState) -> Restored:
         """Put a state back."""
         return restore(self._gpu.allocator, state)
 

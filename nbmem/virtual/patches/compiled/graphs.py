@@ -24,7 +24,7 @@ from nbmem.virtual.tensors.storages import DataKernels, bare
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.allocator.checkpoints import Checkpoint
+    from nbmem.allocator.checkpoints import PoolState
     from nbmem.virtual.hardware.machine import Machine
     from nbmem.virtual.operators.dispatch import CardMode
     from nbmem.virtual.patches.patcher import Patch
@@ -93,11 +93,11 @@ class GraphTrees:
         def addresses_are(tensors: Sequence[Any], known: Sequence[Any], at: Sequence[int]) -> bool:
             return all(tensors[i].data_ptr() == known[i] for i in at)
 
-        def checkpoint(device: int, pool: Any) -> Checkpoint:
+        def checkpoint(device: int, pool: Any) -> PoolState:
             return self._machine.gpu(device).pools.checkpoint(pool)
 
         def restore(
-            device: int, state: Checkpoint, stale: Sequence[int], living: Sequence[int]
+            device: int, state: PoolState, stale: Sequence[int], living: Sequence[int]
         ) -> None:
             del stale
             made = self._machine.gpu(device).pools.restore(state).made
