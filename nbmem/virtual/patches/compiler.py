@@ -9,7 +9,6 @@ the program's.
 from __future__ import annotations
 
 import functools
-import gc
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,7 +63,6 @@ class Compiler:
         self._capture = Capture(mode, patches)
         self._begun = False
         self._region = ""
-        self._made = False
 
     def patches(self) -> list[Patch]:
         """What is replaced from the beginning."""
@@ -127,7 +125,6 @@ class Compiler:
                 if not captures:
                     return true_catch(self, frame, cache_entry, frame_state)
                 compiler._region = frame.f_code.co_qualname
-                compiler._made = False
                 try:
                     return true_catch(self, frame, cache_entry, frame_state)
                 except torch.OutOfMemoryError:
@@ -137,11 +134,6 @@ class Compiler:
                         raise  # fullgraph=True: a program that cannot be captured is told so
                     compiler._give_up(err)
                     return ConvertFrameReturn(frame_exec_strategy=_EAGERLY)
-                finally:
-                    if compiler._made:
-                        # Dynamo's cycles hold what the region returns first. Where kernels are
-                        # compiled, too, so much is made that the collector comes by itself.
-                        gc.collect()
 
         def plan(self: Any, model: Any, inputs: Any, *, config_patches: Any = None) -> Any:
             if not _is_on_card(model, inputs):
@@ -150,7 +142,6 @@ class Compiler:
                 compiler._note(notes.unplanned(compiler._region, _FLEX))
                 return model.forward
             try:
-                compiler._made = True
                 with compiler._planner.planning():
                     return true_plan(self, model, inputs, config_patches=config_patches)
             except torch.OutOfMemoryError:
