@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from nbmem.allocator.driver import Driver
     from nbmem.allocator.settings import AllocatorSettings
+    from nbmem.allocator.statistics import PoolCounters
     from nbmem.allocator.torch_rules import Rules
 
     OnEvent = Callable[[Action, int, int, int], None]
@@ -240,6 +241,20 @@ class Heap:
             self.count_pieces(block.segment.pool, pieces, won)
         block.age_from = block.segment.pool.searches
         block.segment.free.insert(block)
+
+    def count_allocation(self, side: PoolCounters, size: int, requested: int) -> None:
+        """Count a block that is allocated, as malloc() does inline."""
+        total = self._total
+        for up, down, peak, amount in (
+            ("bytes_up", "bytes_down", "bytes_peak", size),
+            ("count_up", "count_down", "count_peak", 1),
+            ("requested_up", "requested_down", "requested_peak", requested),
+        ):
+            setattr(side, up, getattr(side, up) + amount)
+            now = getattr(side, up) - getattr(side, down)
+            setattr(side, peak, max(getattr(side, peak), now))
+            now += getattr(side.other, up) - getattr(side.other, down)
+            setattr(total, peak, max(getattr(total, peak), now))
 
     def count_pieces(self, pool: Pool, pieces: int, size: int) -> None:
         """Change the counters of free pieces of split segments, and raise their peaks."""

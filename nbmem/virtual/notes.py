@@ -24,10 +24,6 @@ COMPILE_LATER = (
     "Compiled functions ran eagerly: planning them takes long, and fit, plan and layers run a "
     "program many times. `nbmem run --gpu` and a traced cell plan them as Inductor does."
 )
-COMPILED_GRAPHS = (
-    "The private pools in which compiled regions are captured as CUDA graphs (reduce-overhead, "
-    "max-autotune) are not modelled on a virtual GPU: the figures are those without graphs."
-)
 TRITON = (
     "Triton's kernels are not run on a virtual GPU: their launches pass, take no memory beside "
     "their arguments, and leave values there that are not known. Which configuration a tuner finds "

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from nbmem.allocator.checkpoints import checkpoint, restore
 from nbmem.core.events import BlockState
 from nbmem.virtual.frames import level_of_user
 from nbmem.virtual.notes import VALUES
 
 if TYPE_CHECKING:
+    from nbmem.allocator.checkpoints import PoolState, Restored
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.hardware.machine import Machine
 
@@ -67,6 +69,14 @@ class Pools:
     def release(self, pool: Any) -> None:
         """One user of the pool is gone."""
         self._gpu.allocator.release_pool(self.number(pool))
+
+    def checkpoint(self, pool: Any) -> PoolState:
+        """Keep its state, which a recording that follows a replay begins with."""
+        return checkpoint(self._gpu.allocator, self.number(pool))
+
+    def restore(self, state: PoolState) -> Restored:
+        """Put a state back."""
+        return restore(self._gpu.allocator, state)
 
     def live(self, pool: Any) -> set[int]:
         """The addresses of its blocks that are in use."""

@@ -251,7 +251,7 @@ class CardMode(TorchDispatchMode):
         temporaries: dict[object, int] = {}
         try:
             for step in plan.steps:
-                if step.kind == "out":
+                if step.kind == "out" or (step.kind == "host" and gpu.capturing):
                     made[step.number] = self._make(gpu, fresh[step.number])
                 elif step.kind == "host":
                     spec = fresh[step.number]

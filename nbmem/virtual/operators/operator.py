@@ -57,7 +57,7 @@ def out(number: int = 0) -> Step:
 
 
 def host(number: int) -> Step:
-    """A result that the operator leaves on the CPU."""
+    """A result that the operator leaves on the CPU, but for the capture of a graph."""
     return Step("host", number=number)
 
 

@@ -21,6 +21,7 @@ from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operators.dispatch import CardMode
 from nbmem.virtual.operators.tracing import untraced
 from nbmem.virtual.patches.compiled.capture import Capture
+from nbmem.virtual.patches.compiled.graphs import GraphTrees
 from nbmem.virtual.patches.compiled.planner import InductorPlanner
 from nbmem.virtual.patches.patcher import Patch, wanted
 
@@ -58,6 +59,7 @@ class Compiler:
         self._note: Callable[[str], None] = machine.gpus[0].note
         self._patches = patches
         self._planner = InductorPlanner(mode, machine)
+        self._graphs = GraphTrees(mode, machine)
         self._capture = Capture(mode, patches)
         self._begun = False
         self._region = ""
@@ -87,12 +89,17 @@ class Compiler:
         return [
             Patch(trace_rules, "get_torch_obj_rule_map", functools.cache(lambda: rules)),
             Patch(eval_frame, "_callback_from_stance", callback_from_stance),
-            # It would look for the private pools of compiled graphs, of which there are none.
-            Patch(torch.compiler, "cudagraph_mark_step_begin", lambda: None),
+            Patch(torch.compiler, "cudagraph_mark_step_begin", self._graphs.mark_step_begin),
+            *wanted(torch._C, self._graphs.functions()),
             # torch.compile() imports Inductor for this alone: for seconds, and to start workers.
             *wanted(_Wrapper, {"get_compiler_config": lambda self: {}}, only_existing=True),
             *(self._planned(convert_frame) if PLANNED else []),
         ]
+
+    def leave(self) -> None:
+        """Forget what was captured, while the card is still there."""
+        if self._begun:
+            self._graphs.end()
 
     def end(self) -> None:
         """Forget what was planned: another card's would be other plans."""
@@ -102,6 +109,7 @@ class Compiler:
         if not self._begun:
             self._begun = True
             self._patches.apply(self._planner.begin())
+            self._patches.apply(self._graphs.patches())
 
     def _planned(self, convert_frame: Any) -> list[Patch]:
         catcher: Any = convert_frame.CatchErrorsWrapper
@@ -133,13 +141,9 @@ class Compiler:
             if any(node.target is flex_attention for node in model.graph.nodes):
                 compiler._note(notes.unplanned(compiler._region, _FLEX))
                 return model.forward
-            settings = dict(config_patches or {})
-            if {**self.config, **settings}.get("triton.cudagraphs"):
-                compiler._note(notes.COMPILED_GRAPHS)
-                settings["triton.cudagraphs"] = False
             try:
                 with compiler._planner.planning():
-                    return true_plan(self, model, inputs, config_patches=settings)
+                    return true_plan(self, model, inputs, config_patches=config_patches)
             except torch.OutOfMemoryError:
                 raise
             except Exception as err:  # noqa: BLE001 - the region is captured, and runs as it is

@@ -37,13 +37,6 @@ class _Nvtx:
         return lambda *_args, **_options: 0
 
 
-def _no_checkpoint(*_args: Any) -> None:
-    raise UsageError(
-        "The virtual GPU cannot go back to an earlier state of a graph's pool, as CUDA graph trees "
-        '(torch.compile(mode="reduce-overhead")) do. Compile without that mode here.'
-    )
-
-
 def library_patches(mode: CardMode) -> list[Patch]:
     """Functions of torch.utils.dlpack, torch.cuda.nvtx and torch._C."""
     true_to, true_from = dlpack.to_dlpack, dlpack.from_dlpack
@@ -79,13 +72,5 @@ def library_patches(mode: CardMode) -> list[Patch]:
         *wanted(torch, ends, only_existing=True),
         *wanted(torch.Tensor, {"__dlpack__": own, "__dlpack_device__": own_device}),
         *wanted(torch.cuda.nvtx, {"_nvtx": _Nvtx()}, only_existing=True),
-        *wanted(
-            torch._C,
-            {
-                "_nccl_version": lambda: NCCL,
-                "_nccl_version_suffix": lambda: b"",
-                "_cuda_getCheckpointState": _no_checkpoint,
-                "_cuda_setCheckpointPoolState": _no_checkpoint,
-            },
-        ),
+        *wanted(torch._C, {"_nccl_version": lambda: NCCL, "_nccl_version_suffix": lambda: b""}),
     ]

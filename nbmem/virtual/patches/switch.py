@@ -78,6 +78,7 @@ class Activation:
     def end(self) -> None:
         """Put everything back."""
         leave_world()
+        self._compiler.leave()
         current.set_machine(None)
         remove(self.mode)
         self._composites.unregister()

@@ -80,10 +80,11 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
         healthy: What a bool made from these values is in a healthy run, where that is known; of
             counts False, where they are 0.
         most: How many elements are not zero at the most, where the values are unknown; None: all.
+        owned: Whether the memory is freed with the storage; False: it is that of a CUDA graph.
         resized: Bytes since `storage.resize_`, which C++ does not know of; None: as C++ says.
     """
 
-    __slots__ = ("addr", "gpu", "healthy", "home", "key", "most", "resized", "twin")
+    __slots__ = ("addr", "gpu", "healthy", "home", "key", "most", "owned", "resized", "twin")
     __hash__ = object.__hash__  # a reference's own asks the storage, which is dead by then
     __eq__ = object.__eq__
 
@@ -94,6 +95,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     twin: torch.UntypedStorage | None
     healthy: bool | None
     most: int | None
+    owned: bool
     resized: int | None
 
     def leave(self) -> None:
@@ -127,8 +129,12 @@ class Storages:
             before.gpu.give(before.addr)
         return self._watch(storage, gpu, addr)
 
-    def _watch(self, storage: torch.UntypedStorage, gpu: VirtualGPU, addr: int) -> CardMemory:
-        block = CardMemory(storage, gpu.died if DIES_FOR_GOOD else self._died)
+    def _watch(
+        self, storage: torch.UntypedStorage, gpu: VirtualGPU, addr: int, *, owned: bool = True
+    ) -> CardMemory:
+        died: Any = gpu.died if DIES_FOR_GOOD else self._died
+        block = CardMemory(storage, died if owned else CardMemory.leave)
+        block.owned = owned
         block.key, block.home = storage._cdata, self._blocks
         block.gpu = gpu
         block.addr = addr
@@ -138,6 +144,35 @@ class Storages:
         block.resized = None
         self._blocks[block.key] = block
         return block
+
+    def borrow(self, tensor: torch.Tensor, gpu: VirtualGPU, addr: int) -> None:
+        """Let a new tensor's storage be at an address that it does not own."""
+        self._watch(tensor.untyped_storage(), gpu, addr, owned=False)
+
+    def own(self, key: int, *, wanted: bool) -> None:
+        """Say whether the block of a storage that lives is freed with it.
+
+        Args:
+            key: The storage's identity.
+            wanted: False: its memory belongs to a CUDA graph's pool, which knows when it is free.
+        """
+        before = self._blocks.get(key)
+        storage = None if before is None else before()
+        if before is None or storage is None or before.owned == wanted:
+            return
+        block = self._watch(storage, before.gpu, before.addr, owned=wanted)
+        block.twin, block.healthy, block.most = before.twin, before.healthy, before.most
+        block.resized = before.resized
+
+    def owns(self, key: int) -> bool:
+        """Whether a storage's block is freed with it."""
+        block = self._blocks.get(key)
+        return block is not None and block.owned
+
+    def at(self, key: int) -> int:
+        """The address of a storage by its identity; 0 where there is none."""
+        block = self._blocks.get(key)
+        return 0 if block is None else block.addr
 
     def _died(self, block: CardMemory) -> None:
         block.leave()
@@ -184,8 +219,8 @@ class Storages:
                 view.set_(storage, 0, (nbytes,), (1,))
 
     def live_bytes(self) -> int:
-        """Bytes of all storages that live, as they were asked for."""
-        living = [block() for block in tuple(self._blocks.values())]
+        """Bytes of all storages that live, as they were asked for, each block's once."""
+        living = [block() for block in tuple(self._blocks.values()) if block.owned]
         return sum(storage.nbytes() for storage in living if storage is not None)
 
     def forget(self) -> None:

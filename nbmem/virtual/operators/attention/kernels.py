@@ -39,17 +39,17 @@ def _up(value: int, multiple: int) -> int:
 
 
 def efficient(launch: Launch) -> Iterator[Step]:
-    """Result and log-sum-exp; outside of a graph capture seed and offset stay on the CPU.
+    """Seed and offset, which a graph has on the card, then result and log-sum-exp.
 
     Half types add up wide heads in float32, beside the result.
     """
     query, value = launch["query"], launch["value"]
+    yield host(2)
+    yield host(3)
     yield out(0)
     yield out(1)
     if query.dtype in _HALVES and max(query.size(-1), value.size(-1)) > 128:
         yield temporary("accumulator", launch.outs[0].nbytes * 2)
-    yield host(2)
-    yield host(3)
 
 
 def efficient_backward(launch: Launch) -> Iterator[Step]:

@@ -4,8 +4,9 @@ Nothing of it is kept beyond the card: its wrappers lie in a folder of their own
 off, its facts about a device are forgotten before and after.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor
 
-Known limit: where Inductor times two ways on the card (padded matrix products, max-autotune), it
-takes the one that it takes without Triton.
+Known limit: where Inductor times two ways on the card (padded matrix products), both take their
+memory, and the plain one is taken. Of max-autotune's kernels for products and convolutions, those
+of cuBLAS and cuDNN are taken, and no other one is tried.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx.experimental.proxy_tensor import unset_fake_temporarily
 
 from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.tensors.shapes import TensorSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from nbmem.virtual.hardware.machine import Machine
     from nbmem.virtual.operators.dispatch import CardMode
@@ -34,6 +36,8 @@ _SETTINGS = {
     "size_asserts": False,
     "alignment_asserts": False,
     "scalar_asserts": False,
+    "max_autotune_gemm_backends": "ATEN",
+    "max_autotune_conv_backends": "ATEN",
 }
 
 
@@ -91,9 +95,11 @@ class InductorPlanner:
     def _patches(self) -> list[Patch]:
         from torch._inductor import async_compile, constant_folding, scheduler
         from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+        from torch._inductor.fx_passes import pad_mm
+        from torch._inductor.runtime.benchmarking import InductorBenchmarker
         from torch.utils import _triton
 
-        from nbmem.virtual.patches.compiled.kernels import PlannedKernel
+        from nbmem.virtual.patches.compiled.kernels import PlannedKernel, timed_on_card
 
         mode, machine = self._mode, self._machine
         timed: set[str] = set()
@@ -103,6 +109,14 @@ class InductorPlanner:
         def fold(self: Any, *args: Any, **kwargs: Any) -> Any:
             with mode:  # it computes constants on the card
                 return true_fold(self, *args, **kwargs)
+
+        @contextlib.contextmanager
+        def on_card() -> Iterator[None]:
+            with unset_fake_temporarily(), mode:
+                yield
+
+        def benchmark(_self: Any, act: Callable[[], Any], **_: Any) -> float:
+            return timed_on_card(machine, act)
 
         def kernel(_self: Any, _name: str, source: str, *_: Any, **__: Any) -> PlannedKernel:
             return PlannedKernel(mode, source, timed)
@@ -119,6 +133,10 @@ class InductorPlanner:
             Patch(PythonWrapperCodegen, "write_triton_header_once", _import_stream),
             Patch(async_compile.AsyncCompile, "triton", kernel),
             Patch(folder, "run", fold),
+            # It times a product beside a padded one, on tensors that it makes on the card.
+            Patch(pad_mm, "has_triton", lambda: True),
+            Patch(pad_mm, "no_dispatch", on_card),
+            Patch(InductorBenchmarker, "benchmark_gpu", benchmark),
             *wanted(torch._C._dynamo.guards, {"_empty_strided_cuda": empty}),
             *_missing(
                 torch._C, "_cuda_CUDAAllocator_AllocatorState", type("AllocatorState", (), {})
