@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.clock import CLOCK
 from nbmem.probes.devices import DeviceReading
 from nbmem.probes.host import resident_bytes
 
@@ -80,7 +80,7 @@ class Host:
 
     def _resident(self) -> int | None:
         """Resident bytes, `FRESH_NS` old at most: the marks of a small step are no news."""
-        now = time.perf_counter_ns()
+        now = CLOCK.perf_counter_ns()
         when, last = self._last
         if now - when >= FRESH_NS or last is None:
             self._last = now, self._read_statm()

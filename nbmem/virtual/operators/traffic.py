@@ -73,7 +73,7 @@ def count_functional(call: OperatorCall) -> None:
     size = sum(t.numel() * t.element_size() for t in _tensors(call.args[0]))
     if gathers:
         size *= next((n for n in call.args[1:] if isinstance(n, int)), 1)
-    calls.append(Collective(time.time_ns(), kind, size))
+    calls.append(Collective(CLOCK.time_ns(), kind, size))
 
 
 def between(first_ns: int, last_ns: int) -> Mapping[str, int]:
