@@ -148,16 +148,23 @@ def compressed(call: OperatorCall) -> Results:
     return one((dense.size(0), dense.size(1) * share // 16), dense.dtype)
 
 
+_BLAS = "aten/src/ATen/native/cuda/ScaledBlas.cpp; tests/oracle"
+_GROUPS = "aten/src/ATen/native/cuda/GroupMM.cu, ScaledGroupMM.cu; tests/oracle"
 OPERATORS = (
-    Operator(("_scaled_mm", "_scaled_mm_v2"), refuse=_check_scaled, memory=scaled),
-    Operator(("_grouped_mm",), shape=grouped, memory=groups_at_once),
+    Operator(("_scaled_mm", "_scaled_mm_v2"), refuse=_check_scaled, memory=scaled, source=_BLAS),
+    Operator(("_grouped_mm",), shape=grouped, memory=groups_at_once, source=_GROUPS),
     Operator(
         ("_scaled_grouped_mm", "_scaled_grouped_mm_v2"),
         refuse=_check_scaled_groups,
         shape=grouped,
         memory=groups_at_once,
+        source=_GROUPS,
     ),
-    Operator(("_weight_int8pack_mm",), memory=by_int8),
+    Operator(
+        ("_weight_int8pack_mm",),
+        memory=by_int8,
+        source="aten/src/ATen/native/cuda/int8mm.cu; tests/oracle",
+    ),
     Operator(("_weight_int4pack_mm",), shape=by_int4),
     Operator(("_mixed_dtypes_linear",), refuse=_check_mixed, shape=mixed),
     Operator(("_cslt_compress",), shape=compressed),
