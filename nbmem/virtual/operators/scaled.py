@@ -152,7 +152,13 @@ _BLAS = "aten/src/ATen/native/cuda/ScaledBlas.cpp"
 _SHOWN = "tests/oracle on the H100, L40S, A100 and B200"
 _GROUPS = "aten/src/ATen/native/cuda/GroupMM.cu, ScaledGroupMM.cu"
 OPERATORS = (
-    Operator(("_scaled_mm", "_scaled_mm_v2"), refuse=_check_scaled, memory=scaled, source=_BLAS),
+    Operator(
+        ("_scaled_mm", "_scaled_mm_v2"),
+        refuse=_check_scaled,
+        memory=scaled,
+        source=_BLAS,
+        shown_by=_SHOWN,
+    ),
     Operator(
         ("_grouped_mm",), shape=grouped, memory=groups_at_once, source=_GROUPS, shown_by=_SHOWN
     ),
