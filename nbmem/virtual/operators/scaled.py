@@ -148,16 +148,34 @@ def compressed(call: OperatorCall) -> Results:
     return one((dense.size(0), dense.size(1) * share // 16), dense.dtype)
 
 
+_BLAS = "aten/src/ATen/native/cuda/ScaledBlas.cpp"
+_SHOWN = "tests/oracle on the H100, L40S, A100 and B200"
+_GROUPS = "aten/src/ATen/native/cuda/GroupMM.cu, ScaledGroupMM.cu"
 OPERATORS = (
-    Operator(("_scaled_mm", "_scaled_mm_v2"), refuse=_check_scaled, memory=scaled),
-    Operator(("_grouped_mm",), shape=grouped, memory=groups_at_once),
+    Operator(
+        ("_scaled_mm", "_scaled_mm_v2"),
+        refuse=_check_scaled,
+        memory=scaled,
+        source=_BLAS,
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("_grouped_mm",), shape=grouped, memory=groups_at_once, source=_GROUPS, shown_by=_SHOWN
+    ),
     Operator(
         ("_scaled_grouped_mm", "_scaled_grouped_mm_v2"),
         refuse=_check_scaled_groups,
         shape=grouped,
         memory=groups_at_once,
+        source=_GROUPS,
+        shown_by=_SHOWN,
     ),
-    Operator(("_weight_int8pack_mm",), memory=by_int8),
+    Operator(
+        ("_weight_int8pack_mm",),
+        memory=by_int8,
+        source="aten/src/ATen/native/cuda/int8mm.cu",
+        shown_by=_SHOWN,
+    ),
     Operator(("_weight_int4pack_mm",), shape=by_int4),
     Operator(("_mixed_dtypes_linear",), refuse=_check_mixed, shape=mixed),
     Operator(("_cslt_compress",), shape=compressed),
