@@ -117,8 +117,7 @@ class CardMode(TorchDispatchMode):
         call = OperatorCall(func, args, kwargs)
         gpu = self._card_of(call)
         if gpu is None:
-            pinned = bool(kwargs.get("pin_memory"))
-            if pinned:
+            if pinned := bool(kwargs.get("pin_memory")):
                 call = OperatorCall(func, args, {**kwargs, "pin_memory": False})
             device = kwargs.get("device")
             if device is None or device.type == "cpu":
@@ -161,8 +160,7 @@ class CardMode(TorchDispatchMode):
             if answer is not NotImplemented:
                 return answer
         if operator is table.PLAIN and facts_of(call.func).foreign:
-            answer = run_python(self, call)
-            if answer is not NotImplemented:
+            if (answer := run_python(self, call)) is not NotImplemented:
                 return answer
         return self.execute(call)
 
