@@ -119,8 +119,7 @@ class CardMode(TorchDispatchMode):
         if gpu is None:
             if pinned := bool(kwargs.get("pin_memory")):
                 call = OperatorCall(func, args, {**kwargs, "pin_memory": False})
-            device = kwargs.get("device")
-            if device is None or device.type == "cpu":
+            if (device := kwargs.get("device")) is None or device.type == "cpu":
                 made = self.host.run(call, pinned=pinned)
                 return self.pinned.pin(made) if pinned else made
             return func(*args, **kwargs)
@@ -159,9 +158,12 @@ class CardMode(TorchDispatchMode):
             answer = operator.run(self, call)
             if answer is not NotImplemented:
                 return answer
-        if operator is table.PLAIN and facts_of(call.func).foreign:
-            if (answer := run_python(self, call)) is not NotImplemented:
-                return answer
+        if (
+            operator is table.PLAIN
+            and facts_of(call.func).foreign
+            and (answer := run_python(self, call)) is not NotImplemented
+        ):
+            return answer
         return self.execute(call)
 
     def _card_of(self, call: OperatorCall) -> VirtualGPU | None:
@@ -193,8 +195,7 @@ class CardMode(TorchDispatchMode):
     def _results(self, call: OperatorCall) -> tuple[Results, MemoryPlan | None]:
         key = key_of(call)
         if key is not None:
-            known = self._known.get(key)
-            if known is not None:
+            if (known := self._known.get(key)) is not None:
                 return known
         operator = table.record_of(call.func)
         check_devices(call, with_cpu=operator.mixes_devices)
