@@ -194,9 +194,8 @@ class CardMode(TorchDispatchMode):
 
     def _results(self, call: OperatorCall) -> tuple[Results, MemoryPlan | None]:
         key = key_of(call)
-        if key is not None:
-            if (known := self._known.get(key)) is not None:
-                return known
+        if key is not None and (known := self._known.get(key)) is not None:
+            return known
         operator = table.record_of(call.func)
         check_devices(call, with_cpu=operator.mixes_devices)
         if operator.refuse is not None:
