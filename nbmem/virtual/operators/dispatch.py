@@ -118,11 +118,9 @@ class CardMode(TorchDispatchMode):
         call = OperatorCall(func, args, kwargs)
         gpu = self._card_of(call)
         if gpu is None:
-            pinned = bool(kwargs.get("pin_memory"))
-            if pinned:
+            if pinned := bool(kwargs.get("pin_memory")):
                 call = OperatorCall(func, args, {**kwargs, "pin_memory": False})
-            device = kwargs.get("device")
-            if device is None or device.type == "cpu":
+            if (device := kwargs.get("device")) is None or device.type == "cpu":
                 made = self.host.run(call, pinned=pinned)
                 return self.pinned.pin(made) if pinned else made
             return func(*args, **kwargs)
@@ -163,10 +161,12 @@ class CardMode(TorchDispatchMode):
             answer = operator.run(self, call)
             if answer is not NotImplemented:
                 return answer
-        if operator is table.PLAIN and facts_of(call.func).foreign:
-            answer = run_python(self, call)
-            if answer is not NotImplemented:
-                return answer
+        if (
+            operator is table.PLAIN
+            and facts_of(call.func).foreign
+            and (answer := run_python(self, call)) is not NotImplemented
+        ):
+            return answer
         return self.execute(call)
 
     def _card_of(self, call: OperatorCall) -> VirtualGPU | None:
@@ -197,10 +197,8 @@ class CardMode(TorchDispatchMode):
 
     def _results(self, call: OperatorCall) -> tuple[Results, MemoryPlan | None]:
         key = key_of(call)
-        if key is not None:
-            known = self._known.get(key)
-            if known is not None:
-                return known
+        if key is not None and (known := self._known.get(key)) is not None:
+            return known
         operator = table.record_of(call.func)
         check_devices(call, with_cpu=operator.mixes_devices)
         if operator.refuse is not None:
