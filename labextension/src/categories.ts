@@ -43,7 +43,11 @@ export const CATEGORIES: readonly ICategory[] = [
     label: 'cached, releasable',
     meaning: 'free whole segments: what empty_cache() gives back'
   },
-  { key: 'cached_stuck', label: 'cached, stuck', meaning: 'free pieces of segments in use' },
+  {
+    key: 'cached_stuck',
+    label: 'cached, stuck',
+    meaning: 'free pieces of segments in use, and what graphs keep for replay'
+  },
   {
     key: 'frameworks',
     label: 'other frameworks',

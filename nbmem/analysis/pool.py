@@ -141,6 +141,7 @@ class _Tilings:
     def __init__(self, books: Books, blocks: _Blocks, moments: int) -> None:
         settings = AllocatorSettings.from_torch(books.trace.settings, books.trace.release)
         self._large = settings.large_segment_size
+        self._kept = frozenset(books.trace.kept_pools)
         self._blocks = blocks
         self._moments = moments
         self._index: dict[tuple[int, int, int], int] = {}
@@ -149,8 +150,10 @@ class _Tilings:
 
     def over(self, row: Row, stays: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """How one segment is tiled: (moment, tiling) wherever that changes."""
-        addr, size, _, small, expandable, _ = row
+        addr, size, _, small, expandable, pool = row
         granule = (SMALL_SEGMENT if small else self._large) if expandable else 0
+        if pool in self._kept:
+            granule = 2 * size  # no page of that size is free: nothing goes back to the driver
         low, high = map(int, np.searchsorted(self._blocks.addr, [addr, addr + size]))
         inside = self._blocks[slice(low, high)]
         marks = _marks(inside.addr - addr, inside.size, inside.kind)

@@ -96,7 +96,7 @@ MEANINGS: dict[Category, str] = {
     Category.ROUNDING: "block bytes minus requested bytes of allocated blocks",
     Category.PENDING: "freed, but another stream still uses it",
     Category.CACHED_RELEASABLE: "free whole segments: what empty_cache() gives back",
-    Category.CACHED_STUCK: "free pieces of segments in use",
+    Category.CACHED_STUCK: "free pieces of segments in use, and what graphs keep for replay",
     Category.FRAMEWORKS: "in use by CuPy, JAX, RMM and others in this process",
     Category.FRAMEWORKS_CACHED: "what their pools hold and do not use",
     Category.CONTEXT: "CUDA context and libraries: the rest of the process",

@@ -169,6 +169,8 @@ class DeviceTrace:
         other_processes: Bytes by process name where visible, at the end.
         holders: Who kept what lived at the end; None where nobody looked.
         owners: What other allocators of this process held of the card; None where nobody asked.
+        kept_pools: Private pools (Segments.pool) that a graph or a MemPool still used at the end;
+            none where nobody looked.
     """
 
     info: DeviceInfo
@@ -184,6 +186,7 @@ class DeviceTrace:
     other_processes: Mapping[str, int] = field(default_factory=dict)
     holders: Holders | None = None
     owners: OwnerReadings | None = None
+    kept_pools: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

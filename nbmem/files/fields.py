@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _DEPTH = 8
 """Lists and objects in each other, in facts."""
-_MOST = 1 << 62
+MOST = 1 << 62
 
 Kind = Union[str, tuple["Kind", ...], dict[str, "Kind"]]  # noqa: UP007 - the names are texts
 """`int`, `bool`, `str`, `int?` (or None), `[int]`, `[[int]]`; an object by its keys; (object,) is a
@@ -84,7 +84,7 @@ class Fields:
         self._raw: dict[str, Any] = raw
         self._what = what
 
-    def number(self, name: str, most: int = _MOST, *, least: int = 0) -> int:
+    def number(self, name: str, most: int = MOST, *, least: int = 0) -> int:
         """A whole number of that range."""
         value = self._raw.get(name)
         if type(value) is not int or not least <= value <= most:
@@ -140,10 +140,10 @@ class Fields:
             self._refuse(name)
         return value
 
-    def numbers(self, name: str, most: int = _MOST) -> tuple[int, ...]:
-        """A list of whole numbers from 0."""
+    def numbers(self, name: str, most: int = MOST, *, least: int = 0) -> tuple[int, ...]:
+        """A list of whole numbers of that range."""
         value = self.items(name)
-        if not all(type(one) is int and 0 <= one <= most for one in value):
+        if not all(type(one) is int and least <= one <= most for one in value):
             self._refuse(name)
         return tuple(value)
 
@@ -162,7 +162,7 @@ class Fields:
 
 def _told(value: Any) -> str:
     if type(value) is int:
-        return str(value) if -_MOST < value < _MOST else "too large a number"
+        return str(value) if -MOST < value < MOST else "too large a number"
     return f"a {type(value).__name__}"
 
 
@@ -184,7 +184,7 @@ def _plain(value: Any, depth: int) -> Any:
     if type(value) in {bool, type(None)}:
         return value
     if type(value) in {int, float}:
-        return value if math.isfinite(value) and abs(value) <= _MOST else None
+        return value if math.isfinite(value) and abs(value) <= MOST else None
     if depth and type(value) is list:
         return [_plain(one, depth - 1) for one in value]
     if depth and type(value) is dict:

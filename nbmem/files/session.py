@@ -24,7 +24,7 @@ from nbmem.core.session import (
 from nbmem.files.archive import Archive
 from nbmem.files.checks import check
 from nbmem.files.door import expanded, opened
-from nbmem.files.fields import Fields, facts
+from nbmem.files.fields import MOST, Fields, facts
 from nbmem.files.head import (
     info_json,
     info_of,
@@ -175,6 +175,7 @@ def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
                 "holders_known": device.holders is not None,
                 "owners_known": device.owners is not None,
                 "other_processes": dict(device.other_processes),
+                "kept_pools": device.kept_pools,
             }
             for device in session.devices
         ],
@@ -241,6 +242,7 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
         # Files of nbmem 0.1 have none.
         holders=table(Holders, "holders") if head.flag("holders_known") else None,
         owners=table(OwnerReadings, "owners") if head.flag("owners_known") else None,
+        kept_pools=head.numbers("kept_pools", least=-MOST),
     )
 
 

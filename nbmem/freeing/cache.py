@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.kept import kept_curve
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.events import Events
 from nbmem.living import histories
 from nbmem.probes.cuda import initialized_torch
+from nbmem.probes.pools import kept_pools
 
 
 def releasable() -> int:
-    """Bytes that empty_cache() will give back: whole free segments, and free pages."""
+    """Bytes that empty_cache() will give back: whole free segments, and free pages.
+
+    Those of pools that a graph or a MemPool uses stay.
+    """
     torch: Any = initialized_torch()
     total = 0
     for history in histories():
         release = str(torch.__version__).split("+")[0]
         settings = AllocatorSettings.from_torch(history.settings, release)
-        followed = follow(history.layout_at_end, Events.empty(), settings)
-        total += int(followed.releasable[0])
+        now, nothing = history.layout_at_end, Events.empty()
+        pools = now.segments.pool
+        kept = now.segments[np.isin(pools, kept_pools(pools.tolist()))]
+        total += int(follow(now, nothing, settings).releasable[0])
+        total -= int(kept_curve(now, nothing, kept, settings)[0])
     return total
 
 

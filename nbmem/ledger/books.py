@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.kept import kept_curve
 from nbmem.allocator.recordings.undo import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.categories import LIVE, OUTSIDE, Category
@@ -79,6 +80,11 @@ class Books:
             self.notes.extend(notes)
         followed = follow(start, trace.events, settings)
         self.notes.extend(followed.notes)
+        segments = trace.end.segments
+        kept = segments[np.isin(segments.pool, trace.kept_pools)]
+        self.releasable = followed.releasable - kept_curve(start, trace.events, kept, settings)
+        """What empty_cache() would give back at each position: whole segments, but for those of
+        private pools in use; pieces of used segments stay."""
         return followed
 
     @property
@@ -100,11 +106,6 @@ class Books:
     def reserved(self) -> Ints:
         """The curve of what is held from the driver."""
         return self._followed.reserved
-
-    @property
-    def releasable(self) -> Ints:
-        """The curve of what empty_cache() would give back: pieces of used segments stay."""
-        return self._followed.releasable
 
     def bounds(self, span: Span) -> tuple[int, int]:
         """The positions on this card between which a span lies, both included."""

@@ -120,6 +120,7 @@ def _device(
         marks=marks,
         samples=recorder.sampler.samples(index),
         owners=recorder.sampler.owners(index, names),
+        kept_pools=recorder.kept_pools,
         identities=recorder.identities.place(index, marks, names),
         other_processes=recorder.sampler.other_processes(index),
         holders=None

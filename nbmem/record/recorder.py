@@ -22,6 +22,7 @@ from nbmem.probes.collectives import Collectives
 from nbmem.probes.cuda import initialized_torch
 from nbmem.probes.history import HistoryProbe
 from nbmem.probes.holders import walk_in_pieces
+from nbmem.probes.pools import kept_pools, pools_in
 from nbmem.probes.tensors import quiet
 from nbmem.probes.threads import at_work
 from nbmem.probes.training import TrainingHooks
@@ -104,6 +105,7 @@ class Recorder:
         self.sampler = Sampler(device, self.note, self.rolls.read)
         self.at_start: dict[str, Any] | None = None
         self.at_end: dict[str, Any] | None = None
+        self.kept_pools: tuple[int, ...] = ()
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
         self.held: Walk | None = None
         self.facts: dict[str, Any] = {}
@@ -173,6 +175,8 @@ class Recorder:
                 self.marks.take()
             with self._kept("the memory history"):
                 self.at_end = self.history.take() if self.history.recording else None
+            with self._kept("the pools in use"):
+                self.kept_pools = kept_pools(pools_in(self.at_end or {}))
         while self.to_release:
             part, release = self.to_release[-1]
             for _ in range(RETRIES):
@@ -258,6 +262,7 @@ class Recorder:
             with self.guard("the memory history"):
                 self.marks.take()
                 at_end = self.history.take() if self.history.recording else None
+                self.kept_pools = kept_pools(pools_in(at_end or {}))
             return freeze(self, "so far", at_end, None)
 
     def progress(self) -> LoopProgress:

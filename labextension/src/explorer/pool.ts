@@ -65,7 +65,7 @@ export class PoolView {
     const rows: [string, string, number][] = [
       ['in use', 'blocks that hold tensors', used],
       ['releasable', 'free whole segments: what empty_cache() gives back', releasable],
-      ['stuck', 'free pieces of segments in use', stuck],
+      ['stuck', 'free pieces of segments in use, and what graphs keep for replay', stuck],
       ['reserved', 'taken from the driver', reserved]
     ];
     this._list(rows, tiled);

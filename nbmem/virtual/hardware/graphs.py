@@ -147,6 +147,7 @@ class VirtualGraph:
         """Give the pool up."""
         if self._release is not None:
             self._release()
+        self._pool = None
         while self._generators:
             self._generators.popitem()[1]()
 
