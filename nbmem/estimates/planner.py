@@ -18,10 +18,12 @@ from nbmem.estimates.edits import difference
 from nbmem.estimates.fitting import Prober
 from nbmem.estimates.foreseen import Foreseen, foresee, largest
 from nbmem.estimates.probing import Reply, Request, refuse
-from nbmem.estimates.remedies import BY_KEY, REMEDIES, pages, parts_of
+from nbmem.estimates.remedies import BY_KEY, REMEDIES, pages, parts_of, slow
 from nbmem.estimates.remedies.base import BATCH
+from nbmem.estimates.remedies.compiled import ALREADY
 from nbmem.estimates.remedies.paging import NOTHING_TO_PAGE
 from nbmem.estimates.search import Search
+from nbmem.virtual.notes import COMPILE_LATER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,14 +69,14 @@ class Planner:
         bound = program.binding
         self.value = None if bound is None else bound.value
         self._base: Reply | None = None
-        self._seconds = 0.0
+        self._seconds: list[float] = []
         self._true_ask = ask
 
     def _ask(self, request: Request) -> Reply:
         begun = CLOCK.perf_counter()
         reply = self._true_ask(request)
-        if self.runs:  # the first one's imports are no measure
-            self._seconds += CLOCK.perf_counter() - begun
+        if self.runs and not slow(request.remedies):  # the first one's imports are no measure
+            self._seconds.append(CLOCK.perf_counter() - begun)
         self.runs += 1
         return reply
 
@@ -99,7 +101,9 @@ class Planner:
         )
         for kind in REMEDIES:
             keys = (kind.key,)
-            why_not = self._impossible(keys) or kind.missing() or self._base.idle.get(kind.key)
+            why_not = self._impossible(keys) or self._base.idle.get(kind.key)
+            if kind.slow and COMPILE_LATER in found.notes:
+                why_not = why_not or ALREADY
             if kind.pages and found.fits:
                 why_not = NOTHING_TO_PAGE
             self.options[keys] = self._foresee(keys, why_not)
@@ -212,8 +216,8 @@ class Planner:
     def show(self, more: int) -> None:
         """Show what is known by now."""
         left = f"at most {more} more" if more else "one more to come"
-        if self.runs > 1:
-            left += f", about {self._seconds / (self.runs - 1) * more:.0f} s"
+        if self._seconds:
+            left += f", about {sum(self._seconds) / len(self._seconds) * more:.0f} s"
         self._show(self.plan(done=False), f"{self.runs} run{'s' * (self.runs > 1)}, {left}")
 
     def plan(self, *, done: bool = True) -> Plan:

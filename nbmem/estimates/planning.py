@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nbmem.estimates import verdicts
 from nbmem.estimates.fitting import MARGIN
 from nbmem.estimates.planner import Planner
-from nbmem.estimates.remedies import exclude_each_other, pages
+from nbmem.estimates.remedies import exclude_each_other, pages, slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -72,6 +72,7 @@ def plan(  # noqa: PLR0913 - the question's parts
     planner.show(len(planner.open()))
     _singles(planner, every=every)
     _pairs(planner, every=every)
+    _slow(planner, every=every)
     _paged(planner)
     searched = list(_searched(planner, every=every))
     for number, keys in enumerate(searched):
@@ -81,7 +82,7 @@ def plan(  # noqa: PLR0913 - the question's parts
 
 def _singles(planner: Planner, *, every: bool) -> None:
     """Run single remedies until none of the others can change the verdict, and the best."""
-    while keys := planner.open():
+    while keys := [k for k in planner.open() if not slow(k)]:
         if every or not planner.settled():
             wanted = [k for k in keys if every or planner.may_suffice(k)]
         else:
@@ -107,6 +108,13 @@ def _pairs(planner: Planner, *, every: bool) -> None:
         planner.run(couple, len(couples) - number - 1)
 
 
+def _slow(planner: Planner, *, every: bool) -> None:
+    """Run what takes long behind all that does not: it delays no other answer."""
+    for keys in [keys for keys in planner.open() if slow(keys)]:
+        if every or (planner.may_suffice(keys) and not planner.settled()):
+            planner.run(keys)
+
+
 def _paged(planner: Planner) -> None:
     """Run under unified memory what does not fit: what that costs is asked beside all others."""
     for keys in [keys for keys in planner.options if pages(keys)]:
@@ -114,13 +122,17 @@ def _paged(planner: Planner) -> None:
 
 
 def _searched(planner: Planner, *, every: bool) -> Iterator[Keys]:
-    """Options whose largest value is looked for: all that help, or the cheapest, else the best."""
+    """Options whose largest value is looked for: all that help, or the cheapest, else the best.
+
+    Without what is slow: a search runs the program many times.
+    """
     if planner.value is None:
         return
     first, *others = planner.plan().options
     ran = _worth(others, planner.base)
     wanted = ran if every else ([o for o in ran if o.cheapest] or ran[:1])
-    yield from dict.fromkeys([verdicts.keys(o) for o in (first, *wanted)])
+    found = dict.fromkeys([verdicts.keys(o) for o in (first, *wanted)])
+    yield from (keys for keys in found if not slow(keys))
 
 
 def _worth(options: Sequence[Option], base: Probe) -> list[Option]:

@@ -21,7 +21,7 @@ from nbmem.estimates.edits import Edit
 from nbmem.estimates.failures import failure_of, of_threads
 from nbmem.estimates.programs import CALL
 from nbmem.estimates.ranks import NO_GROUP, sent_by
-from nbmem.estimates.remedies import pages
+from nbmem.estimates.remedies import pages, slow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +70,8 @@ class Reply:
         changed: The program's source with them in it; None where it is not known where they belong.
         phases: Active bytes by category at the peak of each phase, and the phase's name: what a
             remedy's saving is foreseen from.
-        idle: Remedies that would find nothing in what the program left, by key, with the reason.
+        idle: Remedies that are not there, or would find nothing in what the program left, by key,
+            with the reason.
     """
 
     probe: Probe
@@ -188,7 +189,11 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
         cards = (request.card,) * (1 if program.world is None else program.world.local)
         stack.enter_context(
             virtual.activated(
-                cards, conf=conf, other_processes=request.margin, defer=True, eager=True
+                cards,
+                conf=conf,
+                other_processes=request.margin,
+                defer=True,
+                eager=not slow(request.remedies),
             )
         )
         module = program.prepare()

@@ -38,6 +38,7 @@ OWN_STATE = (
     "FSDP gathers the optimizer's state from all ranks to save it. The others run nowhere, so this "
     "rank's own part stands for all: what the gathering takes for a moment is not counted."
 )
+_UNPLANNED = "torch.compile could not be planned for"
 _UNKNOWN = "depends on values, which a virtual GPU does not compute"
 _BOUND = "so memory from here on is an upper bound"
 NONZERO = (
@@ -86,9 +87,14 @@ def host_code_failed(operator: str, err: BaseException) -> str:
 def unplanned(region: str, why: str) -> str:
     """A compiled region that runs eagerly, by its name in the program, and the compiler's words."""
     return (
-        f"torch.compile could not be planned for {region}, so it runs eagerly and its figures are "
+        f"{_UNPLANNED} {region}, so it runs eagerly and its figures are "
         f"those of eager mode: {why[:200]}"
     )
+
+
+def is_unplanned(note: str) -> bool:
+    """Whether a note tells of a compiled region that runs eagerly."""
+    return note == COMPILE or note.startswith(_UNPLANNED)
 
 
 def on_figures(notes: Iterable[str]) -> list[str]:

@@ -13,6 +13,7 @@ from nbmem.estimates import planner, planning, programs  # noqa: E402
 from nbmem.estimates.edits import Edit, difference  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
 from nbmem.estimates.remedies import patches  # noqa: E402
+from nbmem.estimates.remedies.compiled import Compile  # noqa: E402
 
 TOP = """
 import torch
@@ -86,6 +87,7 @@ def options(here):
         patch.setattr(planner, "difference", lambda _before, after: after)
         patch.setattr(patches.gc, "get_objects", list)  # optimizers of other tests
         patch.setattr(planning, "PAIRED", 0)
+        patch.setattr(Compile, "missing", lambda: "It has tests of its own.")  # it takes long
         found = here.plan(programs.cell(cell, {}, vary="batch"), "T4", every=True)
     return {option.key: option for option in found.options}
 

@@ -15,6 +15,7 @@ from nbmem.estimates.foreseen import foresee  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
 from nbmem.estimates.remedies import BY_KEY, REMEDIES, exclude_each_other  # noqa: E402
 from nbmem.estimates.remedies.blocks import repeated_blocks  # noqa: E402
+from nbmem.estimates.remedies.compiled import Compile  # noqa: E402
 from nbmem.views.exports.answers import plan_json  # noqa: E402
 from nbmem.views.plan import render_html, render_text  # noqa: E402
 
@@ -97,7 +98,9 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plan(here, path):
-    return here.plan(programs.script(path), "T4", every=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Compile, "missing", lambda: "It has tests of its own.")  # it takes long
+        return here.plan(programs.script(path), "T4", every=True)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from nbmem.estimates.remedies.activations import (
 )
 from nbmem.estimates.remedies.batches import Expandable, FourMicroBatches, MicroBatches
 from nbmem.estimates.remedies.blocks import Checkpoint
+from nbmem.estimates.remedies.compiled import Compile
 from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, PlainSGD
 from nbmem.estimates.remedies.paging import Unified
 from nbmem.estimates.remedies.parallel import DataParallel, OptimizerParts
@@ -43,9 +44,10 @@ REMEDIES: tuple[type[Remedy], ...] = (
     Checkpoint,
     Offload,
     PlainSGD,
+    Compile,
     Unified,
 )
-"""In the order of their price, the cheapest first."""
+"""In the order of their price, the cheapest first; what is slow to ask stands behind the others."""
 
 PARALLELISMS: tuple[type[Parallel], ...] = (
     DataParallel,
@@ -96,6 +98,11 @@ def pages(keys: Iterable[str]) -> bool:
     return any(BY_KEY[key].pages for key in keys)
 
 
+def slow(keys: Iterable[str]) -> bool:
+    """Whether a run under one of them takes much longer than others."""
+    return any(BY_KEY[key].slow for key in keys)
+
+
 def exclude_each_other(keys: Sequence[str]) -> bool:
     """Whether two of them are of one group."""
     groups = [BY_KEY[key].group for key in keys if BY_KEY[key].group]
@@ -103,17 +110,19 @@ def exclude_each_other(keys: Sequence[str]) -> bool:
 
 
 def idle_in(names: Mapping[str, Any]) -> dict[str, str]:
-    """Remedies that would find nothing in a program, by key, with the reason.
+    """Remedies that this machine has not, or that would find nothing in a program; with the reason.
 
     Args:
         names: What the program has left. Where no model or no optimizer is among it (they may have
-            been made in a function), nothing is said.
+            been made in a function), nothing is said of the program.
     """
     import torch
 
+    missing = {kind.key: why for kind in REMEDIES if (why := kind.missing()) is not None}
     values = list(names.values())
     models = [v for v in values if issubclass(type(v), torch.nn.Module)]
     steppers = [v for v in values if issubclass(type(v), torch.optim.Optimizer)]
     if not (models and steppers):
-        return {}
-    return {kind.key: kind.idly or kind.nothing for kind in REMEDIES if kind.idle(models, steppers)}
+        return missing
+    idle = {kind.key: kind.idly or kind.nothing for kind in REMEDIES if kind.idle(models, steppers)}
+    return {**idle, **missing}

@@ -84,6 +84,8 @@ class Remedy:
         acts: On which part of the ledger it acts.
         pages: Whether it lets a program be larger than the card, as none of the others does. It is
             the last resort: it takes nothing away, and its price has no end.
+        slow: Whether a run under it takes much longer than one of the program as it is. It is then
+            run behind all others, and only once.
         idly: What is said of a program in which it would find nothing; `nothing` where that is
             empty.
         applied: How often it found something to do.
@@ -101,6 +103,7 @@ class Remedy:
     parts: ClassVar[int] = 1
     acts: ClassVar[Acts] = Acts()
     pages: ClassVar[bool] = False
+    slow: ClassVar[bool] = False
     idly: ClassVar[str] = ""
     nothing: ClassVar[str] = "The program has nothing that it could be applied to."
 

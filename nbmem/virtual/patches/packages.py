@@ -8,6 +8,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,8 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         for name in self._replaced:
             package = name.partition(".")[0]
             if package in LATE and package in sys.modules and name not in sys.modules:
-                importlib.import_module(name)
+                with suppress(ModuleNotFoundError):  # its release has no such part
+                    importlib.import_module(name)
 
     def end(self) -> None:
         """Put back what was there, and take the stand-ins away."""

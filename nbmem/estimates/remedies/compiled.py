@@ -1,0 +1,95 @@
+"""torch.compile as a remedy: what is fused is not stored, and what is cheap is computed again."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from nbmem.estimates.remedies.base import Acts, Remedy
+
+if TYPE_CHECKING:
+    from nbmem.estimates.edits import Edit
+    from nbmem.virtual.cards import Card
+
+ALREADY = (
+    "The program compiles already, so there is nothing to add. A plan runs compiled functions "
+    "eagerly; `nbmem run --gpu` and a traced cell say what they take compiled."
+)
+
+
+class Compile(Remedy):
+    """The model is compiled in place, in the default mode."""
+
+    key = "compile"
+    title = "torch.compile"
+    price = (
+        "compiles once, when the model is first called (seconds to minutes), and again where "
+        "shapes change; sums are rounded otherwise; faster"
+    )
+    nothing = "No module with weights is called in it."
+    # Of what forward and backward make, 7 to 21% went in small programs (docs/estimates.md).
+    acts = Acts(passing=0.15, waiting=0.15, inputs=0.0)
+    slow = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._done: dict[int, Any] = {}
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Say that this torch's compiler is not one that is planned here; None if it is."""
+        if importlib.util.find_spec("torch._inductor") is None:
+            return "This torch has no Inductor, which torch.compile uses."
+        import torch
+
+        from nbmem.virtual.patches.compiler import PLANNED
+
+        if not PLANNED:
+            return (
+                "torch.compile is planned here from torch 2.13 on; this is "
+                f"{torch.__version__.partition('+')[0]}."
+            )
+        return None
+
+    def outermost(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Compile a model that is called for the first time."""
+        if id(module) not in self._done and next(module.parameters(), None) is not None:
+            self._done[id(module)] = module
+            self._compile(module)
+        return args, kwargs
+
+    def _compile(self, model: Any) -> None:
+        from torch._dynamo import OptimizedModule
+
+        if any(isinstance(m, OptimizedModule) or m._compiled_call_impl for m in model.modules()):  # noqa: SLF001 - no other way to see it
+            self.refuse(ALREADY)
+            return
+        why = self.missing()
+        if why is not None:
+            self.refuse(why)
+            return
+        model.compile()
+        self.applied += 1
+
+    @property
+    def unapplied(self) -> str | None:
+        """Why it did nothing; what could not be planned ran eagerly, which is not what it does."""
+        from nbmem import virtual
+        from nbmem.virtual.notes import is_unplanned
+
+        gpu = virtual.active()
+        unplanned = next((n for n in gpu.notes if is_unplanned(n)), None) if gpu else None
+        return unplanned or super().unapplied
+
+    def code_of(self, card: Card) -> str:
+        """In place: the keys of the state dict stay as they are."""
+        del card
+        others = len(self._done) - 1
+        more = f"  # and the {others} other models that are called" if others > 0 else ""
+        return f"{self.own.model}.compile(){more}"
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """Where the model has been made."""
+        return len(self._done) == 1 and edit.after_the_model(self.code_of(card))

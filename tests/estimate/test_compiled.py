@@ -1,0 +1,125 @@
+"""torch.compile as a remedy: its bytes are those of the line, and it is asked behind all others."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from nbmem import api, virtual  # noqa: E402
+from nbmem.estimates import planner, programs  # noqa: E402
+from nbmem.estimates.probing import Request, probe  # noqa: E402
+from nbmem.estimates.remedies.activations import Autocast  # noqa: E402
+from nbmem.estimates.remedies.compiled import ALREADY, Compile  # noqa: E402
+from nbmem.estimates.remedies.optimizers import PlainSGD  # noqa: E402
+from nbmem.virtual import notes  # noqa: E402
+from nbmem.virtual.patches import compiler  # noqa: E402
+
+planned = pytest.mark.skipif(not compiler.PLANNED, reason="this release's compiler is unknown")
+N, WIDE = 1 << 14, 512
+SOURCE = f"""
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear({WIDE}, {WIDE}, bias=False)
+        self.second = nn.Linear({WIDE}, {WIDE}, bias=False)
+    def forward(self, x):
+        x = self.first(x)
+        for _ in range(3):
+            x = torch.tanh(torch.sin(x) * 2)
+        return self.second(x)
+
+net = Net().cuda()
+optimizer = torch.optim.SGD(net.parameters())
+for step in range(2):
+    loss = net(torch.randn({N}, {WIDE}, device="cuda")).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+ADAM = SOURCE.replace("SGD(", "Adam(")
+
+
+def asked(source, *keys):
+    return probe(programs.cell(source, {}), Request(card=virtual.find_card("T4"), remedies=keys))
+
+
+def held_as_a_traced_cell(source):
+    with virtual.activated((virtual.find_card("T4"),), defer=True):
+        trace = api.trace("pasted")
+        trace.start()
+        try:
+            exec(compile(source, "<pasted>", "exec"), {})
+        finally:
+            trace.stop(None)
+        return trace.report().peak.allocated
+
+
+@planned
+@pytest.mark.long
+def test_the_line_holds_what_the_run_says_and_another_run_is_eager_again():
+    eager = asked(SOURCE).probe
+    reply = asked(SOURCE, "compile")
+    assert reply.refused is None
+    assert reply.code == "net.compile()"
+    assert "net = Net().cuda()\nnet.compile()\noptimizer" in reply.changed
+    assert reply.probe.allocated < eager.allocated
+    assert held_as_a_traced_cell(reply.changed) == reply.probe.allocated
+    assert asked(SOURCE).probe.allocated == eager.allocated
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A compiler that takes no time, beside two other remedies."""
+
+    def compiled_at_once(remedy, model):
+        del model
+        remedy.applied += 1
+
+    monkeypatch.setattr(Compile, "_compile", compiled_at_once)
+    monkeypatch.setattr(planner, "REMEDIES", (Autocast, PlainSGD, Compile))
+
+
+def test_it_is_run_behind_the_pairs_in_none_of_them_and_not_where_another_suffices(here, quick):
+    told = []
+    found = here.plan(programs.cell(ADAM, {}), "T4", every=True, tell=told.append)
+    titles = [line.partition(":")[0] for line in told]
+    assert titles[0] == "as it is"
+    assert set(titles[1:3]) == {"autocast", "plain SGD"}
+    assert "+" in titles[3]
+    assert titles[4:] == ["torch.compile"]
+    need = {option.key: option.probe.need for option in found.options}["autocast"]
+    found = here.plan(programs.cell(ADAM, {}), "T4", target=need)
+    rows = {option.key: option for option in found.options}
+    assert rows["autocast"].cheapest
+    assert rows["compile"].probe is None
+    assert rows["compile"].foreseen
+
+
+def test_a_program_that_compiles_gets_none(here):
+    source = SOURCE.replace("Net().cuda()", "torch.compile(Net().cuda())")
+    found = here.plan(programs.cell(source, {}), "T4")
+    assert {o.key: o.why_not for o in found.options}["compile"] == ALREADY
+
+
+def test_an_older_torch_gets_a_sentence(here, monkeypatch):
+    monkeypatch.setattr(compiler, "PLANNED", False)
+    monkeypatch.setattr(torch, "__version__", "2.10.0+cpu")
+    found = here.plan(programs.cell(SOURCE, {}), "T4")
+    assert {o.key: o.why_not for o in found.options}["compile"] == (
+        "torch.compile is planned here from torch 2.13 on; this is 2.10.0."
+    )
+
+
+def test_what_could_not_be_planned_is_no_figure_of_its(here):
+    remedy = Compile()
+    remedy.applied = 1
+    with virtual.activated((virtual.find_card("T4"),)) as gpu:
+        assert remedy.unapplied is None
+        note = notes.unplanned("Net.forward", "an operator that nobody knows")
+        with pytest.warns(notes.NbmemWarning):
+            gpu.note(note)
+        assert remedy.unapplied == note
