@@ -99,18 +99,22 @@ def sentences(program: Program, found: Sequence[Way], card: CardFigures) -> list
     first, *others = found
     assert first.probe is not None  # noqa: S101 - it ran
     chosen = next((way for way in others if way.cheapest), None)
+    alone = format_bytes(first.probe.need)
+    enough = first.probe.fits
+    said = [f"One of these cards trains it: it takes {alone} of {limit}."] if enough else []
     if chosen is not None and chosen.probe is not None:
         need = format_bytes(chosen.probe.need)
         best_way = f"{chosen.ranks}, with {chosen.title}"
-        said = [f"The fewest of these cards that train it: {best_way} ({need} of {limit})."]
+        if enough:
+            said.append(f"On more of them, the first way that fits: {best_way} ({need} each).")
+        else:
+            said.append(f"The fewest of these cards that train it: {best_way} ({need} of {limit}).")
     else:
         ran = [way.probe.wanted for way in others if way.probe is not None]
         least = f": it takes {format_bytes(min(ran))} at least, and there are" if ran else ","
-        said = [f"It fits in none of these worlds in any way{least} {limit}."]
-    fits = first.probe.fits
-    need = format_bytes(first.probe.need)
-    said.append(f"On one card it {'takes' if fits else 'would take'} {need}"
-                f"{', which fits' if fits else ''}.")  # fmt: skip
+        said.append(f"It fits in none of these worlds in any way{least} {limit}.")
+    if not enough:
+        said.append(f"On one card it would take {alone}.")
     said.append(_BATCH)
     if _FIRST.search(program.source):
         said.append(
