@@ -109,6 +109,28 @@ def test_a_model_whose_optimizer_is_made_on_the_host_is_copied_once_it_is_on_the
     assert "  # behind the line that moves it to the card" in early.code
 
 
+def test_tensor_parallel_layers_are_cast_by_autocast():
+    cast = TRAIN.replace(
+        "    loss = model(",
+        '    with torch.autocast("cuda", torch.bfloat16):\n        loss = model(',
+    )
+    reply = asked(cast, 8, "tp")
+    assert reply.probe.failure is None
+    # Forward adds up what is bfloat16; the gradients of what was cast are float32 again.
+    assert reply.probe.sent["all-reduce"] == LAYERS * OUT // 2 + (LAYERS - 1) * OUT
+
+
+@pytest.mark.parametrize(("line", "names"), [
+    ("device = 'cuda'  # or 'cuda:0', .cuda(0)", False),
+    ("'Runs on cuda:0.'", False),
+    ("device = f'cuda:{local}'", False),
+    ("device = 'cuda:0'", True),
+    ("model.cuda(0)", True),
+])  # fmt: skip
+def test_a_program_that_names_the_first_card(line, names):
+    assert spreading.names_a_card(line) is names
+
+
 def test_a_program_that_fails_in_a_way_is_not_said_to_have_nothing_to_spread():
     failing = TRAIN.replace("for step", "assert not torch.distributed.is_initialized()\nfor step")
     reply = asked(failing, 8, "ddp")
