@@ -141,10 +141,8 @@ class DataParallel(Parallel):
     def before_optimizer(self, params: Any) -> Any:
         """Wrap the model now if it is on the card; DDP takes none that is still on the host."""
         given = list(params)
-        if all(p.is_cuda for p in parameters_of(given)):
-            return super().before_optimizer(given)
-        self._on_host = True
-        return given
+        self._on_host = not all(p.is_cuda for p in parameters_of(given))
+        return given if self._on_host else super().before_optimizer(given)
 
     def spread(self, model: Any) -> None:
         """Wrap it."""
@@ -231,9 +229,8 @@ class OptimizerParts(DataParallel):
     def put(self, edit: Edit, card: Card) -> bool:
         """On top, and in the place of the optimizer."""
         del card
-        if self._on_host or not edit.at_the_top(self.joining()):
-            return False
-        return edit.instead_of_the_optimizer(self.lines(), several=True)
+        top = not self._on_host and edit.at_the_top(self.joining())
+        return top and edit.instead_of_the_optimizer(self.lines(), several=True)
 
 
 def in_host(model_bytes: int) -> str:
