@@ -75,7 +75,8 @@ def run_ranks(options: argparse.Namespace) -> int:
         runs = _Runs(layout, options, Path(meet), folder)
         code = runs.until_done(first)
         _say_who_stands_for_whom(layout, runs, set(folder.iterdir()) - before, options.rank)
-        if not any(mail.joined(Path(meet), rank).exists() for rank in runs.codes):
+        # One that failed may have failed before it came to that.
+        if not code and not any(mail.joined(Path(meet), rank).exists() for rank in runs.codes):
             say(
                 f"{Path(options.script).name} never called init_process_group: each of its "
                 f"{layout.world} ranks is taken for a program of its own."

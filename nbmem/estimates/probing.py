@@ -217,7 +217,10 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
             else:
                 trace.end(error, lambda _seconds: True)
         steps = max(watch.backwards, 1)
-        refused = next((r.unapplied for r in watch.remedies if r.unapplied), None)
+        # Who was not reached because the program failed has not found nothing.
+        failed = failure is not None and failure.kind == "other"
+        whys = (r.why_not if failed else r.unapplied for r in watch.remedies)
+        refused = next(filter(None, whys), None)
         called = " + ".join(r.called for r in watch.remedies)
         fullest = max((r.fullest for r in watch.remedies), default=0)
         price = "; ".join(r.price_of(request.card, steps) for r in watch.remedies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ _BATCH = (
     "Each card takes the program's batch, so N of them make a step of N batches: let each rank "
     "read its own part of the data (DistributedSampler), and find the learning rate anew."
 )
-_FIRST = re.compile(r"""["']cuda:\d|\.cuda\(\d""")
+_FIRST = re.compile(r"cuda:\d+")
 
 
 def as_it_is(ranks: int, found: Probe) -> Way:
@@ -99,22 +100,40 @@ def sentences(program: Program, found: Sequence[Way], card: CardFigures) -> list
     first, *others = found
     assert first.probe is not None  # noqa: S101 - it ran
     chosen = next((way for way in others if way.cheapest), None)
+    alone = format_bytes(first.probe.need)
+    enough = first.probe.fits
+    said = [f"One of these cards trains it: it takes {alone} of {limit}."] if enough else []
     if chosen is not None and chosen.probe is not None:
         need = format_bytes(chosen.probe.need)
         best_way = f"{chosen.ranks}, with {chosen.title}"
-        said = [f"The fewest of these cards that train it: {best_way} ({need} of {limit})."]
+        if enough:
+            said.append(f"On more of them, the first way that fits: {best_way} ({need} each).")
+        else:
+            said.append(f"The fewest of these cards that train it: {best_way} ({need} of {limit}).")
     else:
         ran = [way.probe.wanted for way in others if way.probe is not None]
         least = f": it takes {format_bytes(min(ran))} at least, and there are" if ran else ","
-        said = [f"It fits in none of these worlds in any way{least} {limit}."]
-    fits = first.probe.fits
-    need = format_bytes(first.probe.need)
-    said.append(f"On one card it {'takes' if fits else 'would take'} {need}"
-                f"{', which fits' if fits else ''}.")  # fmt: skip
+        said.append(f"It fits in none of these worlds in any way{least} {limit}.")
+    if not enough:
+        said.append(f"On one card it would take {alone}.")
     said.append(_BATCH)
-    if _FIRST.search(program.source):
+    if names_a_card(program.source):
         said.append(
             'The program names the first card ("cuda:0"): all ranks of a machine would share it. '
             'Write "cuda", which is the card of torch.cuda.set_device.'
         )
     return said
+
+
+def names_a_card(source: str) -> bool:
+    """Whether a program writes "cuda:0" or .cuda(0), which comments and help texts do not."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if _FIRST.fullmatch(node.value):
+                return True
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            first = node.args[0] if node.args else None
+            number = isinstance(first, ast.Constant) and type(first.value) is int
+            if node.func.attr == "cuda" and number:
+                return True
+    return False

@@ -73,10 +73,12 @@ def about(world: WorldReport) -> str:
 def sentences(world: WorldReport) -> Iterator[str]:
     """What a person should know beyond the tables, a sentence each."""
     if world.missing:
-        yield (
-            f"There is no file of {numbers_text(world.missing)}: never started, not traced, or "
-            "writing to another disk."
+        why = (
+            "not run, or ended before they wrote one"
+            if all(row.device is not None and row.device.virtual for row in world.rows)
+            else "never started, not traced, or writing to another disk"
         )
+        yield f"There is no file of {numbers_text(world.missing)}: {why}."
     yield from _waiting(world)
     yield from _errors(world)
     for one in world.imbalances[:MOST]:

@@ -97,10 +97,15 @@ def _table(worlds: Worlds) -> Grid:
     probes = [row[1] if isinstance(row, tuple) else row.probe for row in rows]
     held = [name for name in _HELD if any(p is not None and p.held.get(name) for p in probes)]
     if worlds.ways:
+        alone = worlds.ways[0].probe
+        enough = worlds.ways[0].ranks == 1 and alone is not None and alone.fits
+        word = "yes, the first way" if enough else "yes, the fewest"
         return Grid(
             title="",
             head=("cards", "", "process", *held, "fits", "communicated each step"),
-            rows=tuple(_way(way, way.probe, held) for way in worlds.ways if way.probe is not None),
+            rows=tuple(
+                _way(way, way.probe, held, word) for way in worlds.ways if way.probe is not None
+            ),
             left=frozenset({1, 3 + len(held), 4 + len(held)}),
         )
     kinds = list(dict.fromkeys(kind for _, probe in worlds.runs for kind in probe.sent))
@@ -114,8 +119,8 @@ def _table(worlds: Worlds) -> Grid:
     )  # fmt: skip
 
 
-def _way(way: Way, probe: Probe, held: list[str]) -> tuple[TableCell, ...]:
-    verdict = "yes, the fewest" if way.cheapest else "yes" if probe.fits else "no"
+def _way(way: Way, probe: Probe, held: list[str], word: str) -> tuple[TableCell, ...]:
+    verdict = word if way.cheapest else "yes" if probe.fits else "no"
     sent = ", ".join(f"{kind} {format_bytes(count)}" for kind, count in probe.sent.items())
     return (
         TableCell(text=f"{way.ranks:,}"),

@@ -70,6 +70,10 @@ THERE = TRAIN.replace(").cuda()", ")").replace(
 )
 
 
+_MADE = "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
+EARLY = TRAIN.replace(f").cuda()\n{_MADE}", f")\n{_MADE}model = model.to('cuda')\n")
+
+
 @pytest.fixture(autouse=True)
 def _no_default_device():
     yield
@@ -78,6 +82,7 @@ def _no_default_device():
 
 @pytest.mark.parametrize(("key", "source"), [
     ("zero1", TRAIN), ("zero3", TRAIN), ("tp", TRAIN), ("ddp", THERE),
+    ("zero3", EARLY),
     *(pytest.param(*case, marks=pytest.mark.long) for case in (
         ("ddp", TRAIN), ("zero2", TRAIN), ("hsdp", TRAIN), ("ddp", LATER), ("zero3", LATER),
         ("zero3", THERE),
@@ -92,6 +97,45 @@ def test_the_pasted_lines_hold_what_the_way_promised(key, source):
     assert pasted.probe.notes == reply.probe.notes
     assert (pasted.probe.held, pasted.probe.allocated) == (reply.probe.held, reply.probe.allocated)
     assert pasted.probe.sent == reply.probe.sent
+
+
+@pytest.mark.parametrize("key", ["ddp", "zero1"])
+def test_a_model_whose_optimizer_is_made_on_the_host_is_copied_once_it_is_on_the_card(key):
+    early, usual = asked(EARLY, 8, key), asked(TRAIN, 8, key)
+    assert early.refused is None
+    assert early.probe.failure is None
+    assert (early.probe.held, early.probe.sent) == (usual.probe.held, usual.probe.sent)
+    assert early.changed is None
+    assert "  # behind the line that moves it to the card" in early.code
+
+
+def test_tensor_parallel_layers_are_cast_by_autocast():
+    cast = TRAIN.replace(
+        "    loss = model(",
+        '    with torch.autocast("cuda", torch.bfloat16):\n        loss = model(',
+    )
+    reply = asked(cast, 8, "tp")
+    assert reply.probe.failure is None
+    # Forward adds up what is bfloat16; the gradients of what was cast are float32 again.
+    assert reply.probe.sent["all-reduce"] == LAYERS * OUT // 2 + (LAYERS - 1) * OUT
+
+
+@pytest.mark.parametrize(("line", "names"), [
+    ("device = 'cuda'  # or 'cuda:0', .cuda(0)", False),
+    ("'Runs on cuda:0.'", False),
+    ("device = f'cuda:{local}'", False),
+    ("device = 'cuda:0'", True),
+    ("model.cuda(0)", True),
+])  # fmt: skip
+def test_a_program_that_names_the_first_card(line, names):
+    assert spreading.names_a_card(line) is names
+
+
+def test_a_program_that_fails_in_a_way_is_not_said_to_have_nothing_to_spread():
+    failing = TRAIN.replace("for step", "assert not torch.distributed.is_initialized()\nfor step")
+    reply = asked(failing, 8, "ddp")
+    assert reply.refused is None
+    assert "AssertionError" in str(reply.probe.failure)
 
 
 @pytest.mark.parametrize(("key", "weights", "state", "sent"), [
@@ -133,7 +177,8 @@ def test_a_plan_over_ways_and_worlds(whole):
     assert {way.why_not for way in answer.ways} == {None, HYBRID}
     assert ran == {(1, "as it is"), *((8, key) for key in KEYS if key != "hsdp")}
     text = " ".join(str(answer).split())
-    assert text.startswith("The fewest of these cards that train it: 8, with DDP (")
+    assert text.startswith("One of these cards trains it: it takes ")
+    assert "On more of them, the first way that fits: 8, with DDP (" in text
     assert f"HSDP on 8 cards: {HYBRID}" in text
     assert "+model = DDP(model, device_ids=[local])" in text
     assert "TP of 8:" in text
@@ -164,8 +209,7 @@ def test_an_optimizer_that_is_made_too_early():
     assert asked(early, 8, "ddp_zero1").refused == (
         "The optimizer is made before the model is wrapped: make it afterwards."
     )
-    before = TRAIN.replace(f").cuda()\n{made}", f")\n{made}model.cuda()\n")
-    found = asked(before, 8, "zero3").probe.held
+    found = asked(EARLY, 8, "zero3").probe.held
     assert found["weights"] == WEIGHTS // 8
     assert found["optimizer state"] // 4096 == 2 * WEIGHTS // 8 // 4096
 

@@ -69,6 +69,24 @@ def test_two_runs_in_one_process_both_make_their_group():
     assert not torch.distributed.is_initialized()
 
 
+@pytest.mark.long
+def test_two_runs_in_one_process_both_are_accelerates_first():
+    pytest.importorskip("accelerate")
+    source = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator()
+model = torch.nn.Linear(512, 512, bias=False)
+model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+accelerator.backward(model(torch.ones(8, 512, device=accelerator.device)).sum())
+optimizer.step()
+"""
+    for _ in range(2):
+        found = probe(*rank_of(source, 8)).probe
+        assert found.failure is None
+        assert found.sent["all-reduce"] == 512 * 512 * 4
+
+
 def test_who_makes_no_group_is_told_that_its_rank_holds_all():
     program, request = rank_of(ALONE, 8)
     found = probe(program, request).probe

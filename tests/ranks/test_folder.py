@@ -65,6 +65,13 @@ def test_a_missing_rank_is_named(tmp_path):
         nbmem.open(tmp_path).rank(2)
 
 
+def test_ranks_of_virtual_cards_are_missing_because_nobody_ran_them(tmp_path):
+    devices = tuple(replace(d, info=replace(d.info, virtual=True)) for d in SESSION.devices)
+    write(tmp_path, rank(0), rank(3), session=replace(SESSION, devices=devices))
+    told = " ".join(render_world(nbmem.open(tmp_path).report).split())
+    assert "There is no file of ranks 1, 2: not run, or ended before they wrote one." in told
+
+
 def test_a_rank_that_others_stand_for_is_not_missing(tmp_path):
     write(tmp_path, rank(0, 64, stands_for=tuple(range(1, 63))), rank(63, 64))
     report = nbmem.open(tmp_path).report

@@ -65,3 +65,9 @@ def test_its_forward_moves_inputs_from_the_cpu_where_it_was_given_a_device(group
     bare = nn.parallel.DistributedDataParallel(model)
     with pytest.raises(RuntimeError, match="same device"):
         bare(torch.randn(4, 8))
+
+
+def test_what_is_logged_of_it_is_empty(group):
+    # Lightning asks where a run ends, to advise a static graph.
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4, device="cuda"))
+    assert model._get_ddp_logging_data() == {}

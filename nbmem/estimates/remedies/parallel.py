@@ -70,7 +70,7 @@ class Parallel(Remedy):
     def before_optimizer(self, params: Any) -> Any:
         """Spread the model of these parameters, and hand its new ones on."""
         given = list(params)
-        for model in _roots({id(p) for p in _parameters(given)}):
+        for model in _roots({id(p) for p in parameters_of(given)}):
             given = self._once(model, given)
         return given
 
@@ -136,6 +136,13 @@ class DataParallel(Parallel):
     def __init__(self) -> None:
         super().__init__()
         self._wrappers: dict[int, Any] = {}
+        self._on_host = False
+
+    def before_optimizer(self, params: Any) -> Any:
+        """Wrap the model now if it is on the card; DDP takes none that is still on the host."""
+        given = list(params)
+        self._on_host = not all(p.is_cuda for p in parameters_of(given))
+        return given if self._on_host else super().before_optimizer(given)
 
     def spread(self, model: Any) -> None:
         """Wrap it."""
@@ -153,7 +160,12 @@ class DataParallel(Parallel):
 
     def lines(self) -> str:
         """The wrapping line."""
-        return f"{self.own.model} = DDP({self.own.model}, device_ids=[local])"
+        line = f"{self.own.model} = DDP({self.own.model}, device_ids=[local])"
+        return f"{line}  # behind the line that moves it to the card" if self._on_host else line
+
+    def put(self, edit: Edit, card: Card) -> bool:
+        """On top, and behind the model; that is not read where its optimizer is made earlier."""
+        return not self._on_host and super().put(edit, card)
 
 
 class OptimizerParts(DataParallel):
@@ -217,9 +229,8 @@ class OptimizerParts(DataParallel):
     def put(self, edit: Edit, card: Card) -> bool:
         """On top, and in the place of the optimizer."""
         del card
-        return edit.at_the_top(self.joining()) and edit.instead_of_the_optimizer(
-            self.lines(), several=True
-        )
+        top = not self._on_host and edit.at_the_top(self.joining())
+        return top and edit.instead_of_the_optimizer(self.lines(), several=True)
 
 
 def in_host(model_bytes: int) -> str:
@@ -246,7 +257,7 @@ def _trained(model: Any) -> bool:
     return any(p.requires_grad for p in model.parameters())
 
 
-def _parameters(params: Iterable[Any]) -> Iterator[Any]:
+def parameters_of(params: Iterable[Any]) -> Iterator[Any]:
     """The tensors of what an optimizer is made of."""
     import torch
 
@@ -257,7 +268,7 @@ def _parameters(params: Iterable[Any]) -> Iterator[Any]:
             inside = item["params"]
             if not isinstance(inside, torch.Tensor):
                 inside = item["params"] = list(inside)  # a generator is read once
-            yield from _parameters([inside] if isinstance(inside, torch.Tensor) else inside)
+            yield from parameters_of([inside] if isinstance(inside, torch.Tensor) else inside)
         else:
             yield item[1]  # a name and its parameter
 

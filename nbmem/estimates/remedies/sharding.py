@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nbmem.estimates.remedies.blocks import repeated_blocks, written
-from nbmem.estimates.remedies.parallel import Parallel, in_host
+from nbmem.estimates.remedies.parallel import Parallel, in_host, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +35,15 @@ class Sharded(Parallel):
         self._lines = ""
         self._bytes = 0
         self._units = 0
+        self._at_optimizer = False
+
+    def before_optimizer(self, params: Any) -> Any:
+        """Cut the model of these parameters, and note where, if it is still on the host."""
+        given, done = list(params), len(self._done)
+        on_host = not all(p.is_cuda for p in parameters_of(given))
+        given = super().before_optimizer(given)
+        self._at_optimizer = self._at_optimizer or (on_host and len(self._done) > done)
+        return given
 
     def moving(self, module: Any) -> None:
         """Cut a model before it is moved: it is never whole on a card."""
@@ -82,9 +91,10 @@ class Sharded(Parallel):
         return self._lines
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """On top, and before the model is moved to the card."""
+        """On top, and before the model is moved to the card or its optimizer made."""
         del card
-        return edit.at_the_top(self.joining()) and edit.before_the_move(self.lines())
+        place = edit.before_the_optimizer if self._at_optimizer else edit.before_the_move
+        return edit.at_the_top(self.joining()) and place(self.lines())
 
 
 class ShardedGradients(Sharded):

@@ -141,6 +141,27 @@ class AutocastKernels:
 
         return [Patch(torch, "clear_autocast_cache", clear)]
 
+    def around(self, operator: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """A kernel as a subclass around virtual tensors needs it: it casts by itself.
+
+        On a card a DTensor has CUDA's autocast key, as what it is around. Here C++ gives it the
+        keys of its device, of which none is autocast's.
+        """
+        name = str(operator.name()).removeprefix("aten::")
+        if name not in LOWER or not casts(operator):
+            return kernel
+
+        def lowered(*args: Any, **kwargs: Any) -> Any:
+            if not torch.is_autocast_enabled("cuda"):
+                return kernel(*args, **kwargs)
+            dtype = torch.get_autocast_dtype("cuda")
+            with _C._ExcludeDispatchKeyGuard(_KEYS):
+                kwargs = {name: self._cast(arg, dtype) for name, arg in reversed(kwargs.items())}
+                args = tuple(reversed([self._cast(arg, dtype) for arg in reversed(args)]))
+                return kernel(*args, **kwargs)
+
+        return lowered
+
     def _lower(self, operator: Any, args: Any, kwargs: Any) -> Any:
         return self._in_type(operator, args, kwargs, torch.get_autocast_dtype("cuda"))
 

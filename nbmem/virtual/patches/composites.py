@@ -12,31 +12,37 @@ of both builds (`torch._C._dispatch_get_registrations_for_dispatch_key`) finds a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbmem.virtual.operators.table import composites, kernels
 from nbmem.virtual.patches.kernels import implement
 
-_KEYS = ("AutogradCUDA", "AutogradLazy")
-"""Of a virtual tensor, and of a subclass around one (DTensor), whose C++ device gives its keys."""
+if TYPE_CHECKING:
+    from nbmem.virtual.patches.autocast import AutocastKernels
+
+_KEY = "AutogradCUDA"
+_KEY_AROUND = "AutogradLazy"
+"""Of a subclass around a virtual tensor (DTensor), whose C++ device gives its keys."""
 
 
 class Composites:
     """The registered ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, autocast: AutocastKernels) -> None:
+        self._autocast = autocast
         self._library: Any = None
 
     def register(self) -> None:
         """Put the kernels in place."""
         self._library = torch.library.Library("aten", "IMPL")
         for operator, kernel in composites():
-            for key in _KEYS:
-                implement(self._library, operator, kernel, key)
+            implement(self._library, operator, kernel, _KEY)
+            around = self._autocast.around(operator, kernel)
+            implement(self._library, operator, around, _KEY_AROUND)
         for name in kernels():
-            self._library.impl(name, torch.library.fallthrough_kernel, "AutogradCUDA")
+            self._library.impl(name, torch.library.fallthrough_kernel, _KEY)
 
     def unregister(self) -> None:
         """Take them away."""

@@ -10,7 +10,7 @@ torch/csrc/distributed/c10d/reducer.cpp; shown by ddp_resnet50_b32_sgdm.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -98,8 +98,20 @@ def _at_the_end(true: Any) -> Any:
     return sync_final_model
 
 
+class _Unread:
+    """What the reducer's logger knows of a run: nothing."""
+
+    strs_map: ClassVar[dict[str, str]] = {}
+    ints_map: ClassVar[dict[str, int]] = {}
+
+
 class _Unheard:
-    """What the reducer's logger is told: nobody reads it."""
+    """What the reducer's logger is told: nobody hears it."""
+
+    @staticmethod
+    def _get_ddp_logging_data() -> _Unread:
+        """What torch's wrapper asks for (Lightning does, where a run ends)."""
+        return _Unread()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

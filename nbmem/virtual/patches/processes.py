@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from multiprocessing import queues
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -70,11 +71,21 @@ def leave_world() -> None:
     dist = torch.distributed
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
+    _forget_in_accelerate()
     for name, value in Ranks.before.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def _forget_in_accelerate() -> None:
+    """Its state is one for all of a process, and would say that the group is there still."""
+    state = sys.modules.get("accelerate.state")
+    for name in ("AcceleratorState", "PartialState", "GradientState"):
+        forget = getattr(getattr(state, name, None), "_reset_state", None)
+        if forget is not None:
+            forget()
 
 
 @contextlib.contextmanager

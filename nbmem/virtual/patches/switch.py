@@ -55,7 +55,7 @@ class Activation:
         self.mode = CardMode(machine, defer=defer)
         self.patches = Patches()
         self._autocast = AutocastKernels()
-        self._composites = Composites()
+        self._composites = Composites(self._autocast)
         self._compiler = Compiler(self.mode, machine, self.patches, eager=eager)
         self._no_pynvml = False
         self._packages = RulesFinder(machine)
