@@ -217,10 +217,7 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
             else:
                 trace.end(error, lambda _seconds: True)
         steps = max(watch.backwards, 1)
-        # Who was not reached because the program failed has not found nothing.
-        failed = failure is not None and failure.kind == "other"
-        whys = (r.why_not if failed else r.unapplied for r in watch.remedies)
-        refused = next(filter(None, whys), None)
+        refused = _refused(watch.remedies, failure)
         called = " + ".join(r.called for r in watch.remedies)
         fullest = max((r.fullest for r in watch.remedies), default=0)
         price = "; ".join(r.price_of(request.card, steps) for r in watch.remedies)
@@ -234,6 +231,12 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
     return _Ran(
         trace, failure, refused, called, fullest, price, code, context, idle, changed, notes, sent
     )
+
+
+def _refused(remedies: Sequence[Remedy], failure: Failure | None) -> str | None:
+    """Why a remedy did nothing; one that a failing program did not reach has not found nothing."""
+    failed = failure is not None and failure.kind == "other"
+    return next(filter(None, (r.why_not if failed else r.unapplied for r in remedies)), None)
 
 
 def _changed(
