@@ -167,16 +167,19 @@ def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator
                 yield seen
 
 
-def stays_on_host(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def stays_on_host(
+    module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, of_host: bool = False
+) -> bool:
     """Whether a module is given no tensor that is followed and owns none: it is no phase.
 
     Transforms of data sets are such, a blur with a kernel of its own, a model that measures its
     strides before it is moved. Who offloads a model replaces its `forward`, to move what it is
-    given. A criterion on the host is none: what it is given a graph has made.
+    given. A criterion on the host is none: what it is given a graph has made. Where the host itself
+    is recorded (`of_host`), only what owns nothing stays aside: transforms again.
     """
     owned = (tensor for part in (named_parameters, named_buffers) for _, tensor in part(module))
     moves = "forward" in (attributes_of(module) or {})
-    if any(moves or not _on_host(tensor) for tensor in owned):
+    if any(of_host or moves or not _on_host(tensor) for tensor in owned):
         return False
     named = chain(((f"args[{i}]", a) for i, a in enumerate(args)), kwargs.items())
     given = leaves(named, Budget(MAX_OF_CALL))

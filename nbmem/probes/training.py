@@ -78,13 +78,19 @@ class TrainingHooks:
         listener: Is told.
         lost: Leaves a note of a fault in here; the part that failed is deaf from then on.
         late: Asked before each outermost call what else is to be lent from now on.
+        of_host: Asked before each whether the host's memory is what is recorded.
     """
 
     def __init__(
-        self, listener: Listener, lost: Lost, late: Callable[[], Iterable[Part]] = tuple
+        self,
+        listener: Listener,
+        lost: Lost,
+        late: Callable[[], Iterable[Part]] = tuple,
+        of_host: Callable[[], bool] = bool,
     ) -> None:
         self._listener = listener
         self._late = late
+        self._of_host = of_host
         self._lost = lost
         self._lent: list[Part] = []
         self._listening = False
@@ -171,7 +177,7 @@ class TrainingHooks:
         given = locals_of(frame)
         args, kwargs = given.get("args", ()), given.get("kwargs", {})
         del given
-        if not in_backward and stays_on_host(module, args, kwargs):
+        if not in_backward and stays_on_host(module, args, kwargs, of_host=self._of_host()):
             return None
         self._listener.forward_begins(module, grad=grad, in_backward=in_backward)
 

@@ -112,7 +112,9 @@ class Recorder:
         self.names = {} if namespace is None else namespace  # an empty one may fill
         seen = CollectiveLog(self.turns, self.marks, self.identities)
         collectives = Collectives(seen.holds, self.lost)
-        self._hooks = TrainingHooks(self.turns, self.lost, collectives.parts)
+        self._hooks = TrainingHooks(
+            self.turns, self.lost, collectives.parts, self.identities.rolls.of_host
+        )
         self._deafen: Callable[[], None] | None = None
         self.to_release: list[tuple[str, Callable[[], None]]] = []
         self._open_blocks: list[tuple[str, int]] = []

@@ -107,6 +107,10 @@ class RollLog:
         if roll is not None:
             self.lost("the memory where no card is", err)
 
+    def of_host(self) -> bool:
+        """Whether it is the host's memory that is written down."""
+        return self.roll is not None and self.roll.device.kind == "cpu"
+
     def following(self) -> AbstractContextManager[None]:
         """Write down what is looked at meanwhile."""
         return following(self.roll)

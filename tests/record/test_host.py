@@ -255,14 +255,13 @@ def test_resident_bytes_are_read_anew_and_are_those_of_the_process_that_asks(mon
     host = Host()
     before = host.read(torch, 0, whole=False).process
     ballast = bytearray(b"1") * (64 << 20)
-    now = time.perf_counter_ns()
-    monkeypatch.setattr("nbmem.probes.devices.host.time.perf_counter_ns", lambda: now + FRESH_NS)
+    now = [time.perf_counter_ns()]
+    put_clock(monkeypatch, perf_counter_ns=lambda: now[0])
+    now[0] += FRESH_NS
     grown = host.read(torch, 0, whole=False).process
     assert grown - before > len(ballast) // 2
     _, kept = host._statm
     monkeypatch.setattr("nbmem.probes.devices.host.os.getpid", lambda: -1)  # a forked child
-    monkeypatch.setattr(
-        "nbmem.probes.devices.host.time.perf_counter_ns", lambda: now + 2 * FRESH_NS
-    )
+    now[0] += FRESH_NS
     assert host.read(torch, 0, whole=False).process
     assert host._statm[1] is not kept

@@ -30,7 +30,6 @@ from nbmem.virtual.paging.touches import Did
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nbmem.allocator.torch_rules import Rules
     from nbmem.virtual.cards import Card
     from nbmem.virtual.paging.touches import Touches
 
@@ -79,6 +78,7 @@ class VirtualGPU:
         died: What a storage's weak reference calls with itself when the storage dies.
         oom_observers: Called before an out-of-memory error is raised, as torch calls them.
         launched: Calls so far.
+        rules: What differs between the releases of torch.
         touches: Where it is noted which memory is used and when; None: nobody wants to know.
         initialized: Whether the program has touched the card, so that a context exists.
     """
@@ -111,6 +111,7 @@ class VirtualGPU:
             driver=CardDriver(self),
             on_event=self.history.on_event,
         )
+        self.rules = self._allocator.rules
         self.workspaces = Workspaces(self)
         self.dnn = Client(card) if dnn is None else dnn
         self.pools = Pools(self)
@@ -136,11 +137,6 @@ class VirtualGPU:
         return self._allocator
 
     @property
-    def rules(self) -> Rules:
-        """What differs between the releases of torch."""
-        return self._allocator.rules
-
-    @property
     def name(self) -> str:
         """The card's name as the driver reports it."""
         return self.card.name
@@ -164,7 +160,10 @@ class VirtualGPU:
         # A signal between acquire and release would lock the card up: `with` is safe against it.
         with self._lock:
             try:
-                return self._taken(self._allocator.malloc(size, handle), size)
+                addr = self._allocator.malloc(size, handle)
+                if self.touches is not None:
+                    self.touches.note(Did.TAKEN, addr, size)
+                return addr
             except AllocatorOOM as err:
                 message = oom_message(self, err)
                 capacity = self.card.total_bytes if err.limit is None else err.limit
@@ -174,11 +173,6 @@ class VirtualGPU:
         for observer in tuple(self.oom_observers):
             observer(*seen)
         raise torch.OutOfMemoryError(message)
-
-    def _taken(self, addr: int, size: int) -> int:
-        if self.touches is not None:
-            self.touches.note(Did.TAKEN, addr, size)
-        return addr
 
     def give(self, addr: int) -> None:
         """Free a block; safe from a finalizer that runs while the allocator is at work."""

@@ -161,13 +161,9 @@ class CardMode(TorchDispatchMode):
             answer = operator.run(self, call)
             if answer is not NotImplemented:
                 return answer
-        if (
-            operator is table.PLAIN
-            and facts_of(call.func).foreign
-            and (answer := run_python(self, call)) is not NotImplemented
-        ):
-            return answer
-        return self.execute(call)
+        foreign = operator is table.PLAIN and facts_of(call.func).foreign
+        answer = run_python(self, call) if foreign else NotImplemented
+        return self.execute(call) if answer is NotImplemented else answer
 
     def _card_of(self, call: OperatorCall) -> VirtualGPU | None:
         """The card that the call names, else that of its tensors; None: it is not about one."""
