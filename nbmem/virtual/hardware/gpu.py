@@ -161,15 +161,16 @@ class VirtualGPU:
         with self._lock:
             try:
                 addr = self._allocator.malloc(size, handle)
-                if self.touches is not None:
-                    self.touches.note(Did.TAKEN, addr, size)
-                return addr
             except AllocatorOOM as err:
                 message = oom_message(self, err)
                 capacity = self.card.total_bytes if err.limit is None else err.limit
                 seen = (self.index, err.segment, capacity, err.free_bytes)
                 # Its frames lead back to the caller's: in a cycle they would keep tensors alive.
                 err.__traceback__ = None
+            else:
+                if self.touches is not None:
+                    self.touches.note(Did.TAKEN, addr, size)
+                return addr
         for observer in tuple(self.oom_observers):
             observer(*seen)
         raise torch.OutOfMemoryError(message)
