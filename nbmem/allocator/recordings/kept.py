@@ -41,7 +41,8 @@ def kept_curve(start: Layout, events: Events, kept: Segments, settings: Allocato
         events[inside],
         settings,
     )
-    return part.releasable[np.concatenate([[0], np.cumsum(inside)])]
+    curve: Ints = part.releasable[np.concatenate([[0], np.cumsum(inside)])]
+    return curve
 
 
 def _in(segments: Segments, addr: Ints) -> NDArray[np.bool_]:
