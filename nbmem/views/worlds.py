@@ -124,7 +124,7 @@ def _way(way: Way, probe: Probe, held: list[str], word: str) -> tuple[TableCell,
     sent = ", ".join(f"{kind} {format_bytes(count)}" for kind, count in probe.sent.items())
     return (
         TableCell(text=f"{way.ranks:,}"),
-        TableCell(text=way.title, strong=way.cheapest, note=way.price),
+        TableCell(text=way.title, strong=way.cheapest),
         *_amounts([probe.need, *map(probe.held.get, held)]),
         TableCell(text=verdict, strong=way.cheapest),
         TableCell(text=sent),
