@@ -30,7 +30,7 @@ from nbmem.probes.holders.objects import locals_of
 from nbmem.probes.lent import LentAttribute, LentMethod
 from nbmem.probes.modules import is_tensor
 from nbmem.probes.stand_in import LentName
-from nbmem.probes.tensors import requires_grad, stays_on_host
+from nbmem.probes.tensors import quiet, requires_grad, stays_on_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -177,8 +177,11 @@ class TrainingHooks:
         given = locals_of(frame)
         args, kwargs = given.get("args", ()), given.get("kwargs", {})
         del given
-        if not in_backward and stays_on_host(module, args, kwargs, of_host=self._of_host()):
-            return None
+        if not in_backward:
+            with quiet():
+                aside = stays_on_host(module, args, kwargs, of_host=self._of_host())
+            if aside:
+                return None
         self._listener.forward_begins(module, grad=grad, in_backward=in_backward)
 
         def left() -> None:
