@@ -109,6 +109,7 @@ def _device(
     events, entries_before, lost = _cut(recorder, index, taken)
     marks = recorder.marks.place(index, events, entries_before)
     info = device_info(index, recorder.sampler.card_bytes(index), virtual=recorder.virtual)
+    held = None if recorder.held is None else recorder.held.by_device.get(index, ())
     return DeviceTrace(
         info=info,
         release=info.torch.split("+")[0],
@@ -123,9 +124,7 @@ def _device(
         kept_pools=recorder.kept_pools,
         identities=recorder.identities.place(index, marks, names),
         other_processes=recorder.sampler.other_processes(index),
-        holders=None
-        if recorder.held is None
-        else columns(recorder.held.by_device.get(index, ()), names),
+        holders=None if held is None else columns(held, names),
     )
 
 
