@@ -93,7 +93,8 @@ def held_at(books, event):
 
 
 def event_of(page):
-    return int(page.get_by_test_id("nbx-timeline").get_attribute("data-event"))
+    timeline = page.locator("[data-testid=nbx-timeline][data-event]")  # drawn, and moved there
+    return int(timeline.get_attribute("data-event"))
 
 
 def shown_whole(page, folder, name):
