@@ -63,6 +63,20 @@ def named_modules(module: Any) -> Iterator[tuple[str, Any]]:
             queue += reversed([(f"{before}{n}", child) for n, child in children_of(inner)])
 
 
+def path_of(module: Any, outer: Any, likely: str) -> str | None:
+    """Where a module lies in another: the path at which it is likely, if it is; None if nowhere.
+
+    A model of thousands of parts is not walked for each of them.
+    """
+    inner = outer
+    for name in likely.split("."):
+        children: Any = (attributes_of(inner) or {}).get("_modules")
+        inner = dict.get(children, name) if issubclass(type(children), dict) else None
+    if inner is module:
+        return likely
+    return next((path for path, inner in named_modules(outer) if inner is module), None)
+
+
 def children_of(module: Any) -> Iterator[tuple[str, Any]]:
     """A module's direct children."""
     return ((name, child) for name, child in _part(module, "_modules") if is_module(child))

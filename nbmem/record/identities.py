@@ -278,12 +278,13 @@ class IdentityLog:
             part = self._modules.get(id(inner))
             if path and part is not None and part.ref() is inner:
                 part.lies_in(known, path)
-        of_first = next((self._member(p) for _, p in modules.named_parameters(module)), None)
-        outer = None if of_first is None else of_first[0].ref()
-        if of_first is not None and outer is not None and outer is not module:
-            found = (path for path, inner in modules.named_modules(outer) if inner is module)
-            for path in found:
-                known.lies_in(of_first[0], path)
+        name, first = next(modules.named_parameters(module), ("", None))
+        owner, place = self._member(first) or (None, "")
+        outer = None if owner is None else owner.ref()
+        if owner is not None and outer is not None and outer is not module:
+            found = modules.path_of(module, outer, place[1:].removesuffix(f".{name}"))
+            if found is not None:
+                known.lies_in(owner, found)
 
     def _learn(self, parameter: Any, found: Parameter) -> None:
         if found.says_more_than(self._parameters.get(id(parameter))):

@@ -12,6 +12,7 @@ import nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
 from nbmem.ledger.books import Books  # noqa: E402
+from nbmem.probes import modules  # noqa: E402
 from nbmem.probes.saved import why_unreadable  # noqa: E402
 
 nn, F, C = torch.nn, torch.nn.functional, Category
@@ -600,3 +601,20 @@ def test_a_graph_that_a_variable_keeps_and_no_backward_runs_has_names():
     made = books.phases.named(books.born_in, "forward") & (books.allocations.requested == MIB)
     names = {books.name(row) for row in made.nonzero()[0].tolist()}
     assert "saved by model.2 (256, 1024) float32" in names
+
+
+def test_a_model_is_not_walked_for_each_part_that_is_called_by_itself(monkeypatch):
+    walked, walk = [], modules.named_modules
+    monkeypatch.setattr(modules, "named_modules", lambda m: (walked.append(m), walk(m))[1])
+
+    layers = nn.ModuleList(nn.Linear(512, 512) for _ in range(30)).cuda()
+
+    def cell():
+        x = rows(32)
+        for layer in layers:
+            x = layer(x)
+
+    books = books_of(cell, layers=layers)
+
+    assert sum(module is layers for module in walked) < len(layers)
+    assert "layers.29.weight (512, 512) float32" in {name for name, _ in at_end(books)}
