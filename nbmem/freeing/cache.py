@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from nbmem.allocator.recordings.follow import follow
-from nbmem.allocator.recordings.kept import kept_curve
+from nbmem.allocator.recordings.kept import follow_used
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.events import Events
 from nbmem.living import histories
@@ -25,11 +22,10 @@ def releasable() -> int:
     for history in histories():
         release = str(torch.__version__).split("+")[0]
         settings = AllocatorSettings.from_torch(history.settings, release)
-        now, nothing = history.layout_at_end, Events.empty()
-        pools = now.segments.pool
-        kept = now.segments[np.isin(pools, kept_pools(pools.tolist()))]
-        total += int(follow(now, nothing, settings).releasable[0])
-        total -= int(kept_curve(now, nothing, kept, settings)[0])
+        now = history.layout_at_end
+        kept = kept_pools(now.segments.pool.tolist())
+        followed = follow_used(now, Events.empty(), settings, now.segments, kept)
+        total += int(followed.releasable[0])
     return total
 
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.allocator.recordings.follow import follow
-from nbmem.allocator.recordings.kept import kept_curve
+from nbmem.allocator.recordings.kept import follow_used
 from nbmem.allocator.recordings.undo import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.categories import LIVE, OUTSIDE, Category
@@ -78,13 +77,8 @@ class Books:
         if start is None:
             start, notes = undo_with_notes(trace.end, trace.events, settings)
             self.notes.extend(notes)
-        followed = follow(start, trace.events, settings)
+        followed = follow_used(start, trace.events, settings, trace.end.segments, trace.kept_pools)
         self.notes.extend(followed.notes)
-        segments = trace.end.segments
-        kept = segments[np.isin(segments.pool, trace.kept_pools)]
-        self.releasable = followed.releasable - kept_curve(start, trace.events, kept, settings)
-        """What empty_cache() would give back at each position: whole segments, but for those of
-        private pools in use; pieces of used segments stay."""
         return followed
 
     @property
@@ -106,6 +100,14 @@ class Books:
     def reserved(self) -> Ints:
         """The curve of what is held from the driver."""
         return self._followed.reserved
+
+    @property
+    def releasable(self) -> Ints:
+        """The curve of what empty_cache() would give back: whole free segments and free pages.
+
+        Those of private pools in use stay, and so do pieces of used segments.
+        """
+        return self._followed.releasable
 
     def bounds(self, span: Span) -> tuple[int, int]:
         """The positions on this card between which a span lies, both included."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,16 +11,25 @@ from nbmem.allocator.recordings.follow import follow
 from nbmem.core.events import Layout
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+    from nbmem.allocator.recordings.follow import Followed
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.events import Events, Segments
 
     Ints = NDArray[np.int64]
 
 
-def kept_curve(start: Layout, events: Events, kept: Segments, settings: AllocatorSettings) -> Ints:
-    """What `Followed.releasable` has of pools that are in use, at every moment; bytes.
+def follow_used(
+    start: Layout,
+    events: Events,
+    settings: AllocatorSettings,
+    end: Segments,
+    kept_pools: Sequence[int],
+) -> Followed:
+    """Follow events as `follow()` does; pools that are in use give nothing back.
 
     Events do not name a pool, segments do: what lies where such a pool's segments are at the end is
     taken for the pool's from the first event on.
@@ -27,11 +37,22 @@ def kept_curve(start: Layout, events: Events, kept: Segments, settings: Allocato
     Args:
         start: Every segment and block before the first event.
         events: What happened.
-        kept: The segments of such pools after the last one.
         settings: The settings in force.
+        end: Every segment after the last event.
+        kept_pools: The pools (`Segments.pool`) that a graph or a MemPool uses then.
     """
+    followed = follow(start, events, settings)
+    kept = end[np.isin(end.pool, kept_pools)]
     if not len(kept):
-        return np.zeros(len(events) + 1, np.int64)
+        return followed
+    curve = _releasable_in(kept, start, events, settings)
+    return dataclasses.replace(followed, releasable=followed.releasable - curve)
+
+
+def _releasable_in(
+    kept: Segments, start: Layout, events: Events, settings: AllocatorSettings
+) -> Ints:
+    """What `Followed.releasable` has of some segments, at every moment."""
     inside = _in(kept, events.addr)
     part = follow(
         Layout(
