@@ -10,6 +10,7 @@ from nbmem.views.charts.growth import growth
 from nbmem.views.grid import Grid, TableCell, cells
 from nbmem.views.html import page
 from nbmem.views.markup import Markup, clipped, element
+from nbmem.views.notes import listed
 
 if TYPE_CHECKING:
     from nbmem.answers import Fit, Part, Probe
@@ -44,7 +45,7 @@ def render_html(fit: Fit) -> str:
         "div",
         element("div", verdict, style=style.VERDICT),
         element("div", f"{fit.title}, estimated on a virtual card", style=style.ABOUT),
-        element("ul", *(element("li", text) for text in rest), style=style.NOTES),
+        listed(rest),
         element(
             "div",
             element("div", *left, style=style.CHARTS),

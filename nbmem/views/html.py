@@ -17,6 +17,7 @@ from nbmem.views.charts.card import card_bar
 from nbmem.views.charts.timeline import timeline
 from nbmem.views.lines import lines_table
 from nbmem.views.markup import Markup, element, escape, join, one_line
+from nbmem.views.notes import listed
 from nbmem.views.oom import oom_ended
 from nbmem.views.oom_html import render_oom_html
 from nbmem.views.rows import ledger_rows
@@ -185,4 +186,4 @@ def _tile(name: str, count: int | None, report: Report, what: str) -> Markup:
 def _notes(found: list[str]) -> list[Markup]:
     if not found:
         return []
-    return [element("ul", *(element("li", note) for note in found), style=style.NOTES)]
+    return [listed(found)]

@@ -12,6 +12,7 @@ from nbmem.views.folding import AMOUNTS, folded
 from nbmem.views.grid import Grid, TableCell
 from nbmem.views.html import page
 from nbmem.views.markup import element
+from nbmem.views.notes import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +105,7 @@ def render_html(layers: Layers) -> str:
         element("div", layers.title, style=style.VERDICT),
         element("div", _about(layers), style=style.ABOUT),
         _grid(layers, len(layers.rows)).html(),
-        element("ul", *(element("li", text) for text in layers.sentences), style=style.NOTES),
+        listed(layers.sentences),
         style=style.BOX,
     )
 

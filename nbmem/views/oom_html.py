@@ -8,6 +8,7 @@ from nbmem.core.units import format_bytes
 from nbmem.views import oom, style
 from nbmem.views.block import block, marked
 from nbmem.views.markup import Markup, element, join
+from nbmem.views.notes import fold, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,14 +44,7 @@ def render_oom_html(ooms: Sequence[Autopsy]) -> Markup:
         parts.append(element("div", after, style=f"{_LINE};font-weight:600"))
     parts += [element("div", note, style=style.ABOUT) for note in chief.notes]
     if others:
-        lines = [element("li", line) for line in oom.elsewhere(others)]
-        parts.append(
-            element(
-                "details",
-                element("summary", f"{len(others)} more were caught", style=style.SUMMARY),
-                element("ul", *lines, style=style.NOTES),
-            )
-        )
+        parts.append(fold(f"{len(others)} more were caught", listed(oom.elsewhere(others))))
     return element("div", join(parts, "\n"), style=_BOX)
 
 

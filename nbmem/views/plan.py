@@ -10,6 +10,7 @@ from nbmem.views.code import code_html
 from nbmem.views.grid import Grid, TableCell
 from nbmem.views.html import page
 from nbmem.views.markup import Markup, element
+from nbmem.views.notes import fold, listed
 
 if TYPE_CHECKING:
     from nbmem.answers import Option, Plan
@@ -43,15 +44,11 @@ def render_html(plan: Plan) -> str:
     parts: list[Markup] = [_table(plan).html()]
     written = _written(plan)
     if written:
-        summary = element("summary", "Applied to this program", style=style.SUMMARY)
         codes = (element("div", o.title, code_html(o.diff or o.code)) for o in written)
-        parts.append(element("details", summary, *codes, style=style.DETAILS))
+        parts.append(fold("Applied to this program", *codes))
     idle = _idle(plan)
     if idle:
-        summary = element("summary", "No help here", style=style.SUMMARY)
-        items = (element("li", text) for text in idle)
-        found = element("ul", *items, style=style.NOTES)
-        parts.append(element("details", summary, found, style=style.DETAILS))
+        parts.append(fold("No help here", listed(idle)))
     return element(
         "div",
         element("div", verdict, style=style.VERDICT),

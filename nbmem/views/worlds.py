@@ -10,6 +10,7 @@ from nbmem.views.code import code_html
 from nbmem.views.grid import Grid, TableCell
 from nbmem.views.html import page
 from nbmem.views.markup import Markup, element
+from nbmem.views.notes import fold, listed
 
 if TYPE_CHECKING:
     from nbmem.answers import Probe, Way, Worlds
@@ -45,18 +46,15 @@ def render_html(worlds: Worlds) -> str:
         for way in applied
     )
     if applied:
-        summary = element("summary", "Applied to this program", style=style.SUMMARY)
-        parts.append(element("details", summary, *codes, style=style.DETAILS))
+        parts.append(fold("Applied to this program", *codes))
     for title, lines in (("What it costs", _prices(worlds)), ("Not run", _not_run(worlds))):
         if lines:
-            items = element("ul", *(element("li", text) for text in lines), style=style.NOTES)
-            summary = element("summary", title, style=style.SUMMARY)
-            parts.append(element("details", summary, items, style=style.DETAILS))
+            parts.append(fold(title, listed(lines)))
     return element(
         "div",
         element("div", verdict, style=style.VERDICT),
         *parts,
-        element("ul", *(element("li", text) for text in rest), style=style.NOTES),
+        listed(rest),
         style=style.BOX,
     )
 
