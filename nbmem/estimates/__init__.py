@@ -12,7 +12,7 @@ from nbmem.estimates import ranks as ranked
 from nbmem.estimates.apart import Apart
 from nbmem.estimates.cards import card_for
 from nbmem.estimates.display import Answer, FitAnswer, LayersAnswer, PlanAnswer, WorldsAnswer, shown
-from nbmem.estimates.probing import Request, probe, record
+from nbmem.estimates.probing import Request, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -163,13 +163,14 @@ def plan(  # noqa: PLR0913 - the question's parts
         program = programs.call(program, start=batch)
     alone, program = program, ranked.of_world(program, world)
     with Apart(program) as apart:
+        ask = fitting.asker(apart.ask)
         if world is not None and batch is None and target is None and not every:
-            first = apart.ask(probe, Request(card=card)).probe
+            first = ask(planning.as_it_is(program, card, margin)).probe
             if ranked.NO_GROUP in first.notes:
                 return worlds(alone, gpu, (world.world,), margin=margin, tell=tell)
         answer = planning.plan(
             program,
-            fitting.asker(apart.ask),
+            ask,
             card,
             margin=margin,
             target=target,

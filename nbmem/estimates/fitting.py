@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from nbmem.answers import Fit, Probe
@@ -189,5 +190,5 @@ def _fill(search: Search, prober: Prober) -> None:
 
 
 def asker(ask: Any) -> Ask:
-    """A process of its own as something that runs requests."""
-    return lambda request: ask(probe, request)
+    """A process of its own as something that runs requests, each once."""
+    return functools.cache(lambda request: ask(probe, request))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from nbmem.estimates import verdicts
 from nbmem.estimates.fitting import MARGIN
 from nbmem.estimates.planner import Planner
+from nbmem.estimates.probing import Request
 from nbmem.estimates.remedies import exclude_each_other, pages, slow
 
 if TYPE_CHECKING:
@@ -78,6 +79,12 @@ def plan(  # noqa: PLR0913 - the question's parts
     for number, keys in enumerate(searched):
         planner.find_largest(keys, 4 * (len(searched) - number - 1))
     return planner.plan()
+
+
+def as_it_is(program: Program, card: Card, margin: float) -> Request:
+    """The first that a plan asks."""
+    value = None if program.binding is None else program.binding.value
+    return Request(card=card, margin=int(card.total_bytes * margin), value=value)
 
 
 def _singles(planner: Planner, *, every: bool) -> None:

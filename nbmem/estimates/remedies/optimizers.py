@@ -61,7 +61,7 @@ class _Changed(Remedy):
     def changes(self, optimizer: Any, kind: str = "", **changed: Any) -> None:
         """Note the line that makes the changed optimizer; one of its kind keeps its arguments."""
         self.applied += 1
-        made = kind or _name(type(optimizer))
+        made = kind or name_of(type(optimizer))
         kept = {"lr": optimizer.defaults["lr"]} if kind else given(optimizer)
         words = "".join(f", {name}={value!r}" for name, value in {**kept, **changed}.items())
         own = self.own
@@ -70,7 +70,8 @@ class _Changed(Remedy):
             self._switch = changed
 
 
-def _name(kind: type) -> str:
+def name_of(kind: type) -> str:
+    """How a program that has imported torch writes an optimizer's class."""
     return f"torch.optim.{kind.__name__}" if kind.__module__.startswith("torch.") else kind.__name__
 
 

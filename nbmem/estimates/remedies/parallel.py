@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nbmem.core.units import format_bytes
 from nbmem.estimates.remedies.base import Remedy
+from nbmem.estimates.remedies.optimizers import given, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -69,10 +70,10 @@ class Parallel(Remedy):
 
     def before_optimizer(self, params: Any) -> Any:
         """Spread the model of these parameters, and hand its new ones on."""
-        given = list(params)
-        for model in _roots({id(p) for p in parameters_of(given)}):
-            given = self._once(model, given)
-        return given
+        items = list(params)
+        for model in _roots({id(p) for p in parameters_of(items)}):
+            items = self._once(model, items)
+        return items
 
     def outermost(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -140,9 +141,9 @@ class DataParallel(Parallel):
 
     def before_optimizer(self, params: Any) -> Any:
         """Wrap the model now if it is on the card; DDP takes none that is still on the host."""
-        given = list(params)
-        self._on_host = not all(p.is_cuda for p in parameters_of(given))
-        return given if self._on_host else super().before_optimizer(given)
+        items = list(params)
+        self._on_host = not all(p.is_cuda for p in parameters_of(items))
+        return items if self._on_host else super().before_optimizer(items)
 
     def spread(self, model: Any) -> None:
         """Wrap it."""
@@ -202,17 +203,17 @@ class OptimizerParts(DataParallel):
         self._making = True
         try:
             kind = type(optimizer)
-            given = _given(optimizer)
-            parts = ZeroRedundancyOptimizer(optimizer.param_groups, kind, **given)
+            same = {"lr": optimizer.defaults["lr"], **given(optimizer)}
+            parts = ZeroRedundancyOptimizer(optimizer.param_groups, kind, **same)
         finally:
             self._making = False
         sizes = [sum(p.numel() for g in part for p in g["params"]) for part in _parts(parts)]
         self._fullest = sizes.index(max(sizes))
-        words = "".join(f", {name}={value!r}" for name, value in given.items())
+        words = "".join(f", {name}={value!r}" for name, value in same.items())
         own = self.own
-        made = f"torch.optim.{kind.__name__}" if kind.__module__[:6] == "torch." else kind.__name__
         self._line = (
-            f"{own.optimizer} = ZeroRedundancyOptimizer({own.model}.parameters(), {made}{words})"
+            f"{own.optimizer} = ZeroRedundancyOptimizer("
+            f"{own.model}.parameters(), {name_of(kind)}{words})"
         )
         optimizer.__class__ = ZeroRedundancyOptimizer
         optimizer.__dict__ = vars(parts)
@@ -240,12 +241,6 @@ def in_host(model_bytes: int) -> str:
         f"each rank builds the whole model in its machine's memory ({local} x "
         f"{format_bytes(model_bytes)}; the meta device would not)"
     )
-
-
-def _given(optimizer: Any) -> dict[str, Any]:
-    from nbmem.estimates.remedies.optimizers import given
-
-    return {"lr": optimizer.defaults["lr"], **given(optimizer)}
 
 
 def _parts(optimizer: Any) -> list[list[dict[str, Any]]]:

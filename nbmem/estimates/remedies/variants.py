@@ -89,7 +89,7 @@ class BucketViews(_Wrapping):
         )
 
 
-class WrappedOptimizerParts(OptimizerParts, _Wrapping):
+class WrappedOptimizerParts(_Wrapping, OptimizerParts):
     """ZeRO-1 beside the program's own DistributedDataParallel."""
 
     key = "ddp_zero1"
@@ -103,11 +103,6 @@ class WrappedOptimizerParts(OptimizerParts, _Wrapping):
         super().__init__()
         self._wrapped = False
         self._early = False
-
-    prepare = _Wrapping.prepare
-    before_optimizer = _Wrapping.before_optimizer
-    outermost = _Wrapping.outermost
-    put = _Wrapping.put
 
     def wrap(
         self, true: Any, wrapper: Any, module: Any, args: tuple[Any, ...], options: dict[str, Any]
@@ -161,10 +156,6 @@ class ShardedInstead(_Wrapping, Sharded):
         wrapper.forward = module.__call__
         wrapper.no_sync = contextlib.nullcontext
         self._with_optimizers(module)
-
-    def spread(self, model: Any) -> None:
-        """Cut it; without a wrapper later nothing would have been gained."""
-        Sharded.spread(self, model)
 
     def written(self, model: Any, blocks: Sequence[Any]) -> str:
         """In the place of the wrapper."""
