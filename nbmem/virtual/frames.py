@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType, TracebackType
 
 _OWN = str(Path(__file__).parent)
-_CHOICES = ("max", "min")
 _OPS = "torch._ops"
 
 
@@ -27,19 +25,6 @@ def line_outside() -> tuple[CodeType, int]:
     while frame.f_back is not None and (is_own(frame) or frame.f_globals.get("__name__") == _OPS):
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
-
-
-def chooses(code: CodeType, instruction: int) -> bool:
-    """Whether a place only takes the larger or smaller of two: no loop waits for that answer."""
-    chosen = False
-    for at in dis.get_instructions(code):
-        if at.offset >= instruction:
-            break
-        if at.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            chosen = chosen or at.argval in _CHOICES
-        elif at.opname.startswith("CALL"):
-            chosen = False
-    return chosen and dis.opname[code.co_code[instruction]].startswith("CALL")
 
 
 def without_own(traceback: TracebackType | None) -> TracebackType | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch._prims_common import compute_required_storage_length
+
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.paging.touches import Did
 from nbmem.virtual.tensors.calls import facts_of
@@ -35,7 +37,5 @@ def touched(storages: Storages, call: OperatorCall, touches: Touches) -> None:
 
 def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
     """Where in its storage a tensor begins, and how many bytes its elements span."""
-    if not tensor.numel():
-        return 0, 0
-    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.storage_offset() * tensor.element_size(), (last + 1) * tensor.element_size()
+    span = compute_required_storage_length(tensor.shape, tensor.stride(), 0)
+    return tensor.storage_offset() * tensor.element_size(), span * tensor.element_size()

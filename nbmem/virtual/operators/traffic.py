@@ -10,7 +10,7 @@ import torch
 from nbmem.core.clock import CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from nbmem.virtual.tensors.calls import OperatorCall
 
@@ -60,8 +60,7 @@ def count(call: OperatorCall) -> None:
     """Remember a collective by the bytes of its larger side: what is gathered, reduced or sent."""
     kind = _KIND_OF.get(call.func._schema.name)
     if kind is not None:
-        sides = (sum(t.numel() * t.element_size() for t in _tensors(a)) for a in call.args[:2])
-        calls.append(Collective(CLOCK.time_ns(), kind, max(sides, default=0)))
+        calls.append(Collective(CLOCK.time_ns(), kind, max(map(_nbytes, call.args[:2]), default=0)))
 
 
 def count_functional(call: OperatorCall) -> None:
@@ -70,7 +69,7 @@ def count_functional(call: OperatorCall) -> None:
     if name not in _FUNCTIONAL:
         return
     kind, gathers = _FUNCTIONAL[name]
-    size = sum(t.numel() * t.element_size() for t in _tensors(call.args[0]))
+    size = _nbytes(call.args[0])
     if gathers:
         size *= next((n for n in call.args[1:] if isinstance(n, int)), 1)
     calls.append(Collective(CLOCK.time_ns(), kind, size))
@@ -85,9 +84,8 @@ def between(first_ns: int, last_ns: int) -> Mapping[str, int]:
     return dict(found.most_common())
 
 
-def _tensors(value: object) -> Iterator[torch.Tensor]:
+def _nbytes(value: object) -> int:
+    """What a tensor holds, or all tensors of a list."""
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
+        return value.nbytes
+    return sum(map(_nbytes, value)) if isinstance(value, (list, tuple)) else 0

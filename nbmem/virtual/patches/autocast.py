@@ -154,11 +154,8 @@ class AutocastKernels:
         def lowered(*args: Any, **kwargs: Any) -> Any:
             if not torch.is_autocast_enabled("cuda"):
                 return kernel(*args, **kwargs)
-            dtype = torch.get_autocast_dtype("cuda")
             with _C._ExcludeDispatchKeyGuard(_KEYS):
-                kwargs = {name: self._cast(arg, dtype) for name, arg in reversed(kwargs.items())}
-                args = tuple(reversed([self._cast(arg, dtype) for arg in reversed(args)]))
-                return kernel(*args, **kwargs)
+                return self._lower(kernel, args, kwargs)
 
         return lowered
 

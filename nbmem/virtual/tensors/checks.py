@@ -1,7 +1,7 @@
-"""What a program does with a condition: one whose failure it raises is healthy as it goes on.
+"""What a program does with a value that it asks for.
 
 `assert (target < classes).all()` cannot be answered without values, and False would end a program
-that runs on a card.
+that runs on a card: a condition whose failure is raised is healthy as the program goes on.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FAR = 60
 """Instructions within which a message is made and raised."""
+_CHOICES = ("max", "min")
 
 
 @lru_cache(maxsize=256)
@@ -41,6 +42,19 @@ def healthy_answer(code: CodeType, place: int) -> bool | None:
     if target is not None and target > at and _raises(steps, target):
         return not jumps_if
     return None
+
+
+def chooses(code: CodeType, instruction: int) -> bool:
+    """Whether a place only takes the larger or smaller of two: no loop waits for that answer."""
+    chosen = False
+    for at in dis.get_instructions(code):
+        if at.offset >= instruction:
+            break
+        if at.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            chosen = chosen or at.argval in _CHOICES
+        elif at.opname.startswith("CALL"):
+            chosen = False
+    return chosen and dis.opname[code.co_code[instruction]].startswith("CALL")
 
 
 def _raises(steps: list[dis.Instruction], start: int) -> bool:

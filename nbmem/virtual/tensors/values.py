@@ -18,10 +18,10 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CPU, is_virtual
-from nbmem.virtual.frames import chooses, line_outside
+from nbmem.virtual.frames import line_outside
 from nbmem.virtual.notes import LOOP, VALUES
 from nbmem.virtual.tensors.calls import facts_of
-from nbmem.virtual.tensors.checks import healthy_answer
+from nbmem.virtual.tensors.checks import chooses, healthy_answer
 from nbmem.virtual.tensors.shapes import dense
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ def _statistics(count: int) -> Callable[[OperatorCall], Results]:
 
 def _on_contiguous_input(call: OperatorCall) -> Results:
     """Results lie by rows, however the input lies: torch's rule keeps its strides."""
-    source = call.args[0 if call.func in _FORWARD else 1]
+    source = call.argument("input")
     if source.is_contiguous():
         return infer(call)
     lying = torch.empty(source.size(), dtype=source.dtype, device="meta")
@@ -47,7 +47,6 @@ def _on_contiguous_input(call: OperatorCall) -> Results:
     return infer(OperatorCall(call.func, args, call.kwargs))
 
 
-_FORWARD = (torch.ops.aten.native_layer_norm.default,)
 OPERATORS = (
     Operator(("batch_norm",), composite=batch_norm),
     Operator(("rms_norm",), composite=rms_norm if is_composite_here() else None),

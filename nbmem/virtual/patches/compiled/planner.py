@@ -22,7 +22,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import unset_fake_temporarily
 
 from nbmem.virtual.patches.patcher import Patch, wanted
-from nbmem.virtual.tensors.shapes import TensorSpec
+from nbmem.virtual.tensors.shapes import spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -122,9 +122,7 @@ class InductorPlanner:
             return PlannedKernel(mode, source, timed)
 
         def empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-            reach = sum((n - 1) * step for n, step in zip(size, stride, strict=True)) + 1
-            nbytes = 0 if 0 in size else reach * dtype.itemsize
-            spec = TensorSpec(tuple(size), tuple(stride), 0, dtype, nbytes, 0)
+            spec = spec_of(tuple(size), dtype, 0, tuple(stride))
             return mode.allocate(machine.current, (spec,))[0]
 
         return [

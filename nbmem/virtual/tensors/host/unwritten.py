@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import compute_required_storage_length
 
 from nbmem.virtual.devices import CPU, true_device
 from nbmem.virtual.tensors.calls import OperatorCall, facts_of
@@ -150,9 +151,8 @@ class Unwritten:
         Raises:
             MemoryError: This machine cannot even promise so much.
         """
-        last = sum((n - 1) * s for n, s in zip(size, stride, strict=True))
         view = View(dtype, size, stride, 0)
-        nbytes = (last + 1) * dtype.itemsize
+        nbytes = compute_required_storage_length(size, stride, 0) * dtype.itemsize
         return self._fresh(nbytes, view, None) if self.everything else view.of(untouched(nbytes))
 
     def copy(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
