@@ -158,6 +158,12 @@ def test_a_way_cuts_and_sends_what_it_says(key, weights, state, sent):
     assert found.probe.sent == sent
 
 
+def test_an_optimizer_without_parameters_is_left():
+    emptied = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    emptied.param_groups.clear()
+    assert asked(TRAIN, 16, "zero1").probe.failure is None
+
+
 @pytest.mark.long
 def test_an_optimizers_parts_are_those_of_the_rank_that_has_most():
     layers = ", ".join(f"nn.Linear({a}, {b}, bias=False)" for a, b in UNEVEN)

@@ -199,6 +199,8 @@ class OptimizerParts(DataParallel):
 
         if self._making or isinstance(optimizer, ZeroRedundancyOptimizer):
             return
+        if next(parameters_of(optimizer.param_groups), None) is None:
+            return  # it was emptied: torch makes none of that kind
         super().made_optimizer(optimizer)
         self._making = True
         try:
