@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # how long an example takes is the machine's affair
@@ -47,3 +52,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs torch, which is not installed"))
         if item.get_closest_marker("gpu") and (reason := why_no_card()):
             item.add_marker(pytest.mark.skip(reason=f"needs a real card: {reason}"))
+
+
+@pytest.fixture(autouse=True)
+def _collector_left_on() -> Iterator[None]:
+    """Fail where a test, or nbmem in it, leaves Python's collector off: later ones need it."""
+    yield
+    on = gc.isenabled()
+    gc.enable()
+    assert on, "Python's garbage collector was left off"

@@ -142,7 +142,7 @@ node = Node()
 node.me, node.tensor = node, torch.randn(4096, 1024, device="cuda")
 del node
 """,
-        action="gc.collect(); gc.enable()",
+        action="gc.collect()",
     ),
 )
 
