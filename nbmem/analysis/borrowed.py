@@ -1,7 +1,8 @@
 """Tensors of torch's over memory that is not torch's: shared by dlpack, or by another process.
 
 Their bytes are in no block of the allocator's, so no category of torch's counts them: they are
-counted once, with whoever holds them.
+counted once, with whoever holds them. Where no history is kept, they are those that only the end
+shows.
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ def borrowed_note(books: Books, owners: Sequence[Share]) -> str | None:
         return None
     named = ", ".join(f"{one.name} {one.form}".rstrip() for one in found[:MOST_NAMES])
     more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
+    if not trace.info.keeps_history:
+        return (
+            f"{format_bytes(size)} of tensors that live at the end were first met there, and are "
+            f"in no category: {named}{more}."
+        )
     whose = " or ".join([share.label for share in owners if share.held] + ["another process"])
     return (
         f"{format_bytes(size)} that tensors of torch's show are not torch's own: {named}{more}. "

@@ -15,13 +15,13 @@ class Totals:
 
     Attributes:
         allocated: Bytes in live blocks.
-        reserved: Bytes held from the driver.
+        reserved: Bytes held from the driver; None where torch has no allocator that counts them.
         process: What the driver counts for this process; None where it does not say.
         frameworks: What other allocators of this process hold, where that was read; else 0.
     """
 
     allocated: int
-    reserved: int
+    reserved: int | None
     process: int | None
     frameworks: int = 0
 
@@ -52,6 +52,6 @@ class Freed:
     @property
     def measured(self) -> int:
         """Bytes by which the counter fell."""
-        before: int = getattr(self.before, self.measure)
-        after: int = getattr(self.after, self.measure)
-        return before - after
+        before: int | None = getattr(self.before, self.measure)
+        after: int | None = getattr(self.after, self.measure)
+        return (before or 0) - (after or 0)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from nbmem.core.errors import UsageError
-from nbmem.core.events import BlockState
 from nbmem.core.freed import Freed
 from nbmem.core.holders import roots_of
 from nbmem.core.units import format_bytes
 from nbmem.freeing import cache, frameworks, names, results, tracebacks
-from nbmem.living import histories
+from nbmem.freeing.memory import OfCards, OfRoll, memory
 from nbmem.probes.cells import running_shell, user_names
 from nbmem.probes.holders import reached, walk
 from nbmem.record.deltas import DeltaReader
@@ -53,10 +50,11 @@ def perform(command: Command) -> list[Freed]:
         return [_free_frameworks()]
     shell, namespace = running_shell(), user_names()
     single = {"traceback": tracebacks.target, "out": results.target}.get(word)
-    if single is not None:
-        return [_free(namespace, single(shell, namespace))]
-    wanted = names.targets(shell, namespace, word)
-    return [_free(namespace, target) for target in wanted]
+    with memory() as lent:
+        if single is not None:
+            return [_free(namespace, single(shell, namespace), lent)]
+        wanted = names.targets(shell, namespace, word)
+        return [_free(namespace, target, lent) for target in wanted]
 
 
 def _free_cache() -> Freed:
@@ -64,7 +62,7 @@ def _free_cache() -> Freed:
     predicted, before = cache.releasable(), reader.now()
     cache.empty()
     after = reader.now()
-    stuck = after.reserved - after.allocated
+    stuck = (after.reserved or 0) - after.allocated
     note = f"{format_bytes(stuck)} stay cached: free pieces of segments in which tensors live."
     return Freed(
         what="the cache",
@@ -92,20 +90,19 @@ def _free_frameworks() -> Freed:
     )
 
 
-def _free(namespace: Mapping[str, Any], target: Target) -> Freed:
-    reader = DeltaReader()
+def _free(namespace: Mapping[str, Any], target: Target, lent: OfCards | OfRoll) -> Freed:
     goes = reached(namespace) - reached(namespace, target.cut)
-    blocks = _blocks()
-    before = reader.now()
+    blocks = lent.blocks()
+    before = lent.now()
     notes = target.release()
-    after = reader.now()
+    after = lent.now()
     return Freed(
         what=target.what,
         measure="allocated",
         predicted=sum(blocks.get(at, 0) for at in goes),
         before=before,
         after=after,
-        left=_left(namespace, target.reached & _blocks().keys()),
+        left=_left(namespace, target.reached & lent.blocks().keys()),
         notes=tuple(notes),
     )
 
@@ -123,16 +120,3 @@ def _left(namespace: Mapping[str, Any], storages: set[tuple[int, int]]) -> tuple
     ]
     order = sorted(roots_of(tuple(still)), key=lambda root: -root.reached)
     return tuple(order[:MOST_LEFT])
-
-
-def _blocks() -> dict[tuple[int, int], int]:
-    """The bytes that each live block takes of its card, by card and address."""
-    found: dict[tuple[int, int], int] = {}
-    for index, history in enumerate(histories()):
-        blocks = history.layout_at_end.blocks
-        blocks = blocks[np.flatnonzero(blocks.state == BlockState.ALLOCATED)]
-        found.update(
-            ((index, addr), size)
-            for addr, size in zip(blocks.addr.tolist(), blocks.size.tolist(), strict=True)
-        )
-    return found

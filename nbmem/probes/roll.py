@@ -136,6 +136,11 @@ class Roll:
                 else:
                     self._remove(place, entry)
 
+    def storages(self) -> dict[tuple[int, int], int]:
+        """Bytes of what is on it and lives, by its device's place in identities and its address."""
+        with self._lock:
+            return {(-1 - i, addr): one.size for (i, addr), one in self._entries.items()}
+
     def _remove(self, place: tuple[int, int], entry: _Entry) -> None:
         self.met.gone[entry.row] = self._mark
         self.living[place[0]] -= entry.size

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbmem.record.turns import Turn
+    from nbmem.record.turn import Turn
 
 
 @dataclass(slots=True)

@@ -132,6 +132,8 @@ class IdentityLog:
             kept: list[Any] = []
             self._variables(mark, kept.append)
             self._earlier_graphs(mark, kept)
+        elif followed() is not None:
+            self._variables_at_a_price(mark)
 
     def gradients(self, mark: int, loop: int, others: Mapping[int, bool]) -> list[Any]:
         """See the gradients of a thread's parameters: once a backward, so it must be quick.
@@ -243,6 +245,24 @@ class IdentityLog:
         """
         if kept and len(self._shown) == 1 and self._earlier < MAX_WALKS:
             self._earlier += 1
+            self.saved(mark, kept)
+
+    def _variables_at_a_price(self, mark: int, made: Callable[[Any], None] | None = None) -> None:
+        """See them in a step like others, too, where no history tells what a list has got more."""
+        with self.allowance.spent("variables") as granted:
+            if granted:
+                self._variables(mark, made)
+
+    def unanswered(self, mark: int, loop: Loop) -> None:
+        """See what graphs keep of a forward that no backward has followed, where no history tells.
+
+        They are those that this loop's variables hold: a sum of losses, a list of results.
+        """
+        if loop.waits_since is None or followed() is None or len(self._shown) > 1:
+            return
+        kept: list[Any] = []
+        self._variables_at_a_price(mark, kept.append)
+        with self.rolls.there_since(loop.waits_since):
             self.saved(mark, kept)
 
     def _member(self, parameter: Any) -> tuple[Known, str] | None:
@@ -365,14 +385,21 @@ class IdentityLog:
             yield
 
     def training_bytes(self, mark: int) -> dict[int, int]:
-        """Bytes by card of the weights, buffers, gradients and optimizer state seen at a mark."""
+        """Bytes by card of the weights, buffers, gradients and optimizer state seen at a mark.
+
+        Those of models that are in use: where one was called, another may be a forgotten copy.
+        """
         sizes: dict[int, dict[int, int]] = {}
-        for at, seen, _ in reversed(self._rows):
+        for at, seen, owner in reversed(self._rows):
             if at < mark:
                 break
-            if seen.category in OF_TRAINING:
+            if seen.category in OF_TRAINING and (owner is None or self._in_use(owner)):
                 sizes.setdefault(seen.device, {})[seen.addr] = seen.size
         return {device: sum(found.values()) for device, found in sizes.items()}
+
+    def _in_use(self, owner: Known) -> bool:
+        thing = owner.ref()
+        return not (modules.is_module(thing) and self._walked and id(thing) not in self._walked)
 
     def _add(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None = None) -> None:
         if self._room():

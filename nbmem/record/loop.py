@@ -31,6 +31,7 @@ class Loop:
         self.root = 0
         self.graph_from = 0  # mark at which the graph of the next backward began
         self.called_at: int | None = None  # mark of the last module's call, if one was taken
+        self.waits_since: int | None = None  # mark of a forward's end that no backward followed
         self.stepped: set[int] = set()
         self.usual = 1  # optimizers of a pass
         self.calls: Counter[str] = Counter()  # what began, by its kind

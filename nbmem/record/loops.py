@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nbmem.record.turns import Turn
+    from nbmem.record.turn import Turn
 
 _CALLS = ("forward", "inference")
 

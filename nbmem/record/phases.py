@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.session import Marks
     from nbmem.record.gaps import Gaps
-    from nbmem.record.turns import Turn
+    from nbmem.record.turn import Turn
 
     Place = tuple[int, int]
     """A position in the main card's events, and its time."""

@@ -38,7 +38,7 @@ from nbmem.record.sampler import Sampler
 from nbmem.record.turns import MAX_TURNS, TurnLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from nbmem.core.oom import Refusal
     from nbmem.core.session import Session
@@ -222,7 +222,12 @@ class Recorder:
         if not matters(self.marks, self.identities, self.rolls):
             return
         mark = len(self.marks.t_ns) - 1
-        pieces = walk_in_pieces(self.names, met=lambda found: self.identities.saved(mark, found))
+
+        def met(graphs: Iterable[Any]) -> None:
+            with self.rolls.there_since(self.turns.waits_since()):
+                self.identities.saved(mark, graphs)
+
+        pieces = walk_in_pieces(self.names, met=met)
         while self.held is None:
             with self.turns.alone(), self.rolls.finding():
                 try:

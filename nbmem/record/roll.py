@@ -133,15 +133,18 @@ class RollLog:
 
     @contextmanager
     def there_since(self, mark: int | None) -> Iterator[None]:
-        """What is met meanwhile was there at an earlier mark already: what a call is given."""
-        if self.roll is None:
+        """What is met meanwhile was there at an earlier mark already: what a call is given.
+
+        Where that is known, what only the end shows is put on the roll, too.
+        """
+        if (roll := self.roll) is None or mark is None:
             yield
             return
-        self.roll.since = mark
+        grew, roll.since, roll.grows = roll.grows, mark, True
         try:
             yield
         finally:
-            self.roll.since = None
+            roll.since, roll.grows = None, grew
 
     def matters(self, least: int, named: Mapping[int, int]) -> bool:
         """Whether at least so many bytes live that are not among the named, by index."""

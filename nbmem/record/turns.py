@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.tensors import quiet
 from nbmem.probes.threads import alive
 from nbmem.probes.training import in_engine
 from nbmem.record.loop import Loop
+from nbmem.record.turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,36 +22,12 @@ if TYPE_CHECKING:
     from nbmem.record.identities import IdentityLog
     from nbmem.record.marks import MarkLog
     from nbmem.record.program import ProgramLog
-
-Kind = Literal["forward", "inference", "recompute", "backward", "optimizer", "zero_grad"]
+    from nbmem.record.turn import Kind
 
 MAX_TURNS = 1_000_000
 """Turns of one recording, 80 MiB: then the older half goes, and a note says so."""
 PATIENCE_S = 1
 """How long a thread waits to be heard; then it is passed over. A turn takes microseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A hook's word that something begins or ends.
-
-    Attributes:
-        kind: What.
-        begins: Whether it begins.
-        mark: Index of the reading taken then.
-        key: Tells one module or optimizer from another.
-        closure: Whether an optimizer's step begins inside which forward and backward run.
-        thread: Number of the loop; of a recomputation, of the one that waits for the engine.
-        updated: Whether the weights were updated by hand just before.
-    """
-
-    kind: Kind
-    begins: bool
-    mark: int
-    key: int = 0
-    closure: bool = False
-    thread: int = 0
-    updated: bool = False
 
 
 class TurnLog:
@@ -180,6 +156,11 @@ class TurnLog:
         """The turns after so many, as far as they are kept, and how many there were in all."""
         return self.turns[max(0, count - self.dropped) :], self.dropped + len(self.turns)
 
+    def waits_since(self) -> int | None:
+        """The mark of this thread's last forward's end, if no backward has followed it."""
+        loop: Loop | None = getattr(self._mine, "loop", None)
+        return None if loop is None else loop.waits_since
+
     def _others(self, loop: Loop) -> dict[int, bool]:
         """Other loops whose threads live, and whether each is inside of something."""
         if len(self._loops) == 1:
@@ -207,11 +188,10 @@ class TurnLog:
                 return  # a part of the forward that runs: a criterion, a second network, a teacher
             if loop.phase == kind and id(module) != loop.root:
                 return
-            loop.root = id(module)
-            loop.phase = kind
-            loop.ahead = loop.is_ahead()
+            loop.root, loop.phase, loop.ahead = id(module), kind, loop.is_ahead()
             mark = self._turn(loop, kind, begins=True, key=loop.root, updated=updated)
             loop.graph_from = loop.called_at = mark
+            self._identities.unanswered(mark, loop)
 
     def forward_ends(
         self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool
@@ -226,6 +206,7 @@ class TurnLog:
             loop.busy = None
             kind: Kind = "inference" if loop.phase == "inference" else "forward"
             mark = self._turn(loop, kind, begins=False, key=id(module))
+            loop.waits_since = mark if kind == "forward" else loop.waits_since
             self._identities.called(mark, module, args, kwargs, loop)
             self._program.called(module, args, kwargs)
 
@@ -236,7 +217,7 @@ class TurnLog:
                 return
             updated = self._updated(loop)
             loop.phase = loop.busy = "backward"
-            loop.ahead = loop.is_ahead()
+            loop.ahead, loop.waits_since = loop.is_ahead(), None
             mark = self._turn(loop, "backward", begins=True, updated=updated)
             forward = (loop.root, *self._marks.growth(loop.graph_from, mark))
             self._identities.saved(mark, outputs, forward)

@@ -58,8 +58,6 @@ def advise(session: Session, books: Books, report: Report, *, everything: bool =
         report: The same, ready to draw.
         everything: Ask also the rules that speak only where memory is short.
     """
-    if not books.trace.info.keeps_history:  # every rule counts what an allocator did
-        return Advice(findings=())
     evidence = Evidence(session, books, report, everything=everything)
     found: list[tuple[_Place, Finding]] = []
     faults = Faults()  # one broken rule must not cost the report or the other tips
@@ -81,6 +79,8 @@ def _ask(rule: Rule, evidence: Evidence) -> list[tuple[_Place, Finding]]:
 
 
 def _may_speak(rule: Rule, evidence: Evidence) -> bool:
+    if not (rule.anywhere or evidence.trace.info.keeps_history):
+        return False
     if evidence.everything or rule.when == "always":
         return True
     return rule.when == "short" and evidence.short is not None

@@ -28,6 +28,8 @@ class Rule:
             is not worth paying on a card with room; `asked`: only if all tips are asked for. Who
             asks for all is told those of `short`, too.
         last_resort: It comes after all others, however much it saves.
+        anywhere: It asks what lives at the end and who keeps it, which is known of any memory; the
+            others count what an allocator did, whose history is kept of NVIDIA's and AMD's cards.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Rule:
     check: Callable[[Evidence], Iterable[Finding]]
     when: Literal["always", "short", "asked"] = "always"
     last_resort: bool = False
+    anywhere: bool = False
 
     @property
     def title(self) -> str:

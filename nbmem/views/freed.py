@@ -37,7 +37,7 @@ def sentences(freed: Freed) -> list[str]:
         found.append(f"{format_bytes(freed.predicted)} had been predicted.")
     if 0 < freed.measured < freed.predicted and freed.left:
         found.append(f"Not all of it went, because {_holders(freed.left)}.")
-    if freed.measured > 0 and freed.measure == "allocated":
+    if freed.measured > 0 and freed.measure == "allocated" and freed.after.reserved is not None:
         found.append("It is in torch's cache now; `%nbmem free cache` gives it to the driver.")
     return [*found, *map(one_line, freed.notes)]
 
@@ -55,7 +55,7 @@ def _headline(freed: Freed) -> str:
     elif freed.measure == "frameworks":
         why = "none of them holds memory that it does not use and could give back"
     else:
-        why = "it held no memory on a card"
+        why = "it held no memory" + (" on a card" if freed.after.reserved is not None else "")
     return f"{what}: nothing was freed, because {why}."
 
 
@@ -75,7 +75,8 @@ def _rows(freed: Freed) -> list[tuple[str, str, str, str]]:
     rows = []
     for name in _COUNTERS:
         before, after = getattr(freed.before, name), getattr(freed.after, name)
-        if name == "frameworks" and freed.measure != name:
+        counted = name != "reserved" or before is not None
+        if not counted or (name == "frameworks" and freed.measure != name):
             continue
         if before is None or after is None:
             rows.append((name, "unknown", "unknown", ""))

@@ -265,3 +265,16 @@ def test_resident_bytes_are_read_anew_and_are_those_of_the_process_that_asks(mon
     now[0] += FRESH_NS
     assert host.read(torch, 0, whole=False).process
     assert host._statm[1] is not kept
+
+
+@pytest.mark.skipif(why_unreadable() is not None, reason="this torch shows no saved tensors")
+def test_what_forwards_without_a_backward_keep_is_theirs():
+    model, losses = network(), []
+    trace = nbmem.trace("cell", namespace={"model": model, "losses": losses})
+    with trace:
+        losses += (model(torch.randn(64 * 32, 256)).pow(2).mean() for _ in range(4))
+    report = trace.report()
+    ends = [row.ledger_at_end for row in rows(report, "forward")]
+    kept = 64 * (HIDDEN + OUTPUT)  # what ReLU and the square have saved
+    assert [held[C.ACTIVATIONS] // kept for held in ends] == [1, 2, 3, 4]
+    assert report.ledger_at_end[C.INPUTS] == 4 * 64 * INPUT

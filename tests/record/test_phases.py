@@ -9,7 +9,7 @@ from nbmem.core.events import Action, Events
 from nbmem.core.session import Marks
 from nbmem.record.gaps import Births, Gaps
 from nbmem.record.phases import PhaseBuilder
-from nbmem.record.turns import Turn
+from nbmem.record.turn import Turn
 
 MODEL, OTHER, ADAM, SGD = 1, 2, 3, 4
 

@@ -74,7 +74,7 @@ def walk(
         budget_s: So many seconds of this thread's own it may take; None for as many as it needs.
         go_on: Is asked about every 6 ms whether to go on; must not run the user's code.
     """
-    torch: Any = initialized_torch()
+    torch = _torch()
     if torch is None:
         return Walk()
     look = _Look(torch, namespace, cut or Cut(), met)
@@ -105,7 +105,7 @@ def walk_in_pieces(
     Returns:
         What was found, as the value of StopIteration.
     """
-    torch: Any = initialized_torch() or (loaded_torch() if followed() else None)
+    torch = _torch()
     if torch is None:
         return Walk()
     look = _Look(torch, namespace, cut or Cut(), met)
@@ -119,7 +119,7 @@ def walk_in_pieces(
 
 def reached(namespace: Mapping[str, Any], cut: Cut | None = None) -> set[tuple[int, int]]:
     """The storages that any place reaches, as (CUDA ordinal, address); no holder is named."""
-    torch: Any = initialized_torch()
+    torch = _torch()
     if torch is None:
         return set()
     cut = cut or Cut()
@@ -129,8 +129,13 @@ def reached(namespace: Mapping[str, Any], cut: Cut | None = None) -> set[tuple[i
 
 def reached_from(thing: object, namespace: Mapping[str, Any]) -> set[tuple[int, int]]:
     """The storages that one object reaches, as (CUDA ordinal, address)."""
-    torch: Any = initialized_torch()
+    torch = _torch()
     return set() if torch is None else _storages_from(torch, [thing], namespace, Cut())
+
+
+def _torch() -> Any:
+    """Torch, where it has memory that can be looked at; None where it has none."""
+    return initialized_torch() or (loaded_torch() if followed() else None)
 
 
 def _storages_from(

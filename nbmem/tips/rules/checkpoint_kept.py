@@ -70,7 +70,7 @@ def _named(e: Evidence) -> Iterator[Finding]:
             yield Finding(
                 rule=RULE.name,
                 title=f"`del {root}` gives back {say(freed)}",
-                evidence=f"{root} holds {len(mine)} tensors on the card; {len(as_weights)} of them "
+                evidence=f"{root} holds {len(mine)} tensors; {len(as_weights)} of them "
                 "have the name, shape and type of a weight of the model, which has its own copy. "
                 f"Nothing but {root} keeps them.",
                 low=freed,
@@ -157,4 +157,4 @@ def line_of_load(e: Evidence, row: int) -> str:
     return f" at {line}" if line else ""
 
 
-RULE = Rule(name="checkpoint_kept", text=__doc__, check=check)
+RULE = Rule(name="checkpoint_kept", text=__doc__, check=check, anywhere=True)

@@ -132,4 +132,4 @@ def _named(e: Evidence, rows: set[int]) -> list[tuple[str, set[str], int]]:
     ]
 
 
-RULE = Rule(name="graph_kept", text=__doc__, check=check)
+RULE = Rule(name="graph_kept", text=__doc__, check=check, anywhere=True)

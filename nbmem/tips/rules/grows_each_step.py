@@ -152,6 +152,8 @@ def _is_whole(place: str, paths: list[str]) -> bool:
 
 def _code(e: Evidence, root: str | None, place: str | None, kept: list[HeldStorage]) -> str | None:
     """Takes what is kept off the card; None where it is no tensor, nor a list of them, by name."""
+    if e.trace.info.kind == "cpu":
+        return None  # there is no other place to put it
     if root is None or place is None or not kept or not expression(place):
         return None
     paths = [held.name_in(root) for held in kept]
@@ -166,4 +168,4 @@ def _code(e: Evidence, root: str | None, place: str | None, kept: list[HeldStora
     )
 
 
-RULE = Rule(name="grows_each_step", text=__doc__, check=check)
+RULE = Rule(name="grows_each_step", text=__doc__, check=check, anywhere=True)

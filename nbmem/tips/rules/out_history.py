@@ -47,4 +47,4 @@ def check(e: Evidence) -> Iterator[Finding]:
         )
 
 
-RULE = Rule(name="out_history", text=__doc__, check=check)
+RULE = Rule(name="out_history", text=__doc__, check=check, anywhere=True)

@@ -43,4 +43,4 @@ def check(e: Evidence) -> Iterator[Finding]:
         )
 
 
-RULE = Rule(name="reference_cycle", text=__doc__, check=check)
+RULE = Rule(name="reference_cycle", text=__doc__, check=check, anywhere=True)

@@ -69,4 +69,4 @@ def _named(e: Evidence) -> Iterator[Finding]:
             )
 
 
-RULE = Rule(name="traceback_kept", text=__doc__, check=check)
+RULE = Rule(name="traceback_kept", text=__doc__, check=check, anywhere=True)

@@ -71,4 +71,4 @@ def _is_parameter(path: str) -> bool:
     return ".param_groups" in path or (path.startswith(KEY_OF) and not path.endswith(".grad"))
 
 
-RULE = Rule(name="two_models", text=__doc__, check=check)
+RULE = Rule(name="two_models", text=__doc__, check=check, anywhere=True)

@@ -1,0 +1,50 @@
+"""What is freed by name where torch runs on the CPU: measured as on a card."""
+
+import sys
+from types import ModuleType
+
+import psutil
+import pytest
+
+torch = pytest.importorskip("torch", reason="there is no memory to free without torch")
+
+import nbmem  # noqa: E402
+from nbmem import virtual  # noqa: E402
+from nbmem.core.units import MIB  # noqa: E402
+
+SIZE = 36 * MIB
+"""glibc hands pieces beyond 32 MiB back to the kernel at once."""
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """The names of a program."""
+    shells = sys.modules.get("IPython.core.interactiveshell")
+    if shells is not None:
+        shells.InteractiveShell.clear_instance()
+    program = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", program)
+    virtual.deactivate()
+    yield vars(program)
+    vars(program).clear()
+
+
+def test_what_the_process_gives_back_is_what_was_measured(names):
+    names["twin"] = torch.nn.Linear(3072, 3072, bias=False)
+    names["kept"] = [names["twin"]]
+    before = psutil.Process().memory_info().rss
+    (first,) = nbmem.free("twin").actions
+    assert (first.predicted, first.measured) == (0, 0)
+    assert [root.name for root in first.left] == ["kept"]
+
+    freed = nbmem.free("kept")
+
+    assert freed.actions[0].predicted == freed.measured == SIZE
+    assert abs(before - psutil.Process().memory_info().rss - SIZE) < MIB
+    assert str(freed).startswith("kept: 36.0 MiB freed.\n")  # into no cache of torch's
+    assert "reserved" not in str(freed)
+
+
+def test_a_name_that_holds_nothing(names):
+    names["config"] = {"lr": 0.1}
+    assert "config: nothing was freed, because it held no memory." in str(nbmem.free("config"))

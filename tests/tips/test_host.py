@@ -1,0 +1,120 @@
+"""Tips where torch runs on the CPU: what they promise is what the process gives back."""
+
+import gc
+
+import psutil
+import pytest
+
+torch = pytest.importorskip("torch", reason="the programs are torch programs")
+
+import nbmem.api as nbmem  # noqa: E402
+from nbmem import virtual  # noqa: E402
+from nbmem.core.units import MIB  # noqa: E402
+from nbmem.probes.saved import why_unreadable  # noqa: E402
+
+BEFORE = """
+import copy
+import gc
+
+import torch
+from torch import nn
+
+net = lambda: nn.Linear(3072, 3072, bias=False)
+batch = lambda: torch.ones(2, 3072)
+"""
+SIZE = 36 * MIB
+"""Of what is forgotten in each: glibc hands pieces beyond 32 MiB back to the kernel at once."""
+FORGOTTEN = {
+    "checkpoint_kept": (
+        """
+model = net()
+checkpoint = {k: v.clone() for k, v in model.state_dict().items()}
+model.load_state_dict(checkpoint)
+model(batch()).sum().backward()
+""",
+        SIZE,
+    ),
+    "two_models": (
+        """
+model = net()
+twin = copy.deepcopy(model)
+model(batch()).sum().backward()
+model.zero_grad()
+""",
+        SIZE,
+    ),
+    "graph_kept": (
+        """
+model, losses = nn.PReLU(), []
+for _ in range(3):
+    losses.append(model(torch.ones(9 << 20)).square().mean())
+""",
+        3 * 2 * SIZE,
+    ),
+}
+
+
+@pytest.fixture
+def names():
+    """The names of a program on the host."""
+    virtual.deactivate()
+    names = {"__name__": "__main__"}
+    exec(BEFORE, names)
+    yield names
+    names.clear()
+    gc.collect()
+
+
+def traced(code, names):
+    with nbmem.trace("cell", namespace=names) as trace:
+        exec(compile(code, "train.py", "exec"), names)
+    assert trace.session.devices[0].info.kind == "cpu"
+    return trace
+
+
+def resident():
+    return psutil.Process().memory_info().rss
+
+
+@pytest.mark.parametrize("rule", FORGOTTEN)
+def test_a_tip_gives_back_what_it_says(names, rule):
+    if rule == "graph_kept" and (reason := why_unreadable()):
+        pytest.skip(reason)
+    code, size = FORGOTTEN[rule]
+    (finding,) = traced(code, names).report().findings
+    assert (finding.rule, finding.low, finding.high) == (rule, size, size)
+    before = resident()
+    exec(finding.code, names)
+    assert abs(before - resident() - size) < MIB
+
+
+def test_a_list_that_grows_has_no_other_place_to_go_to(names):
+    code = """
+model, seen = net(), []
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(5):
+    output = model(batch())
+    output.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    seen.append(torch.ones(1 << 20))
+"""
+    (finding,) = traced(code, names).report().findings
+    assert finding.title == "`seen` grows by 4.0 MiB with every step and holds 20.0 MiB"
+    assert finding.code is None
+
+
+def test_a_healthy_training_gets_none(names):
+    code = """
+model = nn.Sequential(net(), nn.ReLU(), net())
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    model(batch()).sum().backward()
+    optimizer.step()
+with torch.no_grad():
+    score = model(batch()).mean()
+"""
+    trace = traced(code, names)
+    assert trace.report().findings == ()
+    assert trace.all_tips() == ()
