@@ -1,7 +1,11 @@
-"""What lives on a card at this moment: the allocator's blocks, with the names that Python has."""
+"""What lives at this moment: the blocks of a card's allocator, with the names that Python has.
+
+Where torch's allocator shows no blocks, on the host above all, it is what Python reaches.
+"""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from nbmem.analysis.borrowed import beyond
@@ -13,13 +17,16 @@ from nbmem.core.holders import HolderKind
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes import tensors
 from nbmem.probes.cells import user_names, with_cells
-from nbmem.probes.cuda import device_count, initialized_torch
+from nbmem.probes.cuda import device_count, initialized_torch, loaded_torch
+from nbmem.probes.devices.accelerators import accelerator
+from nbmem.probes.devices.host import Host
 from nbmem.probes.holders import walk
 from nbmem.probes.optimizers import of_optimizer, parameters_of_optimizer
+from nbmem.probes.roll import Roll, following
 from nbmem.report import Holding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nbmem.core.holders import HeldStorage
     from nbmem.probes.tensors import Seen
@@ -30,19 +37,26 @@ LARGEST = 10
 
 
 class Top:
-    """The largest tensors that live on the cards, and who holds them; shows itself.
+    """The largest tensors that live on the cards, or in the host's memory where no card is used.
+
+    It says who holds them, and shows itself.
 
     Attributes:
-        holdings: Every live block of each card by CUDA ordinal, the largest first; a card on which
+        holdings: Every live block of each card by its index, the largest first; a card on which
             nothing lives is left out.
+        kind: torch's name for such devices: "cuda", or "cpu" for the host.
     """
 
-    def __init__(self, holdings: Mapping[int, tuple[Holding, ...]], most: int) -> None:
+    def __init__(
+        self, holdings: Mapping[int, tuple[Holding, ...]], most: int, kind: str = "cuda"
+    ) -> None:
         self.holdings = {index: held for index, held in holdings.items() if held}
+        self.kind = kind
         self._most = most
 
     def _cards(self) -> Iterable[tuple[str, tuple[Holding, ...]]]:
-        return ((f"Card {index}", held) for index, held in (self.holdings or {0: ()}).items())
+        for index, held in (self.holdings or {0: ()}).items():
+            yield "The host's memory" if self.kind == "cpu" else f"Card {index}", held
 
     def bundles(self) -> list[dict[str, str]]:
         """What is shown of each card: `text/plain` and `text/html`."""
@@ -78,13 +92,33 @@ def in_use_now() -> str:
 def top(most: int = LARGEST) -> Top:
     """List the largest tensors that live on the cards now, and everything that holds them.
 
+    Where torch uses no card, those in the host's memory.
+
     In a notebook as `%nbmem top`; in a script the names are those of `__main__`. A function that
     runs is a holder like any other.
 
     Args:
         most: Lines to show of each card; storages that nothing tells apart share one.
     """
-    return Top(live_now(user_names()), most)
+    with following_uncounted() as roll:
+        if roll is None:
+            return Top(live_now(user_names()), most)
+        return Top(reached_now(user_names()), most, roll.device.kind)
+
+
+@contextmanager
+def following_uncounted() -> Iterator[Roll | None]:
+    """Write on a roll what is looked at meanwhile; None where CUDA's allocator shows its blocks."""
+    torch: Any = loaded_torch()
+    if torch is None or initialized_torch() is not None:
+        yield None
+        return
+    roll = Roll(torch, accelerator(torch) or Host())
+    try:
+        with following(roll):
+            yield roll
+    finally:
+        roll.close()
 
 
 def histories() -> list[DeviceHistory]:
@@ -111,6 +145,31 @@ def live_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
     return {
         index: _holdings(history, found.get(index, ()), trained.get(index, {}))
         for index, history in enumerate(cards)
+    }
+
+
+def reached_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
+    """Every storage that Python reaches, the largest first; to be called while a roll is followed.
+
+    Args:
+        namespace: The notebook's names.
+    """
+    trained = _trained(namespace)
+    return {
+        -1 - place: tuple(
+            Holding(
+                name=storage.name,
+                category=trained.get(place, {}).get(storage.addr, _category(storage)),
+                requested=storage.size,
+                block=storage.size,
+                born_in=None,
+                line=None,
+                form=storage.form,
+                holders=storage.holders,
+            )
+            for storage in sorted(storages, key=lambda one: -one.size)
+        )
+        for place, storages in walk(namespace).by_device.items()
     }
 
 

@@ -13,15 +13,14 @@ import numpy as np
 
 from nbmem.core.events import BlockState
 from nbmem.core.freed import Totals
-from nbmem.living import histories
-from nbmem.probes.cuda import initialized_torch, loaded_torch
-from nbmem.probes.devices.accelerators import accelerator
-from nbmem.probes.devices.host import Host
-from nbmem.probes.roll import Roll, following
+from nbmem.living import following_uncounted, histories
+from nbmem.probes.cuda import loaded_torch
 from nbmem.record.deltas import DeltaReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from nbmem.probes.roll import Roll
 
 
 class OfCards:
@@ -66,14 +65,6 @@ class OfRoll:
 
 @contextmanager
 def memory() -> Iterator[OfCards | OfRoll]:
-    """Choose the memory that torch uses, and follow it meanwhile."""
-    torch = loaded_torch()
-    if torch is None or initialized_torch() is not None:
-        yield OfCards()
-        return
-    roll = Roll(torch, accelerator(torch) or Host())
-    try:
-        with following(roll):
-            yield OfRoll(torch, roll)
-    finally:
-        roll.close()
+    """Choose the memory that torch uses."""
+    with following_uncounted() as roll:
+        yield OfCards() if roll is None else OfRoll(loaded_torch(), roll)

@@ -48,3 +48,23 @@ def test_what_the_process_gives_back_is_what_was_measured(names):
 def test_a_name_that_holds_nothing(names):
     names["config"] = {"lr": 0.1}
     assert "config: nothing was freed, because it held no memory." in str(nbmem.free("config"))
+
+
+def test_the_largest_that_live_and_who_holds_them(names):
+    model = names["model"] = torch.nn.Linear(256, 256, bias=False)
+    names["optimizer"] = torch.optim.SGD(model.parameters(), momentum=0.9)
+    names["batch"] = torch.ones(64, 256)
+    model(names["batch"]).sum().backward()
+    names["optimizer"].step()
+
+    found = nbmem.top()
+
+    mine = {one.name: (one.category.label, one.requested) for one in found.holdings[0]}
+    size = 4 * 256 * 256
+    assert mine["model.weight"] == ("weights", size)
+    assert mine["model.weight.grad"] == ("gradients", size)
+    assert mine["batch"] == ("user tensors", 4 * 64 * 256)
+    assert sorted(one for one in mine.values() if one[0] == "optimizer state") == [
+        ("optimizer state", size)
+    ]
+    assert str(found).startswith("The host's memory: ")
