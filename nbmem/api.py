@@ -251,9 +251,11 @@ class Trace:
 
         main = vars(sys.modules["__main__"])
         names = self._namespace if self._namespace is not None else main
+        card = _virtual_card()
         return Recorder(
             namespace=names,
-            virtual=_virtual_card() is not None,
+            virtual=card is not None,
+            chosen=card is not None and card.chosen,
             limits=_limits_of_virtual_card,
             **self._options,
         )

@@ -72,7 +72,7 @@ def use(name: str, *, defer: bool = False, names: Mapping[str, Any] | None = Non
     real = real_card()
     if real is not None:
         return Choice(virtual=False, sentence=f"Running on the {real} of this machine.")
-    virtual.activate(DEFAULT, defer=defer)
+    virtual.activate(DEFAULT, defer=defer).chosen = False
     return Choice(
         virtual=True,
         sentence=f"There is no GPU here, so {_in_use(' stands in')}",

@@ -23,11 +23,11 @@ class Allowance:
     """Grants looks as long as they are cheap: a network of small layers has a dear graph.
 
     Attributes:
-        refused: How many looks were not granted.
+        refused: How many looks of each kind were not granted.
     """
 
     def __init__(self) -> None:
-        self.refused = 0
+        self.refused: Counter[Hashable] = Counter()
         self._begun: float | None = None
         self._spent = 0.0
         self._looks: Counter[Hashable] = Counter()
@@ -40,7 +40,7 @@ class Allowance:
         allowed = GRACE_S + SHARE * (now - self._begun)
         granted = self._spent <= allowed or self._looks[kind] < ALWAYS
         self._looks[kind] += granted
-        self.refused += not granted
+        self.refused[kind] += not granted
         try:
             yield granted
         finally:

@@ -411,6 +411,10 @@ class IdentityLog:
         if owner is not None:
             self.owned.append((first, len(self._rows)))
 
+    def backwards_unread(self) -> int:
+        """How many backward passes were too quick for their graphs to be read."""
+        return sum(n for kind, n in self.allowance.refused.items() if isinstance(kind, tuple))
+
     def rows(self, first: int, last: int) -> list[tuple[int, tensors.Seen, Known | None]]:
         """What was seen, in order: the mark, the storage, whose it is."""
         return self._rows[first:last]

@@ -65,6 +65,8 @@ class Recorder:
         stacks: Take a Python stack at each allocation.
         namespace: The notebook's names (`names`), read at both ends only; None for none.
         virtual: Whether a virtual GPU answers (for the session's device info).
+        chosen: Whether somebody asked for that one: then the host's memory is no matter, whether or
+            not the card is used.
         limits: Asked at the end what the card could not do as a real one would, in sentences.
         max_events: Size of the history's ring.
 
@@ -81,6 +83,7 @@ class Recorder:
         stacks: bool = False,
         namespace: Mapping[str, Any] | None = None,
         virtual: bool = False,
+        chosen: bool = False,
         limits: Callable[[], Sequence[str]] = tuple,
         max_events: int = MAX_EVENTS,
     ) -> None:
@@ -89,6 +92,7 @@ class Recorder:
         self.interrupted = False
         self.began_ns: int | None = None
         self.ended_ns: int | None = None
+        self._chosen = chosen
         self._limits = limits
         self.marks = MarkLog(device)
         self.identities = IdentityLog()
@@ -128,7 +132,7 @@ class Recorder:
             with self.guard("the layout at the start"):
                 self.at_start = self.history.take()
             with self.guard("the memory where no card is"):
-                if not self.virtual:  # what was chosen is a card, whether or not it is used
+                if not self._chosen:
                     self.rolls.begin()
             with self.guard("the counters"):
                 self.marks.take()

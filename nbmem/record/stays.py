@@ -36,7 +36,7 @@ def unrecorded(recorder: Recorder, names: dict[str, int]) -> list[DeviceTrace]:
     """Where no card was used: what was seen of the host's memory, or of another device's."""
     devices: list[DeviceTrace] = []
     with recorder.guard("the memory where no card is"):
-        for sentence in recorder.rolls.notes(recorder.identities.allowance.refused):
+        for sentence in recorder.rolls.notes(recorder.identities.backwards_unread()):
             recorder.note(sentence)
         for roll, info in recorder.rolls.devices():
             devices.append(_trace(recorder, roll, info, names))

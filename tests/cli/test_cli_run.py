@@ -120,6 +120,22 @@ def test_without_a_card_a_virtual_one_stands_in_and_one_line_says_so(nbmem, scri
     )
 
 
+def test_a_script_that_uses_no_card_is_reported_on_the_hosts_memory(nbmem, script):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a real card here")
+    code = (
+        "import torch\nmodel = torch.nn.Linear(512, 512)\n"
+        "for _ in range(2):\n    model(torch.ones(64, 512)).sum().backward()\n"
+    )
+    done = nbmem("run", script(code))
+    assert done.returncode == 0, done.stderr
+    assert " on the host's memory (" in done.stdout
+    assert "model.weight.grad (512, 512) float32" in done.stdout
+    chosen = nbmem("run", script(code), "--gpu", "L4")
+    assert "There is nothing to report" in chosen.stdout + chosen.stderr
+
+
 def test_a_saved_session_gives_the_same_report_again(nbmem, script, train, tmp_path):
     done = nbmem("run", script(train), "--gpu", "L4", "--save", "run.nbmem", "--json", "a.json")
     assert done.returncode == 0, done.stderr

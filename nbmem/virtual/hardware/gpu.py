@@ -81,6 +81,7 @@ class VirtualGPU:
         rules: What differs between the releases of torch.
         touches: Where it is noted which memory is used and when; None: nobody wants to know.
         initialized: Whether the program has touched the card, so that a context exists.
+        chosen: Whether somebody asked for it; it may only stand in where there is no real one.
     """
 
     def __init__(  # noqa: PLR0913 - what cards of one machine share comes from outside
@@ -102,6 +103,7 @@ class VirtualGPU:
         self.beside = 0
         self.oom_observers: list[Callable[[int, int, int, int], None]] = []
         self.initialized = False
+        self.chosen = True
         self._settings_are_set = conf is not None
         self.history = History(index)
         self._allocator = CachingAllocator(
