@@ -17,7 +17,7 @@ from nbmem.core.units import format_bytes  # noqa: E402
 from nbmem.tips.engine import advise  # noqa: E402
 from nbmem.tips.rule import HEADINGS, Rule, saying  # noqa: E402
 from nbmem.tips.rules import RULES  # noqa: E402
-from nbmem.views.catalogue import WHEN  # noqa: E402
+from nbmem.views.catalogue import when_told  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,11 @@ def catalogue() -> str:
     """The rules: a table, then a page for each."""
     lines = ["## The rules", "", "| tip | what it finds | told |", "|---|---|---|"]
     told = {"always": "always", "short": "if memory is short", "asked": "if asked for"}
-    lines += [f"| [{r.name}](#{r.name}) | {r.title} | {told[r.when]} |" for r in RULES]
+    lines += [
+        f"| [{r.name}](#{r.name}) | {r.title} | {told[r.when]}"
+        f"{', also on the CPU' if r.anywhere else ''} |"
+        for r in RULES
+    ]
     return "\n".join([*lines, "", *(_page(rule) for rule in RULES)])
 
 
@@ -68,7 +72,7 @@ def _page(rule: Rule) -> str:
             lines += ["", f"**{line.strip()}.**"]
         elif line.strip():
             lines.append(line.strip())
-    return "\n".join([*lines, "", WHEN[rule.when], ""]).replace("\n\n\n", "\n\n")
+    return "\n".join([*lines, "", when_told(rule), ""]).replace("\n\n\n", "\n\n")
 
 
 def scenarios() -> str:
