@@ -19,6 +19,8 @@ from nbmem.probes.roll import ALIVE, Roll, followed, following  # noqa: E402
 from nbmem.probes.saved import why_unreadable  # noqa: E402
 from nbmem.probes.tensors import see  # noqa: E402
 from nbmem.record.allowance import ALWAYS, GRACE_S, SHARE, Allowance  # noqa: E402
+from nbmem.views.charts.card import card_bar  # noqa: E402
+from nbmem.views.charts.timeline import timeline  # noqa: E402
 from nbmem.views.html import render_html  # noqa: E402
 from nbmem.views.text import render_text  # noqa: E402
 from tests.clocks import put_clock  # noqa: E402
@@ -75,6 +77,14 @@ def test_every_phase_to_the_byte(trained):
             assert held - (HIDDEN + OUTPUT) in {0, 4}  # the loss, where variables were looked at
     for row in rows(report, "zero_grad"):
         assert row.ledger_at_end[C.GRADIENTS] == 0
+
+
+def test_its_pictures_know_of_no_allocator(trained):
+    report = trained.report()
+    drawn = timeline(report)
+    assert "changes seen" in drawn.svg
+    assert "available " in card_bar(report).svg
+    assert "reserved" not in drawn.svg + drawn.alt
 
 
 def test_the_books_are_those_of_the_machine(trained):

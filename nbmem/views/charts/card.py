@@ -39,7 +39,7 @@ def card_bar(report: Report) -> Picture:
     parts = [
         label(_LEFT, 15, f"{_whole(report)} at the peak: {format_bytes(total)}", bold=True),
         *_segments(ledger, tuple(Category), total, _CARD_TOP, _CARD),
-        *_free_label(ledger, total),
+        *_free_label(report, total),
     ]
     if not held:
         return picture(parts, bottom=_CARD_TOP + _CARD + 10, alt=_alt(report, who, held))
@@ -76,9 +76,10 @@ def _segments(
     return parts
 
 
-def _free_label(ledger: Ledger, total: int) -> list[Markup]:
-    text = f"free {format_bytes(ledger[Category.FREE])}"
-    room = _ROOM * ledger[Category.FREE] / total
+def _free_label(report: Report, total: int) -> list[Markup]:
+    count = report.ledger_at_peak[Category.FREE]
+    text = f"{wording.label(Category.FREE, kind=report.device.kind)} {format_bytes(count)}"
+    room = _ROOM * count / total
     if room < text_width(text) + 12:
         return [label(_RIGHT, 15, text, anchor="end")]
     return [label(_RIGHT - 8, _CARD_TOP + 15, text, anchor="end")]

@@ -83,10 +83,10 @@ def timeline(report: Report) -> Picture | None:
     seen = [c for c in shown if held[:, c].max() >= pixel / 2]
     legend, height = _legend(seen, report, cached=cached, top=top)
     parts = [
-        *_grid(scale),
+        *_grid(scale, _counted(report)),
         *_areas(held, reserved, shown, scale),
         *bands.strips(moments.bands, scale.x_of_time, top=8, bottom=BOTTOM),
-        *_lines(reserved, limit if near else None, scale),
+        *_lines(reserved if _reserves(report) else None, limit if near else None, scale),
         *_peak(report, scale),
         *legend,
     ]
@@ -149,7 +149,7 @@ def _areas(held: Ints, reserved: Ints, shown: list[Category], scale: _Scale) -> 
     return parts
 
 
-def _grid(scale: _Scale) -> list[Markup]:
+def _grid(scale: _Scale, counted: str) -> list[Markup]:
     parts = []
     for tick in axes.byte_ticks(scale.top):
         y = scale.y(tick.at)
@@ -160,23 +160,33 @@ def _grid(scale: _Scale) -> list[Markup]:
         anchor = "end" if x > RIGHT - 24 else "middle"
         parts.append(rule(x, BOTTOM, x, BOTTOM + 5, stroke=INK))
         parts.append(label(min(x, RIGHT), BOTTOM + 19, tick.text, anchor=anchor))
-    parts.append(
-        label((LEFT + RIGHT) / 2, BOTTOM + 36, "allocator events", anchor="middle", size=12)
-    )
+    parts.append(label((LEFT + RIGHT) / 2, BOTTOM + 36, counted, anchor="middle", size=12))
     return parts
 
 
-def _lines(reserved: Ints, limit: int | None, scale: _Scale) -> list[Markup]:
-    parts = [
-        element(
-            "path",
-            d=_path(reserved, scale, closed=False),
-            fill="none",
-            stroke=INK,
-            stroke_width="1.5",
-            stroke_dasharray="5 3",
+def _counted(report: Report) -> str:
+    """What the horizontal axis counts."""
+    return "allocator events" if report.device.keeps_history else "changes seen"
+
+
+def _reserves(report: Report) -> bool:
+    """Whether there is an allocator that holds more than what lives."""
+    return not report.device.is_host
+
+
+def _lines(reserved: Ints | None, limit: int | None, scale: _Scale) -> list[Markup]:
+    parts = []
+    if reserved is not None:
+        parts.append(
+            element(
+                "path",
+                d=_path(reserved, scale, closed=False),
+                fill="none",
+                stroke=INK,
+                stroke_width="1.5",
+                stroke_dasharray="5 3",
+            )
         )
-    ]
     if limit is not None:
         y = scale.y(limit)
         parts.append(rule(LEFT, y, RIGHT, y, stroke="#C8553D", stroke_width="2"))
@@ -206,7 +216,8 @@ def _legend(
     if cached:
         entries.append(("cached", box(0, -10, 12, 12, fill=fill(Category.CACHED_RELEASABLE))))
     dashes = rule(0, -4, 24, -4, stroke=INK, stroke_width="1.5", stroke_dasharray="5 3")
-    entries.append((f"reserved, up to {format_bytes(report.peak.reserved)}", dashes))
+    if _reserves(report):
+        entries.append((f"reserved, up to {format_bytes(report.peak.reserved)}", dashes))
     parts: list[Markup] = []
     x, y = LEFT, top
     for name, key in entries:
@@ -225,10 +236,11 @@ def _alt(report: Report) -> str:
     ledger = report.ledger_at_peak
     largest = sorted(ACTIVE, key=lambda c: -ledger[c])[:3]
     held = ", ".join(f"{c.label} {format_bytes(ledger[c])}" for c in largest if ledger[c])
+    reserved = f"; reserved reaches {format_bytes(int(moments.reserved.max()))}"
     return (
-        f"Memory over {moments.event[-1]:,} allocator events: allocated rises from "
+        f"Memory over {moments.event[-1]:,} {_counted(report)}: allocated rises from "
         f"{format_bytes(report.ledger_at_start.allocated)} to a peak of "
         f"{format_bytes(peak.allocated)}{wording.where(peak.at)}, and ends at "
-        f"{format_bytes(report.ledger_at_end.allocated)}; reserved reaches "
-        f"{format_bytes(int(moments.reserved.max()))}. At the peak: {held or 'nothing'}."
+        f"{format_bytes(report.ledger_at_end.allocated)}{reserved if _reserves(report) else ''}. "
+        f"At the peak: {held or 'nothing'}."
     )
