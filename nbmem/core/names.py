@@ -14,6 +14,10 @@ SAVED_BY, SAVED_AFTER = "saved by ", "saved after "
 GRADIENT_OF, GRADIENT_IN, BACKWARD_OF = "gradient of ", "gradient in ", "backward of "
 """Before the module whose result a gradient belongs to, in which that result is, or in whose
 backward something was made."""
+TEMPORARY, MADE = "temporary ", "made "
+"""Before where something was born that nobody saw: inside of one phase, or to outlive it."""
+STEP = ".step()"
+"""Behind the name of an optimizer whose step was called."""
 KEY_OF = "a key of "
 """Before what has a tensor for a dictionary's key: an optimizer's state has its parameters."""
 IN_TRACEBACK = "in the traceback of "
@@ -72,6 +76,12 @@ def saver_of(name: str) -> str | None:
     """The module (or operator) in a name without shape that `of_graph`; None for any other."""
     found = _SAVED.match(name)
     return found[1] if found else None
+
+
+def path_in(name: str) -> str:
+    """The module (or operator) in any name that `of_graph`: `model.conv1`."""
+    word = next(word for word in _OF_GRAPH if name.startswith(word))
+    return name.removeprefix(word).partition(" ")[0]
 
 
 def in_traceback(path: str) -> bool:

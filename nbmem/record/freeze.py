@@ -22,6 +22,7 @@ from nbmem.core.spans import Span
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes.cells import lines_of, with_cells
 from nbmem.probes.cuda import device_info
+from nbmem.record.calls import calls_of
 from nbmem.record.gaps import Births, Gaps
 from nbmem.record.holders import columns
 from nbmem.record.identities import MAX_ROWS
@@ -123,6 +124,7 @@ def _device(
         owners=recorder.sampler.owners(index, names),
         kept_pools=recorder.kept_pools,
         identities=recorder.identities.place(index, marks, names),
+        calls=calls_of(recorder.turns.turns, marks, recorder.identities.name_of, names),
         other_processes=recorder.sampler.other_processes(index),
         holders=None if held is None else columns(held, names),
     )

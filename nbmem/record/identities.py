@@ -401,6 +401,11 @@ class IdentityLog:
         """Optimizers that were met and still live, with their names."""
         return [(optimizer, known.name) for optimizer, known in living(self._optimizers)]
 
+    def name_of(self, key: int) -> str | None:
+        """What a module or an optimizer is called, by its id; None if it was not met."""
+        known = self._modules.get(key) or self._optimizers.get(key)
+        return None if known is None else known.name
+
     def place(self, device: int, marks: Marks, names: dict[str, int]) -> Identities:
         """One card's identities; `names` collects their texts, text to index."""
         rows = [row for row in self._rows if row[1].device == device]
