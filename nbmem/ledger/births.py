@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.session import Calls
-    from nbmem.ledger.facts import Facts, Ints
+    from nbmem.ledger.facts import Facts, Ints, Mask
     from nbmem.ledger.phase_map import PhaseMap
 
     _Columns = tuple[Ints, Ints, Ints]
@@ -34,6 +35,29 @@ NEAR = 4
 CALLS = ("forward", "inference")
 _GRADIENT = re.compile(r"([^\s\[]+)\.[^.\s]+\.grad ")
 """The module in the name of a parameter's gradient."""
+
+
+def within_steps(
+    allocations: Allocations, born_in: Ints, phases: PhaseMap, calls: Calls, texts: Sequence[str]
+) -> Mask:
+    """What an optimizer's step has made itself and lets go of before it returns.
+
+    Within a step that is given a closure, forwards and backwards have phases of their own.
+    """
+    begins, ends, _ = _steps(calls, texts)
+    own = np.flatnonzero(phases.named(born_in, "optimizer"))
+    at = np.searchsorted(ends, allocations.born[own], side="right")
+    own, at = own[at < len(ends)], at[at < len(ends)]
+    inside = (begins[at] != NOT_KNOWN) & (begins[at] <= allocations.born[own])
+    found = np.zeros(len(allocations), bool)
+    found[own] = inside & (allocations.freed[own] < ends[at])
+    return found
+
+
+def _steps(calls: Calls, texts: Sequence[str]) -> _Columns:
+    known = np.unique(calls.name).tolist()
+    mine = np.isin(calls.name, [i for i in known if texts[i].endswith(STEP)])
+    return calls.first[mine], calls.last[mine], calls.name[mine]
 
 
 class Births:
@@ -98,11 +122,9 @@ class _Calls:
     """The calls, modules and steps apart."""
 
     def __init__(self, calls: Calls, texts: Sequence[str], phases: PhaseMap) -> None:
-        known = np.unique(calls.name).tolist()
-        steps = np.isin(calls.name, [i for i in known if texts[i].endswith(STEP)])
-        self._modules, self._steps = (
-            (calls.first[mine], calls.last[mine], calls.name[mine]) for mine in (~steps, steps)
-        )
+        self._steps = _steps(calls, texts)
+        modules = ~np.isin(calls.name, self._steps[2])
+        self._modules = calls.first[modules], calls.last[modules], calls.name[modules]
         self._texts, self._phases = texts, phases
 
     def where(self, born: int, kind: str, phase: int) -> str | None:
@@ -122,9 +144,12 @@ class _Calls:
         """In a phase: inside of a call, before the next one, or behind the last."""
         begins, ends, names = calls
         at = int(np.searchsorted(ends, born, side="right"))
-        if at < len(ends) and begins[at] < last and ends[at] <= max(last, begins[at]):
-            word = "near" if begins[at] == NOT_KNOWN else "of" if begins[at] <= born else "before"
-            return f"{word} {self._texts[names[at]]}"
+        if at < len(ends):
+            known, name = begins[at] != NOT_KNOWN, self._texts[names[at]]
+            if known and begins[at] <= born:
+                return f"of {name}"  # it may go on behind the phase: a closure runs inside it
+            if (begins[at] if known else ends[at] - 1) < last:
+                return f"{'before' if known else 'near'} {name}"
         if at and ends[at - 1] > first:
             return f"after {self._texts[names[at - 1]]}"
         return None

@@ -21,8 +21,8 @@ from nbmem.probes.roll import followed
 from nbmem.probes.saved import GraphWalk, Module, saved_tensors, why_unreadable
 from nbmem.record.allowance import Allowance
 from nbmem.record.met import (
-    IN_GROUP,
     Footprint,
+    InGroup,
     Known,
     Parameter,
     Shown,
@@ -231,7 +231,8 @@ class IdentityLog:
         """See what this thread's loop calls its tensors: these names end with their function."""
         if self._room():
             others = Others()
-            found = tensors.in_frames(frames.variables(), others.meet, self._member, made)
+            names = tensors.Names(others.meet, self._member, self._call, made)
+            found = tensors.in_frames(frames.variables(), names)
             self._extend(mark, found, None)
             self._extend(mark, others.seen(), None)
 
@@ -245,12 +246,29 @@ class IdentityLog:
             self._earlier += 1
             self.saved(mark, kept)
 
-    def _member(self, parameter: Any) -> tuple[Known, str] | None:
-        """The module that has a parameter, and its path there."""
+    def _anywhere(self, parameter: Any) -> tuple[Known | InGroup, str] | None:
+        """The module that has a parameter, else its place in an optimizer, and its path there."""
         known = self._parameters.get(id(parameter))
-        if known is None or known.ref() is not parameter or known.in_group:
+        if known is None or known.ref() is not parameter:
             return None
         return known.owner, known.path
+
+    def _member(self, parameter: Any) -> tuple[Known, str] | None:
+        """The module that has a parameter, and its path there."""
+        found = self._anywhere(parameter)
+        return None if found is None or isinstance(found[0], InGroup) else (found[0], found[1])
+
+    def _named_member(self, parameter: Any) -> tuple[Known | InGroup, str] | None:
+        """The same, or the variable that holds it."""
+        found = self._anywhere(parameter)
+        place = None if found is None else found[0]
+        return None if isinstance(place, InGroup) and place.called is None else found
+
+    def _call(self, name: str, tensor: Any) -> None:
+        """Learn which variable holds a parameter that no module has."""
+        known = self._parameters.get(id(tensor))
+        if known is not None and isinstance(known.owner, InGroup) and known.ref() is tensor:
+            known.owner.called = known.owner.called or name
 
     def path_by(self, key: int, ref: weakref.ref[Any]) -> str | None:
         """A parameter's module and path, by its id and a weak reference: also once it is gone."""
@@ -304,8 +322,7 @@ class IdentityLog:
         known = known_in(self._optimizers, optimizer)
         for group in modules.param_groups(optimizer):
             for index, parameter in enumerate(modules.parameters_of_group(group)):
-                path = f"{IN_GROUP}[...][{index}]"
-                self._learn(parameter, Parameter(parameter, known, path))
+                self._learn(parameter, Parameter(parameter, InGroup(known, index), ""))
 
     def state(self, mark: int, optimizer: Any) -> None:
         """See an optimizer's state, unless it is where it was."""
@@ -314,8 +331,8 @@ class IdentityLog:
         if before[:1] != footprint[:1] or (before != footprint and walks < MAX_WALKS):
             self._states[id(optimizer)] = footprint, walks + 1
             known = known_in(self._optimizers, optimizer)
-            self._add(mark, of_optimizer(optimizer, self._member), known)
-            self._add(mark, parameters_of_optimizer(optimizer, self._member), known)
+            self._add(mark, of_optimizer(optimizer, self._named_member), known)
+            self._add(mark, parameters_of_optimizer(optimizer, self._anywhere), known)
 
     def name(self, namespace: Mapping[str, Any]) -> None:
         """Learn what the notebook calls its modules and optimizers; touches no tensor."""
@@ -343,13 +360,12 @@ class IdentityLog:
         self._named = set(self._parameters)
         yield
         others = Others()
-        yield from self._add_in_steps(
-            mark, tensors.in_namespace(namespace, others.meet, self._member), None
-        )
+        names = tensors.Names(others.meet, self._member, self._call)
+        yield from self._add_in_steps(mark, tensors.in_namespace(namespace, names), None)
         yield from self._add_in_steps(mark, others.seen(), None)
         for optimizer, known in living(self._optimizers):
-            yield from self._add_in_steps(mark, of_optimizer(optimizer, self._member), known)
-            found = parameters_of_optimizer(optimizer, self._member)
+            yield from self._add_in_steps(mark, of_optimizer(optimizer, self._named_member), known)
+            found = parameters_of_optimizer(optimizer, self._anywhere)
             yield from self._add_in_steps(mark, found, known)
         for module, known in living(self._modules):  # last: a module's name says most
             yield from self._add_in_steps(mark, parts_of(module), known)

@@ -9,8 +9,6 @@ from nbmem.probes import modules, tensors
 
 ASKED = 8
 """Parameters whose state tells whether an optimizer's is another."""
-IN_GROUP = ".param_groups"
-"""How the path of a parameter begins that no module is known to have."""
 
 
 class Known:
@@ -60,19 +58,43 @@ class Known:
         return self is other or (self.inside is not None and self.inside[0].lies_within(other))
 
 
+class InGroup:
+    """A parameter of an optimizer's that no module is known to have: a picture, a latent code.
+
+    Attributes:
+        called: The variable that holds it; None while none is known.
+    """
+
+    __slots__ = ("_index", "_optimizer", "called")
+
+    def __init__(self, optimizer: Known, index: int) -> None:
+        self._optimizer, self._index = optimizer, index
+        self.called: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The variable, else its place in the optimizer."""
+        return self.called or f"{self._optimizer.name}.param_groups[...][{self._index}]"
+
+    @property
+    def named(self) -> bool:
+        """Whether the notebook has named it or its optimizer."""
+        return self.called is not None or self._optimizer.named
+
+
 class Parameter:
     """A parameter, not held, as the best that is known of it by now says.
 
     Attributes:
         ref: The parameter.
-        owner: The module or optimizer that has it.
+        owner: The module that has it, or its place in an optimizer.
         path: Its path there.
         form: Shape and dtype, once its gradient has been seen.
     """
 
     __slots__ = ("form", "owner", "path", "ref")
 
-    def __init__(self, parameter: Any, owner: Known, path: str) -> None:
+    def __init__(self, parameter: Any, owner: Known | InGroup, path: str) -> None:
         self.ref = weakref.ref(parameter)
         self.owner = owner
         self.path = path
@@ -81,7 +103,7 @@ class Parameter:
     @property
     def in_group(self) -> bool:
         """Whether only an optimizer has shown it."""
-        return self.path.startswith(IN_GROUP)
+        return isinstance(self.owner, InGroup)
 
     def says_more_than(self, other: Parameter | None) -> bool:
         """Whether this is the better way to know it: in a module, by a name, from outside."""
@@ -90,9 +112,10 @@ class Parameter:
         return self.worth >= other.worth
 
     @property
-    def worth(self) -> tuple[bool, bool, int]:
+    def worth(self) -> tuple[bool, bool, bool, int]:
         """What tells the better of two ways to know it."""
-        return not self.in_group, self.owner.named, self.path.count(".")
+        called = self.owner.called is not None
+        return not self.in_group, self.owner.named, called, self.path.count(".")
 
 
 class Shown:
