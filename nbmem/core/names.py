@@ -29,6 +29,8 @@ _SAVED = re.compile(rf"(?:{SAVED_BY}|{SAVED_AFTER})(\S+)(?: \(\w+\))?$")
 _ROOT = re.compile(rf"(?:input |local |{SAVED_BY}|{GRADIENT_OF})?(?:Out\[\d+\]|[A-Za-z_]\w*)")
 _INDEX = re.compile(r"\[\d+\]")
 _LAYER = re.compile(r"\.\d+(?=[.\s]|$)")
+_STORED = re.compile(r"\._(?:store|(?:node|edge)_store_dict(\[[^\]]*\]))\._mapping\['(\w+)'\]")
+"""What torch_geometric's Data answers its attributes from."""
 _FORM = re.compile(r" \([\d, ]*\) \w+$")
 _STEERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _TAIL = 32
@@ -105,6 +107,11 @@ def root_of(name: str) -> str:
 def without_form(name: str) -> str:
     """A name without the shape and dtype behind it."""
     return _FORM.sub("", name)
+
+
+def as_typed(path: str) -> str:
+    """A way as a person writes it: `data.x` for PyG's `data._store._mapping['x']`."""
+    return _STORED.sub(r"\1.\2", path) if "._mapping[" in path else path
 
 
 def common_path(paths: Iterable[str]) -> str:

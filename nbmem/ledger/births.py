@@ -60,7 +60,7 @@ def _steps(calls: Calls, texts: Sequence[str]) -> _Columns:
     return calls.first[mine], calls.last[mine], calls.name[mine]
 
 
-class Births:
+class Birthplaces:
     """Says where allocations were made.
 
     Args:
@@ -95,8 +95,11 @@ class Births:
             where = None if path is None else f"near {path}"
         if where is None and self._calls is not None:
             where = self._calls.where(int(facts.allocations.born[row]), kind, phase)
-        before = TEMPORARY if facts.within_one_phase[row] else MADE
-        return None if where is None else f"{before}{where}"
+        if where is None:
+            return None
+        if facts.within_one_phase[row]:
+            return f"{TEMPORARY}{where}"
+        return f"{MADE}by {where[3:]}" if where.startswith("of ") else f"{MADE}{where}"
 
     def _neighbour(self, row: int) -> str | None:
         """The module of what was born just before it in its phase, else just behind it."""

@@ -14,7 +14,7 @@ from nbmem.core.categories import LIVE, OUTSIDE, Category
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.ledger.attribution import attribute
 from nbmem.ledger.balance import Ledger
-from nbmem.ledger.births import Births
+from nbmem.ledger.births import Birthplaces
 from nbmem.ledger.facts import NO_NAME, facts_of
 from nbmem.ledger.outside import Outside
 from nbmem.ledger.phase_map import PhaseMap
@@ -68,7 +68,7 @@ class Books:
         )
         self.born_in = facts.born_in
         self.category = attribute(facts)
-        self._births = Births(facts, self.names, self.texts, self.category, self.trace.calls)
+        self._births = Birthplaces(facts, self.names, self.texts, self.category, self.trace.calls)
         self._sums = _Sums(self.allocations, self.category)
         self._outside = Outside(self.trace, session.names)
         self._check_marks()

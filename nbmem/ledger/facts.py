@@ -107,9 +107,7 @@ def facts_of(
     unwound = np.searchsorted(failures, born) != np.searchsorted(failures, freed)
     unwound &= phases.named(born_in, "forward") & (born_in == died_in)
     died_in = np.where((freed < count) & ~unwound, died_in, NOWHERE)
-    within = (born_in == died_in) & (born_in != NOWHERE)
-    loose = (born_in == NOWHERE) & (born >= 0) & (freed < count)
-    within |= loose & (phases.gap_of(born) == phases.gap_of(freed))
+    within = _within(allocations, born_in, died_in, phases, count)
     if trace.calls is not None:
         within |= within_steps(allocations, born_in, phases, trace.calls, names)
     seen = sightings_of(allocations, trace, names)
@@ -145,6 +143,13 @@ def facts_of(
         calm=nothing_within(allocations, events) | scratch,
     )
     return facts, seen.named_like(standing), seen.texts
+
+
+def _within(a: Allocations, born_in: Ints, died_in: Ints, phases: PhaseMap, count: int) -> Mask:
+    """Which allocations live inside one phase, or inside one gap."""
+    within: Mask = (born_in == died_in) & (born_in != NOWHERE)
+    loose = (born_in == NOWHERE) & (a.born >= 0) & (a.freed < count)
+    return within | (loose & (phases.gap_of(a.born) == phases.gap_of(a.freed)))
 
 
 def _rows(found: Iterable[int], count: int) -> Mask:

@@ -148,7 +148,7 @@ class Sightings:
     def as_those_like(self, standing: Ints) -> dict[Category, Mask]:
         """What each allocation was seen as, itself or in those like it.
 
-        A weight, a gradient or a state makes one of those like it that nobody saw, no other: the
+        What was seen as an input itself becomes no weight, gradient or state by those like it: the
         picture that a loop begins with has the size of the one that it optimizes.
         """
         return {
@@ -157,7 +157,11 @@ class Sightings:
         }
 
     def _open_to(self, category: Category) -> Mask:
-        return self.nobody if category in OF_TRAINING else np.ones(len(self._held), bool)
+        if category not in OF_TRAINING:
+            return np.ones(len(self._held), bool)
+        itself = (category, Category.USER_TENSORS)
+        seen: Mask = np.any([mask for c, mask in self._as.items() if c not in itself], axis=0)
+        return ~seen
 
     def named_like(self, standing: Ints) -> Ints:
         """Each allocation's name: its own, or that of one like it in the latest pass."""

@@ -12,6 +12,7 @@ from itertools import islice
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.names import as_typed
 from nbmem.probes.cells import running_shell
 from nbmem.probes.holders.kinds import FOREIGN
 from nbmem.probes.holders.objects import Members, is_a, is_writable, namespace_of
@@ -69,7 +70,7 @@ def leaves(
         budget.left -= 1
         name, value, depth = queue.popleft()
         if is_tensor(value):
-            yield name, value
+            yield as_typed(name), value
         elif depth < MAX_DEPTH and id(value) not in entered:
             entered[id(value)] = value
             inside = _items(name, value, budget)

@@ -193,7 +193,7 @@ def _on_host(tensor: Any) -> bool:
 
 
 class Names(NamedTuple):
-    """Who is asked and told while a person's names are followed.
+    """What is asked and told while a person's names are followed.
 
     Attributes:
         met: As for `leaves`.

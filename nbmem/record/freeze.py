@@ -62,7 +62,8 @@ def freeze(
         spans = _spans(recorder, name, devices)
     source: Source | None = None
     with recorder.guard("the text of the lines"):
-        source = _source(stacks)
+        file = recorded_file(stacks)
+        source = None if file is None else Source(file, tuple(lines_of(file)[:MOST_LINES]))
     rank: Rank | None = None
     with recorder.guard("which rank it was"):
         rank = recorder.ranks.ended(error)
@@ -92,11 +93,6 @@ def freeze(
     )
 
 
-def _source(stacks: Sequence[Stack]) -> Source | None:
-    file = recorded_file(stacks)
-    return None if file is None else Source(file, tuple(lines_of(file)[:MOST_LINES]))
-
-
 def _device(
     recorder: Recorder,
     index: int,
@@ -111,6 +107,7 @@ def _device(
     marks = recorder.marks.place(index, events, entries_before)
     info = device_info(index, recorder.sampler.card_bytes(index), virtual=recorder.virtual)
     held = None if recorder.held is None else recorder.held.by_device.get(index, ())
+    called = calls_of(recorder.turns.turns, marks, recorder.identities.name_of, names)
     return DeviceTrace(
         info=info,
         release=info.torch.split("+")[0],
@@ -124,7 +121,7 @@ def _device(
         owners=recorder.sampler.owners(index, names),
         kept_pools=recorder.kept_pools,
         identities=recorder.identities.place(index, marks, names),
-        calls=calls_of(recorder.turns.turns, marks, recorder.identities.name_of, names),
+        calls=called,
         other_processes=recorder.sampler.other_processes(index),
         holders=None if held is None else columns(held, names),
     )

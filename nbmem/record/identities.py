@@ -259,16 +259,16 @@ class IdentityLog:
         return None if found is None or isinstance(found[0], InGroup) else (found[0], found[1])
 
     def _named_member(self, parameter: Any) -> tuple[Known | InGroup, str] | None:
-        """The same, or the variable that holds it."""
+        """The module or the variable that has a parameter, and its path there."""
         found = self._anywhere(parameter)
         place = None if found is None else found[0]
         return None if isinstance(place, InGroup) and place.called is None else found
 
     def _call(self, name: str, tensor: Any) -> None:
-        """Learn which variable holds a parameter that no module has."""
+        """Learn which variable holds a parameter that no module has; the shortest way is typed."""
         known = self._parameters.get(id(tensor))
         if known is not None and isinstance(known.owner, InGroup) and known.ref() is tensor:
-            known.owner.called = known.owner.called or name
+            known.owner.called = min(name, known.owner.called or name, key=len)
 
     def path_by(self, key: int, ref: weakref.ref[Any]) -> str | None:
         """A parameter's module and path, by its id and a weak reference: also once it is gone."""
