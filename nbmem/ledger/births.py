@@ -136,7 +136,7 @@ class _Calls:
             return "of backward()"
         first, last = self._phases.bounds(phase)
         if kind == "optimizer":
-            return self._place(self._steps, born, first, last)
+            return self._place(self._steps, born, first, last) or "of an update"
         if kind in CALLS:
             return self._place(self._modules, born, first, last)
         return self._coming(born) if kind == "input" else None

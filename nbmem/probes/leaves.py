@@ -51,6 +51,7 @@ def leaves(
     named: Iterable[Named],
     budget: Budget | None = None,
     met: Callable[[str, Any], None] | None = None,
+    module: Callable[[str, Any], None] | None = None,
 ) -> Iterator[Named]:
     """Tensors in values, those of the shortest paths first.
 
@@ -61,6 +62,7 @@ def leaves(
         named: Names and values.
         budget: How many values are looked at; None for `MAX_ITEMS`.
         met: Is told every object that has attributes, with its path; must not keep it.
+        module: Is told every module that is met, with its path; must not keep it.
     """
     budget = budget or Budget()
     members = Members()
@@ -76,8 +78,9 @@ def leaves(
             inside = _items(name, value, budget)
             if inside is None:
                 inside = _attributes(name, value, members)
-                if met is not None and not is_module(value):
-                    met(name, value)
+                told = module if is_module(value) else met
+                if told is not None:
+                    told(name, value)
             queue.extend((path, inner, depth + 1) for path, inner in inside)
 
 

@@ -199,18 +199,20 @@ class Names(NamedTuple):
         met: As for `leaves`.
         member: Says whether a module has a tensor; its gradient has a better name then.
         call: Is told each name and its tensor.
+        module: Is told each way to a module.
         made: Is told every tensor that has a graph.
     """
 
     met: Callable[[str, Any], None] | None = None
     member: Member = _no_member
     call: Callable[[str, Any], None] | None = None
+    module: Callable[[str, Any], None] | None = None
     made: Callable[[Any], None] | None = None
 
 
 def in_namespace(namespace: Mapping[str, Any], names: Names = Names()) -> Iterator[Seen]:  # noqa: B008 - it never changes
     """Tensors that the notebook's names lead to, and their gradients."""
-    return _named_tensors(leaves(_of_users(namespace), met=names.met), names)
+    return _named_tensors(leaves(_of_users(namespace), None, names.met, names.module), names)
 
 
 def in_frames(
@@ -229,7 +231,9 @@ def in_frames(
     for where, variables in frames:
         before = "local " if where else ""
         named = [(f"{before}{n}", v) for n, v in _of_users(variables)]
-        found.append(list(_named_tensors(leaves(named, budget, names.met), names, where)))
+        found.append(
+            list(_named_tensors(leaves(named, budget, names.met, names.module), names, where))
+        )
     for seen in reversed(found):  # the innermost name is seen last, and stays
         yield from seen
 

@@ -26,6 +26,7 @@ from nbmem.record.met import (
     Known,
     Parameter,
     Shown,
+    Ways,
     known_in,
     living,
     state_footprint,
@@ -69,6 +70,7 @@ class IdentityLog:
         self._rows: list[tuple[int, tensors.Seen, Known | None]] = []
         self._modules: dict[int, Known] = {}
         self._optimizers: dict[int, Known] = {}
+        self._ways = Ways()
         self._parameters: dict[int, Parameter] = {}
         self._shown: dict[int, Shown] = {}  # by loop
         self._home: int | None = None  # the home thread's loop, if it trains
@@ -231,10 +233,13 @@ class IdentityLog:
         """See what this thread's loop calls its tensors: these names end with their function."""
         if self._room():
             others = Others()
-            names = tensors.Names(others.meet, self._member, self._call, made)
-            found = tensors.in_frames(frames.variables(), names)
-            self._extend(mark, found, None)
-            self._extend(mark, others.seen(), None)
+            names = tensors.Names(others.meet, self._member, self._call, self._lead, made)
+            variables = frames.variables()
+            self._extend(mark, tensors.in_frames(variables, names), None)
+            self._extend(mark, others.seen(self._named_member), None)
+            for where, local in variables:
+                for name, optimizer in tensors.optimizers_in(local) if where else ():
+                    self._ways.lead(name, known_in(self._optimizers, optimizer), local=True)
 
     def _earlier_graphs(self, mark: int, kept: list[Any]) -> None:
         """See what graphs keep that the loop's variables hold: no backward may ever run them.
@@ -263,6 +268,13 @@ class IdentityLog:
         found = self._anywhere(parameter)
         place = None if found is None else found[0]
         return None if isinstance(place, InGroup) and place.called is None else found
+
+    def _lead(self, way: str, module: Any) -> None:
+        """Learn by which way a module was met that some call has shown."""
+        known = self._modules.get(id(module))
+        if known is not None and known.ref() is module:
+            inner = way.removeprefix("local ")
+            self._ways.lead(inner, known, local=inner != way)
 
     def _call(self, name: str, tensor: Any) -> None:
         """Learn which variable holds a parameter that no module has; the shortest way is typed."""
@@ -360,9 +372,9 @@ class IdentityLog:
         self._named = set(self._parameters)
         yield
         others = Others()
-        names = tensors.Names(others.meet, self._member, self._call)
+        names = tensors.Names(others.meet, self._member, self._call, self._lead)
         yield from self._add_in_steps(mark, tensors.in_namespace(namespace, names), None)
-        yield from self._add_in_steps(mark, others.seen(), None)
+        yield from self._add_in_steps(mark, others.seen(self._named_member), None)
         for optimizer, known in living(self._optimizers):
             yield from self._add_in_steps(mark, of_optimizer(optimizer, self._named_member), known)
             found = parameters_of_optimizer(optimizer, self._anywhere)
