@@ -24,9 +24,9 @@ from nbmem.record.met import (
     Footprint,
     InGroup,
     Known,
+    Locals,
     Parameter,
     Shown,
-    Ways,
     known_in,
     living,
     state_footprint,
@@ -70,7 +70,7 @@ class IdentityLog:
         self._rows: list[tuple[int, tensors.Seen, Known | None]] = []
         self._modules: dict[int, Known] = {}
         self._optimizers: dict[int, Known] = {}
-        self._ways = Ways()
+        self._locals = Locals()
         self._parameters: dict[int, Parameter] = {}
         self._shown: dict[int, Shown] = {}  # by loop
         self._home: int | None = None  # the home thread's loop, if it trains
@@ -239,7 +239,7 @@ class IdentityLog:
             self._extend(mark, others.seen(self._named_member), None)
             for where, local in variables:
                 for name, optimizer in tensors.optimizers_in(local) if where else ():
-                    self._ways.lead(name, known_in(self._optimizers, optimizer), local=True)
+                    self._locals.call(name, known_in(self._optimizers, optimizer))
 
     def _earlier_graphs(self, mark: int, kept: list[Any]) -> None:
         """See what graphs keep that the loop's variables hold: no backward may ever run them.
@@ -274,7 +274,10 @@ class IdentityLog:
         known = self._modules.get(id(module))
         if known is not None and known.ref() is module:
             inner = way.removeprefix("local ")
-            self._ways.lead(inner, known, local=inner != way)
+            if inner != way:
+                self._locals.call(inner, known)
+            else:
+                known.way = min(way, known.way or way, key=len)
 
     def _call(self, name: str, tensor: Any) -> None:
         """Learn which variable holds a parameter that no module has; the shortest way is typed."""
@@ -422,12 +425,12 @@ class IdentityLog:
     # --- afterwards
 
     def living_modules(self) -> list[tuple[Any, str]]:
-        """Modules that were met and still live, with their names."""
-        return [(module, known.name) for module, known in living(self._modules)]
+        """Modules that were met and still live, with the names that one may type."""
+        return [(module, known.typed) for module, known in living(self._modules)]
 
     def living_optimizers(self) -> list[tuple[Any, str]]:
-        """Optimizers that were met and still live, with their names."""
-        return [(optimizer, known.name) for optimizer, known in living(self._optimizers)]
+        """Optimizers that were met and still live, with the names that one may type."""
+        return [(optimizer, known.typed) for optimizer, known in living(self._optimizers)]
 
     def name_of(self, key: int) -> str | None:
         """What a module or an optimizer is called, by its id; None if it was not met."""

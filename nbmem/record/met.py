@@ -17,27 +17,37 @@ class Known:
     Attributes:
         ref: The module or optimizer.
         called: The notebook's name for it; None if it has none.
-        way: How the notebook's objects or a running function lead to it (`learn.model`, the
-            `student` of `main()`); None where none does, or where others were called so, too.
+        way: How the notebook's objects lead to it (`learn.model`); None where none does.
+        local: What a running function calls it (the `student` of `main()`); None where none does,
+            or where others were called so, too.
         inside: The module in which it was found, and its path there; None if it was in none.
     """
 
-    __slots__ = ("_kind", "called", "inside", "ref", "way")
+    __slots__ = ("_kind", "called", "inside", "local", "ref", "way")
 
     def __init__(self, thing: Any) -> None:
         self.ref = weakref.ref(thing)
         self._kind = type(thing).__name__
         self.called: str | None = None
         self.way: str | None = None
+        self.local: str | None = None
         self.inside: tuple[Known, str] | None = None
 
     @property
     def name(self) -> str:
-        """The notebook's name for it, else its place in another, a way to it, its class's."""
-        if self.called is not None or self.inside is None:
-            return self.called or self.way or self._kind
-        outer, path = self.inside
-        return f"{outer.name}.{path}"
+        """The best name that is known by now, if need be a running function's or its class's."""
+        if self.called is None and self.inside is not None:
+            outer, path = self.inside
+            return f"{outer.name}.{path}"
+        return self.called or self.way or self.local or self._kind
+
+    @property
+    def typed(self) -> str:
+        """What one may type in the notebook, else its class's name."""
+        if self.called is None and self.inside is not None:
+            outer, path = self.inside
+            return f"{outer.typed}.{path}"
+        return self.called or self.way or self._kind
 
     @property
     def named(self) -> bool:
@@ -61,39 +71,26 @@ class Known:
         return self is other or (self.inside is not None and self.inside[0].lies_within(other))
 
 
-class Ways:
-    """By which ways modules and optimizers were met, and which of these are of one alone.
+class Locals:
+    """What running functions call modules and optimizers, as far as each name is one thing's alone.
 
     A loop's variable is many layers' in turn: then it is the name of none.
     """
 
     def __init__(self) -> None:
         self._of: dict[str, Known | None] = {}
-        self._typed: set[int] = set()  # those to which the notebook's own names lead
 
-    def lead(self, way: str, known: Known, *, local: bool) -> None:
-        """Learn a way.
-
-        Args:
-            way: The path.
-            known: What it leads to.
-            local: Whether it begins at a running function's variable: of several the outermost's is
-                told last and stays. The notebook's own say more, the shortest most.
-        """
+    def call(self, way: str, known: Known) -> None:
+        """Learn a name; of several functions' the outermost one's is told last and stays."""
         first = self._of.setdefault(way, known)
         if first is None or (first is not known and first.ref() is not None):
             for one in (first, known):
-                if one is not None and one.way == way:
-                    one.way = None
+                if one is not None and one.local == way:
+                    one.local = None
             self._of[way] = None
-            return
-        self._of[way] = known  # the net of the fold before is gone
-        typed = id(known) in self._typed
-        if local and typed:
-            return
-        known.way = min(way, known.way or way, key=len) if typed else way
-        if not local:
-            self._typed.add(id(known))
+        else:
+            self._of[way] = known  # the net of the fold before is gone
+            known.local = way
 
 
 class InGroup:

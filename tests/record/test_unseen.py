@@ -102,3 +102,82 @@ def test_a_method_that_is_called_to_play_and_to_learn_is_looked_at_in_both():
     books = books_of(cell, {"net": net})
     assert "local x of act() (512, 4096) float32" in of_category(books, Category.USER_TENSORS)
     assert not of_category(books, Category.UNKNOWN)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(1024, 1024), nn.Linear(1024, 1024)
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+
+
+def test_nets_of_one_class_have_the_names_of_the_function_that_runs():
+    def main():
+        student, teacher = Net().cuda(), Net().cuda()
+        sgd = torch.optim.SGD(student.parameters(), momentum=0.9)
+        for _ in range(2):
+            x = torch.randn(256, 1024, device="cuda")
+            with torch.no_grad():
+                wanted = teacher(x)
+            F.mse_loss(student(x), wanted).backward()
+            sgd.step()
+
+    with nbmem.trace("cell", namespace={}) as trace:
+        main()
+    books, form = Books(trace.session), "(1024, 1024) float32"
+    paths = ("student.first.weight", "student.last.weight")
+    others = ("teacher.first.weight", "teacher.last.weight")
+    assert of_category(books, Category.WEIGHTS) == {f"{path} {form}" for path in paths + others}
+    state = {f"{path}: momentum_buffer {form}" for path in paths}
+    assert of_category(books, Category.OPTIMIZER_STATE) == state
+    assert all(fact["name"] == "Net" for fact in trace.session.facts["modules"]), "none to type"
+
+
+def test_a_loops_variable_is_no_layers_name():
+    layers = [nn.Linear(1024, 1024, bias=False).cuda() for _ in range(2)]
+
+    def main(layers):
+        x = torch.randn(256, 1024, device="cuda")
+        for layer in layers:
+            x = layer(x)
+        x.sum().backward()
+
+    with nbmem.trace("cell", namespace={}) as trace:
+        main(layers)
+    names = of_category(Books(trace.session), Category.WEIGHTS)
+    assert not [name for name in names if name.startswith("layer.")]
+
+
+def test_a_learners_own_optimizer_keeps_state_by_its_parameters():
+    class Own:
+        """Keeps state by parameters, as fastai's does."""
+
+        def __init__(self, parameters):
+            self.parameters, self.state = list(parameters), {}
+
+        @torch.no_grad()
+        def step(self):
+            for p in self.parameters:
+                state = self.state.setdefault(p, {"average": torch.zeros_like(p)})
+                state["average"].mul_(0.9).add_(p.grad)
+                p.sub_(0.1 * state["average"])
+
+    class Learner:
+        def __init__(self):
+            self.model = nn.Linear(1024, 1024, bias=False).cuda()
+            self.opt = Own(self.model.parameters())
+
+        def fit(self):
+            for _ in range(3):
+                self.model.zero_grad()
+                self.model(torch.randn(256, 1024, device="cuda")).sum().backward()
+                self.opt.step()
+
+    learn = Learner()
+    books = books_of(learn.fit, {"learn": learn})
+    form = "(1024, 1024) float32"
+    assert of_category(books, Category.WEIGHTS) == {f"learn.model.weight {form}"}
+    assert of_category(books, Category.OPTIMIZER_STATE) == {f"learn.model.weight: average {form}"}
+    assert None not in of_category(books, Category.TEMPORARIES)
