@@ -26,7 +26,10 @@ NAME, SENTENCE = 1_000, 4_000
 """Characters of a name (a tensor's, a file's, a card's) and of a sentence (a note, an error)."""
 _OF_GRAPH = (SAVED_BY, SAVED_AFTER, GRADIENT_OF, GRADIENT_IN, BACKWARD_OF)
 _SAVED = re.compile(rf"(?:{SAVED_BY}|{SAVED_AFTER})(\S+)(?: \(\w+\))?$")
-_ROOT = re.compile(rf"(?:input |local |{SAVED_BY}|{GRADIENT_OF})?(?:Out\[\d+\]|[A-Za-z_]\w*)")
+_PLACE = rf"(?:{TEMPORARY}|{MADE})(?:of|by|near|before|after) "
+_ROOT = re.compile(
+    rf"(?:input |local |{SAVED_BY}|{GRADIENT_OF}|{_PLACE})?(?:Out\[\d+\]|[A-Za-z_]\w*)"
+)
 _INDEX = re.compile(r"\[\d+\]")
 _LAYER = re.compile(r"\.\d+(?=[.\s]|$)")
 _STORED = re.compile(r"\._(?:store|(?:node|edge)_store_dict(\[[^\]]*\]))\._mapping\['(\w+)'\]")
@@ -80,6 +83,11 @@ def saver_of(name: str) -> str | None:
     return found[1] if found else None
 
 
+def is_place(name: str | None) -> bool:
+    """Whether a name says only where a tensor was made: its line, where it is known, says more."""
+    return name is not None and re.match(_PLACE, name) is not None
+
+
 def path_in(name: str) -> str:
     """The module (or operator) in any name that `of_graph`: `model.conv1`."""
     word = next(word for word in _OF_GRAPH if name.startswith(word))
@@ -94,8 +102,8 @@ def in_traceback(path: str) -> bool:
 def root_of(name: str) -> str:
     """`model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`: what one would delete.
 
-    What the model's graph has saved is `saved by model`, wherever in it, and the gradients of its
-    results are `gradient of model`.
+    What the model's graph has saved is `saved by model`, wherever in it, the gradients of its
+    results are `gradient of model`, and what nobody saw is `temporary near model`.
     """
     name = name.replace(SAVED_AFTER, SAVED_BY, 1)
     for word in (GRADIENT_IN, BACKWARD_OF):
