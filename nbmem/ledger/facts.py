@@ -149,7 +149,8 @@ def _within(a: Allocations, born_in: Ints, died_in: Ints, phases: PhaseMap, coun
     """Which allocations live inside one phase, or inside one gap."""
     within: Mask = (born_in == died_in) & (born_in != NOWHERE)
     loose = (born_in == NOWHERE) & (a.born >= 0) & (a.freed < count)
-    return within | (loose & (phases.gap_of(a.born) == phases.gap_of(a.freed)))
+    within |= loose & (phases.gap_of(a.born) == phases.gap_of(a.freed))
+    return within
 
 
 def _rows(found: Iterable[int], count: int) -> Mask:

@@ -82,7 +82,8 @@ def _cleared(facts: Facts) -> Mask:
     forward, backward = (phases.named(facts.born_in, *names) for names in THREADS)
     both = np.intersect1d(moment[of_size & forward], moment[of_size & backward])
     single = of_size & forward & (a.requested == WORKSPACE)
-    return dead & (np.isin(moment, both) | (single & (single.sum() == 1)))
+    cleared: Mask = dead & (np.isin(moment, both) | (single & (single.sum() == 1)))
+    return cleared
 
 
 def _first(which: Mask, born: NDArray[np.int64]) -> int | None:

@@ -67,7 +67,7 @@ class IdentityLog:
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, tensors.Seen, Known | None]] = []
+        self._rows: list[tuple[int, tensors.Seen, Known | InGroup | None]] = []
         self._modules: dict[int, Known] = {}
         self._optimizers: dict[int, Known] = {}
         self._locals = Locals()
@@ -414,7 +414,7 @@ class IdentityLog:
         if owner is not None:
             self.owned.append((first, len(self._rows)))
 
-    def rows(self, first: int, last: int) -> list[tuple[int, tensors.Seen, Known | None]]:
+    def rows(self, first: int, last: int) -> list[tuple[int, tensors.Seen, Known | InGroup | None]]:
         """What was seen, in order: the mark, the storage, whose it is."""
         return self._rows[first:last]
 
@@ -451,5 +451,5 @@ class IdentityLog:
         )
 
 
-def _text(seen: tensors.Seen, owner: Known | None) -> str:
+def _text(seen: tensors.Seen, owner: Known | InGroup | None) -> str:
     return seen.name if owner is None else f"{seen.before}{owner.name}{seen.name}"
