@@ -26,7 +26,7 @@ class Known:
     __slots__ = ("_kind", "called", "inside", "local", "ref", "way")
 
     def __init__(self, thing: Any) -> None:
-        self.ref = weakref.ref(thing)
+        self.ref: weakref.ref[Any] = weakref.ref(thing)
         self._kind = type(thing).__name__
         self.called: str | None = None
         self.way: str | None = None
@@ -105,6 +105,11 @@ class InGroup:
     def __init__(self, optimizer: Known, index: int) -> None:
         self._optimizer, self._index = optimizer, index
         self.called: str | None = None
+
+    @property
+    def ref(self) -> weakref.ref[Any]:
+        """The optimizer: while it lives, so does the parameter."""
+        return self._optimizer.ref
 
     @property
     def name(self) -> str:
