@@ -14,6 +14,10 @@ SAVED_BY, SAVED_AFTER = "saved by ", "saved after "
 GRADIENT_OF, GRADIENT_IN, BACKWARD_OF = "gradient of ", "gradient in ", "backward of "
 """Before the module whose result a gradient belongs to, in which that result is, or in whose
 backward something was made."""
+TEMPORARY, MADE = "temporary ", "made "
+"""Before where something was born that nobody saw: inside of one phase, or to outlive it."""
+STEP = ".step()"
+"""Behind the name of an optimizer whose step was called."""
 KEY_OF = "a key of "
 """Before what has a tensor for a dictionary's key: an optimizer's state has its parameters."""
 IN_TRACEBACK = "in the traceback of "
@@ -22,9 +26,14 @@ NAME, SENTENCE = 1_000, 4_000
 """Characters of a name (a tensor's, a file's, a card's) and of a sentence (a note, an error)."""
 _OF_GRAPH = (SAVED_BY, SAVED_AFTER, GRADIENT_OF, GRADIENT_IN, BACKWARD_OF)
 _SAVED = re.compile(rf"(?:{SAVED_BY}|{SAVED_AFTER})(\S+)(?: \(\w+\))?$")
-_ROOT = re.compile(rf"(?:input |local |{SAVED_BY}|{GRADIENT_OF})?(?:Out\[\d+\]|[A-Za-z_]\w*)")
+_PLACE = rf"(?:{TEMPORARY}|{MADE})(?:of|by|near|before|after) "
+_ROOT = re.compile(
+    rf"(?:input |local |{SAVED_BY}|{GRADIENT_OF}|{_PLACE})?(?:Out\[\d+\]|[A-Za-z_]\w*)"
+)
 _INDEX = re.compile(r"\[\d+\]")
 _LAYER = re.compile(r"\.\d+(?=[.\s]|$)")
+_STORED = re.compile(r"\._(?:store|(?:node|edge)_store_dict(\[[^\]]*\]))\._mapping\['(\w+)'\]")
+"""What torch_geometric's Data answers its attributes from."""
 _FORM = re.compile(r" \([\d, ]*\) \w+$")
 _STEERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _TAIL = 32
@@ -74,6 +83,17 @@ def saver_of(name: str) -> str | None:
     return found[1] if found else None
 
 
+def is_place(name: str | None) -> bool:
+    """Whether a name says only where a tensor was made: its line, where it is known, says more."""
+    return name is not None and re.match(_PLACE, name) is not None
+
+
+def path_in(name: str) -> str:
+    """The module (or operator) in any name that `of_graph`: `model.conv1`."""
+    word = next(word for word in _OF_GRAPH if name.startswith(word))
+    return name.removeprefix(word).partition(" ")[0]
+
+
 def in_traceback(path: str) -> bool:
     """Whether a way leads through the frames of an exception that is kept."""
     return IN_TRACEBACK in path
@@ -82,8 +102,8 @@ def in_traceback(path: str) -> bool:
 def root_of(name: str) -> str:
     """`model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`: what one would delete.
 
-    What the model's graph has saved is `saved by model`, wherever in it, and the gradients of its
-    results are `gradient of model`.
+    What the model's graph has saved is `saved by model`, wherever in it, the gradients of its
+    results are `gradient of model`, and what nobody saw is `temporary near model`.
     """
     name = name.replace(SAVED_AFTER, SAVED_BY, 1)
     for word in (GRADIENT_IN, BACKWARD_OF):
@@ -95,6 +115,11 @@ def root_of(name: str) -> str:
 def without_form(name: str) -> str:
     """A name without the shape and dtype behind it."""
     return _FORM.sub("", name)
+
+
+def as_typed(path: str) -> str:
+    """A way as a person writes it: `data.x` for PyG's `data._store._mapping['x']`."""
+    return _STORED.sub(r"\1.\2", path) if "._mapping[" in path else path
 
 
 def common_path(paths: Iterable[str]) -> str:

@@ -151,6 +151,22 @@ class Holders(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Calls(Columns):
+    """What the loop called: modules, and the steps of optimizers.
+
+    Attributes:
+        first: Event index at which it began; NOT_KNOWN where nobody looked (a module that is
+            called behind another one's forward, before the next phase).
+        last: Event index at which it returned.
+        name: Index into the session's names: `net`, `adamw.step()`.
+    """
+
+    first: Ints
+    last: Ints
+    name: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceTrace:
     """What happened on one card.
 
@@ -169,6 +185,7 @@ class DeviceTrace:
         other_processes: Bytes by process name where visible, at the end.
         holders: Who kept what lived at the end; None where nobody looked.
         owners: What other allocators of this process held of the card; None where nobody asked.
+        calls: What the loop called, in the order in which it returned; None where nobody looked.
         kept_pools: Private pools (Segments.pool) that a graph or a MemPool still used at the end;
             none where nobody looked.
     """
@@ -186,6 +203,7 @@ class DeviceTrace:
     other_processes: Mapping[str, int] = field(default_factory=dict)
     holders: Holders | None = None
     owners: OwnerReadings | None = None
+    calls: Calls | None = None
     kept_pools: tuple[int, ...] = ()
 
 
@@ -214,7 +232,7 @@ class Session:
         devices: The traced cards.
         spans: Cells, phases and blocks in order of their start; parents precede their children.
         stacks: Python stacks that events refer to.
-        names: Texts that identities refer to.
+        names: Texts that identities, holders and calls refer to.
         notes: What went wrong or was left out, one sentence each.
         error: The exception that ended it ("OutOfMemoryError: ..."), or None.
         refusals: Requests that could not be served, in order, as they were seen to fail.

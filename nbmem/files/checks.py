@@ -86,6 +86,7 @@ def _rows(trace: DeviceTrace) -> int:
     tables += [trace.start.blocks] if trace.start is not None else []
     tables += [trace.holders] if trace.holders is not None else []
     tables += [trace.owners] if trace.owners is not None else []
+    tables += [trace.calls] if trace.calls is not None else []
     return sum(map(len, tables))
 
 
@@ -115,6 +116,10 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
             _within(f"holders.{name}", getattr(held, name), 0, names - 1)
     if trace.owners is not None:
         _owners(trace.owners, names)
+    if trace.calls is not None:
+        _within("calls.first", trace.calls.first, NOT_KNOWN, count)
+        _within("calls.last", trace.calls.last, 0, count)
+        _within("calls.name", trace.calls.name, 0, names - 1)
 
 
 def _owners(said: OwnerReadings, names: int) -> None:

@@ -14,6 +14,7 @@ from nbmem.core.events import Blocks, Columns, Events, Frame, Layout, Segments
 from nbmem.core.names import SENTENCE, shown
 from nbmem.core.owners import OwnerReadings
 from nbmem.core.session import (
+    Calls,
     DeviceTrace,
     Holders,
     Identities,
@@ -148,6 +149,7 @@ def _tables(device: DeviceTrace) -> dict[str, Columns]:
         "identities": device.identities,
         **({"holders": device.holders} if device.holders is not None else {}),
         **({"owners": device.owners} if device.owners is not None else {}),
+        **({"calls": device.calls} if device.calls is not None else {}),
     }
 
 
@@ -174,6 +176,7 @@ def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
                 "start_known": device.start is not None,
                 "holders_known": device.holders is not None,
                 "owners_known": device.owners is not None,
+                "calls_known": device.calls is not None,
                 "other_processes": dict(device.other_processes),
                 "kept_pools": device.kept_pools,
             }
@@ -242,6 +245,7 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
         # Files of nbmem 0.1 have none.
         holders=table(Holders, "holders") if head.flag("holders_known") else None,
         owners=table(OwnerReadings, "owners") if head.flag("owners_known") else None,
+        calls=table(Calls, "calls") if head.flag("calls_known") else None,
         kept_pools=head.numbers("kept_pools", least=-MOST),
     )
 

@@ -13,6 +13,7 @@ from nbmem.core.categories import LIVE, OUTSIDE, Category
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.ledger.attribution import attribute
 from nbmem.ledger.balance import Ledger
+from nbmem.ledger.births import Birthplaces
 from nbmem.ledger.facts import NO_NAME, facts_of
 from nbmem.ledger.outside import Outside
 from nbmem.ledger.phase_map import PhaseMap
@@ -66,6 +67,7 @@ class Books:
         )
         self.born_in = facts.born_in
         self.category = attribute(facts)
+        self._births = Birthplaces(facts, self.names, self.texts, self.category, self.trace.calls)
         self._sums = _Sums(self.allocations, self.category)
         self._outside = Outside(self.trace, session.names)
         self._check_marks()
@@ -205,11 +207,12 @@ class Books:
         return times[np.clip(positions - 1, 0, len(times) - 1)]
 
     def name(self, row: int) -> str | None:
-        """What an allocation is called; None if nobody named it."""
+        """What an allocation is called, or where it was made; None where nothing tells."""
         index = int(self.names[row])
-        if index == NO_NAME and self.category[row] == Category.WORKSPACE:
-            return WORKSPACE
-        return None if index == NO_NAME else self.texts[index]
+        if index != NO_NAME:
+            return self.texts[index]
+        workspace = self.category[row] == Category.WORKSPACE
+        return WORKSPACE if workspace else self._births.name(row)
 
     def live(self, position: int) -> Ints:
         """Rows of the allocations that live at a position."""

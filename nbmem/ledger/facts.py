@@ -14,6 +14,7 @@ import numpy as np
 from nbmem.core.categories import Category
 from nbmem.core.events import Action
 from nbmem.ledger.alike import alike
+from nbmem.ledger.births import within_steps
 from nbmem.ledger.communication import buckets
 from nbmem.ledger.gradients import gradient_names
 from nbmem.ledger.grown import grown
@@ -48,7 +49,8 @@ class Facts:
         phases: Where the phases lie.
         born_in: Index of the phase of birth; NOWHERE before the recording and between phases.
         died_in: Index of the phase of death; NOWHERE between phases and if it never died.
-        within_one_phase: Born and dead inside one phase, or inside one gap between phases.
+        within_one_phase: Born and dead inside one phase, or inside one gap between phases; by an
+            optimizer's step, whatever phases its closure has.
         seen_as: For each category that a probe saw, which allocations it saw as that, themselves
             or those like them in another pass of the loop.
         fresh: Which inputs the loop made itself, between two calls of modules.
@@ -105,9 +107,9 @@ def facts_of(
     unwound = np.searchsorted(failures, born) != np.searchsorted(failures, freed)
     unwound &= phases.named(born_in, "forward") & (born_in == died_in)
     died_in = np.where((freed < count) & ~unwound, died_in, NOWHERE)
-    within = (born_in == died_in) & (born_in != NOWHERE)
-    loose = (born_in == NOWHERE) & (born >= 0) & (freed < count)
-    within |= loose & (phases.gap_of(born) == phases.gap_of(freed))
+    within = _within(allocations, born_in, died_in, phases, count)
+    if trace.calls is not None:
+        within |= within_steps(allocations, born_in, phases, trace.calls, names)
     seen = sightings_of(allocations, trace, names)
     scratch = staging(allocations, events) & within & seen.nobody
     seen.call(dict.fromkeys(np.flatnonzero(scratch).tolist(), NAME))
@@ -141,6 +143,14 @@ def facts_of(
         calm=nothing_within(allocations, events) | scratch,
     )
     return facts, seen.named_like(standing), seen.texts
+
+
+def _within(a: Allocations, born_in: Ints, died_in: Ints, phases: PhaseMap, count: int) -> Mask:
+    """Which allocations live inside one phase, or inside one gap."""
+    within: Mask = (born_in == died_in) & (born_in != NOWHERE)
+    loose = (born_in == NOWHERE) & (a.born >= 0) & (a.freed < count)
+    within |= loose & (phases.gap_of(a.born) == phases.gap_of(a.freed))
+    return within
 
 
 def _rows(found: Iterable[int], count: int) -> Mask:

@@ -48,6 +48,10 @@ class PhaseMap:
         inside = (index >= 0) & (events < self._last[np.maximum(index, 0)])
         return np.where(inside, index, NOWHERE)
 
+    def bounds(self, phase: int) -> tuple[int, int]:
+        """A phase's first event, and the one after its last."""
+        return int(self._first[phase]), int(self._last[phase])
+
     def gap_of(self, events: Ints) -> Ints:
         """Between which two phases each event lies; inside of one it is NOWHERE."""
         after: Ints = np.searchsorted(self._first, events, side="right")

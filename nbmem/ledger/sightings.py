@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.categories import Category
+from nbmem.core.categories import OF_TRAINING, Category
 from nbmem.core.holders import HolderKind
 from nbmem.core.names import shown, without_form
 
@@ -35,6 +35,8 @@ IDENTITY = (
 )
 """Categories that a probe can see, the one that counts most first. As ACTIVATIONS is seen what a
 graph has saved, whoever has made it."""
+_OF_A_CALL = (Category.INPUTS, Category.ACTIVATIONS)
+"""What was given to a module, and what its graph has saved: the names that say least."""
 _PERSONS = (
     HolderKind.NAME,
     HolderKind.OUT,
@@ -144,19 +146,35 @@ class Sightings:
         return ~seen
 
     def as_those_like(self, standing: Ints) -> dict[Category, Mask]:
-        """What each allocation was seen as, itself or in those like it."""
-        return {category: among_those_like(mask, standing) for category, mask in self._as.items()}
+        """What each allocation was seen as, itself or in those like it.
+
+        What was seen as an input itself becomes no weight, gradient or state by those like it: the
+        picture that a loop begins with has the size of the one that it optimizes.
+        """
+        return {
+            category: among_those_like(mask, standing) & (mask | self._open_to(category))
+            for category, mask in self._as.items()
+        }
+
+    def _open_to(self, category: Category) -> Mask:
+        if category not in OF_TRAINING:
+            return np.ones(len(self._held), bool)
+        itself = (category, Category.USER_TENSORS)
+        seen: Mask = np.any([mask for c, mask in self._as.items() if c not in itself], axis=0)
+        return ~seen
 
     def named_like(self, standing: Ints) -> Ints:
         """Each allocation's name: its own, or that of one like it in the latest pass."""
         names = np.full(len(standing), NO_NAME, np.int64)
-        *known, of_graphs = (n for c, n in self._names.items() if c != Category.INPUTS)
-        given = self._names[Category.INPUTS]  # `input args[0]`: a person's name says more
-        for own in (*known, self._around, given, of_graphs, self._held, self._made):
+        known = [(n, self._open_to(c)) for c, n in self._names.items() if c not in _OF_A_CALL]
+        # `input args[0]`: a person's name says more
+        rest = (self._around, *(self._names[c] for c in _OF_A_CALL), self._held, self._made)
+        anybody = np.ones(len(standing), bool)
+        for own, may_share in (*known, *((one, anybody) for one in rest)):
             shared = np.full(len(standing), NO_NAME, np.int64)
             there = np.flatnonzero(own != NO_NAME)
             shared[standing[there]] = own[there]
-            found = np.where(own == NO_NAME, shared[standing], own)
+            found = np.where((own == NO_NAME) & may_share, shared[standing], own)
             names = np.where(names == NO_NAME, found, names)
         return names
 

@@ -1,6 +1,10 @@
-"""The rule for cuBLAS workspaces: kept from the first matrix product of a thread to the end.
+"""The rule for cuBLAS workspaces: kept from a thread's first matrix product on a stream to the end.
 
-Or until somebody clears them, as Lightning does when its training ends: all threads' at once.
+Or until somebody clears them, as Lightning does when its training ends: all threads' at once. Where
+only one thread has any (an evaluation), one allocation of the odd size that cards before Hopper
+have is it; a loop's results would be several. A handle has one for each stream, and a graph is
+captured on a stream of its own:
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/cuda/CublasHandlePool.cpp
 
 With a cuBLASLt epilogue (addmm) its own, once. Recorded on an H100: each once in the forward
 thread, once in the engine's.
@@ -37,14 +41,15 @@ def workspaces(facts: Facts) -> Mask:
     found |= kept & places[0] & np.isin(a.requested, CUBLAS)  # an earlier cell's, both threads'
     for place in (*places, _elsewhere(facts, places[-1])):
         inside = kept & place
-        first = _first(inside & np.isin(a.requested, CUBLAS), a.born)
-        if first is not None:
-            found[first] = True
-            beside = _first(
-                inside & (a.requested == CUBLASLT) & (facts.born_in == facts.born_in[first]), a.born
-            )
-            if beside is not None:
-                found[beside] = True
+        of_size = inside & np.isin(a.requested, CUBLAS)
+        for stream in np.unique(a.stream[of_size]).tolist():
+            first = _first(of_size & (a.stream == stream), a.born)
+            if first is not None:
+                found[first] = True
+                near = inside & (facts.born_in == facts.born_in[first]) & (a.stream == stream)
+                beside = _first(near & (a.requested == CUBLASLT), a.born)
+                if beside is not None:
+                    found[beside] = True
     return found
 
 
@@ -76,7 +81,9 @@ def _cleared(facts: Facts) -> Mask:
     of_size = dead & np.isin(a.requested, CUBLAS)
     forward, backward = (phases.named(facts.born_in, *names) for names in THREADS)
     both = np.intersect1d(moment[of_size & forward], moment[of_size & backward])
-    return dead & np.isin(moment, both)
+    single = of_size & forward & (a.requested == WORKSPACE)
+    cleared: Mask = dead & (np.isin(moment, both) | (single & (single.sum() == 1)))
+    return cleared
 
 
 def _first(which: Mask, born: NDArray[np.int64]) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.holders.kinds import FOREIGN
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_SITES, LOOKS = 64, 3
 """Places in the code at which variables are read, and how often at each."""
+CALLERS = 3
+"""Frames that tell a place: an agent's method is called to play and to learn, and holds another."""
 MOST = 12
 """Functions whose variables are read, the innermost."""
 _NOT_THE_LOOPS = (*FOREIGN, "torch", "nbmem", "asyncio", "threading", "runpy", "nbclient")
@@ -29,14 +32,14 @@ class CallSites:
     """Places in the loops' code from which torch was called, and how often."""
 
     def __init__(self) -> None:
-        self._times: Counter[tuple[int, int]] = Counter()
+        self._times: Counter[tuple[tuple[int, int], ...]] = Counter()
 
     def is_new(self) -> bool:
         """Whether this thread's loop has called from here less than `LOOKS` times."""
-        frame = next(_outwards(), None)
-        if frame is None:
+        frames = islice(_outwards(), CALLERS)
+        site = tuple((id(frame.f_code), frame.f_lasti) for frame in frames)
+        if not site:
             return False
-        site = id(frame.f_code), frame.f_lasti
         if site not in self._times and len(self._times) >= MAX_SITES:
             return False
         self._times[site] += 1

@@ -12,6 +12,7 @@ from itertools import islice
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.names import as_typed
 from nbmem.probes.cells import running_shell
 from nbmem.probes.holders.kinds import FOREIGN
 from nbmem.probes.holders.objects import Members, is_a, is_writable, namespace_of
@@ -50,6 +51,7 @@ def leaves(
     named: Iterable[Named],
     budget: Budget | None = None,
     met: Callable[[str, Any], None] | None = None,
+    module: Callable[[str, Any], None] | None = None,
 ) -> Iterator[Named]:
     """Tensors in values, those of the shortest paths first.
 
@@ -60,6 +62,7 @@ def leaves(
         named: Names and values.
         budget: How many values are looked at; None for `MAX_ITEMS`.
         met: Is told every object that has attributes, with its path; must not keep it.
+        module: Is told every module that is met, with its path; must not keep it.
     """
     budget = budget or Budget()
     members = Members()
@@ -69,14 +72,15 @@ def leaves(
         budget.left -= 1
         name, value, depth = queue.popleft()
         if is_tensor(value):
-            yield name, value
+            yield as_typed(name), value
         elif depth < MAX_DEPTH and id(value) not in entered:
             entered[id(value)] = value
             inside = _items(name, value, budget)
             if inside is None:
                 inside = _attributes(name, value, members)
-                if met is not None and not is_module(value):
-                    met(name, value)
+                told = module if is_module(value) else met
+                if told is not None:
+                    told(name, value)
             queue.extend((path, inner, depth + 1) for path, inner in inside)
 
 

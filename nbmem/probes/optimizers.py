@@ -38,15 +38,7 @@ def of_optimizer(
     """
     for index, (parameter, state) in enumerate(states(optimizer)):
         owner, path = named(parameter) or (None, f".state[{index}]")
-        for key, value in list(dict.items(state)):
-            if owner is not None:
-                at = f"{path}: {key if type(key) is str else '...'}"
-            else:
-                at = f"{path}[{key!r}]" if plain(key) else f"{path}[...]"
-            pairs = [(at, value)]
-            for name, tensor in pairs if is_tensor(value) else leaves(pairs):
-                if tensor is not parameter:
-                    yield from _state(name, tensor, owner)
+        yield from _of_parameter(parameter, state, owner, path)
     own = list(dict.items(attributes_of(optimizer) or {}))
     rest = ((f".{name}", value) for name, value in own if _holds_data(name, value))
     groups = (
@@ -57,6 +49,19 @@ def of_optimizer(
     )
     for name, tensor in leaves(chain(groups, rest), Budget(MAX_ITEMS)):
         yield from _state(name, tensor, None)
+
+
+def _of_parameter(parameter: Any, state: Any, owner: Any, path: str) -> Iterator[Seen]:
+    """What is kept for one parameter, by name."""
+    for key, value in list(dict.items(state)):
+        if owner is not None:
+            at = f"{path}: {key if type(key) is str else '...'}"
+        else:
+            at = f"{path}[{key!r}]" if plain(key) else f"{path}[...]"
+        pairs = [(at, value)]
+        for name, tensor in pairs if is_tensor(value) else leaves(pairs):
+            if tensor is not parameter:
+                yield from _state(name, tensor, owner)
 
 
 def _state(name: str, tensor: Any, owner: Any) -> Iterator[Seen]:
@@ -102,13 +107,15 @@ class Others:
         ):
             self._met.setdefault(id(thing), (name, thing))
 
-    def seen(self) -> Iterator[Seen]:
-        """What they keep; afterwards nothing of theirs is held."""
+    def seen(self, named: Callable[[Any], tuple[Any, str] | None]) -> Iterator[Seen]:
+        """What they keep, under the names of its parameters; then nothing of theirs is held."""
         while self._met:
-            yield from _of_another(*self._met.popitem()[1])
+            yield from _of_another(*self._met.popitem()[1], named)
 
 
-def _of_another(name: str, thing: Any) -> Iterator[Seen]:
+def _of_another(
+    name: str, thing: Any, named: Callable[[Any], tuple[Any, str] | None]
+) -> Iterator[Seen]:
     """Tensors of the shapes of the parameters that an object holds itself."""
     torch: Any = loaded_torch()
     found = list(leaves([(name, thing)], Budget(MAX_ITEMS)))
@@ -117,10 +124,19 @@ def _of_another(name: str, thing: Any) -> Iterator[Seen]:
     for path, tensor in found if shapes else ():
         if shape_of(torch, tensor) in shapes:
             yield from _state(path, tensor, None)
+    for parameter, state in _kept_by(thing) if shapes else ():  # these names say more
+        owner, path = named(parameter) or (None, "")
+        if owner is not None and is_a(type(state), dict):
+            yield from _of_parameter(parameter, state, owner, path)
 
 
 def _keys_of(thing: Any) -> list[Any]:
-    """Tensors to which an object keeps something: `state[p]`, as torch's optimizers have it."""
+    """Tensors to which an object keeps something."""
+    return [key for key, _ in _kept_by(thing)]
+
+
+def _kept_by(thing: Any) -> list[tuple[Any, Any]]:
+    """What an object keeps by tensors: `state[p]`, as torch's optimizers have it."""
     kept = (value for value in dict.values(attributes_of(thing) or {}) if is_a(type(value), dict))
-    keys = chain.from_iterable(dict.keys(value) for value in kept)
-    return [key for key in islice(keys, MAX_ITEMS) if is_tensor(key)]
+    pairs = chain.from_iterable(dict.items(value) for value in kept)
+    return [(key, value) for key, value in islice(pairs, MAX_ITEMS) if is_tensor(key)]

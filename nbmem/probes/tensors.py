@@ -192,61 +192,65 @@ def _on_host(tensor: Any) -> bool:
     return device is not None and device.type == "cpu" and address_of(tensor) is None
 
 
-def in_namespace(
-    namespace: Mapping[str, Any],
-    met: Callable[[str, Any], None] | None = None,
-    member: Member = _no_member,
-) -> Iterator[Seen]:
-    """Tensors that the notebook's names lead to, and their gradients.
+class Names(NamedTuple):
+    """What is asked and told while a person's names are followed.
 
-    Args:
-        namespace: The notebook's names.
+    Attributes:
         met: As for `leaves`.
         member: Says whether a module has a tensor; its gradient has a better name then.
+        call: Is told each name and its tensor.
+        module: Is told each way to a module.
+        made: Is told every tensor that has a graph.
     """
-    found = leaves(_of_users(namespace), met=met)
-    return _named_tensors(found, member)
+
+    met: Callable[[str, Any], None] | None = None
+    member: Member = _no_member
+    call: Callable[[str, Any], None] | None = None
+    module: Callable[[str, Any], None] | None = None
+    made: Callable[[Any], None] | None = None
+
+
+def in_namespace(namespace: Mapping[str, Any], names: Names = Names()) -> Iterator[Seen]:  # noqa: B008 - it never changes
+    """Tensors that the notebook's names lead to, and their gradients."""
+    return _named_tensors(leaves(_of_users(namespace), None, names.met, names.module), names)
 
 
 def in_frames(
     frames: Iterable[tuple[str, Mapping[str, Any]]],
-    met: Callable[[str, Any], None] | None = None,
-    member: Member = _no_member,
-    made: Callable[[Any], None] | None = None,
+    names: Names = Names(),  # noqa: B008 - it never changes
 ) -> Iterator[Seen]:
     """Tensors that the variables of running functions lead to: `local x of train()`.
 
     Args:
         frames: What is put behind a name (` of train()`, or nothing) and the variables, innermost
             first.
-        met: As for `leaves`.
-        member: As for `in_namespace`.
-        made: Is told every tensor that has a graph.
+        names: Who is asked and told.
     """
     budget = Budget(MAX_OF_LOOP)
     found = []
-    for where, names in frames:
+    for where, variables in frames:
         before = "local " if where else ""
-        named = [(f"{before}{n}", v) for n, v in _of_users(names)]
-        found.append(list(_named_tensors(leaves(named, budget, met), member, where, made)))
+        named = [(f"{before}{n}", v) for n, v in _of_users(variables)]
+        found.append(
+            list(_named_tensors(leaves(named, budget, names.met, names.module), names, where))
+        )
     for seen in reversed(found):  # the innermost name is seen last, and stays
         yield from seen
 
 
 def _named_tensors(
-    found: Iterable[tuple[str, Any]],
-    member: Member,
-    where: str = "",
-    made: Callable[[Any], None] | None = None,
+    found: Iterable[tuple[str, Any]], names: Names, where: str = ""
 ) -> Iterator[Seen]:
     for name, tensor in found:
-        if made is not None and is_made(tensor):
-            made(tensor)
+        if names.made is not None and is_made(tensor):
+            names.made(tensor)
+        if names.call is not None:
+            names.call(f"{name}{where}", tensor)
         seen = see(tensor, Category.USER_TENSORS, f"{name}{where}")
         if seen is not None:
             yield seen
         gradient = gradient_of(tensor)
-        if gradient is not None and member(tensor) is None:
+        if gradient is not None and names.member(tensor) is None:
             seen = see(gradient, Category.GRADIENTS, f"{name}.grad{where}")
             if seen is not None:
                 yield seen

@@ -22,6 +22,7 @@ from nbmem.core.spans import Span
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes.cells import lines_of, with_cells
 from nbmem.probes.cuda import device_info
+from nbmem.record.calls import calls_of
 from nbmem.record.gaps import Births, Gaps
 from nbmem.record.holders import columns
 from nbmem.record.identities import MAX_ROWS
@@ -61,7 +62,8 @@ def freeze(
         spans = _spans(recorder, name, devices)
     source: Source | None = None
     with recorder.guard("the text of the lines"):
-        source = _source(stacks)
+        file = recorded_file(stacks)
+        source = None if file is None else Source(file, tuple(lines_of(file)[:MOST_LINES]))
     rank: Rank | None = None
     with recorder.guard("which rank it was"):
         rank = recorder.ranks.ended(error)
@@ -91,11 +93,6 @@ def freeze(
     )
 
 
-def _source(stacks: Sequence[Stack]) -> Source | None:
-    file = recorded_file(stacks)
-    return None if file is None else Source(file, tuple(lines_of(file)[:MOST_LINES]))
-
-
 def _device(
     recorder: Recorder,
     index: int,
@@ -110,6 +107,7 @@ def _device(
     marks = recorder.marks.place(index, events, entries_before)
     info = device_info(index, recorder.sampler.card_bytes(index), virtual=recorder.virtual)
     held = None if recorder.held is None else recorder.held.by_device.get(index, ())
+    called = calls_of(recorder.turns.turns, marks, recorder.identities.name_of, names)
     return DeviceTrace(
         info=info,
         release=info.torch.split("+")[0],
@@ -123,6 +121,7 @@ def _device(
         owners=recorder.sampler.owners(index, names),
         kept_pools=recorder.kept_pools,
         identities=recorder.identities.place(index, marks, names),
+        calls=called,
         other_processes=recorder.sampler.other_processes(index),
         holders=None if held is None else columns(held, names),
     )

@@ -21,9 +21,10 @@ from nbmem.probes.roll import followed
 from nbmem.probes.saved import GraphWalk, Module, saved_tensors, why_unreadable
 from nbmem.record.allowance import Allowance
 from nbmem.record.met import (
-    IN_GROUP,
     Footprint,
+    InGroup,
     Known,
+    Locals,
     Parameter,
     Shown,
     known_in,
@@ -66,9 +67,10 @@ class IdentityLog:
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, tensors.Seen, Known | None]] = []
+        self._rows: list[tuple[int, tensors.Seen, Known | InGroup | None]] = []
         self._modules: dict[int, Known] = {}
         self._optimizers: dict[int, Known] = {}
+        self._locals = Locals()
         self._parameters: dict[int, Parameter] = {}
         self._shown: dict[int, Shown] = {}  # by loop
         self._home: int | None = None  # the home thread's loop, if it trains
@@ -233,9 +235,13 @@ class IdentityLog:
         """See what this thread's loop calls its tensors: these names end with their function."""
         if self._room():
             others = Others()
-            found = tensors.in_frames(frames.variables(), others.meet, self._member, made)
-            self._extend(mark, found, None)
-            self._extend(mark, others.seen(), None)
+            names = tensors.Names(others.meet, self._member, self._call, self._lead, made)
+            variables = frames.variables()
+            self._extend(mark, tensors.in_frames(variables, names), None)
+            self._extend(mark, others.seen(self._named_member), None)
+            for where, local in variables:
+                for name, optimizer in tensors.optimizers_in(local) if where else ():
+                    self._locals.call(name, known_in(self._optimizers, optimizer))
 
     def _earlier_graphs(self, mark: int, kept: list[Any]) -> None:
         """See what graphs keep that the loop's variables hold: no backward may ever run them.
@@ -265,12 +271,39 @@ class IdentityLog:
         with self.rolls.there_since(loop.waits_since):
             self.saved(mark, kept)
 
-    def _member(self, parameter: Any) -> tuple[Known, str] | None:
-        """The module that has a parameter, and its path there."""
+    def _anywhere(self, parameter: Any) -> tuple[Known | InGroup, str] | None:
+        """The module that has a parameter, else its place in an optimizer, and its path there."""
         known = self._parameters.get(id(parameter))
-        if known is None or known.ref() is not parameter or known.in_group:
+        if known is None or known.ref() is not parameter:
             return None
         return known.owner, known.path
+
+    def _member(self, parameter: Any) -> tuple[Known, str] | None:
+        """The module that has a parameter, and its path there."""
+        found = self._anywhere(parameter)
+        return None if found is None or isinstance(found[0], InGroup) else (found[0], found[1])
+
+    def _named_member(self, parameter: Any) -> tuple[Known | InGroup, str] | None:
+        """The module or the variable that has a parameter, and its path there."""
+        found = self._anywhere(parameter)
+        place = None if found is None else found[0]
+        return None if isinstance(place, InGroup) and place.called is None else found
+
+    def _lead(self, way: str, module: Any) -> None:
+        """Learn by which way a module was met that some call has shown."""
+        known = self._modules.get(id(module))
+        if known is not None and known.ref() is module:
+            inner = way.removeprefix("local ")
+            if inner != way:
+                self._locals.call(inner, known)
+            else:
+                known.way = min(way, known.way or way, key=len)
+
+    def _call(self, name: str, tensor: Any) -> None:
+        """Learn which variable holds a parameter that no module has; the shortest way is typed."""
+        known = self._parameters.get(id(tensor))
+        if known is not None and isinstance(known.owner, InGroup) and known.ref() is tensor:
+            known.owner.called = min(name, known.owner.called or name, key=len)
 
     def path_by(self, key: int, ref: weakref.ref[Any]) -> str | None:
         """A parameter's module and path, by its id and a weak reference: also once it is gone."""
@@ -325,8 +358,7 @@ class IdentityLog:
         known = known_in(self._optimizers, optimizer)
         for group in modules.param_groups(optimizer):
             for index, parameter in enumerate(modules.parameters_of_group(group)):
-                path = f"{IN_GROUP}[...][{index}]"
-                self._learn(parameter, Parameter(parameter, known, path))
+                self._learn(parameter, Parameter(parameter, InGroup(known, index), ""))
 
     def state(self, mark: int, optimizer: Any) -> None:
         """See an optimizer's state, unless it is where it was."""
@@ -335,8 +367,8 @@ class IdentityLog:
         if before[:1] != footprint[:1] or (before != footprint and walks < MAX_WALKS):
             self._states[id(optimizer)] = footprint, walks + 1
             known = known_in(self._optimizers, optimizer)
-            self._add(mark, of_optimizer(optimizer, self._member), known)
-            self._add(mark, parameters_of_optimizer(optimizer, self._member), known)
+            self._add(mark, of_optimizer(optimizer, self._named_member), known)
+            self._add(mark, parameters_of_optimizer(optimizer, self._anywhere), known)
 
     def name(self, namespace: Mapping[str, Any]) -> None:
         """Learn what the notebook calls its modules and optimizers; touches no tensor."""
@@ -364,13 +396,12 @@ class IdentityLog:
         self._named = set(self._parameters)
         yield
         others = Others()
-        yield from self._add_in_steps(
-            mark, tensors.in_namespace(namespace, others.meet, self._member), None
-        )
-        yield from self._add_in_steps(mark, others.seen(), None)
+        names = tensors.Names(others.meet, self._member, self._call, self._lead)
+        yield from self._add_in_steps(mark, tensors.in_namespace(namespace, names), None)
+        yield from self._add_in_steps(mark, others.seen(self._named_member), None)
         for optimizer, known in living(self._optimizers):
-            yield from self._add_in_steps(mark, of_optimizer(optimizer, self._member), known)
-            found = parameters_of_optimizer(optimizer, self._member)
+            yield from self._add_in_steps(mark, of_optimizer(optimizer, self._named_member), known)
+            found = parameters_of_optimizer(optimizer, self._anywhere)
             yield from self._add_in_steps(mark, found, known)
         for module, known in living(self._modules):  # last: a module's name says most
             yield from self._add_in_steps(mark, parts_of(module), known)
@@ -397,7 +428,7 @@ class IdentityLog:
                 sizes.setdefault(seen.device, {})[seen.addr] = seen.size
         return {device: sum(found.values()) for device, found in sizes.items()}
 
-    def _in_use(self, owner: Known) -> bool:
+    def _in_use(self, owner: Known | InGroup) -> bool:
         thing = owner.ref()
         return not (modules.is_module(thing) and self._walked and id(thing) not in self._walked)
 
@@ -415,7 +446,7 @@ class IdentityLog:
         """How many backward passes were too quick for their graphs to be read."""
         return sum(n for kind, n in self.allowance.refused.items() if isinstance(kind, tuple))
 
-    def rows(self, first: int, last: int) -> list[tuple[int, tensors.Seen, Known | None]]:
+    def rows(self, first: int, last: int) -> list[tuple[int, tensors.Seen, Known | InGroup | None]]:
         """What was seen, in order: the mark, the storage, whose it is."""
         return self._rows[first:last]
 
@@ -426,12 +457,17 @@ class IdentityLog:
     # --- afterwards
 
     def living_modules(self) -> list[tuple[Any, str]]:
-        """Modules that were met and still live, with their names."""
-        return [(module, known.name) for module, known in living(self._modules)]
+        """Modules that were met and still live, with the names that one may type."""
+        return [(module, known.typed) for module, known in living(self._modules)]
 
     def living_optimizers(self) -> list[tuple[Any, str]]:
-        """Optimizers that were met and still live, with their names."""
-        return [(optimizer, known.name) for optimizer, known in living(self._optimizers)]
+        """Optimizers that were met and still live, with the names that one may type."""
+        return [(optimizer, known.typed) for optimizer, known in living(self._optimizers)]
+
+    def name_of(self, key: int) -> str | None:
+        """What a module or an optimizer is called, by its id; None if it was not met."""
+        known = self._modules.get(key) or self._optimizers.get(key)
+        return None if known is None else known.name
 
     def place(self, device: int, marks: Marks, names: dict[str, int]) -> Identities:
         """One card's identities; `names` collects their texts, text to index."""
@@ -447,5 +483,5 @@ class IdentityLog:
         )
 
 
-def _text(seen: tensors.Seen, owner: Known | None) -> str:
+def _text(seen: tensors.Seen, owner: Known | InGroup | None) -> str:
     return seen.name if owner is None else f"{seen.before}{owner.name}{seen.name}"

@@ -9,8 +9,6 @@ from nbmem.probes import modules, tensors
 
 ASKED = 8
 """Parameters whose state tells whether an optimizer's is another."""
-IN_GROUP = ".param_groups"
-"""How the path of a parameter begins that no module is known to have."""
 
 
 class Known:
@@ -19,24 +17,37 @@ class Known:
     Attributes:
         ref: The module or optimizer.
         called: The notebook's name for it; None if it has none.
+        way: How the notebook's objects lead to it (`learn.model`); None where none does.
+        local: What a running function calls it (the `student` of `main()`); None where none does,
+            or where others were called so, too.
         inside: The module in which it was found, and its path there; None if it was in none.
     """
 
-    __slots__ = ("_kind", "called", "inside", "ref")
+    __slots__ = ("_kind", "called", "inside", "local", "ref", "way")
 
     def __init__(self, thing: Any) -> None:
-        self.ref = weakref.ref(thing)
+        self.ref: weakref.ref[Any] = weakref.ref(thing)
         self._kind = type(thing).__name__
         self.called: str | None = None
+        self.way: str | None = None
+        self.local: str | None = None
         self.inside: tuple[Known, str] | None = None
 
     @property
     def name(self) -> str:
-        """The notebook's name for it, else its place in another module, else its class's."""
-        if self.called is not None or self.inside is None:
-            return self.called or self._kind
-        outer, path = self.inside
-        return f"{outer.name}.{path}"
+        """The best name that is known by now, if need be a running function's or its class's."""
+        if self.called is None and self.inside is not None:
+            outer, path = self.inside
+            return f"{outer.name}.{path}"
+        return self.called or self.way or self.local or self._kind
+
+    @property
+    def typed(self) -> str:
+        """What one may type in the notebook, else its class's name."""
+        if self.called is None and self.inside is not None:
+            outer, path = self.inside
+            return f"{outer.typed}.{path}"
+        return self.called or self.way or self._kind
 
     @property
     def named(self) -> bool:
@@ -60,19 +71,70 @@ class Known:
         return self is other or (self.inside is not None and self.inside[0].lies_within(other))
 
 
+class Locals:
+    """What running functions call modules and optimizers, as far as each name is one thing's alone.
+
+    A loop's variable is many layers' in turn: then it is the name of none.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, Known | None] = {}
+
+    def call(self, way: str, known: Known) -> None:
+        """Learn a name; of several functions' the outermost one's is told last and stays."""
+        first = self._of.setdefault(way, known)
+        if first is None or (first is not known and first.ref() is not None):
+            for one in (first, known):
+                if one is not None and one.local == way:
+                    one.local = None
+            self._of[way] = None
+        else:
+            self._of[way] = known  # the net of the fold before is gone
+            known.local = way
+
+
+class InGroup:
+    """A parameter of an optimizer's that no module is known to have: a picture, a latent code.
+
+    Attributes:
+        called: The variable that holds it; None while none is known.
+    """
+
+    __slots__ = ("_index", "_optimizer", "called")
+
+    def __init__(self, optimizer: Known, index: int) -> None:
+        self._optimizer, self._index = optimizer, index
+        self.called: str | None = None
+
+    @property
+    def ref(self) -> weakref.ref[Any]:
+        """The optimizer: while it lives, so does the parameter."""
+        return self._optimizer.ref
+
+    @property
+    def name(self) -> str:
+        """The variable, else its place in the optimizer."""
+        return self.called or f"{self._optimizer.name}.param_groups[...][{self._index}]"
+
+    @property
+    def named(self) -> bool:
+        """Whether the notebook has named it or its optimizer."""
+        return self.called is not None or self._optimizer.named
+
+
 class Parameter:
     """A parameter, not held, as the best that is known of it by now says.
 
     Attributes:
         ref: The parameter.
-        owner: The module or optimizer that has it.
+        owner: The module that has it, or its place in an optimizer.
         path: Its path there.
         form: Shape and dtype, once its gradient has been seen.
     """
 
     __slots__ = ("form", "owner", "path", "ref")
 
-    def __init__(self, parameter: Any, owner: Known, path: str) -> None:
+    def __init__(self, parameter: Any, owner: Known | InGroup, path: str) -> None:
         self.ref = weakref.ref(parameter)
         self.owner = owner
         self.path = path
@@ -81,7 +143,7 @@ class Parameter:
     @property
     def in_group(self) -> bool:
         """Whether only an optimizer has shown it."""
-        return self.path.startswith(IN_GROUP)
+        return isinstance(self.owner, InGroup)
 
     def says_more_than(self, other: Parameter | None) -> bool:
         """Whether this is the better way to know it: in a module, by a name, from outside."""
@@ -90,9 +152,10 @@ class Parameter:
         return self.worth >= other.worth
 
     @property
-    def worth(self) -> tuple[bool, bool, int]:
+    def worth(self) -> tuple[bool, bool, bool, int]:
         """What tells the better of two ways to know it."""
-        return not self.in_group, self.owner.named, self.path.count(".")
+        called = self.owner.called is not None
+        return not self.in_group, self.owner.named, called, self.path.count(".")
 
 
 class Shown:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nbmem.record.identities import IdentityLog
     from nbmem.record.marks import MarkLog
-    from nbmem.record.met import Known
+    from nbmem.record.met import InGroup, Known
     from nbmem.record.turns import TurnLog
 
 Storages = dict[tuple[int, int], int]
@@ -60,7 +60,7 @@ class ProgressLog:
         self._identities = identities
         self._marks = marks
         self._lock = threading.Lock()
-        self._owned: dict[tuple[Known, Category], tuple[int, Storages]] = {}
+        self._owned: dict[tuple[Known | InGroup, Category], tuple[int, Storages]] = {}
         self._gradients: tuple[int, Storages] = (-1, {})
         self._freed: dict[int, int] = {}
         self._batches = self._turns = 0
@@ -83,7 +83,7 @@ class ProgressLog:
                     self._see(mark, (owner, seen.category), (seen.device, seen.addr), seen.size)
 
     def _see(
-        self, mark: int, key: tuple[Known, Category], place: tuple[int, int], size: int
+        self, mark: int, key: tuple[Known | InGroup, Category], place: tuple[int, int], size: int
     ) -> None:
         """Replace an earlier walk of the same module or optimizer by a later one."""
         walk = self._owned.get(key)

@@ -24,6 +24,7 @@ from nbmem.core.events import (
 from nbmem.core.holders import HolderKind
 from nbmem.core.oom import Refusal
 from nbmem.core.session import (
+    Calls,
     DeviceInfo,
     DeviceTrace,
     Holders,
@@ -46,6 +47,8 @@ EVENTS, STACKS, NAMES = 4, 2, 3
 big = st.integers(0, 1 << 50)
 BOUNDS = {
     "position": st.integers(0, EVENTS),
+    "first": st.integers(-1, EVENTS),
+    "last": st.integers(0, EVENTS),
     "stack": st.integers(-1, STACKS - 1),
     "action": st.sampled_from(Action),
     "state": st.sampled_from(BlockState),
@@ -119,6 +122,7 @@ devices = st.builds(
     identities=tables(Identities),
     other_processes=st.dictionaries(text, big, max_size=3),
     holders=st.none() | tables(Holders),
+    calls=st.none() | tables(Calls),
 )
 
 count = st.integers(0, 1 << 20)

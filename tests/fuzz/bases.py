@@ -17,7 +17,7 @@ import numpy as np
 from nbmem.core.categories import Category
 from nbmem.core.events import Action, Frame
 from nbmem.core.oom import Refusal
-from nbmem.core.session import Holders, Identities, Marks, Samples, Session
+from nbmem.core.session import Calls, Holders, Identities, Marks, Samples, Session
 from nbmem.core.spans import Span
 from nbmem.files.session import save_session
 from nbmem.files.snapshot_session import session_of_snapshot
@@ -93,6 +93,7 @@ def session(name: str) -> Session:
             root=one % 8,
             path=one % 8,
         ),
+        calls=Calls(first=births - 1, last=births + 1, name=one % 8),
         other_processes={"python": 1 << 30},
     )
     steps = [

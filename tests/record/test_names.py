@@ -398,7 +398,7 @@ def test_a_gradient_is_its_modules_though_a_list_has_the_parameter():
                 params[0].sub_(0.1 * params[0].grad)
 
     kept = in_step(books_of(cell), "backward", 1)
-    assert kept["Linear.weight.grad (1024, 512) float32", C.GRADIENTS] == 2 * MIB
+    assert kept["model.weight.grad (1024, 512) float32", C.GRADIENTS] == 2 * MIB
 
 
 def test_what_torch_func_wraps_is_looked_at_inside():
@@ -541,9 +541,9 @@ def test_a_part_that_is_called_by_itself_is_named_within_the_whole(first):
     books = books_of(cell, kept=(kept := {}))
 
     names = {name for (name, category), _ in at_end(books).items() if category in C_OF_A_MODEL}
-    assert {name.partition(".")[0] for name in names} == {"Parts"}
-    assert "Parts.decoder.0.weight (1024, 512) float32" in names
-    assert "Parts.decoder.0.weight.grad (1024, 512) float32" in names
+    assert {name.partition(".")[0] for name in names} == {"kept['model']"}
+    assert "kept['model'].decoder.0.weight (1024, 512) float32" in names
+    assert "kept['model'].decoder.0.weight.grad (1024, 512) float32" in names
 
 
 def test_a_part_has_the_name_that_the_notebook_gives_the_whole():
@@ -564,8 +564,8 @@ def test_weights_of_a_model_that_is_gone_keep_its_name():
 
     weights = {name for (name, category), _ in at_end(books).items() if category == C.WEIGHTS}
     assert weights == {
-        "Sequential.0.weight (1024, 512) float32",
-        "Sequential.2.weight (512, 1024) float32",
+        "model.0.weight (1024, 512) float32",
+        "model.2.weight (512, 1024) float32",
     }
 
 

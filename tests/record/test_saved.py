@@ -69,9 +69,9 @@ def test_each_activation_has_its_module_and_its_bytes():
     with nbmem.trace("run") as trace:
         train(model, 4, 4)
     assert activations(trace, 1) == [
-        ("saved after Net.norm (sigmoid) (4, 16, 8, 8) float32", 4 * ROW),
-        ("saved by Net.head (4, 1024) float32", 4 * ROW),
-        ("saved by Net.norm (4, 16, 8, 8) float32", 4 * ROW),
+        ("saved after model.norm (sigmoid) (4, 16, 8, 8) float32", 4 * ROW),
+        ("saved by model.head (4, 1024) float32", 4 * ROW),
+        ("saved by model.norm (4, 16, 8, 8) float32", 4 * ROW),
     ]
 
 
@@ -108,7 +108,7 @@ def test_a_forward_that_dies_is_named_by_those_that_did_not(card):
             model(x)
         handle.remove()
     blocks = {group.name: group.requested for group in trace.report().ooms[0].holders}
-    assert blocks["saved by Net"] == 3 * 4 * ROW + 2 * 64  # and the batch's mean and deviation
+    assert blocks["saved by model"] == 3 * 4 * ROW + 2 * 64  # and the batch's mean and deviation
 
 
 def test_what_lives_at_the_end_is_named_by_its_graph_without_a_backward():

@@ -10,7 +10,7 @@ import numpy as np
 from nbmem.analysis.lines import users_line
 from nbmem.core.categories import Category
 from nbmem.core.holders import HolderKind, held_storages
-from nbmem.core.names import of_graph, root_of
+from nbmem.core.names import is_place, of_graph, root_of
 from nbmem.report import HeldGroup
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def groups(case: Case) -> list[Group]:
     for row, now in zip(live.tolist(), case.of_this_step(live).tolist(), strict=True):
         category = Category(int(books.category[row]))
         name, free = books.name(row), None
-        root = None if name is None else root_of(name)
+        stack, place = int(a.stack[row]), is_place(name)
+        root = None if name is None or place else root_of(name)
         if a.freed[row] == books.events and (holder := late.get(int(a.addr[row]))):
             root = (holder[0] or root) if of_graph(name) else (root or holder[0])
             free = holder[1]
@@ -61,8 +62,9 @@ def groups(case: Case) -> list[Group]:
                 free = None  # of this very failure, whose line came before it
         elif category is Category.USER_TENSORS:
             free = root
-        stack = int(a.stack[row])
         line = None if root or stack < 0 else users_line(books.session.stacks[stack])
+        if name is not None and place and root is line is None:
+            root = root_of(name)
         older = category is Category.ACTIVATIONS and not now
         found.setdefault((root, category, line, older, free), []).append(row)
     made = [

@@ -18,7 +18,7 @@ from types import (
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.holders import Holder, HolderKind
-from nbmem.core.names import IN_TRACEBACK, KEY_OF
+from nbmem.core.names import IN_TRACEBACK, KEY_OF, as_typed
 from nbmem.probes.holders.graphs import is_node
 from nbmem.probes.holders.objects import (
     Members,
@@ -105,7 +105,7 @@ class Wording:
         kind = place.kind
         if line.inner is not None and kind in _SPECIALIZED:
             kind = line.inner
-        return Holder(kind, place.root, f"{line.text} {line.end}".rstrip())
+        return Holder(kind, place.root, as_typed(f"{line.text} {line.end}".rstrip()))
 
     def _step(self, line: _Line, parent: Any, child: Any, after: Sequence[Any]) -> _Line:
         """A line with one more step written."""

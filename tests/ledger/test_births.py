@@ -1,0 +1,91 @@
+"""Where a tensor was made that nobody saw: inside a call, or beside what a graph has named."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from nbmem.core.categories import Category
+from nbmem.core.names import as_typed
+from nbmem.core.session import NOT_KNOWN, Calls
+from nbmem.ledger.births import Birthplaces, within_steps
+from nbmem.ledger.sightings import NO_NAME
+from tests.ledger.test_alike import loop
+
+TEXTS = ("net", "adam.step()", "critic", "saved by net.0 (8,) float32", "net.1.weight.grad (8,) f")
+PHASES = loop(("input", 0, 10), ("forward", 0, 30), ("backward", 0, 20), ("optimizer", 0, 40))
+INPUT, FORWARD, BACKWARD, OPTIMIZER = 0, 10, 40, 60
+
+
+def calls(*rows):
+    columns = np.array(rows, np.int64).reshape(-1, 3).T
+    return Calls(first=columns[0], last=columns[1], name=columns[2])
+
+
+CALLS = calls((FORWARD, 20, 0), (NOT_KNOWN, 30, 2), (70, 90, 1))
+
+
+def said(*born, names=None, category=Category.UNKNOWN, of=CALLS, within=True):
+    """What is said of each birth."""
+    births = np.array(born, np.int64)
+    facts = SimpleNamespace(
+        phases=PHASES,
+        born_in=PHASES.of(births),
+        within_one_phase=np.full(len(births), within),
+        allocations=SimpleNamespace(born=births),
+    )
+    known = np.array([NO_NAME] * len(born) if names is None else names, np.int64)
+    found = Birthplaces(facts, known, TEXTS, np.full(len(born), category, np.uint8), of)
+    return [found.name(row) for row in range(len(born))]
+
+
+def test_what_is_born_in_a_call_or_a_step_is_of_it():
+    assert said(15, 75) == ["temporary of net", "temporary of adam.step()"]
+    assert said(15, 75, within=False) == ["made by net", "made by adam.step()"]
+
+
+def test_what_is_born_beside_the_calls_is_no_part_of_them():
+    assert said(5, 25, 35, 65, 95) == [
+        "temporary before net",
+        "temporary near critic",  # nobody looked when it began
+        "temporary after critic",
+        "temporary before adam.step()",
+        "temporary after adam.step()",
+    ]
+
+
+def test_what_a_graph_has_named_tells_the_module_of_its_neighbours():
+    assert said(14, 15, names=[3, NO_NAME])[1] == "temporary near net.0"
+    assert said(15, 16, names=[NO_NAME, 3])[0] == "temporary near net.0"
+    far = said(*range(11, 17), names=[3, *[NO_NAME] * 5])
+    assert far[4:] == ["temporary near net.0", "temporary of net"]
+    beyond = said(39, 41, names=[3, NO_NAME])
+    assert beyond[1] == "temporary of backward()", "a neighbour in another phase is none"
+
+
+def test_a_parameters_gradient_is_a_neighbour_in_backward():
+    row = said(45, 46, names=[4, NO_NAME], category=Category.GRADIENTS)[1]
+    assert row == "temporary near net.1"
+
+
+def test_without_calls_only_neighbours_tell():
+    assert said(15, 75, of=None) == [None, None]
+    assert said(99, 140) == ["temporary after adam.step()", None]
+
+
+def test_a_step_lets_go_of_what_it_made_before_it_returns():
+    born = np.array([62, 72, 75, 95])
+    allocations = _Rows(born=born, freed=np.array([80, 89, 95, 99]))
+    found = within_steps(allocations, PHASES.of(born), PHASES, CALLS, TEXTS)
+    assert found.tolist() == [False, True, False, False]
+
+
+def test_what_pyg_keeps_is_written_as_it_is_typed():
+    assert as_typed("data._store._mapping['x'] (4, 2) float32") == "data.x (4, 2) float32"
+    inner = "graph._node_store_dict['paper']._mapping['y']"
+    assert as_typed(inner) == "graph['paper'].y"
+    assert as_typed("mine._mapping['x']") == "mine._mapping['x']"
+
+
+class _Rows(SimpleNamespace):
+    def __len__(self):
+        return len(self.born)
