@@ -14,7 +14,7 @@ from torch import _C
 
 from nbmem.virtual.notes import UNIQUE
 from nbmem.virtual.operators import cub
-from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.operator import Operator, contiguous, drop, out, temporary
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.tensors.shapes import Results, spec_of
 
@@ -209,6 +209,36 @@ def unique_kernel(launch: Launch) -> Iterator[Step]:
     yield temporary("unique", kept)
 
 
+def unique_consecutive(launch: Launch) -> Iterator[Step]:
+    """What differs from its predecessor is kept; the inverse adds up where that is."""
+    tensor = launch["self"]
+    count, item = tensor.numel(), tensor.element_size()
+    if not count or launch["dim"] is not None:
+        return
+    if launch["return_inverse"]:
+        yield out(1)
+        yield temporary("differs", count * 4)
+        yield temporary("sums", cub.inclusive_sum(launch.card, count))
+        yield drop("sums")
+        yield drop("differs")
+    yield out(0)
+    yield temporary("length", LONG)
+    if launch["return_counts"]:
+        yield out(2)
+        yield temporary("unique", cub.encode(count))
+    else:
+        own = tensor.dtype in _HALVES
+        yield temporary("unique", cub.unique(launch.card, count, item, own=own))
+
+
+def mode(launch: Launch) -> Iterator[Step]:
+    """A copy in which the dimension is the last one."""
+    yield from (out(0), out(1))
+    tensor = launch["self"]
+    if tensor.dim() and tensor.numel():
+        yield from contiguous(tensor.transpose(launch["dim"], -1))
+
+
 def _unique_bools(launch: Launch) -> Iterator[Step]:
     """The true ones are counted."""
     yield temporary("true", 4)
@@ -241,7 +271,8 @@ def unique(executor: Executor, call: OperatorCall) -> Any:
         spec_of(whole if call.argument("return_inverse") else (0,), torch.int64, 1),
         spec_of((counts,), torch.int64, 2),
     ]
-    if call.func is aten._unique2.default and tensor.dtype is not torch.bool:
+    cut = call.func is aten._unique2.default and tensor.dtype is not torch.bool
+    if cut or (call.func is aten.unique_consecutive.default and dim is None):
         # They are cut to size in storages that were made for the case that all differ.
         specs[0] = replace(specs[0], nbytes=tensor.numel() * tensor.element_size())
         specs[2] = replace(specs[2], nbytes=tensor.numel() * 8 if counts else 0)
@@ -274,5 +305,18 @@ OPERATORS = (
         source="aten/src/ATen/native/cuda/UniqueCub.cu: unique_cuda_template, compute_unique",
         shown_by="none of the H100's runs has one",
     ),
-    Operator(("unique_consecutive", "unique_dim", "unique_dim_consecutive"), run=unique),
+    Operator(
+        ("unique_consecutive",),
+        run=unique,
+        memory=unique_consecutive,
+        source="aten/src/ATen/native/cuda/UniqueCub.cu: compute_unique",
+        shown_by="none of the H100's runs has one; the oracle (tests/oracle)",
+    ),
+    Operator(("unique_dim", "unique_dim_consecutive"), run=unique),
+    Operator(
+        ("mode",),
+        memory=mode,
+        source="aten/src/ATen/native/cuda/TensorModeKernel.cpp: mode_kernel_impl",
+        shown_by="none of the H100's runs has one; the oracle (tests/oracle)",
+    ),
 )
