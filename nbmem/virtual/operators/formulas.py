@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operators.gradients import Runs, in_backward
 from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.shapes import TensorSpec, infer
@@ -165,7 +164,7 @@ def masked_fill(executor: Executor, call: OperatorCall) -> Any:
     """The value's gradient adds up what the mask selects."""
     if call.func is aten.scalar_tensor.default:
         return _hollow(call)
-    if not call.func._schema.name == "aten::where":
+    if call.func._schema.name != "aten::where":
         return NotImplemented
     mask, grad = call.args[:2]
     with executor:

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     attention, blas, collectives, convolution, copies, counting, detection, distance, embedding,
-    factories, fft, index, interpolation, linalg, loss, norm, packing, pointwise, pooling, quantized,
-    random, recurrent, reduce, scaled, scan, segments, softmax, sort, storage, trilinear,
+    factories, fft, index, interpolation, linalg, loss, norm, packing, pointwise, pooling,
+    quantized, random, recurrent, reduce, scaled, scan, segments, softmax, sort, storage, trilinear,
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
 PLAIN = Operator(())

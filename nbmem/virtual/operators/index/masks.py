@@ -218,7 +218,7 @@ def unsafe_masked_index_put(
     """The gradient of that: values outside of the mask are zeros."""
     clamped = _clamped(tensor, indices)
     kept = values.masked_fill(mask.logical_not(), 0)
-    made = aten.index_put.default(tensor, clamped, kept, True)  # noqa: FBT003 - the operator's
+    made = aten.index_put.default(tensor, clamped, kept, True)
     del kept
     _released(clamped)
     return made
