@@ -37,6 +37,7 @@ from nbmem.virtual.operators import (
     sort,
     storage,
     trilinear,
+    unique,
 )
 from nbmem.virtual.operators.operator import Launch, MemoryPlan, Operator
 from nbmem.virtual.tensors.calls import OperatorCall
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
 FAMILIES = (
     attention, blas, collectives, convolution, copies, counting, detection, distance, embedding,
     factories, fft, index, interpolation, linalg, loss, norm, packing, pointwise, pooling,
-    quantized, random, recurrent, reduce, scaled, scan, segments, softmax, sort, storage, trilinear,
+    quantized, random, recurrent, reduce, scaled, scan, segments, softmax, sort, storage,
+    trilinear, unique,
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
 PLAIN = Operator(())
