@@ -181,11 +181,12 @@ def backward(executor: Executor, call: OperatorCall) -> Any:
     steps += _input_copy(source, first=first)
     gradient = call.argument("grad_output")
     if gradient is not None:
-        steps += _contiguous("gradient", gradient.transpose(0, 1) if first else gradient)
+        by_steps = as_meta(gradient)
+        steps += _contiguous("gradient", by_steps.transpose(0, 1) if first else by_steps)
     steps += [out(0), out(1), out(2)]
     states = [("of hy", call.argument("grad_hy")), ("of cy", call.argument("grad_cy"))]
     for name, state in states:
-        steps += [] if state is None else _contiguous(name, state)
+        steps += [] if state is None else _contiguous(name, as_meta(state))
     steps += [DNN, temporary("workspace", shape.workspace), drop("workspace")]
     steps += [drop(name) for name in ("of cy", "of hy", "gradient", "input")]
     shape_of: list[Any] = [fresh[0], fresh[1], fresh[2], []]
@@ -221,7 +222,7 @@ def _place(call: OperatorCall, wanted: torch.Tensor) -> int:
 
 def _contiguous(name: str, tensor: torch.Tensor) -> list[Step]:
     """A copy of a gradient that is expanded or transposed."""
-    if as_meta(tensor).is_contiguous():
+    if tensor.is_contiguous():
         return []
     return [temporary(name, tensor.numel() * tensor.element_size())]
 
