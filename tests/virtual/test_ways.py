@@ -128,6 +128,11 @@ CALLS = {
         [8000, 4000, 1023, -1023, -4000, 4000, 8, 8000, 1023, -1023, -8],
     ),
     "a mode along rows": (lambda x: torch.mode(x, 0), (zeros, (10, 4)), [16, 32, 160, -160]),
+    "elements that are among few": (
+        torch.isin,
+        (zeros, (1000,), (3,)),
+        [1000, 3000, 1000, -1000, -3000],
+    ),
     "infinite numbers": (torch.isinf, (zeros, (10, 10)), [400, 100, -400]),
     "norms of lists by another order": (
         lambda *tensors: torch._foreach_norm(tensors, 3),
@@ -240,6 +245,37 @@ def test_a_target_that_learns_takes_a_second_tensor():
     loss = functional.binary_cross_entropy_with_logits(x, target, reduction="none")
     ones = torch.ones_like(loss)
     assert taken(lambda: loss.backward(ones)) == [100, 100, 100, -100]
+
+
+@pytest.mark.usefixtures("card")
+def test_a_sequence_of_channels_keeps_its_copy_to_the_end():
+    """As Mamba's convolution has it, whose input is transposed."""
+    x = torch.zeros(2, 20, 16, device="cuda").transpose(1, 2).requires_grad_()
+    weight, bias = (tensor.requires_grad_() for tensor in zeros((16, 1, 4), (16,)))
+    y = functional.conv1d(x, weight, bias, padding=3, groups=16)
+    ones = torch.ones_like(y, memory_format=torch.contiguous_format)
+    expected = [2560, 256, 2560, 64, -2560, 2560, -2560]
+    assert taken(lambda: y.backward(ones)) == expected
+
+
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_transforms_run_in_half_types_as_in_others(dtype):
+    x = torch.ones(8, 16, device="cuda", dtype=dtype, requires_grad=True)
+    found = torch.fft.rfft(x)
+    assert found.size() == (8, 9)
+    assert found.dtype is {torch.float16: torch.complex32}.get(dtype, torch.complex64)
+    torch.fft.irfft2(found).sum().backward()
+    assert x.grad.dtype is dtype
+    whole = torch.fft.fftn(x)
+    assert torch.fft.hfft2(torch.fft.ihfft2(whole.real)).size() == x.size()
+    assert torch.fft.ifft(whole, 8).size() == (8, 8)
+
+
+@pytest.mark.usefixtures("card")
+def test_half_types_have_powers_of_two_alone():
+    with pytest.raises(RuntimeError, match=r"powers of two .* a signal size of\[12\]"):
+        torch.fft.fft(torch.ones(2, 12, device="cuda", dtype=torch.float16))
 
 
 @pytest.mark.usefixtures("card")

@@ -14,6 +14,7 @@ from torch import _C
 from nbmem.virtual.notes import UNIQUE
 from nbmem.virtual.operators import cub
 from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.tensors.shapes import Results, spec_of
 
 if TYPE_CHECKING:
@@ -126,7 +127,28 @@ def unique(executor: Executor, call: OperatorCall) -> Any:
     return executor.deliver(call, Results(tuple(specs), tuple(specs)))
 
 
+FEW, GROWTH = 10, 0.145
+"""Elements that are looked for one by one: fewer than this times a power of how many there are."""
+
+
+def is_in(launch: Launch) -> Iterator[Step]:
+    """Few elements are compared with each: a mask of all pairs (isin_default_kernel_gpu)."""
+    yield out()
+    count, looked_for = launch["elements"].numel(), launch["test_elements"].numel()
+    if count and looked_for < FEW * count**GROWTH:
+        pairs = torch.empty((count, looked_for), device="meta", dtype=torch.bool)
+        yield temporary("pairs", pairs.numel())
+        yield temporary("any", count)
+        yield from staging.shared(pairs, [1], 1, launch.card)
+
+
 OPERATORS = (
+    Operator(
+        ("isin.Tensor_Tensor",),
+        memory=is_in,
+        source="aten/src/ATen/native/TensorCompare.cpp: TORCH_IMPL_FUNC(isin_Tensor_Tensor_out)",
+        shown_by="none of the H100's runs has one; the oracle (tests/oracle)",
+    ),
     Operator(
         ("_unique2",),
         run=unique,
