@@ -118,7 +118,7 @@ def cumprod(executor: Executor, call: OperatorCall) -> Any:
     if call.func is not aten.zeros.default:
         return _followed(executor, call, (aten.cumsum.default,))
     whole = _hollow(call)
-    dim = int(torch._C._current_autograd_node()._saved_dim)  # type: ignore[union-attr,attr-defined]
+    dim = int(torch._C._current_autograd_node()._saved_dim)
     dim -= UNSIGNED * (dim > UNSIGNED // 2)
     with executor:
         backwards = whole.flip(dim)

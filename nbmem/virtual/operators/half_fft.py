@@ -45,7 +45,7 @@ def _from_real(
     tensor: torch.Tensor, dims: list[int], norm: str | None, *, forward: bool, onesided: bool
 ) -> torch.Tensor:
     made = aten._fft_r2c.default(tensor, dims, _norm(norm, forward=forward), onesided)
-    return made if forward else made.conj()  # type: ignore[no-any-return]
+    return made if forward else made.conj()
 
 
 def _to_real(
@@ -53,14 +53,14 @@ def _to_real(
 ) -> torch.Tensor:
     tensor = tensor.conj() if forward else tensor
     number = _norm(norm, forward=forward)
-    return aten._fft_c2r.default(tensor, dims, number, last)  # type: ignore[no-any-return]
+    return aten._fft_c2r.default(tensor, dims, number, last)
 
 
 def _between_complex(
     tensor: torch.Tensor, dims: list[int], norm: str | None, *, forward: bool
 ) -> torch.Tensor:
     number = _norm(norm, forward=forward)
-    return aten._fft_c2c.default(tensor, dims, number, forward)  # type: ignore[no-any-return]
+    return aten._fft_c2c.default(tensor, dims, number, forward)
 
 
 def along_one(kind: str, *, forward: bool) -> Callable[..., torch.Tensor]:
@@ -109,7 +109,7 @@ def along_several(
             tensor = _resized(tensor, where, sizes)
             half = aten._fft_r2c.default(tensor, where[-1:], _norm(norm, forward=False), True)
             if not where[:-1]:
-                return half.conj()  # type: ignore[no-any-return]
+                return half.conj()
             half = half.conj_physical()
             return _between_complex(half, where[:-1], norm, forward=False)
         if kind == "from real":
@@ -134,7 +134,7 @@ def _in_half(operator: Any, transform: Callable[..., torch.Tensor]) -> Callable[
     def choose(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if tensor.dtype in _HALVES:
             return transform(tensor, *args, **kwargs)
-        return operator.decompose(tensor, *args, **kwargs)  # type: ignore[no-any-return]
+        return operator.decompose(tensor, *args, **kwargs)
 
     return choose
 

@@ -27,13 +27,13 @@ def _is_learned(tensor: torch.Tensor) -> bool:
 def singular_values(tensor: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:
     """`linalg_svdvals`: with the vectors only where a gradient needs them."""
     found = aten._linalg_svd.default(tensor, False, _is_learned(tensor), driver=driver)
-    return found[1]  # type: ignore[no-any-return]
+    return found[1]
 
 
 def eigenvalues(tensor: torch.Tensor, uplo: str = "L") -> torch.Tensor:
     """`linalg_eigvalsh`, likewise."""
     found = aten._linalg_eigh.default(tensor, uplo, _is_learned(tensor))
-    return found[0]  # type: ignore[no-any-return]
+    return found[0]
 
 
 def _tolerances(tensor: torch.Tensor, atol: Any, rtol: Any) -> tuple[torch.Tensor, torch.Tensor]:
