@@ -279,6 +279,15 @@ def test_half_types_have_powers_of_two_alone():
 
 
 @pytest.mark.usefixtures("card")
+def test_what_cuda_refuses_of_linear_algebra_is_refused():
+    (matrix,) = zeros((4, 5))
+    with pytest.raises(RuntimeError, match=r"linalg.pinv\(Half\{\[4, 5\]\}\): expected"):
+        linalg.pinv(matrix.half())
+    with pytest.raises(RuntimeError, match="other than `gels` is not supported on CUDA"):
+        linalg.lstsq(matrix, matrix, driver="gelsd")
+
+
+@pytest.mark.usefixtures("card")
 def test_lists_refuse_to_subtract_bools_as_a_card_does():
     with pytest.raises(RuntimeError, match="with a bool tensor is not supported"):
         torch._foreach_sub(zeros((3,)), True)  # noqa: FBT003 - that is the point

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmem.virtual.operators.refusals import short
+
 if TYPE_CHECKING:
     from nbmem.virtual.operators.operator import Executor
     from nbmem.virtual.tensors.calls import OperatorCall
@@ -53,8 +55,19 @@ def _tolerances(tensor: torch.Tensor, atol: Any, rtol: Any) -> tuple[torch.Tenso
     return least, torch.where(least > 0, none, relative)
 
 
+def check_type(call: OperatorCall) -> None:
+    """What `linalg_pinv` refuses itself."""
+    tensor = call.args[0]
+    if tensor.element_size() < 4 or not (tensor.is_floating_point() or tensor.is_complex()):
+        raise RuntimeError(
+            f"linalg.pinv({short(tensor)}{{{list(tensor.size())}}}): expected a tensor with 2 or "
+            "more dimensions of float, double, cfloat or cdouble types"
+        )
+
+
 def pseudoinverse(executor: Executor, call: OperatorCall) -> Any:
     """`linalg_pinv`: one operator to autograd, which sees none of its parts."""
+    check_type(call)
     tensor = call.args[0]
     with executor:
         least, relative = _tolerances(tensor, call.argument("atol"), call.argument("rtol"))
