@@ -18,8 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.virtual.devices import is_virtual, true_device
 from nbmem.virtual.hardware.dying import whole
-from nbmem.virtual.operators import table
+from nbmem.virtual.operators import formulas, table
 from nbmem.virtual.operators.float8 import refuse as refuse_float8
+from nbmem.virtual.operators.gradients import Runs
 from nbmem.virtual.operators.host_code import run_python
 from nbmem.virtual.operators.refusals import said_by_cpu
 from nbmem.virtual.operators.touching import touched
@@ -139,6 +140,7 @@ class CardMode(TorchDispatchMode):
     def _on_card(self, call: OperatorCall) -> Any:
         """Ask the operator's record, in this order; without an answer, shape and memory say it.
 
+        formulas.py: a formula of autograd takes another way than on a card.
         composite: CUDA makes other operators of it.
         autograd: a formula would write in place.
         run: it is no kernel with a shape and some memory.
@@ -146,6 +148,8 @@ class CardMode(TorchDispatchMode):
         """
         self.host.write_small(call)
         refuse_float8(call)
+        if Runs.stack and (answer := formulas.answer(self, call)) is not NotImplemented:
+            return answer
         if call.func is _DEVICE_PUT:
             with self:
                 return torch.ops.aten._to_copy.default(call.args[0], device=call.args[1])
@@ -153,13 +157,8 @@ class CardMode(TorchDispatchMode):
         if operator.composite is not None:
             with self:
                 return operator.composite(*call.args, **call.kwargs)
-        if operator.autograd is not None:
-            answer = operator.autograd(self, call)
-            if answer is not NotImplemented:
-                return answer
-        if operator.run is not None:
-            answer = operator.run(self, call)
-            if answer is not NotImplemented:
+        for answering in (operator.autograd, operator.run):
+            if answering is not None and (answer := answering(self, call)) is not NotImplemented:
                 return answer
         foreign = operator is table.PLAIN and facts_of(call.func).foreign
         answer = run_python(self, call) if foreign else NotImplemented

@@ -12,6 +12,7 @@ from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import infer
+from nbmem.virtual.tensors.storages import bare
 from nbmem.virtual.tensors.value_rules import ValueRule
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ def like(executor: Executor, call: OperatorCall) -> Any:
     alone = OperatorCall(call.func, (), call.kwargs)
     alone.gpu = call.gpu
     return executor.deliver(alone, results)
+
+
+def zeros_without_memory(executor: Executor, call: OperatorCall) -> Any:
+    """Zeros that autograd knows to be zeros: they have a shape alone."""
+    del executor
+    spec = infer(call).shape
+    return bare(spec.size, spec.stride, spec.offset, spec.dtype, spec.nbytes, call.gpu.index)
 
 
 def _value(call: OperatorCall) -> tuple[Any, ...]:
@@ -75,6 +83,7 @@ OPERATORS = (
     ),
     Operator(("ones.*", "ones_like.*", "new_ones.*"), host=_ONES),
     Operator(("full.*", "full_like.*", "new_full.*"), host=_FULL),
+    Operator(("_efficientzerotensor",), run=zeros_without_memory),
     Operator(("rand.*", "rand_like.*"), host=_UNIFORM),
     Operator(("randn.*", "randn_like.*"), host=_NORMAL),
     Operator(("randint.*", "randint_like.*"), host=_INTEGERS),

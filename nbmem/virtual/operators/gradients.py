@@ -31,9 +31,9 @@ SOLE_OBJECT = 5
 """References to its Python object, as counted in `add`."""
 _ENGINE = "_engine_run_backward"
 _ADDING = (
-    *("Atan2", "Cholesky", "LinalgCholesky", "LinalgEigh", "LinalgInv", "LinalgLu", "LinalgPinv"),
-    *("LinalgQr", "LinalgSolve", "LinalgSvd", "Logcumsumexp", "Lu", "SpecialI1", "StdMean"),
-    *("TriangularSolve", "VarMean"),
+    *("Atan2", "Cholesky", "LinalgCholesky", "LinalgEigh", "LinalgInv", "LinalgLstsq", "LinalgLu"),
+    *("LinalgPinv", "LinalgQr", "LinalgSolve", "LinalgSvd", "Logcumsumexp", "Lu"),
+    *("NativeGroupNorm", "SpecialI1", "StdMean", "TriangularSolve", "VarMean"),
 )
 """How the nodes are called whose formulas add tensors that nobody else holds: there a sum takes a
 new tensor. What the engine itself adds right after such a node is taken for one of them."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbmem.virtual.operators import gradients
-from nbmem.virtual.operators.operator import Operator, contiguous, out, outs, temporary
+from nbmem.virtual.operators.operator import Operator, contiguous, drop, out, outs, temporary
 from nbmem.virtual.tensors.bounds import kept, narrowed, united
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import Results, dense, like, one
@@ -28,6 +29,42 @@ def dropout(launch: Launch) -> Iterator[Step]:
         yield out(number)
 
 
+_NO_BOOLS = (
+    "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to "
+    "invert a mask, use the `~` or `logical_not()` operator instead."
+)
+_NO_TWO_BOOLS = (
+    "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
+    "`logical_xor()` operator instead."
+)
+
+
+def _check_subtraction(call: OperatorCall) -> None:
+    """What a list's subtraction refuses (sub_check): bools, numbers that are one included."""
+    left, right = call.args[:2]
+    others = right if isinstance(right, (list, tuple)) else [right] * len(left)
+    for one_of, other in zip(left, others, strict=False):
+        of_tensor = isinstance(other, torch.Tensor) and other.dtype is torch.bool
+        bools = [one_of.dtype is torch.bool, of_tensor or type(other) is bool]
+        if any(bools):
+            raise RuntimeError(_NO_TWO_BOOLS if all(bools) else _NO_BOOLS)
+
+
+def is_infinite(launch: Launch) -> Iterator[Step]:
+    """Their absolute values are compared; of complex numbers those of either part."""
+    tensor = launch["self"]
+    floats = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    size = tensor.numel() * tensor.element_size() // (1 + tensor.dtype.is_complex)
+    if floats:
+        yield temporary("absolute", size)
+    yield out()
+    yield drop("absolute")
+    if tensor.dtype.is_complex:
+        yield temporary("imaginary", size)
+        yield temporary("is infinite", tensor.numel())
+        yield from (drop("imaginary"), drop("is infinite"))
+
+
 CHUNK = 65_536
 """Elements of one chunk of a list of tensors (kChunkSize)."""
 
@@ -35,6 +72,10 @@ CHUNK = 65_536
 def norms(launch: Launch) -> Iterator[Step]:
     """One number for each chunk, as many for every tensor as the largest has; then the results."""
     tensors = launch["self"]
+    alike = len({(tensor.dtype, tensor.device) for tensor in tensors}) == 1
+    if not alike or launch["ord"] not in (0, 1, 2, math.inf):
+        yield from outs(launch)  # one after the other
+        return
     most = max(-(-tensor.numel() // CHUNK) for tensor in tensors)
     item = 8 if launch.outs[0].dtype is torch.float64 else 4
     yield temporary("norms of chunks", len(tensors) * most * item)
@@ -146,6 +187,12 @@ OPERATORS = (
         source="aten/src/ATen/native/Pow.cpp: TORCH_IMPL_FUNC(pow_Scalar_out)",
         shown_by=_ORACLE,
     ),
+    Operator(
+        ("_foreach_sub.*", "_foreach_sub_.*"),
+        refuse=_check_subtraction,
+        source="aten/src/ATen/native/cuda/ForeachBinaryOpList.cu: sub_check",
+        shown_by=_ORACLE,
+    ),
     Operator(("mvlgamma",), run=multivariate_log_gamma),
     Operator(("ldexp.Tensor",), run=times_power_of_two),
     Operator(("silu_backward",), is_kernel=True),
@@ -183,7 +230,14 @@ OPERATORS = (
     Operator(("logical_or_", "bitwise_or_.Tensor", "cat"), values=ValueRule(most=united)),
     Operator(("logical_not", "bitwise_not"), values=ValueRule(health=flipped)),
     Operator(("abs", "view"), values=ValueRule(health=passed_on)),
-    Operator(("isnan", "isinf"), values=ValueRule(health=always(False))),
+    Operator(("isnan",), values=ValueRule(health=always(False))),
+    Operator(
+        ("isinf",),
+        memory=is_infinite,
+        values=ValueRule(health=always(False)),
+        source="aten/src/ATen/native/TensorCompare.cpp: isinf",
+        shown_by=_ORACLE,
+    ),
     Operator(("isclose",), values=ValueRule(health=always(True))),
     Operator(("ne.Scalar", "gt.Scalar"), values=ValueRule(health=compared, most=kept)),
     Operator(

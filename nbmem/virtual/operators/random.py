@@ -43,40 +43,49 @@ def draws(launch: Launch) -> Iterator[Step]:
     item = tensor.element_size()
     yield out()
     if launch["replacement"] and count > 1:
+        yield from _with_replacement(launch)
         return
-    yield from _is_valid(launch)
-    yield from _is_any_zero(launch)
+    yield from _checks(launch)
     yield temporary("ratios", tensor.numel() * item)
     if count > 1:
         yield temporary("values", launch.outs[0].nbytes // 8 * item)
 
 
-def _is_valid(launch: Launch) -> Iterator[Step]:
+def _with_replacement(launch: Launch) -> Iterator[Step]:
+    """Probabilities, normed and added up along each row."""
+    tensor = launch["self"]
+    nbytes = tensor.numel() * tensor.element_size()
+    for name in ("original", "normed", "sums"):
+        yield temporary(name, nbytes)
+    if tensor.numel() == tensor.size(-1):
+        own = tensor.dtype in staging.HALVES
+        yield temporary("scan", cub.cumulative(tensor.numel(), tensor.element_size(), own=own))
+        yield drop("scan")
+
+
+def _checks(launch: Launch) -> Iterator[Step]:
+    """Whether all are probabilities, and rows that add up to nothing; what is asked is kept.
+
+    As the oracle has it of torch 2.13.
+    """
     tensor = launch["self"]
     item = tensor.element_size()
-    names = []
-    for end in ("min", "max"):
-        names += [end, f"{end} in range"]
+    for end in ("max", "min"):
         yield temporary(end, item)
         yield from staging.shared(tensor, range(tensor.dim()), item, launch.card)
-        yield temporary(names[-1], 1)
-    yield temporary("both", 1)
-    for name in ("both", *reversed(names)):
-        yield drop(name)
-
-
-def _is_any_zero(launch: Launch) -> Iterator[Step]:
-    """Rows of probabilities that add up to nothing."""
-    tensor = launch["self"]
+    for name in ("is finite", "is positive", "valid"):
+        yield temporary(name, 1)
+    yield from (drop("is positive"), drop("is finite"))
     rows = tensor.numel() // max(1, tensor.size(-1))
-    yield temporary("sums", rows * tensor.element_size())
+    yield temporary("sums", rows * item)
     yield from staging.shared(tensor, [-1], staging.accumulator(tensor.dtype), launch.card)
     yield temporary("are zero", rows)
     if tensor.dim() > 1:
-        yield temporary("zeros", 8)
-        yield drop("zeros")
-    yield drop("are zero")
+        yield temporary("any is zero", 1)
+        yield drop("are zero")
     yield drop("sums")
+    yield temporary("both", 1)
+    yield drop("both")
 
 
 def coins(launch: Launch) -> Iterator[Step]:

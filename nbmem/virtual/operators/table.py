@@ -23,6 +23,7 @@ from nbmem.virtual.operators import (
     linalg,
     loss,
     norm,
+    packing,
     pointwise,
     pooling,
     quantized,
@@ -31,10 +32,12 @@ from nbmem.virtual.operators import (
     reduce,
     scaled,
     scan,
+    segments,
     softmax,
     sort,
     storage,
     trilinear,
+    unique,
 )
 from nbmem.virtual.operators.operator import Launch, MemoryPlan, Operator
 from nbmem.virtual.tensors.calls import OperatorCall
@@ -49,8 +52,9 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     attention, blas, collectives, convolution, copies, counting, detection, distance, embedding,
-    factories, fft, index, interpolation, linalg, loss, norm, pointwise, pooling, quantized, random,
-    recurrent, reduce, scaled, scan, softmax, sort, storage, trilinear,
+    factories, fft, index, interpolation, linalg, loss, norm, packing, pointwise, pooling,
+    quantized, random, recurrent, reduce, scaled, scan, segments, softmax, sort, storage,
+    trilinear, unique,
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
 PLAIN = Operator(())

@@ -27,6 +27,7 @@ from nbmem.virtual.patches.filling import filling_patches
 from nbmem.virtual.patches.flex import flex_patches
 from nbmem.virtual.patches.generators import generator_patches
 from nbmem.virtual.patches.indexing import indexing_patches
+from nbmem.virtual.patches.jiterator import jiterator_patches
 from nbmem.virtual.patches.layouts import layout_patches
 from nbmem.virtual.patches.legacy import legacy_patches
 from nbmem.virtual.patches.libraries import library_patches
@@ -106,6 +107,7 @@ class Activation:
             *storage_patches(self.mode),
             *factory_patches(),
             *flex_patches(),
+            *jiterator_patches(),
             *generator_patches(),
             *layout_patches(),
             *legacy_patches(),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from nbmem.virtual.operators.attention import encoder, kernels
 from nbmem.virtual.operators.attention.choice import scaled_dot_product_attention
 from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.tensors.shapes import Results, infer, spec_of
+from nbmem.virtual.tensors.shapes import Results, infer, several, spec_of
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
@@ -27,6 +29,16 @@ def shape_cudnn(call: OperatorCall) -> Results:
     return Results((result, none, *others), fresh)
 
 
+def shape_efficient_backward(call: OperatorCall) -> Results:
+    """Gradients as their arguments; of a mask where it learns."""
+    _, query, key, value, bias = call.args[:5]
+    learned = bias is not None and call.argument("bias_requires_grad")
+    sizes = [tensor.size() for tensor in (query, key, value)]
+    sizes.append(bias.size() if learned else torch.Size((0,)))
+    return several(*((size, query.dtype) for size in sizes))
+
+
+_ORACLE = "none of the H100's runs has one; the oracle (tests/oracle)"
 OPERATORS = (
     Operator(("scaled_dot_product_attention",), composite=scaled_dot_product_attention),
     Operator(
@@ -41,6 +53,20 @@ OPERATORS = (
         source="aten/src/ATen/native/transformers/cuda/attention_backward.cu: "
         "_efficient_attention_backward",
         shown_by="gpt2_b4s512_adamw, backward",
+    ),
+    Operator(
+        ("_efficient_attention_forward",),
+        memory=kernels.efficient,
+        source="aten/src/ATen/native/transformers/cuda/attention.cu: _efficient_attention_forward",
+        shown_by=_ORACLE,
+    ),
+    Operator(
+        ("_efficient_attention_backward",),
+        shape=shape_efficient_backward,
+        memory=kernels.efficient_backward_by_rows,
+        source="aten/src/ATen/native/transformers/cuda/attention_backward.cu: "
+        "_efficient_attention_backward",
+        shown_by=_ORACLE,
     ),
     Operator(
         ("_scaled_dot_product_flash_attention",),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from nbmem.virtual.operators.operator import DNN, contiguous, drop, host, out, temporary
+from nbmem.virtual.tensors.calls import OperatorCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +77,14 @@ def efficient_backward(launch: Launch) -> Iterator[Step]:
         yield drop("product")
     yield temporary("workspace", batch * heads * efficient_workspace(launch))
     yield drop("delta")
+
+
+def efficient_backward_by_rows(launch: Launch) -> Iterator[Step]:
+    """Of the kernel itself, whose tensors have the rows before the heads."""
+    gradient, query, key, value, *rest = launch.call.args
+    turned = [tensor.transpose(1, 2) for tensor in (gradient, query, key, value)]
+    call = OperatorCall(launch.call.func, (*turned, *rest), launch.call.kwargs)
+    yield from efficient_backward(replace(launch, call=call))
 
 
 def efficient_workspace(launch: Launch) -> int:
@@ -175,5 +185,6 @@ def safe_softmax(launch: Launch) -> Iterator[Step]:
     tensor = launch["self"]
     yield out()
     yield temporary("is -inf", tensor.numel())
-    yield temporary("whole rows", tensor.numel() // max(1, tensor.size(-1)))
+    along = tensor.size(launch["dim"]) if tensor.dim() else 1
+    yield temporary("whole rows", tensor.numel() // max(1, along))
     yield temporary("zero", tensor.element_size())

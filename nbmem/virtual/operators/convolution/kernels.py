@@ -97,7 +97,8 @@ def _depthwise_backward(launch: Launch) -> Iterator[Step]:
         yield from _copy("weight", launch["weight"], torch.contiguous_format)
     if mask[1] and not flat:
         yield out(int(mask[0]))
-    for name in ("weight", "gradient", "input"):
+    # Of a sequence, which gets a fourth dimension first, the copy is kept to the end.
+    for name in ("weight", "gradient", "input")[: None if launch["input"].dim() > 3 else -1]:
         yield drop(name)
     if mask[2]:
         yield out(int(mask[0]) + int(mask[1]))

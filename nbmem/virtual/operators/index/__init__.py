@@ -8,7 +8,7 @@ import torch
 
 from nbmem.virtual.operators import gradients
 from nbmem.virtual.operators.index import kernels, masks
-from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.operators.operator import Operator, by_parts
 from nbmem.virtual.operators.refusals import short
 from nbmem.virtual.tensors.bounds import written
 from nbmem.virtual.tensors.calls import OperatorCall
@@ -83,6 +83,27 @@ OPERATORS = (
         memory=kernels.masked_scatter,
         source=_SCATTER,
         shown_by=_NONE,
+    ),
+    Operator(
+        ("masked_scatter_backward",),
+        run=by_parts(masks.masked_scatter_backward),
+        source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: masked_scatter_backward_symint",
+        shown_by=_ORACLE,
+    ),
+    Operator(("_unsafe_index.Tensor",), run=by_parts(aten.index.Tensor)),
+    Operator(("_unsafe_index_put",), run=by_parts(aten.index_put.default)),
+    Operator(
+        ("_unsafe_masked_index",),
+        run=by_parts(masks.unsafe_masked_index),
+        source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: _unsafe_masked_index",
+        shown_by=_ORACLE,
+    ),
+    Operator(
+        ("_unsafe_masked_index_put_accumulate",),
+        run=by_parts(masks.unsafe_masked_index_put),
+        source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: "
+        "_unsafe_masked_index_put_accumulate",
+        shown_by=_ORACLE,
     ),
     Operator(("masked_scatter_",), memory=kernels.masked_scatter, source=_SCATTER, shown_by=_NONE),
     Operator(

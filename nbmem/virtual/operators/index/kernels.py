@@ -123,11 +123,15 @@ def masked_scatter(launch: Launch) -> Iterator[Step]:
     """Where each masked element's value is: how many come before it."""
     if launch.outs:
         yield out()
-    mask = launch["mask"]
+    size = torch.broadcast_shapes(launch["self"].size(), launch["mask"].size())
+    mask, source = launch["mask"].expand(size), launch["source"]
+    yield temporary("before", mask.numel() * LONG)
     if not mask.is_contiguous():
         yield temporary("mask", nbytes(mask))
-    yield temporary("before", mask.numel() * LONG)
     yield temporary("sum", cub.exclusive_sum(mask.numel(), LONG))
+    yield drop("sum")
+    if not source.is_contiguous():
+        yield temporary("source", nbytes(source))
 
 
 def _places(launch: Launch) -> Iterator[Step]:
@@ -149,11 +153,15 @@ def _places(launch: Launch) -> Iterator[Step]:
 
 
 def _range_check(launch: Launch, index: torch.Tensor) -> Iterator[Step]:
-    """Largest and smallest index, each read by the CPU."""
-    for _ in range(2):
-        yield temporary("extreme", LONG)
-        yield from staging.shared(index, range(index.dim()), LONG, launch.card)
-        yield drop("extreme")
+    """Smallest and largest index, both read by the CPU (as the oracle has it of torch 2.13)."""
+    yield from (temporary("smallest", LONG), temporary("largest", LONG))
+    if not index.is_contiguous():
+        yield temporary("contiguous", index.numel() * LONG)
+    yield from staging.shared(index, range(index.dim()), 2 * LONG, launch.card)
+    yield drop("contiguous")
+    for name in ("is too small", "is too large"):
+        yield from (temporary(name, 1), drop(name))
+    yield from (drop("largest"), drop("smallest"))
 
 
 def _sorted_sums(launch: Launch, places: Iterable[Step]) -> Iterator[Step]:

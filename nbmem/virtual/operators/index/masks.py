@@ -181,3 +181,50 @@ def _on_card(executor: Executor, call: OperatorCall, indices: Any) -> list[torch
         else:
             plain.append(at)
     return [i if i is None or is_virtual(i) else i.to(LAZY[call.gpu.index]) for i in plain]
+
+
+def masked_scatter_backward(
+    grad: torch.Tensor, mask: torch.Tensor, sizes: list[int]
+) -> torch.Tensor:
+    """What the mask selects of a gradient, and zeros for values that nobody took."""
+    selected = grad.masked_select(mask)
+    missing = torch.Size(sizes).numel() - selected.numel()
+    if missing > 0:
+        zeros = torch.zeros(missing, dtype=grad.dtype, device=grad.device)
+        selected = torch.cat([selected, zeros])
+    return selected.view(sizes)
+
+
+def _clamped(tensor: torch.Tensor, indices: Any) -> list[torch.Tensor | None]:
+    sizes = zip(indices, tensor.size(), strict=False)
+    return [None if i is None else i.clamp(-size, size - 1) for i, size in sizes]
+
+
+def unsafe_masked_index(
+    tensor: torch.Tensor, mask: torch.Tensor, indices: Any, fill: float
+) -> torch.Tensor:
+    """Indices that a mask leaves out may be anything: they are clamped, and filled over."""
+    clamped = _clamped(tensor, indices)
+    found = aten.index.Tensor(tensor, clamped)
+    made = found.masked_fill(mask.logical_not(), fill)
+    del found
+    _released(clamped)
+    return made
+
+
+def unsafe_masked_index_put(
+    tensor: torch.Tensor, mask: torch.Tensor, indices: Any, values: torch.Tensor
+) -> torch.Tensor:
+    """The gradient of that: values outside of the mask are zeros."""
+    clamped = _clamped(tensor, indices)
+    kept = values.masked_fill(mask.logical_not(), 0)
+    made = aten.index_put.default(tensor, clamped, kept, True)
+    del kept
+    _released(clamped)
+    return made
+
+
+def _released(tensors: list[torch.Tensor | None]) -> None:
+    """Let go of them as C++ does of a list: the first one first."""
+    while tensors:
+        del tensors[0]

@@ -5,17 +5,17 @@ Without a card nobody says how large they are.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.linalg import factors, solving
+from nbmem.virtual.operators.linalg import factors, pseudo, solving
 from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.tensors.shapes import one, several
+from nbmem.virtual.tensors.shapes import Results, one, several
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
-    from nbmem.virtual.tensors.shapes import Results
 
 aten = torch.ops.aten
 
@@ -27,18 +27,31 @@ def geqrf(call: OperatorCall) -> Results:
     return several((tensor.size(), tensor.dtype), ((*batch, min(rows, columns)), tensor.dtype))
 
 
+def _check_driver(call: OperatorCall) -> None:
+    if call.argument("driver") not in (None, "gels"):
+        raise RuntimeError(
+            "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA"
+        )
+
+
 def lstsq(call: OperatorCall) -> Results:
-    """Solution, residuals where there are more equations than unknowns; no rank, no values."""
+    """Solution, residuals where there are more equations than unknowns; no rank, no values.
+
+    Of a tall matrix the solution is the upper part of what was the right side.
+    """
     left, right = call.args[:2]
     *batch, rows, columns = left.size()
     tail = tuple(right.size()[len(batch) + 1 :])
     residuals = (*batch, *tail) if rows > columns else (0,)
-    return several(
+    results = several(
         ((*batch, columns, *tail), left.dtype),
         (residuals, left.dtype),
         ((0,), torch.int64),
         ((0,), left.dtype),
     )
+    most = torch.Size((*batch, max(rows, columns), *tail)).numel() * left.element_size()
+    solution, *others = (replace(results.fresh[0], nbytes=most), *results.fresh[1:])
+    return Results((solution, *others), (solution, *others))
 
 
 def linear_combination(call: OperatorCall) -> Results:
@@ -61,11 +74,18 @@ OPERATORS = (
     Operator(
         ("geqrf",),
         shape=geqrf,
-        memory=factors.reflectors,
+        memory=factors.geqrf,
         source=_BLAS + "geqrf_kernel",
         shown_by=_SHOWN,
     ),
-    Operator(("linalg_lstsq",), shape=lstsq),
+    Operator(
+        ("linalg_lstsq",),
+        refuse=_check_driver,
+        shape=lstsq,
+        memory=solving.least_squares,
+        source=_ATEN + "linalg_lstsq_gels",
+        shown_by=_SHOWN,
+    ),
     Operator(("_compute_linear_combination",), shape=linear_combination),
     Operator(
         ("_linalg_check_errors",),
@@ -131,6 +151,14 @@ OPERATORS = (
     Operator(
         ("_linalg_svd",), memory=factors.svd, source=_ATEN + "_linalg_svd_out", shown_by=_SHOWN
     ),
+    Operator(("linalg_svdvals",), composite=pseudo.singular_values),
+    Operator(("linalg_eigvalsh",), composite=pseudo.eigenvalues),
+    Operator(("linalg_pinv.atol_rtol_tensor",), run=pseudo.pseudoinverse),
+    Operator(
+        ("linalg_matrix_rank.atol_rtol_tensor", "linalg_matrix_rank.atol_rtol_float"),
+        composite=pseudo.rank,
+    ),
+    Operator(("linalg_matrix_rank", "linalg_matrix_rank.tol_tensor"), composite=pseudo.rank_within),
     Operator(("_linalg_det",), memory=factors.determinant, source=_DET, shown_by=_SHOWN),
     Operator(("_linalg_slogdet",), memory=factors.log_determinant, source=_DET, shown_by=_SHOWN),
     Operator(("linalg_qr",), memory=factors.qr, source=_ATEN + "linalg_qr_out", shown_by=_SHOWN),

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.linalg.solving import INT, LONG, factored, matrices, nbytes, pointers
+from nbmem.virtual.operators.linalg.solving import (
+    INT,
+    LONG,
+    checked,
+    factored,
+    matrices,
+    nbytes,
+    pointers,
+    reflected,
+)
 from nbmem.virtual.operators.operator import drop, out, outs, temporary
 
 if TYPE_CHECKING:
@@ -19,15 +28,6 @@ if TYPE_CHECKING:
     from nbmem.virtual.operators.operator import Launch, Step
 
 aten = torch.ops.aten
-
-
-def _checked(count: int) -> Iterator[Step]:
-    """What check_errors takes inside of another operator."""
-    yield temporary("any", 1)
-    if count == 1:
-        yield temporary("converted", 1)
-        yield drop("converted")
-    yield drop("any")
 
 
 def lu_factor(launch: Launch) -> Iterator[Step]:
@@ -81,31 +81,64 @@ def cholesky(launch: Launch) -> Iterator[Step]:
     if count > 1:
         yield from pointers(tensor)
     if whole:
-        yield from _checked(count)
+        yield from checked(count)
 
 
 def eigh(launch: Launch) -> Iterator[Step]:
-    """The vectors before the values."""
-    for number in reversed(range(len(launch.outs))):
-        yield out(number)
-    count = matrices(launch["A"])
-    if launch["A"].numel():
-        yield temporary("info", count * INT)
-        yield from _checked(count)
+    """The vectors before the values; where they are not wanted, they are made aside."""
+    tensor = launch["A"]
+    if launch["compute_v"]:
+        yield from (out(1), out(0))
+    else:
+        yield from outs(launch)
+        if tensor.numel():
+            yield temporary("vectors", nbytes(tensor))
+    if tensor.numel():
+        yield temporary("info", matrices(tensor) * INT)
+        yield from checked(matrices(tensor))
+        yield from (drop("info"), drop("vectors"))
+
+
+SMALL = 32
+"""Rows and columns up to which matrices are decomposed together, into square vectors."""
 
 
 def svd(launch: Launch) -> Iterator[Step]:
-    """Both sides' vectors, the values, and a copy that is destroyed."""
+    """Both sides' vectors, the values, and a copy that is destroyed; vectors aside."""
     tensor = launch["A"]
-    count = matrices(tensor)
-    order = (0, 2, 1) if len(launch.outs) == 3 else range(len(launch.outs))
+    vectors = launch["compute_uv"]
+    order = (0, 2, 1) if len(launch.outs) == 3 and vectors else range(len(launch.outs))
     yield from (out(number) for number in order)
     if not tensor.numel():
         return
-    yield temporary("info", count * INT)
+    yield temporary("info", matrices(tensor) * INT)
     yield temporary("copy", nbytes(tensor))
-    yield drop("copy")
-    yield from _checked(count)
+    aside = _vectors_aside(launch)
+    for name, size in aside.items():
+        yield temporary(name, size * tensor.element_size())
+    for name in (*reversed(aside), "copy"):
+        yield drop(name)
+    yield from checked(matrices(tensor))
+
+
+def _vectors_aside(launch: Launch) -> dict[str, int]:
+    """Elements of what a kernel cannot write where it belongs (svd_cusolver_gesvd, _gesvdj)."""
+    tensor = launch["A"]
+    rows, columns = tensor.size()[-2:]
+    few = min(rows, columns)
+    if launch["driver"] == "gesvd":
+        return {"values": few, "right": few * few}
+    if launch["driver"] == "gesvda":
+        return {}
+    together = max(rows, columns) <= SMALL
+    if not launch["compute_uv"]:
+        if together:
+            count = matrices(tensor)
+            return {"left": count * rows * rows, "right": count * columns * columns}
+        return {"left": rows * few, "right": columns * few}
+    if together and rows != columns and not launch["full_matrices"]:
+        return {"whole": matrices(tensor) * max(rows, columns) ** 2}
+    return {}
 
 
 def determinant(launch: Launch) -> Iterator[Step]:
@@ -145,20 +178,25 @@ def _swaps(tensor: torch.Tensor) -> Iterator[Step]:
     yield from (drop("converted"), drop("moved"), drop("range"))
 
 
+def geqrf(launch: Launch) -> Iterator[Step]:
+    """The reflectors, and a number for each."""
+    yield from outs(launch)
+    yield from reflected(launch["self"])
+
+
 def qr(launch: Launch) -> Iterator[Step]:
-    """The reflectors' factors, and whether both kernels went well."""
+    """The reflectors' factors; of a tall matrix without its Q they have a place aside."""
     yield from outs(launch)
     tensor = launch["A"]
-    if matrices(tensor) > 1 and tensor.numel():
-        yield temporary("tau", matrices(tensor) * min(tensor.size()[-2:]) * tensor.element_size())
-        yield from pointers(tensor, tensor)
+    yield temporary("tau", matrices(tensor) * min(tensor.size()[-2:]) * tensor.element_size())
+    if launch["mode"] == "r" and tensor.size(-2) > tensor.size(-1):
+        yield temporary("reflectors", nbytes(tensor))
+    yield from reflected(tensor)
+    if launch["mode"] == "r":
+        yield drop("reflectors")
+    else:
         yield temporary("info of orgqr", INT)
         yield drop("info of orgqr")
-        return
-    yield temporary("tau", matrices(tensor) * min(tensor.size()[-2:]) * tensor.element_size())
-    for name in ("info of geqrf", "info of orgqr") if launch["mode"] != "r" else ("info of geqrf",):
-        yield temporary(name, INT)
-        yield drop(name)
 
 
 def ldl_solve(launch: Launch) -> Iterator[Step]:
@@ -171,8 +209,10 @@ def ldl_solve(launch: Launch) -> Iterator[Step]:
 
 
 def reflectors(launch: Launch) -> Iterator[Step]:
-    """One number says whether it went well, for all matrices."""
+    """One number says whether it went well, for all matrices; ormqr reads them by columns."""
     yield from outs(launch)
+    if launch.call.func is aten.ormqr.default and not launch["self"].mT.is_contiguous():
+        yield temporary("by columns", nbytes(launch["self"]))
     whole = launch.call.func is aten.linalg_householder_product.default
     if not whole or launch["input"].numel():
         yield temporary("info", INT)

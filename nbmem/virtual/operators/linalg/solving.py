@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.operator import drop, outs, temporary
+from nbmem.virtual.operators.operator import drop, out, outs, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,6 +147,61 @@ def solve(launch: Launch) -> Iterator[Step]:
         yield temporary("solution", launch.outs[0].nbytes)
         right = right.unsqueeze(-1)
     yield from _solved(tensor, right, adjoint=tensor.is_contiguous())
+
+
+def least_squares(launch: Launch) -> Iterator[Step]:
+    """By reflectors of the matrix or, where it is wide, of its transpose (linalg_lstsq_gels)."""
+    tensor, right = launch["self"], launch.outs[0]
+    rows, columns = tensor.size()[-2:]
+    yield temporary("info", matrices(tensor) * INT)
+    yield out(0)
+    if not tensor.numel():
+        return
+    yield temporary("matrix", nbytes(tensor))
+    solved = torch.empty(right.size, dtype=right.dtype, device="meta")
+    if matrices(tensor) > 1 and rows >= columns and rows <= MOST_BATCHED_ROWS:
+        yield temporary("factors", nbytes(tensor))
+        yield from pointers(tensor, solved)
+        yield drop("factors")
+    else:
+        yield temporary("tau", matrices(tensor) * min(rows, columns) * tensor.element_size())
+        if rows < columns:
+            yield temporary("transpose", nbytes(tensor))
+        yield from reflected(tensor)
+        steps = [temporary("info of ormqr", INT), drop("info of ormqr")]
+        yield from steps if rows >= columns else ()
+        yield from triangles(
+            tensor.new_empty((*tensor.size()[:-2], *[min(rows, columns)] * 2)), solved
+        )
+        yield from steps if rows < columns else ()
+        yield from (drop("transpose"), drop("tau"))
+    yield out(1)
+    yield drop("matrix")
+    yield from checked(matrices(tensor))
+
+
+MOST_BATCHED_ROWS, ROWS_A_MATRIX = 256, 16
+"""Rows up to which cuBLAS makes reflectors of several matrices at once, and for how many."""
+
+
+def reflected(tensor: torch.Tensor) -> Iterator[Step]:
+    """Pointers to all matrices for cuBLAS, or cuSOLVER's word whether it went well (geqrf)."""
+    rows = tensor.size(-2)
+    least = max(2, rows // ROWS_A_MATRIX)
+    if rows <= MOST_BATCHED_ROWS and matrices(tensor) >= least:
+        yield from pointers(tensor, tensor)
+    else:
+        yield temporary("info of geqrf", INT)
+        yield drop("info of geqrf")
+
+
+def checked(count: int) -> Iterator[Step]:
+    """What check_errors takes inside of another operator."""
+    yield temporary("any", 1)
+    if count == 1:
+        yield temporary("converted", 1)
+        yield drop("converted")
+    yield drop("any")
 
 
 def cholesky_solve(launch: Launch) -> Iterator[Step]:

@@ -27,12 +27,13 @@ def batch_norm(  # noqa: PLR0913 - the schema's
     https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Normalization.cpp
     (_select_batch_norm_backend)
     """
+    if not tensor.numel():
+        return _of_nothing(tensor, weight, bias)
     rows = tensor.size(0) if tensor.dim() else 0
     both = running_mean is not None and running_var is not None
     neither = running_mean is None and running_var is None
     cudnn = (
         cudnn_enabled
-        and tensor.numel() > 0
         and weight is not None
         and bias is not None
         and (both or (neither and training))
@@ -50,6 +51,22 @@ def batch_norm(  # noqa: PLR0913 - the schema's
     return aten.native_batch_norm.default(
         tensor, weight, bias, running_mean, running_var, training, momentum, eps
     )[0]
+
+
+def _of_nothing(
+    tensor: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """Nothing is normalised; a gradient still finds its way (_batch_norm_impl_index)."""
+    wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
+    channels = tensor.size(1) if tensor.dim() > 1 else 0
+    statistics = [torch.empty(channels, dtype=wide, device=tensor.device) for _ in range(2)]
+    made = tensor.clone()
+    if weight is not None:
+        made = made * weight[0]
+    if bias is not None:
+        made = made + bias[0]
+    del statistics
+    return made
 
 
 def _suggested(tensor: torch.Tensor) -> torch.memory_format:

@@ -108,10 +108,22 @@ class RecurrentShape:
         return 2 * (gates + 1) * self.unit + recurrent * self.item + extra
 
 
+WITHOUT_BIASES = 2
+"""Weights of a layer without biases, and without a projection."""
+
+
+def _absent_biases(call: OperatorCall) -> int:
+    """Elements that cuDNN's buffer has for biases that a layer does not have (DOUBLE_BIAS)."""
+    if call.argument("weight_stride0") != WITHOUT_BIASES:
+        return 0
+    units = call.argument("num_layers") * (1 + call.argument("bidirectional"))
+    return int(2 * GATES[call.argument("mode")] * call.argument("hidden_size") * units)
+
+
 def flatten_weight(executor: Executor, call: OperatorCall) -> Any:
     """Move the weights of all layers into one buffer."""
     weights: Sequence[torch.Tensor] = call.args[0]
-    total = sum(weight.numel() for weight in weights)
+    total = sum(weight.numel() for weight in weights) + _absent_biases(call)
     dtype = weights[0].dtype
     buffer = executor.allocate(call.gpu, (spec_of((total,), dtype, 0),))[0]
     at = 0
@@ -140,7 +152,7 @@ def forward(executor: Executor, call: OperatorCall) -> Any:
     ]
     steps: list[Step] = [*_input_copy(source, first=bool(first)), out(0), out(1), out(2), DNN]
     if buffer is None:
-        total = sum(weight.numel() for weight in call.args[1])
+        total = sum(weight.numel() for weight in call.args[1]) + _absent_biases(call)
         fresh.append(spec_of((total,), dtype, 4))
         steps.append(out(4))
     steps += [temporary("workspace", shape.workspace), out(3)]
@@ -160,7 +172,7 @@ def backward(executor: Executor, call: OperatorCall) -> Any:
         _sequence(source, source.size(-1), source.dtype, 0, first=first),
         spec_of(tuple(hx.size()), hx.dtype, 1),
         spec_of(tuple(cx.size()) if cx is not None else (0,), hx.dtype, 2),
-        spec_of((sum(weight.numel() for weight in weights),), source.dtype, 3),
+        spec_of((sum(w.numel() for w in weights) + _absent_biases(call),), source.dtype, 3),
     ]
     steps: list[Step] = []
     for name, state in (("grad_hy", hx), ("grad_cy", cx)):
@@ -168,15 +180,26 @@ def backward(executor: Executor, call: OperatorCall) -> Any:
             steps.append(temporary(name, state.numel() * state.element_size()))
     steps += _input_copy(source, first=first)
     gradient = call.argument("grad_output")
-    if gradient is not None and first and not as_meta(gradient).transpose(0, 1).is_contiguous():
-        steps.append(temporary("gradient", gradient.numel() * gradient.element_size()))
-    steps += [out(0), out(1), out(2), DNN, temporary("workspace", shape.workspace)]
-    steps += [drop("workspace"), drop("gradient"), drop("input")]
+    if gradient is not None:
+        by_steps = as_meta(gradient)
+        steps += _contiguous("gradient", by_steps.transpose(0, 1) if first else by_steps)
+    steps += [out(0), out(1), out(2)]
+    states = [("of hy", call.argument("grad_hy")), ("of cy", call.argument("grad_cy"))]
+    for name, state in states:
+        steps += [] if state is None else _contiguous(name, as_meta(state))
+    steps += [DNN, temporary("workspace", shape.workspace), drop("workspace")]
+    steps += [drop(name) for name in ("of cy", "of hy", "gradient", "input")]
     shape_of: list[Any] = [fresh[0], fresh[1], fresh[2], []]
     if mask[3]:
         steps += [*_input_copy(source, first=first), out(3)]
         steps.append(temporary("workspace", shape.workspace))
         shape_of[3] = list(_pieces(weights, fresh[3]))
+        if _absent_biases(call):  # They are copied out, and the buffer is a temporary.
+            steps[steps.index(out(3))] = temporary("buffer", fresh[3].nbytes)
+            shape_of[3] = [spec_of(tuple(w.size()), w.dtype, n) for n, w in enumerate(weights, 3)]
+            fresh[3:] = shape_of[3]
+            steps += [out(number) for number in range(3, len(fresh))]
+            steps += [drop("workspace"), drop("buffer")]
     else:
         fresh.pop()
     return executor.deliver(call, Results(tuple(shape_of), tuple(fresh)), MemoryPlan(tuple(steps)))
@@ -195,6 +218,13 @@ def _pieces(weights: Sequence[torch.Tensor], buffer: TensorSpec) -> list[Shares]
 
 def _place(call: OperatorCall, wanted: torch.Tensor) -> int:
     return next(at for at, tensor in enumerate(call.tensors) if tensor is wanted)
+
+
+def _contiguous(name: str, tensor: torch.Tensor) -> list[Step]:
+    """A copy of a gradient that is expanded or transposed."""
+    if tensor.is_contiguous():
+        return []
+    return [temporary(name, tensor.numel() * tensor.element_size())]
 
 
 def _input_copy(source: torch.Tensor, *, first: bool) -> list[Step]:

@@ -8,6 +8,7 @@ import torch
 
 from nbmem.virtual import current
 from nbmem.virtual.devices import CUDA
+from nbmem.virtual.operators.recurrent import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,7 +90,9 @@ def _run(  # noqa: PLR0913 - the schema's
     hidden = (cell if cell is not None else first).size(2)
     projected = first.size(2) if cell is not None and first.size(2) != hidden else 0
     stride = (4 if has_biases else 2) + (1 if projected else 0)
-    buffer = _flat_buffer(params)
+    units = num_layers * (1 + bidirectional)
+    absent = 0 if has_biases else 2 * kernels.GATES[MODES[mode]] * hidden * units
+    buffer = _flat_buffer(params, 0 if projected else absent)
     state = _dropout_state(source) if dropout and train else None
     result = aten._cudnn_rnn.default(
         source, list(params), stride, buffer, first, cell, MODES[mode], hidden, projected,
@@ -98,12 +101,17 @@ def _run(  # noqa: PLR0913 - the schema's
     return result[:3] if mode == "lstm" else result[:2]
 
 
-def _flat_buffer(params: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The buffer that flatten_parameters() made; None if the weights lie apart."""
+def _flat_buffer(params: Sequence[torch.Tensor], absent: int) -> torch.Tensor | None:
+    """The buffer that flatten_parameters() made; None if the weights lie apart.
+
+    Args:
+        params: The weights.
+        absent: Elements of it that belong to biases which the layer does not have.
+    """
     storage = params[0].untyped_storage()
     if any(p.untyped_storage()._cdata != storage._cdata for p in params[1:]):
         return None
-    total = sum(p.numel() for p in params)
+    total = sum(p.numel() for p in params) + absent
     if total * params[0].element_size() != storage.nbytes():
         return None
     with torch.no_grad():

@@ -1,0 +1,82 @@
+"""Operators on lists whose kernel is told of all tensors at once, by a table on the card.
+
+FSDP2 packs gradients and unpacks weights with them.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cuda/TensorShape.cu
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from nbmem.virtual.operators.operator import Operator, outs, temporary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operators.operator import Launch, Step
+
+LONG = 8
+"""Bytes of an address or a count in the table."""
+BLOCK_BYTES = 128 * 16
+"""What one block copies: its threads, 16 bytes each (BLOCK_SIZE * BYTES_PER_THREAD)."""
+BLOCK_THREADS = 128
+
+
+def chunk_cat(launch: Launch) -> Iterator[Step]:
+    """The result, and the table: of each tensor, and of each block of a chunk.
+
+    Tensors that are not contiguous are copied, with what they are padded by, and concatenated.
+    """
+    tensors, count, dim = launch["tensors"], launch["num_chunks"], launch["dim"]
+    target = launch["out"] if "out" in launch.call.kwargs else tensors[0]
+    item = target.element_size()
+    chunks = []
+    for tensor in tensors:
+        behind = tensor.size()[dim % tensor.dim() + 1 :].numel()
+        chunks.append(-(-tensor.size(dim) // count) * behind * item)
+    if all(tensor.is_contiguous() for tensor in tensors):
+        yield from outs(launch)
+        blocks = sum(-(-chunk // BLOCK_BYTES) for chunk in chunks)
+        yield temporary("table", (6 * len(tensors) + 2 + blocks) * LONG)
+        return
+    for number, (tensor, chunk) in enumerate(zip(tensors, chunks, strict=True)):
+        ahead = tensor.size()[: dim % tensor.dim()].numel()
+        yield temporary(f"padded {number}", ahead * chunk * count)
+    yield from outs(launch)
+
+
+def split_copy(launch: Launch) -> Iterator[Step]:
+    """Of each part its address and size, and of each block to which part it belongs."""
+    tensor, sizes, parts = launch["self"], launch["split_sizes"], launch["out"]
+    dim = launch["dim"] % tensor.dim()
+    if any(part.dtype is not tensor.dtype for part in parts) or not tensor.is_contiguous():
+        return
+    behind = tensor.size()[dim + 1 :].numel() * tensor.element_size()
+    rows = tensor.size()[:dim].numel()
+    blocks = sum(-(-size * behind // BLOCK_BYTES) for size in sizes)
+    card = launch.card
+    most = card.processors * card.multiprocessor.threads // BLOCK_THREADS * 2
+    factor = -(-blocks * rows // most)
+    steps = -(-factor // max(1, min(math.ceil(math.sqrt(factor)), rows)))
+    blocks = sum(-(-size * behind // (BLOCK_BYTES * max(1, steps))) for size in sizes)
+    yield temporary("table", (4 * len(sizes) + 1 + blocks) * LONG)
+
+
+_SOURCE = "aten/src/ATen/native/cuda/TensorShape.cu: "
+_SHOWN = "none of the H100's runs has one; the oracle (tests/oracle)"
+OPERATORS = (
+    Operator(
+        ("_chunk_cat", "_chunk_cat.out"),
+        memory=chunk_cat,
+        source=_SOURCE + "_chunk_cat_cuda, get_chunk_cat_metadata",
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("split_with_sizes_copy.out",),
+        memory=split_copy,
+        source=_SOURCE + "split_with_sizes_copy_out_cuda_contiguous_no_cast",
+        shown_by=_SHOWN,
+    ),
+)

@@ -1,0 +1,167 @@
+"""Different values: those of a sort that differ from their predecessor, or runs of equal ones.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cuda/UniqueCub.cu
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _C
+
+from nbmem.virtual.notes import UNIQUE
+from nbmem.virtual.operators import cub
+from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.tensors.shapes import Results, spec_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operators.operator import Executor, Launch, Step
+    from nbmem.virtual.tensors.calls import OperatorCall
+
+aten = torch.ops.aten
+LONG = 8
+"""Bytes of an index."""
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def unique_kernel(launch: Launch) -> Iterator[Step]:
+    """A sort, with indices where the program wants the inverse; then what differs is kept."""
+    tensor = launch["self"]
+    count, item = tensor.numel(), tensor.element_size()
+    inverse, counts = launch["return_inverse"], launch["return_counts"]
+    if not count:
+        return
+    if not tensor.is_contiguous():
+        yield temporary("contiguous", count * item)
+    if tensor.dtype is torch.bool:
+        yield from _unique_bools(launch)
+        return
+    yield temporary("sorted", count * item)
+    if inverse:
+        yield temporary("range", count * LONG)
+        yield temporary("positions", count * LONG)
+    floats = tensor.dtype is torch.float32
+    value = LONG if inverse else 0
+    yield temporary("sort", cub.radix_sort(launch.card, count, item, value, floats=floats))
+    yield drop("sort")
+    if inverse:
+        yield drop("range")
+        yield out(1)
+        yield temporary("numbers", count * LONG)
+        yield temporary("sums", cub.inclusive_sum(launch.card, count))
+        yield drop("sums")
+        yield drop("numbers")
+    yield out(0)
+    yield temporary("length", LONG)
+    if counts:
+        yield out(2)
+    own = tensor.dtype in _HALVES
+    kept = cub.encode(count) if counts else cub.unique(launch.card, count, item, own=own)
+    yield temporary("unique", kept)
+
+
+def unique_consecutive(launch: Launch) -> Iterator[Step]:
+    """What differs from its predecessor is kept; the inverse adds up where that is."""
+    tensor = launch["self"]
+    count, item = tensor.numel(), tensor.element_size()
+    if not count or launch["dim"] is not None:
+        return
+    if launch["return_inverse"]:
+        yield out(1)
+        yield temporary("differs", count * 4)
+        yield temporary("sums", cub.inclusive_sum(launch.card, count))
+        yield drop("sums")
+        yield drop("differs")
+    yield out(0)
+    yield temporary("length", LONG)
+    if launch["return_counts"]:
+        yield out(2)
+        yield temporary("unique", cub.encode(count))
+    else:
+        own = tensor.dtype in _HALVES
+        yield temporary("unique", cub.unique(launch.card, count, item, own=own))
+
+
+def _unique_bools(launch: Launch) -> Iterator[Step]:
+    """The true ones are counted."""
+    yield temporary("true", 4)
+    yield temporary("sum", cub.count_nonzero(launch.card, launch["self"].numel()))
+    yield drop("sum")
+    yield out(0)
+    yield temporary("counts", 2 * LONG)
+    yield out(1)
+
+
+def unique(executor: Executor, call: OperatorCall) -> Any:
+    """Different values of `_unique2` and its kin: at most as many as there are elements or rows."""
+    tensor, dim = call.args[0], call.argument("dim")
+    twin = executor.values.twin(tensor)
+    if twin is not None:
+        with _C._DisableTorchDispatch():
+            args, kwargs = call.map(lambda _: twin)
+            found = int(call.func(*args, **kwargs)[0].size(dim or 0))
+    else:
+        call.gpu.note(UNIQUE)
+        found = tensor.numel() if dim is None else tensor.size(dim)
+    size = [found]
+    if dim is not None:
+        size = list(tensor.size())
+        size[dim] = found
+    whole = tuple(tensor.size()) if dim is None else (tensor.size(dim),)
+    counts = found if call.argument("return_counts") else 0
+    specs = [
+        spec_of(tuple(size), tensor.dtype, 0),
+        spec_of(whole if call.argument("return_inverse") else (0,), torch.int64, 1),
+        spec_of((counts,), torch.int64, 2),
+    ]
+    cut = call.func is aten._unique2.default and tensor.dtype is not torch.bool
+    if cut or (call.func is aten.unique_consecutive.default and dim is None):
+        # They are cut to size in storages that were made for the case that all differ.
+        specs[0] = replace(specs[0], nbytes=tensor.numel() * tensor.element_size())
+        specs[2] = replace(specs[2], nbytes=tensor.numel() * 8 if counts else 0)
+    return executor.deliver(call, Results(tuple(specs), tuple(specs)))
+
+
+FEW, GROWTH = 10, 0.145
+"""Elements that are looked for one by one: fewer than this times a power of how many there are."""
+
+
+def is_in(launch: Launch) -> Iterator[Step]:
+    """Few elements are compared with each: a mask of all pairs (isin_default_kernel_gpu)."""
+    yield out()
+    count, looked_for = launch["elements"].numel(), launch["test_elements"].numel()
+    if count and looked_for < FEW * count**GROWTH:
+        pairs = torch.empty((count, looked_for), device="meta", dtype=torch.bool)
+        yield temporary("pairs", pairs.numel())
+        yield temporary("any", count)
+        yield from staging.shared(pairs, [1], 1, launch.card)
+
+
+OPERATORS = (
+    Operator(
+        ("isin.Tensor_Tensor",),
+        memory=is_in,
+        source="aten/src/ATen/native/TensorCompare.cpp: TORCH_IMPL_FUNC(isin_Tensor_Tensor_out)",
+        shown_by="none of the H100's runs has one; the oracle (tests/oracle)",
+    ),
+    Operator(
+        ("_unique2",),
+        run=unique,
+        memory=unique_kernel,
+        source="aten/src/ATen/native/cuda/UniqueCub.cu: unique_cuda_template, compute_unique",
+        shown_by="none of the H100's runs has one",
+    ),
+    Operator(
+        ("unique_consecutive",),
+        run=unique,
+        memory=unique_consecutive,
+        source="aten/src/ATen/native/cuda/UniqueCub.cu: compute_unique",
+        shown_by="none of the H100's runs has one; the oracle (tests/oracle)",
+    ),
+    Operator(("unique_dim", "unique_dim_consecutive"), run=unique),
+)
