@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nbmem.record.recording import Recording
     from nbmem.report import Finding, Report
     from nbmem.views.widget.explorer import ExplorerWidget
-    from nbmem.virtual.hardware.gpu import VirtualGPU
 
 
 class Trace:
@@ -247,11 +246,12 @@ class Trace:
         raise UsageError(f"{self.name!r} is still being traced; its report is there when it ends.")
 
     def _new_recorder(self) -> Recorder:
+        from nbmem.devices import virtual_card
         from nbmem.record.recorder import Recorder
 
         main = vars(sys.modules["__main__"])
         names = self._namespace if self._namespace is not None else main
-        card = _virtual_card()
+        card = virtual_card()
         return Recorder(
             namespace=names,
             virtual=card is not None,
@@ -381,15 +381,11 @@ def leave_to_parent() -> None:
         recording.close()
 
 
-def _virtual_card() -> VirtualGPU | None:
-    virtual = sys.modules.get("nbmem.virtual")
-    card: VirtualGPU | None = virtual.active() if virtual is not None else None
-    return card
-
-
 def _limits_of_virtual_card() -> list[str]:
     """What it could not do as the real one would since it was switched on, and what that means."""
-    card = _virtual_card()
+    from nbmem.devices import virtual_card
+
+    card = virtual_card()
     if card is None:
         return []
     from nbmem.virtual.notes import on_figures

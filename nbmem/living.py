@@ -14,6 +14,7 @@ from nbmem.core.categories import Category
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.events import BlockState
 from nbmem.core.holders import HolderKind
+from nbmem.devices import virtual_card
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes import tensors
 from nbmem.probes.cells import user_names, with_cells
@@ -108,9 +109,13 @@ def top(most: int = LARGEST) -> Top:
 
 @contextmanager
 def following_uncounted() -> Iterator[Roll | None]:
-    """Write on a roll what is looked at meanwhile; None where CUDA's allocator shows its blocks."""
+    """Write on a roll what is looked at meanwhile; None where CUDA's allocator shows its blocks.
+
+    And where a virtual card was chosen, whether or not it is used yet.
+    """
     torch: Any = loaded_torch()
-    if torch is None or initialized_torch() is not None:
+    card = virtual_card()
+    if torch is None or initialized_torch() is not None or (card is not None and card.chosen):
         yield None
         return
     roll = Roll(torch, accelerator(torch) or Host())

@@ -73,6 +73,7 @@ def traced(code, names):
 
 
 def resident():
+    gc.collect()  # or what other tests have left goes in between
     return psutil.Process().memory_info().rss
 
 
