@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nbmem.record.recording import Recording
     from nbmem.report import Finding, Report
     from nbmem.views.widget.explorer import ExplorerWidget
+    from nbmem.virtual.hardware.gpu import VirtualGPU
 
 
 class Trace:
@@ -246,7 +247,6 @@ class Trace:
         raise UsageError(f"{self.name!r} is still being traced; its report is there when it ends.")
 
     def _new_recorder(self) -> Recorder:
-        from nbmem.devices import virtual_card
         from nbmem.record.recorder import Recorder
 
         main = vars(sys.modules["__main__"])
@@ -381,10 +381,15 @@ def leave_to_parent() -> None:
         recording.close()
 
 
+def virtual_card() -> VirtualGPU | None:
+    """The virtual card that answers, the first of several; None where none does."""
+    virtual = sys.modules.get("nbmem.virtual")
+    card: VirtualGPU | None = virtual.active() if virtual is not None else None
+    return card
+
+
 def _limits_of_virtual_card() -> list[str]:
     """What it could not do as the real one would since it was switched on, and what that means."""
-    from nbmem.devices import virtual_card
-
     card = virtual_card()
     if card is None:
         return []

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nbmem.virtual.cards import Card
-    from nbmem.virtual.hardware.gpu import VirtualGPU
 
 DEFAULT = "H100 80GB"
 """The virtual card that stands in where nobody named one."""
@@ -78,13 +77,6 @@ def use(name: str, *, defer: bool = False, names: Mapping[str, Any] | None = Non
         virtual=True,
         sentence=f"There is no GPU here, so {_in_use(' stands in')}",
     )
-
-
-def virtual_card() -> VirtualGPU | None:
-    """The virtual card that answers, the first of several; None where none does."""
-    virtual = sys.modules.get("nbmem.virtual")
-    card: VirtualGPU | None = virtual.active() if virtual is not None else None
-    return card
 
 
 def use_world(

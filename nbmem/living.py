@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.analysis.borrowed import beyond
 from nbmem.analysis.lines import users_line
+from nbmem.api import virtual_card
 from nbmem.core.categories import Category
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.events import BlockState
 from nbmem.core.holders import HolderKind
-from nbmem.devices import virtual_card
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes import tensors
 from nbmem.probes.cells import user_names, with_cells

@@ -102,8 +102,7 @@ class VirtualGPU:
         self.other_processes = dict(other_processes or {})
         self.beside = 0
         self.oom_observers: list[Callable[[int, int, int, int], None]] = []
-        self.initialized = False
-        self.chosen = True
+        self.initialized, self.chosen = False, True
         self._settings_are_set = conf is not None
         self.history = History(index)
         self._allocator = CachingAllocator(
