@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbmem.core.categories import Category
 from nbmem.core.names import SAVED_AFTER, SAVED_BY
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.holders.graphs import Graphs
+from nbmem.probes.holders.graphs import Graphs, is_leaf
 from nbmem.probes.tensors import Seen, see
 
 if TYPE_CHECKING:
@@ -87,18 +87,20 @@ class GraphWalk:
         module_of: The module of a parameter; None if nobody knows it.
 
     Attributes:
-        nodes: Every node behind the outputs; while they are kept, each has one id.
+        nodes: Nodes behind the outputs; while they are kept, each has one id.
+        graphs: Reads them.
     """
 
     def __init__(self, outputs: Iterable[Any], module_of: Callable[[Any], Module | None]) -> None:
         torch: Any = loaded_torch()
         self._tensor = torch.Tensor
-        self._graphs = Graphs(torch)
+        self.graphs = Graphs(torch)
         self._module_of = module_of
         self._leaf: dict[int, Module | None] = {}
         self._own: dict[int, Module | None] = {}
         self._after: dict[int, Module | None] = {}
-        self.nodes = _behind(outputs)
+        edges = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
+        self.nodes = self.graphs.behind([n for n in edges if n is not None], MAX_NODES)
 
     def parameter_addr(self, node: Any) -> int:
         """Where the parameter lies in which a graph ends; 0 for any other node."""
@@ -110,7 +112,7 @@ class GraphWalk:
     def saved_by(self, node: Any) -> Iterator[Any]:
         """The tensors that a node has saved."""
         if not is_leaf(node):
-            for value in self._graphs.saved_by(node):
+            for value in self.graphs.saved_by(node):
                 if issubclass(type(value), self._tensor):
                     yield value
 
@@ -142,7 +144,7 @@ class GraphWalk:
     def module_at(self, node: Any) -> Module | None:
         """The module one of whose parameters a node takes, also cast or transposed."""
         if id(node) not in self._own:
-            modules = (self._module_of_leaf(before) for before in _before(node))
+            modules = (self._module_of_leaf(before) for before in self.graphs.before(node))
             known = (module for module in modules if module is not None)
             of_region = node.name() == _COMPILED
             self._own[id(node)] = _around(list(known)) if of_region else next(known, None)
@@ -153,10 +155,10 @@ class GraphWalk:
         way = []
         while id(node) not in self._leaf:
             way.append(node)
-            before = _before(node)
+            before = self.graphs.before(node)
             if is_leaf(node):
                 self._leaf[id(node)] = self._module_of(node.variable)
-            elif len(before) != 1 or self._graphs.saves(node):
+            elif len(before) != 1 or self.graphs.saves(node):
                 self._leaf[id(node)] = None
             else:
                 node = before[0]
@@ -171,7 +173,7 @@ class GraphWalk:
         while found is None and id(node) not in self._after:
             way.append(node)
             found = self.module_at(node)
-            before = _before(node)
+            before = self.graphs.before(node)
             if found is None and not before:
                 break
             node = before[0] if before else node
@@ -191,24 +193,3 @@ def _around(modules: list[Module]) -> Module | None:
         alike = [one == other for one, other in zip(common, path, strict=False)]
         common = common[: (*alike, False).index(False)]
     return modules[0]._replace(path=".".join(common))
-
-
-def _behind(outputs: Iterable[Any]) -> list[Any]:
-    found: dict[int, Any] = {}
-    edges = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
-    queue = [node for node in edges if node is not None]
-    while queue and len(found) < MAX_NODES:
-        node = queue.pop()
-        if id(node) not in found:
-            found[id(node)] = node
-            queue.extend(_before(node))
-    return list(found.values())
-
-
-def _before(node: Any) -> list[Any]:
-    return [before for before, _ in node.next_functions if before is not None]
-
-
-def is_leaf(node: Any) -> bool:
-    """Whether a graph ends in a parameter there."""
-    return type(node).__name__ == "AccumulateGrad"

@@ -12,8 +12,12 @@ from nbmem.core.session import NOT_KNOWN, Calls
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
     from nbmem.core.session import Marks
     from nbmem.record.turn import Turn
+
+    Ints = NDArray[np.int64]
 
 MAX_CALLS = 200_000
 """Calls of a recording, the latest: as many as there are phases."""
@@ -21,18 +25,18 @@ _MODULES = ("forward", "inference")
 
 
 def calls_of(
-    turns: Sequence[Turn],
-    marks: Marks,
-    name_of: Callable[[int], str | None],
-    names: dict[str, int],
-) -> Calls:
-    """One card's calls.
+    turns: Sequence[Turn], name_of: Callable[[int], str | None], names: dict[str, int]
+) -> Ints:
+    """The calls of a recording, in the order in which they returned.
 
     Args:
         turns: What the hooks told.
-        marks: The card's marks.
         name_of: The name of a module or an optimizer, by the key of its turns.
         names: Collects the texts, text to index.
+
+    Returns:
+        Of each call the mark at its beginning (NOT_KNOWN where none was taken), that at its end,
+        and the index of its name; shape (calls, 3).
     """
     begun: dict[tuple[int, bool, int], int] = {}
     found: list[tuple[int, int, int]] = []
@@ -44,11 +48,15 @@ def calls_of(
         if turn.begins:
             begun[key] = turn.mark
             continue
-        first, name = begun.pop(key, None), name_of(turn.key)
+        first, name = begun.pop(key, NOT_KNOWN), name_of(turn.key)
         if name is not None:
             text = f"{name}{STEP}" if step else name
-            position = NOT_KNOWN if first is None else int(marks.position[first])
-            row = position, int(marks.position[turn.mark]), names.setdefault(text, len(names))
-            found.append(row)
-    columns = np.array(found[-MAX_CALLS:], np.int64).reshape(-1, 3).T
-    return Calls(first=columns[0].copy(), last=columns[1].copy(), name=columns[2].copy())
+            found.append((first, turn.mark, names.setdefault(text, len(names))))
+    return np.array(found[-MAX_CALLS:], np.int64).reshape(-1, 3)
+
+
+def placed(calls: Ints, marks: Marks) -> Calls:
+    """One card's: its events in the place of the marks."""
+    first, last, name = calls.T
+    begun = np.where(first == NOT_KNOWN, NOT_KNOWN, marks.position[first])
+    return Calls(first=begun, last=marks.position[last], name=name.copy())

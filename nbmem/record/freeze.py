@@ -22,10 +22,9 @@ from nbmem.core.spans import Span
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes.cells import lines_of, with_cells
 from nbmem.probes.cuda import device_info
-from nbmem.record.calls import calls_of
+from nbmem.record.calls import calls_of, placed
 from nbmem.record.gaps import Births, Gaps
 from nbmem.record.holders import columns
-from nbmem.record.identities import MAX_ROWS
 from nbmem.record.loops import one_loop
 from nbmem.record.phases import PhaseBuilder
 from nbmem.record.stays import unrecorded
@@ -56,6 +55,10 @@ def freeze(
     for index in recorder.marks.devices() if at_end is not None else ():
         with recorder.guard(f"the events of card {index}"):
             devices.append(_device(recorder, index, at_end or {}, names, stacks))
+    if devices:
+        with recorder.guard("what the loop called"):
+            calls = calls_of(recorder.turns.turns, recorder.identities.name_of, names)
+            devices = [replace(one, calls=placed(calls, one.marks)) for one in devices]
     devices = devices or unrecorded(recorder, names)
     spans: tuple[Span, ...] = ()
     with recorder.guard("the phases"):
@@ -67,16 +70,8 @@ def freeze(
     rank: Rank | None = None
     with recorder.guard("which rank it was"):
         rank = recorder.ranks.ended(error)
-    if recorder.identities.full:
-        recorder.note(
-            f"More than {MAX_ROWS} tensors were seen; later ones are told apart by their births "
-            "and lifetimes alone."
-        )
-    if recorder.identities.unread is not None:
-        recorder.note(
-            f"nbmem lost the names of what graphs have saved: {recorder.identities.unread}. "
-            "The cell itself is not affected."
-        )
+    for sentence in recorder.identities.notes():
+        recorder.note(sentence)
     return Session(
         name=name,
         created_ns=CLOCK.time_ns(),
@@ -107,7 +102,6 @@ def _device(
     marks = recorder.marks.place(index, events, entries_before)
     info = device_info(index, recorder.sampler.card_bytes(index), virtual=recorder.virtual)
     held = None if recorder.held is None else recorder.held.by_device.get(index, ())
-    called = calls_of(recorder.turns.turns, marks, recorder.identities.name_of, names)
     return DeviceTrace(
         info=info,
         release=info.torch.split("+")[0],
@@ -121,7 +115,6 @@ def _device(
         owners=recorder.sampler.owners(index, names),
         kept_pools=recorder.kept_pools,
         identities=recorder.identities.place(index, marks, names),
-        calls=called,
         other_processes=recorder.sampler.other_processes(index),
         holders=None if held is None else columns(held, names),
     )

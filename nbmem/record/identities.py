@@ -15,6 +15,7 @@ from nbmem.probes import frames, modules, tensors
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.distributed import buckets_of, faces_of, is_sharded, parts_of, sharded
 from nbmem.probes.gradients import expected_gradients
+from nbmem.probes.holders.graphs import DEEPEST
 from nbmem.probes.holders.storages import form_of
 from nbmem.probes.optimizers import Others, of_optimizer, parameters_of_optimizer
 from nbmem.probes.roll import followed
@@ -62,6 +63,7 @@ class IdentityLog:
         owned: Which rows are walks of a module or an optimizer, as ranges.
         last_gradients: The range of the last gradients.
         unread: Why graphs are not read any more; None while they are.
+        deep: Whether a graph had more nodes than are looked at.
         rolls: Writes down what is seen where no card is.
         allowance: How many graphs may be read there, where no history tells what they keep alive.
     """
@@ -85,6 +87,7 @@ class IdentityLog:
         self.owned: list[tuple[int, int]] = []
         self.last_gradients = (0, 0)
         self.unread: str | None = None
+        self.deep = False
         self.rolls = RollLog()
         self.allowance = Allowance()
 
@@ -220,6 +223,7 @@ class IdentityLog:
             return
         try:
             graph = GraphWalk(outputs, self._module_of)
+            self.deep = self.deep or graph.graphs.deep
             found = list(saved_tensors(graph))
             coming = list(expected_gradients(graph) if forward else ())
         except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet
@@ -441,6 +445,24 @@ class IdentityLog:
         self._rows.extend([(mark, one, owner) for one in seen])
         if owner is not None:
             self.owned.append((first, len(self._rows)))
+
+    def notes(self) -> Iterator[str]:
+        """What was left out."""
+        if self.full:
+            yield (
+                f"More than {MAX_ROWS} tensors were seen; later ones are told apart by their "
+                "births and lifetimes alone."
+            )
+        if self.unread is not None:
+            yield (
+                f"nbmem lost the names of what graphs have saved: {self.unread}. The cell itself "
+                "is not affected."
+            )
+        if self.deep:
+            yield (
+                f"A graph of more than {DEEPEST} operations in a row was followed only so far: "
+                "what is saved further back may be unnamed, and its holders are not told."
+            )
 
     def backwards_unread(self) -> int:
         """How many backward passes were too quick for their graphs to be read."""

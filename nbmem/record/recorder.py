@@ -241,6 +241,7 @@ class Recorder:
             yield coming
         if self.held.hindered:
             self._note_at_work(self.held.hindered, "ended")
+        self.identities.deep |= self.held.deep
 
     def freeze(self, name: str, error: str | None = None, notes: Sequence[str] = ()) -> Session:
         """What was recorded, as a session. Never raises; `close` comes before.

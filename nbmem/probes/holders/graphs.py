@@ -7,14 +7,21 @@ returned. The `_saved_*` attributes beside them would recompute or copy back, an
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.interrupts import let_pass
 from nbmem.probes.holders.objects import mro_of, name_of, namespace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+DEEPEST = 8_000
+"""Nodes in a row that are looked at. In torch 2.13 the Python object of a node lives as long as the
+node, and a graph of which Python has seen 38,000 in a row is freed by a recursion (8 MiB of stack:
+THPCppFunction_dealloc, ~Node), which ends the process. What nobody has seen, a loop frees:
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/function.cpp"""
 _RAW = "_raw_saved_"
 
 
@@ -23,12 +30,19 @@ class Graphs:
 
     Args:
         torch: The user's torch.
+
+    Attributes:
+        deep: Whether a graph went further than it is followed.
     """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._tensor = torch.Tensor
         self._saved: dict[int, tuple[type, tuple[Any, ...]]] = {}
+        self._before: dict[int, list[Any]] = {}  # holds the nodes, so that an id means one
+        self._height: dict[int, int] = {}  # nodes in a row, from one on
+        self._tallest = 0
+        self.deep = False
 
     def of_tensor(self, tensor: Any) -> list[Any]:
         """A tensor's gradient and graph."""
@@ -65,9 +79,50 @@ class Graphs:
             return []
 
     def of_node(self, node: Any) -> list[Any]:
-        """The nodes before a node, and the tensors that it has saved for backward."""
-        found = [before for before, _ in node.next_functions if before is not None]
-        found.extend(self.saved_by(node))
+        """The nodes before a node, and the tensors that it has saved for backward.
+
+        Further than `DEEPEST` no graph is followed.
+        """
+        return [*self.before(node), *self.saved_by(node)]
+
+    def before(self, node: Any) -> list[Any]:
+        """The nodes before a node."""
+        if id(node) not in self._before:
+            self.behind([node])
+        return self._before[id(node)]
+
+    def behind(self, roots: Iterable[Any], most: int | None = None) -> list[Any]:
+        """Nodes, and all before them that were not asked for yet, the latest first.
+
+        Args:
+            roots: The nodes to begin at.
+            most: So many at most; None for all.
+        """
+        count = itertools.count()
+        queue = [(-_made(node), next(count), node) for node in roots]
+        heapq.heapify(queue)
+        depth = {id(node): 1 for _, _, node in queue}
+        found: list[Any] = []
+        while queue:
+            node = heapq.heappop(queue)[-1]
+            if id(node) in self._before:
+                continue
+            found.append(node)
+            here = depth[id(node)]
+            ends = is_leaf(node)
+            full = here > DEEPEST or self._tallest > 2 * DEEPEST
+            if not ends and (full or (most is not None and len(found) > most)):
+                ends = self.deep = True
+            edges = () if ends else node.next_functions
+            self._before[id(node)] = before = [one for one, _ in edges if one is not None]
+            for one in before:  # made earlier, so it comes up when all that lead to it have
+                if id(one) not in self._before:
+                    depth[id(one)] = max(depth.get(id(one), 0), here + 1)
+                    heapq.heappush(queue, (-_made(one), next(count), one))
+        for node in reversed(found):
+            inner = [self._height.get(id(one), 0) for one in self._before[id(node)]]
+            self._height[id(node)] = 0 if is_leaf(node) else 1 + max(inner, default=0)
+            self._tallest = max(self._tallest, self._height[id(node)])
         return found
 
     def saved_by(self, node: Any) -> Iterator[Any]:
@@ -92,6 +147,16 @@ class Graphs:
             )
             known = self._saved[id(kind)] = kind, slots
         return known[1]
+
+
+def _made(node: Any) -> int:
+    """When a node was made: a number that grows; of a parameter's own the largest."""
+    return int(node._sequence_nr())  # noqa: SLF001
+
+
+def is_leaf(node: Any) -> bool:
+    """Whether a graph ends in a parameter there."""
+    return name_of(type(node)) == "AccumulateGrad"
 
 
 def is_node(kind: type) -> bool:

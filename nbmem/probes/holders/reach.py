@@ -56,6 +56,7 @@ class Reach:
 
     Attributes:
         tensors: The tensors and storages that were reached, by id.
+        graphs: Reads the graphs on the way.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Reach:
     ) -> None:
         self.tensors: dict[int, Any] = {}
         self._torch = torch
-        self._graphs = Graphs(torch)
+        self.graphs = Graphs(torch)
         self._kinds = Kinds(torch)
         self._held = list(barred)
         self._piece_of: dict[int, int] = {id(thing): BARRED for thing in self._held}
@@ -277,7 +278,7 @@ class Reach:
             if thing.dtype.hasobject:
                 self._links[key] = list(filter(gc.is_tracked, thing.ravel().tolist()))
         elif kind is Kind.NODE:
-            self._links[key] = self._graphs.of_node(thing)
+            self._links[key] = self.graphs.of_node(thing)
         else:
             self.tensors[key] = thing
             if kind is Kind.TENSOR:
@@ -285,8 +286,8 @@ class Reach:
         return True
 
     def _links_of(self, key: int, tensor: Any) -> None:
-        links = self._graphs.of_tensor(tensor)
+        links = self.graphs.of_tensor(tensor)
         if not dispatches(self._torch, type(tensor)):
-            links += self._graphs.of_sparse(tensor)
+            links += self.graphs.of_sparse(tensor)
         if links:
             self._links[key] = links

@@ -37,11 +37,13 @@ class Walk:
         by_device: The storages of each card by its CUDA ordinal, largest first.
         complete: Whether the look came to its end; else holders are missing, and storages.
         hindered: Names of other threads that may have been using tensors, which ended the look.
+        deep: Whether a graph went further than it was followed (graphs.py).
     """
 
     by_device: dict[int, tuple[HeldStorage, ...]] = field(default_factory=dict)
     complete: bool = True
     hindered: tuple[str, ...] = ()
+    deep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,7 @@ class _Look:
         self._met = met
         self._seen = SeenStorages(torch)
         self._complete = True
+        self._deep = False
         self._holders: dict[tuple[int, int], list[Holder]] = defaultdict(list)
 
     def said(self, pieces: SlicedWork) -> Walk:
@@ -190,6 +193,7 @@ class _Look:
             self._seen.by_device(self._holders),
             complete=pieces.ended and self._complete,
             hindered=tuple(pieces.hindered),
+            deep=self._deep,
         )
 
     def steps(self) -> Generator[float | None]:
@@ -199,6 +203,7 @@ class _Look:
         yield None
         reach = Reach(torch, barred(namespace), self._cut.edges)
         yield from reach.steps([place.thing for place in begun])
+        self._deep = reach.graphs.deep
         if self._met is not None:
             self._met(reach.tensors.values())
             yield None

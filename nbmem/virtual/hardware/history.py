@@ -49,6 +49,7 @@ _BETWEEN = (
 """Files of torch that stand between a program and the virtual card, but not before a real one."""
 
 _ENGINE = "_engine_run_backward"
+_NO_TASK = -1
 
 RawFrames = tuple[tuple["CodeType", int], ...] | CapturedTraceback
 
@@ -136,8 +137,7 @@ class History:
         elif action is Action.FREE_COMPLETED:
             self.live.pop(addr, None)
         shown = frames if level >= 2 else None
-        in_engine = torch._C._current_autograd_node() is not None
-        label = "" if in_engine else _label.text
+        label = "" if in_engine() else _label.text
         now = (CLOCK.time_ns() if self.happened is None else self.happened.t_ns) // 1000
         self.entries.append((action, addr, size, stream, now, label, shown))
 
@@ -207,7 +207,7 @@ def raw_frames() -> RawFrames:
     found: list[tuple[CodeType, int]] = []
     while frame is not None:
         code = frame.f_code
-        if code.co_name == _ENGINE and _in_engine():
+        if code.co_name == _ENGINE and in_engine():
             break
         if _is_programs(code.co_filename):
             found.append((code, frame.f_lineno))
@@ -219,5 +219,10 @@ def _is_programs(file: str) -> bool:
     return not file.startswith(_OURS) and not any(part in file for part in _BETWEEN)
 
 
-def _in_engine() -> bool:
-    return torch._C._current_autograd_node() is not None
+def in_engine() -> bool:
+    """Whether the engine calls, in the thread that would be its own on a real card.
+
+    It is not asked for its node: what Python has seen of a graph is freed by recursion, and ten
+    thousands of nodes are the end of the stack (torch 2.13: THPCppFunction_dealloc, ~Node).
+    """
+    return bool(torch._C._current_graph_task_id() != _NO_TASK)

@@ -7,9 +7,8 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-import torch
-
 from nbmem.allocator.cublas import WORKSPACE_LT
+from nbmem.virtual.hardware.history import in_engine
 
 if TYPE_CHECKING:
     from nbmem.virtual.hardware.gpu import VirtualGPU
@@ -88,7 +87,7 @@ class Workspaces:
 
         A thread that ends leaves its handle to the next one (PoolWindow of DeviceThreadHandles.h).
         """
-        if torch._C._current_autograd_node() is not None:
+        if in_engine():
             return "engine", 0
         thread = threading.current_thread()
         if thread not in self._callers:

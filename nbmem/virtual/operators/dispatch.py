@@ -20,7 +20,7 @@ from nbmem.virtual.devices import is_virtual, true_device
 from nbmem.virtual.hardware.dying import whole
 from nbmem.virtual.operators import formulas, table
 from nbmem.virtual.operators.float8 import refuse as refuse_float8
-from nbmem.virtual.operators.gradients import Runs
+from nbmem.virtual.operators.gradients import Nodes, Runs
 from nbmem.virtual.operators.host_code import run_python
 from nbmem.virtual.operators.refusals import said_by_cpu
 from nbmem.virtual.operators.touching import touched
@@ -38,7 +38,7 @@ from nbmem.virtual.tensors.shapes import (
     key_of,
     no_shape_rule,
 )
-from nbmem.virtual.tensors.storages import DataKernels, Storages, bare
+from nbmem.virtual.tensors.storages import DataKernels, Storages, bare_of
 from nbmem.virtual.tensors.values import Values
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class CardMode(TorchDispatchMode):
         values: What is known of the values.
         host: The large tensors on the CPU that nobody has read.
         pinned: Those that were asked for as pinned.
+        nodes: The node that the engine is at.
     """
 
     def __init__(self, machine: Machine, *, defer: bool = False) -> None:
@@ -77,6 +78,7 @@ class CardMode(TorchDispatchMode):
         self.host = Unwritten(table.host_of, everything=defer)
         self.pinned = Pinned()
         self.values = Values(machine.gpus[0].note, self.storages, self.host, table.values_of)
+        self.nodes = Nodes()
         self._known: dict[tuple[Any, ...], tuple[Results, MemoryPlan | None]] = {}
 
     @classmethod
@@ -148,6 +150,7 @@ class CardMode(TorchDispatchMode):
         """
         self.host.write_small(call)
         refuse_float8(call)
+        self.nodes.told(call.func)
         if Runs.stack and (answer := formulas.answer(self, call)) is not NotImplemented:
             return answer
         if call.func is _DEVICE_PUT:
@@ -263,7 +266,7 @@ class CardMode(TorchDispatchMode):
                 gpu.give(addr)
 
     def _make(self, gpu: VirtualGPU, spec: TensorSpec) -> torch.Tensor:
-        tensor = bare(spec.size, spec.stride, spec.offset, spec.dtype, spec.nbytes, gpu.index)
+        tensor = bare_of(spec, gpu.index)
         self.storages.adopt(tensor, gpu)
         return tensor
 

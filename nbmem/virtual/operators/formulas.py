@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.gradients import Runs, in_backward
+from nbmem.virtual.operators.gradients import Runs, in_backward, mattering
 from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.shapes import TensorSpec, infer
-from nbmem.virtual.tensors.storages import DataKernels, bare
+from nbmem.virtual.tensors.storages import DataKernels, bare_of
 
 if TYPE_CHECKING:
     from nbmem.virtual.operators.operator import Executor, Handler
@@ -32,8 +32,7 @@ UNSIGNED = 1 << 64
 
 def answer(executor: Executor, call: OperatorCall) -> Any:
     """What the card's way makes of a call of the node that the engine is at."""
-    node = torch._C._current_autograd_node()
-    formula = None if node is None else FORMULAS.get(node.name())
+    formula = FORMULAS.get(executor.nodes.name())
     if formula is None or Runs.stack[-1] or not in_backward():
         return NotImplemented  # A graph of the gradient is wanted: the formula's own is kept.
     return formula(executor, call)
@@ -52,7 +51,7 @@ def _hollow(call: OperatorCall) -> Any:
 
 def _without_memory(shape: Any, ordinal: int) -> Any:
     if isinstance(shape, TensorSpec):
-        return bare(shape.size, shape.stride, shape.offset, shape.dtype, shape.nbytes, ordinal)
+        return bare_of(shape, ordinal)
     return tuple([_without_memory(one, ordinal) for one in shape])
 
 
@@ -171,16 +170,13 @@ def masked_fill(executor: Executor, call: OperatorCall) -> Any:
         return grad.masked_select(mask)
 
 
-_negated: Any = [lambda: None]
-
-
 def cross_entropy(executor: Executor, call: OperatorCall) -> Any:
     """A target's gradient takes a second tensor on a card, too: minus the input, times another."""
     if call.func is aten.neg.default:
         made = executor.execute(call)
-        _negated[0] = weakref.ref(made)
+        executor.nodes.negated = weakref.ref(made)
         return made
-    if call.func is aten.mul.Tensor and _negated[0]() is call.args[0]:
+    if call.func is aten.mul.Tensor and executor.nodes.negated() is call.args[0]:
         return executor.execute(call)
     return NotImplemented
 
@@ -196,3 +192,4 @@ FORMULAS: dict[str, Handler] = {
     "BinaryCrossEntropyWithLogitsBackward0": cross_entropy,
 }
 """By the name of the node."""
+mattering(FORMULAS)

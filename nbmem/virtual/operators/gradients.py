@@ -8,6 +8,7 @@ second result. On a card both write in place.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from nbmem.virtual.tensors.shapes import is_dense
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from types import FrameType
 
     from nbmem.virtual.operators.operator import Executor, Handler
@@ -30,15 +32,6 @@ SOLE_STORAGE = 2
 SOLE_OBJECT = 5
 """References to its Python object, as counted in `add`."""
 _ENGINE = "_engine_run_backward"
-_ADDING = (
-    *("Atan2", "Cholesky", "LinalgCholesky", "LinalgEigh", "LinalgInv", "LinalgLstsq", "LinalgLu"),
-    *("LinalgPinv", "LinalgQr", "LinalgSolve", "LinalgSvd", "Logcumsumexp", "Lu"),
-    *("NativeGroupNorm", "SpecialI1", "StdMean", "TriangularSolve", "VarMean"),
-)
-"""How the nodes are called whose formulas add tensors that nobody else holds: there a sum takes a
-new tensor. What the engine itself adds right after such a node is taken for one of them."""
-_OUT_OF_PLACE = ("ScatterReduceBackward0", "IndexReduceBackward0", "PutBackward0")
-"""Nodes whose formulas call what fills zeros elsewhere, and take a second tensor on a card, too."""
 
 aten = torch.ops.aten
 
@@ -60,10 +53,59 @@ def in_backward() -> bool:
     return caller is not None and caller.f_code.co_name == _ENGINE
 
 
-def _node() -> str:
-    """The node that the engine is at; "": none."""
-    node = torch._C._current_autograd_node()
-    return "" if node is None else str(node.name())
+class Nodes:
+    """The node that the engine is at, on one machine.
+
+    Asked for only once a forward may have made one whose name matters: the Python object of a node
+    lives as long as the node, and a graph that has ten thousands of them in a row is freed by a
+    recursion that ends the process (torch 2.13: THPCppFunction_dealloc, ~Node). A graph that Python
+    has not seen is freed by a loop.
+
+    Attributes:
+        negated: The tensor that the formula of the cross entropy's target made last, if it lives.
+    """
+
+    def __init__(self) -> None:
+        self.negated: Callable[[], Any] = lambda: None
+        self._matter = False
+
+    def told(self, func: Any) -> None:
+        """An operator was called."""
+        self._matter = self._matter or _makes_what_matters(func)
+
+    def name(self) -> str:
+        """The node's name; "" where there is none, or none that matters."""
+        node = torch._C._current_autograd_node() if self._matter else None
+        return "" if node is None else str(node.name())
+
+
+_stems: set[str] = set()
+
+
+def mattering(nodes: Iterable[str]) -> tuple[str, ...]:
+    """Names of nodes, or their beginnings, that are asked for."""
+    found = tuple(nodes)
+    _stems.update(name.partition("Backward")[0].lower() for name in found)
+    return found
+
+
+@cache
+def _makes_what_matters(func: Any) -> bool:
+    name = func._schema.name.partition("::")[2].replace("_", "")
+    return name.startswith(tuple(_stems))
+
+
+_ADDING = mattering(
+    (
+        *("Atan2", "Cholesky", "LinalgCholesky", "LinalgEigh", "LinalgInv", "LinalgLstsq"),
+        *("LinalgLu", "LinalgPinv", "LinalgQr", "LinalgSolve", "LinalgSvd", "Logcumsumexp", "Lu"),
+        *("NativeGroupNorm", "SpecialI1", "StdMean", "TriangularSolve", "VarMean"),
+    )
+)
+"""How the nodes are called whose formulas add tensors that nobody else holds: there a sum takes a
+new tensor. What the engine itself adds right after such a node is taken for one of them."""
+_OUT_OF_PLACE = mattering(("ScatterReduceBackward0", "IndexReduceBackward0", "PutBackward0"))
+"""Nodes whose formulas call what fills zeros elsewhere, and take a second tensor on a card, too."""
 
 
 def add(executor: Executor, call: OperatorCall) -> Any:
@@ -72,13 +114,12 @@ def add(executor: Executor, call: OperatorCall) -> Any:
     https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/autograd/input_buffer.cpp
     (can_accumulate_inplace)
     """
-    del executor
     if not in_backward() or Runs.stack[-1] or len(call.args) != 2 or call.kwargs:
         return NotImplemented
     held, new = call.args
     if not (is_virtual(held) and is_virtual(new)) or held.dtype is not new.dtype:
         return NotImplemented
-    if held.size() != new.size() or _node().startswith(_ADDING):
+    if held.size() != new.size() or executor.nodes.name().startswith(_ADDING):
         return NotImplemented  # A sum that a formula writes.
     if sys.getrefcount(held) > SOLE_OBJECT or held._use_count() > SOLE_TENSOR or not is_dense(held):
         return NotImplemented
@@ -101,7 +142,7 @@ def fills(in_place: Any) -> Handler:
     """
 
     def fill(executor: Executor, call: OperatorCall) -> Any:
-        if not in_backward() or _node() in _OUT_OF_PLACE:
+        if not in_backward() or executor.nodes.name() in _OUT_OF_PLACE:
             return NotImplemented  # The program itself calls it, or a formula that wants a second.
         with executor:
             in_place(*call.args, **call.kwargs)
@@ -127,13 +168,14 @@ def overwrites(in_place: Any, nodes: tuple[str, ...]) -> Handler:
             binary_cross_entropy_with_logits_backward (aten/src/ATen/native/Loss.cpp),
             evenly_distribute_backward, clamp_backward and atan2_backward (FunctionsManual.cpp).
     """
+    mattering(nodes)
 
     def overwrite(executor: Executor, call: OperatorCall) -> Any:
         if not in_backward():
             return NotImplemented
         held, other = call.args[:2]
         if (
-            _node() not in nodes
+            executor.nodes.name() not in nodes
             or held._use_count() > SOLE_TENSOR
             or torch.broadcast_shapes(held.size(), other.size()) != held.size()
         ):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.cudnn.client import Client
     from nbmem.virtual.hardware.gpu import VirtualGPU
+    from nbmem.virtual.operators.gradients import Nodes
     from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.host.pinned import Pinned
     from nbmem.virtual.tensors.host.unwritten import Unwritten
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
     MemoryRule = Callable[["Launch"], Iterator["Step"]]
     ShapeRule = Callable[[OperatorCall], Results]
     Handler = Callable[["Executor", OperatorCall], Any]
+
+LONG = 8
+"""Bytes of an index or a count."""
+HALVES = (torch.float16, torch.bfloat16)
+BY_ORACLE = "none of the H100's runs has one; the oracle (tests/oracle)"
+"""Where an operator's memory was seen that no recording has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +159,14 @@ class Executor(Protocol):
         values: What is known of the values.
         host: The large tensors on the CPU that nobody has read.
         pinned: Those that were asked for as pinned.
+        nodes: The node that the engine is at.
     """
 
     storages: Storages
     values: Values
     host: Unwritten
     pinned: Pinned
+    nodes: Nodes
 
     def __enter__(self) -> Any: ...
 
