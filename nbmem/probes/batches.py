@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from nbmem.probes.holders.objects import attributes_of, is_a, namespace_of
+from nbmem.probes.holders.objects import attributes_of, entries_of, first_of, is_a, namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ def batches(namespace: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _batches(namespace: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    for name, value in list(islice(namespace.items(), MOST_NAMES)):
+    for name, value in first_of(namespace.items, MOST_NAMES):
         if type(name) is not str:
             continue
         if _is_batch(name, value):
@@ -39,14 +39,14 @@ def _settings(value: Any) -> list[tuple[Any, Any, str]]:
     """Entries of a dictionary or of an object of settings, and how each is reached."""
     kind = type(value)
     if kind is dict:
-        return [(*item, "['{}']") for item in islice(value.items(), MOST_NAMES)]
+        return [(*item, "['{}']") for item in entries_of(value, MOST_NAMES)]
     if is_a(kind, type):  # `class Config: batch_size = 64`
         inside = namespace_of(value)
         mine = inside.get("__module__") == "__main__"
     else:
         inside = attributes_of(value) or {}
         mine = namespace_of(kind).get("__module__") in _OF_SETTINGS
-    return [(*item, ".{}") for item in islice(inside.items(), MOST_NAMES)] if mine else []
+    return [(*item, ".{}") for item in first_of(inside.items, MOST_NAMES)] if mine else []
 
 
 def _is_batch(name: str, value: object) -> bool:

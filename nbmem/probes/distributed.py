@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.categories import Category
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.holders.objects import attributes_of, is_a
+from nbmem.probes.holders.objects import attributes_of, entries_of, is_a
 from nbmem.probes.modules import is_tensor, named_modules, named_parameters
 from nbmem.probes.tensors import Seen, address_of, of_module, requires_grad, see
 
@@ -125,7 +125,7 @@ def _states() -> dict[int, Any]:
     registry = sys.modules.get("torch.distributed._composable_state")
     kept = vars(registry).get("_module_state_mapping") if registry is not None else None
     found = (attributes_of(kept) or {}).get("data")
-    pairs = list(dict.items(found)) if type(found) is dict else []
+    pairs = entries_of(found) if type(found) is dict else []
     return {id(module): state() for ref, state in pairs if (module := ref()) is not None}
 
 

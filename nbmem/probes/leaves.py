@@ -8,14 +8,21 @@ recording, by the look at the heap (holders/).
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice
+from functools import partial
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.names import as_typed
 from nbmem.probes.cells import running_shell
 from nbmem.probes.holders.kinds import FOREIGN
-from nbmem.probes.holders.objects import Members, is_a, is_writable, namespace_of
+from nbmem.probes.holders.objects import (
+    Members,
+    entries_of,
+    first_of,
+    is_a,
+    is_writable,
+    namespace_of,
+)
 from nbmem.probes.modules import is_module, is_optimizer, is_tensor
 
 if TYPE_CHECKING:
@@ -90,11 +97,11 @@ def _items(name: str, value: Any, budget: Budget) -> list[Named] | None:
     for base in _SEQUENCES:
         if is_a(kind, base):
             budget.left -= base.__len__(value) // _AT_A_GLANCE
-            inner = enumerate(islice(base.__iter__(value), MAX_OF_ONE))
+            inner = enumerate(first_of(partial(base.__iter__, value), MAX_OF_ONE))
             return [(f"{name}[{i}]", v) for i, v in inner if _leads(v)]
     if is_a(kind, dict):
         budget.left -= dict.__len__(value) // _AT_A_GLANCE
-        pairs = [(k, v) for k, v in islice(dict.items(value), MAX_OF_ONE) if _leads(v)]
+        pairs = [(k, v) for k, v in entries_of(value, MAX_OF_ONE) if _leads(v)]
         return [(f"{name}[{k!r}]" if plain(k) else f"{name}[...]", v) for k, v in pairs]
     if kind is FunctionType:
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
@@ -119,7 +126,7 @@ def _attributes(name: str, value: Any, members: Members) -> list[Named]:
     parts = _PARTS_OF_MODULE if is_module(value) else ()
     found = [
         (f"{name}.{key}", inner)
-        for key, inner in islice(dict.items(own), MAX_OF_ONE)
+        for key, inner in entries_of(own, MAX_OF_ONE)
         if type(key) is str and key not in parts and _leads(inner)
     ]
     found += [(f"{name}.{key}", inner) for key, inner in slots]

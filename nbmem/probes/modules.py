@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.holders.objects import attributes_of
+from nbmem.probes.holders.objects import attributes_of, entries_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +119,7 @@ def states(optimizer: Any) -> list[tuple[Any, dict[Any, Any]]]:
     kept: Any = (attributes_of(optimizer) or {}).get("state")
     if not issubclass(type(kept), dict):
         return []
-    return [(p, s) for p, s in dict.items(kept) if issubclass(type(s), dict)]
+    return [(p, s) for p, s in entries_of(kept) if issubclass(type(s), dict)]
 
 
 def _tensors(module: Any, part: str) -> Iterator[tuple[str, Any]]:
@@ -136,9 +136,9 @@ def _part(module: Any, part: str) -> list[tuple[str, Any]]:
     """One of a module's dictionaries; scripted modules have torch's own instead."""
     found: Any = (attributes_of(module) or {}).get(part)
     if issubclass(type(found), dict):
-        items = dict.items(found)
+        items = entries_of(found)
     elif type(found).__module__ == "torch.jit._script":
-        items = found.items()
+        items = list(found.items())
     else:
         return []
-    return [(name, value) for name, value in list(items) if type(name) is str]
+    return [(name, value) for name, value in items if type(name) is str]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.categories import Category
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.holders.objects import attributes_of, is_a, mro_of, namespace_of
+from nbmem.probes.holders.objects import attributes_of, entries_of, is_a, mro_of, namespace_of
 from nbmem.probes.holders.storages import shape_of
 from nbmem.probes.leaves import Budget, leaves, plain
 from nbmem.probes.modules import is_parameter, is_tensor, param_groups, parameters_of_group, states
@@ -39,12 +39,12 @@ def of_optimizer(
     for index, (parameter, state) in enumerate(states(optimizer)):
         owner, path = named(parameter) or (None, f".state[{index}]")
         yield from _of_parameter(parameter, state, owner, path)
-    own = list(dict.items(attributes_of(optimizer) or {}))
+    own = entries_of(attributes_of(optimizer) or {})
     rest = ((f".{name}", value) for name, value in own if _holds_data(name, value))
     groups = (
         (f".param_groups[{i}][{key!r}]", value)
         for i, group in enumerate(param_groups(optimizer))
-        for key, value in list(dict.items(group))
+        for key, value in entries_of(group)
         if plain(key) and key != "params"
     )
     for name, tensor in leaves(chain(groups, rest), Budget(MAX_ITEMS)):
@@ -53,7 +53,7 @@ def of_optimizer(
 
 def _of_parameter(parameter: Any, state: Any, owner: Any, path: str) -> Iterator[Seen]:
     """What is kept for one parameter, by name."""
-    for key, value in list(dict.items(state)):
+    for key, value in entries_of(state):
         if owner is not None:
             at = f"{path}: {key if type(key) is str else '...'}"
         else:
@@ -137,6 +137,6 @@ def _keys_of(thing: Any) -> list[Any]:
 
 def _kept_by(thing: Any) -> list[tuple[Any, Any]]:
     """What an object keeps by tensors: `state[p]`, as torch's optimizers have it."""
-    kept = (value for value in dict.values(attributes_of(thing) or {}) if is_a(type(value), dict))
-    pairs = chain.from_iterable(dict.items(value) for value in kept)
+    kept = (value for _, value in entries_of(attributes_of(thing) or {}))
+    pairs = chain.from_iterable(entries_of(k, MAX_ITEMS) for k in kept if is_a(type(k), dict))
     return [(key, value) for key, value in islice(pairs, MAX_ITEMS) if is_tensor(key)]

@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 from nbmem.probes import modules, tensors
+from nbmem.probes.holders.objects import entries_of
 
 ASKED = 8
 """Parameters whose state tells whether an optimizer's is another."""
@@ -206,4 +207,4 @@ def state_footprint(optimizer: Any) -> tuple[int, ...]:
     """Changes when an optimizer's state grows or is replaced; a few of its parameters are asked."""
     found = modules.states(optimizer)
     asked = found[:: max(1, len(found) // ASKED)]
-    return (len(found), *(id(kept) for _, state in asked for kept in dict.values(state)))
+    return (len(found), *(id(kept) for _, state in asked for _, kept in entries_of(state)))

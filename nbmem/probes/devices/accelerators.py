@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.devices import DeviceReading
+from nbmem.probes.devices.host import Host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,6 +129,11 @@ ACCELERATORS: tuple[Device, ...] = (Xpu(), Mps(), Accelerator())
 def accelerator(torch: Any) -> Device | None:
     """The accelerator that the user's code has brought up; None if it has none of these."""
     return next((device for device in ACCELERATORS if device.in_use(torch)), None)
+
+
+def uncounted(torch: Any) -> Device:
+    """The memory of which nobody reads a history: an accelerator's in use, else the host's."""
+    return accelerator(torch) or Host()
 
 
 def _current(stats: Mapping[str, Any], name: str) -> int | None:

@@ -9,13 +9,18 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
+from contextlib import suppress
+from functools import partial
+from itertools import islice
 from types import FrameType, GetSetDescriptorType, MemberDescriptorType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbmem.core.interrupts import let_pass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+T = TypeVar("T")
 
 _MRO: Any = type.__dict__["__mro__"]
 _NAMESPACE: Any = type.__dict__["__dict__"]
@@ -23,6 +28,7 @@ _NAME: Any = type.__dict__["__name__"]
 _MODULE_NAMESPACE: Any = vars(ModuleType)["__dict__"]
 
 _MOST_BITS = 1_000
+_TRIES = 8
 _OWN_STORE = 3
 """References to a frame's dictionary of locals that nobody else keeps: its frame's, ours, the
 argument of getrefcount."""
@@ -60,6 +66,23 @@ def module_namespace(module: ModuleType) -> dict[str, Any]:
 def attributes_of(thing: object) -> dict[str, Any] | None:
     """The object's own `__dict__`; None if it has none."""
     return _attributes(thing, _dictionary_slot(type(thing)))
+
+
+def first_of(container: Callable[[], Iterable[T]], most: int | None = None) -> list[T]:
+    """The first members of what other threads may change meanwhile; all of them with None.
+
+    One call of C's goes through a container without letting others run, but between the making
+    of an iterator and that call they may: Python tells of a change, and it is begun again.
+    """
+    for _ in range(_TRIES):
+        with suppress(RuntimeError):
+            return list(islice(container(), most))
+    return list(islice(container(), most))
+
+
+def entries_of(kept: Any, most: int | None = None) -> list[tuple[Any, Any]]:
+    """The first entries of a dictionary, whatever its class overrides and other threads do."""
+    return first_of(partial(dict.items, kept), most)
 
 
 class Members:
@@ -106,7 +129,7 @@ def _slots(kind: type) -> list[tuple[str, Any]]:
     return [
         (name, slot)
         for base in mro_of(kind)
-        for name, slot in namespace_of(base).items()
+        for name, slot in first_of(namespace_of(base).items)
         if type(slot) is MemberDescriptorType
     ]
 

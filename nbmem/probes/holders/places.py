@@ -110,7 +110,7 @@ def _hidden(shell: Any) -> set[str]:
     if shell is None:
         return set()
     kept = shell.user_ns.get("Out") or {}
-    numbered = {f"_{number}" for number in kept}
+    numbered = {f"_{number}" for number in list(kept)}
     return {*shell.user_ns_hidden, *_RESULTS, *numbered, "In", "Out", "_oh", "_ih", "_dh"}
 
 

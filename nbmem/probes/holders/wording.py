@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
+from functools import partial
 from types import (
     AsyncGeneratorType,
     CellType,
@@ -22,6 +23,8 @@ from nbmem.core.names import IN_TRACEBACK, KEY_OF, as_typed
 from nbmem.probes.holders.graphs import is_node
 from nbmem.probes.holders.objects import (
     Members,
+    entries_of,
+    first_of,
     is_a,
     is_writable,
     locals_of,
@@ -172,16 +175,17 @@ class Wording:
         kind = type(parent)
         if is_a(kind, dict):
             write = _attribute if dotted else _key
-            found = {id(value): write(key) for key, value in reversed(list(dict.items(parent)))}
+            found = {id(value): write(key) for key, value in reversed(entries_of(parent))}
         elif is_a(kind, list):
             found = {id(value): f"[{i}]" for i, value in enumerate(list.__iter__(parent))}
         elif is_a(kind, tuple):
             found = {id(value): f"[{i}]" for i, value in enumerate(tuple.__iter__(parent))}
         elif is_a(kind, deque):
-            found = {id(value): f"[{i}]" for i, value in enumerate(deque.__iter__(parent))}
+            inside = first_of(partial(deque.__iter__, parent))
+            found = {id(value): f"[{i}]" for i, value in enumerate(inside)}
         else:
             found = {id(value): f".{name}" for name, value in slots}
-        found.update((id(value), _attribute(name)) for name, value in own.items())
+        found.update((id(value), _attribute(name)) for name, value in entries_of(own))
         return found
 
 

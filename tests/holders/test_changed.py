@@ -1,0 +1,73 @@
+"""Containers that other threads change while they are read."""
+
+import sys
+import threading
+from collections import deque
+
+import pytest
+
+from nbmem.probes.holders.objects import entries_of, first_of
+from nbmem.probes.leaves import leaves
+
+READINGS = 4_000
+
+
+@pytest.fixture
+def others():
+    """Runs a function in threads for as long as the test goes on, in turns as short as can be."""
+    interval, over, running = sys.getswitchinterval(), threading.Event(), []
+
+    def run(change):
+        def work():
+            while not over.is_set():
+                change()
+
+        running.extend(threading.Thread(target=work) for _ in range(3))
+        for thread in running:
+            thread.start()
+
+    sys.setswitchinterval(1e-6)
+    yield run
+    over.set()
+    for thread in running:
+        thread.join()
+    sys.setswitchinterval(interval)
+
+
+def test_a_dictionary(others):
+    kept = {f"k{i}": i for i in range(200)}
+
+    def change():
+        kept["new"] = 1
+        kept.pop("new", None)
+
+    others(change)
+    for _ in range(READINGS):
+        assert len(entries_of(kept)) in {200, 201}
+        assert len(entries_of(kept, 150)) == 150
+
+
+def test_a_deque(others):
+    kept = deque(range(200))
+
+    def change():
+        kept.append(0)
+        kept.pop()
+
+    others(change)
+    for _ in range(READINGS):
+        assert len(first_of(lambda: iter(kept), 150)) == 150
+
+
+def test_what_a_name_leads_to(others):
+    torch = pytest.importorskip("torch")
+    inner = {f"k{i}": [i] for i in range(50)}
+    inner["tensor"] = torch.ones(1)
+
+    def change():
+        inner["new"] = []
+        inner.pop("new", None)
+
+    others(change)
+    for _ in range(READINGS // 8):
+        assert [name for name, _ in leaves([("inner", inner)])] == ["inner['tensor']"]
