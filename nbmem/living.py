@@ -19,8 +19,7 @@ from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes import tensors
 from nbmem.probes.cells import user_names, with_cells
 from nbmem.probes.cuda import device_count, initialized_torch, loaded_torch
-from nbmem.probes.devices.accelerators import accelerator
-from nbmem.probes.devices.host import Host
+from nbmem.probes.devices.accelerators import uncounted
 from nbmem.probes.holders import walk
 from nbmem.probes.optimizers import of_optimizer, parameters_of_optimizer
 from nbmem.probes.roll import Roll, following
@@ -118,7 +117,7 @@ def following_uncounted() -> Iterator[Roll | None]:
     if torch is None or initialized_torch() is not None or (card is not None and card.chosen):
         yield None
         return
-    roll = Roll(torch, accelerator(torch) or Host())
+    roll = Roll(torch, uncounted(torch))
     try:
         with following(roll):
             yield roll
@@ -162,17 +161,8 @@ def reached_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
     trained = _trained(namespace)
     return {
         -1 - place: tuple(
-            Holding(
-                name=storage.name,
-                category=trained.get(place, {}).get(storage.addr, _category(storage)),
-                requested=storage.size,
-                block=storage.size,
-                born_in=None,
-                line=None,
-                form=storage.form,
-                holders=storage.holders,
-            )
-            for storage in sorted(storages, key=lambda one: -one.size)
+            _without_line(one, trained.get(place, {}).get(one.addr, _category(one)), one.size)
+            for one in sorted(storages, key=lambda one: -one.size)
         )
         for place, storages in walk(namespace).by_device.items()
     }
@@ -204,19 +194,23 @@ def _holdings(
             )
         )
     rows += [
-        Holding(
-            name=storage.name,
-            category=Category.FRAMEWORKS,
-            requested=storage.size,
-            block=0,
-            born_in=None,
-            line=None,
-            form=storage.form,
-            holders=storage.holders,
-        )
+        _without_line(storage, Category.FRAMEWORKS, 0)
         for storage in beyond(history.layout_at_end.segments, storages)
     ]
     return tuple(sorted(rows, key=lambda row: -row.requested))
+
+
+def _without_line(storage: HeldStorage, category: Category, block: int) -> Holding:
+    return Holding(
+        name=storage.name,
+        category=category,
+        requested=storage.size,
+        block=block,
+        born_in=None,
+        line=None,
+        form=storage.form,
+        holders=storage.holders,
+    )
 
 
 def _category(storage: HeldStorage | None) -> Category:

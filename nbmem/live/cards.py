@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from nbmem.api import virtual_card
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.live.frameworks import FrameworkReader
 from nbmem.live.known import by_category
@@ -159,8 +159,7 @@ class CardReader:
 
     def _follow_virtual_card(self) -> None:
         """Another card answers as NVML once a virtual one was put in or taken out."""
-        virtual = sys.modules.get("nbmem.virtual")
-        answering = virtual.active() if virtual is not None else None
+        answering = virtual_card()
         if answering is not self._answering:
             self._answering = answering
             self._nvml, self._names = NvmlProbe(), None

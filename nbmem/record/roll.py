@@ -12,7 +12,7 @@ from nbmem.core.clock import CLOCK
 from nbmem.core.interrupts import let_pass
 from nbmem.core.session import NOT_KNOWN
 from nbmem.probes.cuda import initialized_torch, loaded_torch
-from nbmem.probes.devices.accelerators import accelerator
+from nbmem.probes.devices.accelerators import accelerator, uncounted
 from nbmem.probes.devices.host import Host
 from nbmem.probes.roll import MAX_MET, Roll, following
 
@@ -57,7 +57,7 @@ class RollLog:
         """Begin a roll, unless there are cards whose history tells more."""
         self._torch = loaded_torch()
         if self._torch is not None and initialized_torch() is None:
-            self.roll = Roll(self._torch, accelerator(self._torch) or Host())
+            self.roll = Roll(self._torch, uncounted(self._torch))
             self.read()
 
     def end(self) -> None:

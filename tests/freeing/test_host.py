@@ -1,8 +1,6 @@
 """What is freed by name where torch runs on the CPU: measured as on a card."""
 
-import sys
 import weakref
-from types import ModuleType
 
 import pytest
 
@@ -13,16 +11,10 @@ from nbmem import virtual  # noqa: E402
 
 
 @pytest.fixture
-def names(monkeypatch):
-    """The names of a program."""
-    shells = sys.modules.get("IPython.core.interactiveshell")
-    if shells is not None:
-        shells.InteractiveShell.clear_instance()
-    program = ModuleType("__main__")
-    monkeypatch.setitem(sys.modules, "__main__", program)
+def names(program):
+    """The names of a program that uses no card."""
     virtual.deactivate()
-    yield vars(program)
-    vars(program).clear()
+    return program
 
 
 def test_what_is_freed_is_measured(names):

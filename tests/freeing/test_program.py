@@ -1,7 +1,6 @@
 """`nbmem.free` and `nbmem.top` in a program without IPython: the names are those of `__main__`."""
 
 import sys
-from types import ModuleType
 
 import pytest
 
@@ -14,18 +13,11 @@ from nbmem.core.units import MIB  # noqa: E402
 
 
 @pytest.fixture
-def names(monkeypatch):
+def names(program):
     """The names of a program that runs on a virtual card."""
-    shells = sys.modules.get("IPython.core.interactiveshell")
-    if shells is not None:
-        shells.InteractiveShell.clear_instance()
-    for name in ("last_exc", "last_value", "last_traceback", "last_type"):
-        monkeypatch.delattr(sys, name, raising=False)
-    program = ModuleType("__main__")
-    monkeypatch.setitem(sys.modules, "__main__", program)
     with virtual.activated("H100 80GB"):
-        yield vars(program)
-        vars(program).clear()
+        yield program
+        program.clear()
 
 
 def made(names, code):

@@ -86,7 +86,8 @@ def timeline(report: Report) -> Picture | None:
         *_grid(scale, _counted(report)),
         *_areas(held, reserved, shown, scale),
         *bands.strips(moments.bands, scale.x_of_time, top=8, bottom=BOTTOM),
-        *_lines(reserved if _reserves(report) else None, limit if near else None, scale),
+        *([_reserved_line(reserved, scale)] if _reserves(report) else ()),
+        *(_limit_line(limit, scale) if near and limit is not None else ()),
         *_peak(report, scale),
         *legend,
     ]
@@ -174,25 +175,24 @@ def _reserves(report: Report) -> bool:
     return not report.device.is_host
 
 
-def _lines(reserved: Ints | None, limit: int | None, scale: _Scale) -> list[Markup]:
-    parts = []
-    if reserved is not None:
-        parts.append(
-            element(
-                "path",
-                d=_path(reserved, scale, closed=False),
-                fill="none",
-                stroke=INK,
-                stroke_width="1.5",
-                stroke_dasharray="5 3",
-            )
-        )
-    if limit is not None:
-        y = scale.y(limit)
-        parts.append(rule(LEFT, y, RIGHT, y, stroke="#C8553D", stroke_width="2"))
-        text = f"the card is full at {format_bytes(limit)} reserved"
-        parts.append(label(RIGHT - 6, y - 6, text, anchor="end", colour="#C8553D", bold=True))
-    return parts
+def _reserved_line(reserved: Ints, scale: _Scale) -> Markup:
+    return element(
+        "path",
+        d=_path(reserved, scale, closed=False),
+        fill="none",
+        stroke=INK,
+        stroke_width="1.5",
+        stroke_dasharray="5 3",
+    )
+
+
+def _limit_line(limit: int, scale: _Scale) -> list[Markup]:
+    y = scale.y(limit)
+    text = f"the card is full at {format_bytes(limit)} reserved"
+    return [
+        rule(LEFT, y, RIGHT, y, stroke="#C8553D", stroke_width="2"),
+        label(RIGHT - 6, y - 6, text, anchor="end", colour="#C8553D", bold=True),
+    ]
 
 
 def _peak(report: Report, scale: _Scale) -> list[Markup]:

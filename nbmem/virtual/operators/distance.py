@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.operators.operator import BLAS, Operator, drop, out, outs, temporary
+from nbmem.virtual.operators.operator import BLAS, BY_ORACLE, Operator, drop, out, outs, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,9 +33,6 @@ def euclidean(launch: Launch) -> Iterator[Step]:
     yield BLAS
 
 
-_ORACLE = "none of the H100's runs has one; the oracle (tests/oracle)"
-
-
 def distances_backward(launch: Launch) -> Iterator[Step]:
     """What each pair of rows gives to a row's gradient, then added up; with p=0 it is 0."""
     left, right = launch["x1"], launch["x2"]
@@ -58,13 +55,13 @@ OPERATORS = (
         memory=distances_backward,
         source="aten/src/ATen/native/cuda/DistanceKernel.cu: cdist_backward_kernel_impl; "
         "Distance.cpp: _cdist_backward",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_pdist_backward",),
         memory=own_distances_backward,
         source="aten/src/ATen/native/cuda/DistanceKernel.cu: pdist_backward_kernel_impl",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_euclidean_dist",),

@@ -12,7 +12,7 @@ from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import infer
-from nbmem.virtual.tensors.storages import bare
+from nbmem.virtual.tensors.storages import bare_of
 from nbmem.virtual.tensors.value_rules import ValueRule
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def like(executor: Executor, call: OperatorCall) -> Any:
 def zeros_without_memory(executor: Executor, call: OperatorCall) -> Any:
     """Zeros that autograd knows to be zeros: they have a shape alone."""
     del executor
-    spec = infer(call).shape
-    return bare(spec.size, spec.stride, spec.offset, spec.dtype, spec.nbytes, call.gpu.index)
+    return bare_of(infer(call).shape, call.gpu.index)
 
 
 def _value(call: OperatorCall) -> tuple[Any, ...]:

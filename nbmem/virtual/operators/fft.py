@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from nbmem.virtual.operators import half_fft
-from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.operator import BY_ORACLE, Operator, drop, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import torch
+
     from nbmem.virtual.operators.operator import Launch, Step
     from nbmem.virtual.tensors.calls import OperatorCall
 
-_HALVES = (torch.float16, torch.complex32)
 MOST_DIMS = 3
 """Of one plan of cuFFT's (cufft_max_ndim)."""
 
@@ -43,7 +42,7 @@ def _executed(tensor: torch.Tensor, dims: Sequence[int]) -> Iterator[Step]:
 def _embedded(flat: torch.Tensor) -> bool:
     """Whether cuFFT can be told of these strides (as_cufft_embed)."""
     last = flat.stride(-1)
-    if last != 1 and flat.dtype in _HALVES:
+    if last != 1 and flat.dtype in half_fft.HALVES:
         return False  # as the oracle has it
     if last <= 0 or (flat.size(0) != 1 and flat.stride(0) == 0):
         return False
@@ -97,7 +96,6 @@ def complex_to_real(launch: Launch) -> Iterator[Step]:
 
 
 _SOURCE = "aten/src/ATen/native/cuda/SpectralOps.cpp: "
-_SHOWN = "none of the H100's runs has one; the oracle (tests/oracle)"
 
 
 def _check_half(call: OperatorCall) -> None:
@@ -106,7 +104,7 @@ def _check_half(call: OperatorCall) -> None:
     size = [tensor.size(dim) for dim in call.argument("dim")]
     last = call.argument("last_dim_size")
     size = size if last is None else [*size[:-1], last]
-    if tensor.dtype in _HALVES and any(n & (n - 1) for n in size):
+    if tensor.dtype in half_fft.HALVES and any(n & (n - 1) for n in size):
         raise RuntimeError(
             "cuFFT only supports dimensions whose sizes are powers of two when computing in half "
             f"precision, but got a signal size of{size}"
@@ -120,20 +118,20 @@ OPERATORS = (
         refuse=_check_half,
         memory=real_to_complex,
         source=_SOURCE + "_fft_r2c_cufft",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_fft_c2c",),
         refuse=_check_half,
         memory=complex_to_complex,
         source=_SOURCE + "_fft_c2c_cufft",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_fft_c2r",),
         refuse=_check_half,
         memory=complex_to_real,
         source=_SOURCE + "_fft_c2r_cufft",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
 )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 aten = torch.ops.aten
-_HALVES = (torch.float16, torch.complex32)
+HALVES = (torch.float16, torch.complex32)
 _NORMS = {None: (0, 2), "backward": (0, 2), "forward": (2, 0), "ortho": (1, 1)}
 """Torch's number for no scale, by the root and by the number, forward and backward."""
 _LAST_TWO = (-2, -1)
@@ -132,7 +132,7 @@ def along_several(
 
 def _in_half(operator: Any, transform: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def choose(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if tensor.dtype in _HALVES:
+        if tensor.dtype in HALVES:
             return transform(tensor, *args, **kwargs)
         return operator.decompose(tensor, *args, **kwargs)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.virtual.operators.operator import (
+    BY_ORACLE,
     Operator,
     contiguous,
     copying,
@@ -47,13 +48,12 @@ def unpooled(launch: Launch) -> Iterator[Step]:
     yield from outs(launch)
 
 
-_SHOWN = "none of the H100's runs; the oracle (tests/oracle)"
 OPERATORS = (
     Operator(
         ("max_unpool2d", "max_unpool3d"),
         memory=unpooled,
         source="aten/src/ATen/native/cuda/MaxUnpooling.cu: max_unpooling2d_forward_out_cuda",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         (
@@ -65,26 +65,26 @@ OPERATORS = (
         ),
         memory=copying("grad_output"),
         source="aten/src/ATen/native/cuda/UpSample*.cu: upsample_*_backward_out_cuda",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("upsample_nearest2d_backward", "_upsample_nearest_exact2d_backward"),
         memory=copying("grad_output", format_of="grad_output"),
         source="aten/src/ATen/native/cuda/UpSampleNearest2d.cu: "
         "upsample_nearest2d_backward_out_cuda_template",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("im2col", "col2im"),
         shape=shape_of_windows,
         memory=windows,
         source="aten/src/ATen/native/cuda/Im2Col.cu: im2col_cuda; Col2Im.cu: col2im_cuda",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("reflection_pad1d_backward", "reflection_pad2d_backward"),
         memory=copying("grad_output"),
         source="aten/src/ATen/native/cuda/ReflectionPad.cu: reflection_pad2d_backward_out_template",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
 )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.operators.operator import (
+    BY_ORACLE,
+    LONG,
     Operator,
     contiguous,
     copying,
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
 
 aten = torch.ops.aten
-_LONG = 8
 
 
 def ctc_loss(  # noqa: PLR0913 - the schema's
@@ -61,7 +62,7 @@ def ctc_backward(launch: Launch) -> Iterator[Step]:
 
 def _lengths(launch: Launch) -> Iterator[Step]:
     for name in ("input lengths", "target lengths", "target offsets"):
-        yield temporary(name, launch["log_probs"].size(1) * _LONG)
+        yield temporary(name, launch["log_probs"].size(1) * LONG)
 
 
 def _check_targets(call: OperatorCall) -> None:
@@ -177,66 +178,65 @@ def multilabel_margin(launch: Launch) -> Iterator[Step]:
 
 
 _NLL = "aten/src/ATen/native/cuda/Loss.cu: nll_loss_forward_out_cuda_template"
-_BY_ORACLE = "none of the H100's runs; the oracle (tests/oracle)"
 OPERATORS = (
     Operator(("ctc_loss.Tensor",), composite=ctc_loss),
     Operator(
         ("_ctc_loss",),
         memory=ctc,
         source="aten/src/ATen/native/cuda/LossCTC.cu: ctc_loss_gpu_template",
-        shown_by=_BY_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_ctc_loss_backward",),
         shape=like("log_probs"),
         memory=ctc_backward,
         source="aten/src/ATen/native/cuda/LossCTC.cu: ctc_loss_backward_gpu_template",
-        shown_by=_BY_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("nll_loss_forward",),
         refuse=_check_targets,
         memory=copying("self", "target", "weight"),
         source=_NLL,
-        shown_by=_BY_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("nll_loss_backward",),
         memory=copying("target", "self", "grad_output", "weight"),
         source=_NLL.replace("forward", "backward"),
-        shown_by=_BY_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("nll_loss2d_forward",),
         refuse=_check_targets,
         memory=nll_of_pixels,
         source=_NLL.replace("Loss.cu: nll_loss", "NLLLoss2d.cu: nll_loss2d"),
-        shown_by=_BY_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("soft_margin_loss_backward",),
         memory=soft_margin_backward,
         source="aten/src/ATen/native/Loss.cpp: soft_margin_loss_backward_out",
-        shown_by=_BY_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("log_sigmoid_forward",),
         shape=shape_log_sigmoid,
         source="aten/src/ATen/native/cuda/Activation.cpp: log_sigmoid_forward_cuda",
-        shown_by=_BY_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("multi_margin_loss",),
         memory=multi_margin,
         source="aten/src/ATen/native/cuda/MultiMarginLoss.cu: multi_margin_loss_cuda_out",
-        shown_by=_BY_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("multilabel_margin_loss_forward",),
         memory=multilabel_margin,
         source="aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu: "
         "multilabel_margin_loss_forward_out_cuda_template",
-        shown_by=_BY_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(("multi_margin_loss_backward", "multilabel_margin_loss_backward"), shape=like("self")),
     Operator(

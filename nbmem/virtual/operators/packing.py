@@ -10,15 +10,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.operators.operator import Operator, outs, temporary
+from nbmem.virtual.operators.operator import BY_ORACLE, LONG, Operator, outs, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.operators.operator import Launch, Step
 
-LONG = 8
-"""Bytes of an address or a count in the table."""
 BLOCK_BYTES = 128 * 16
 """What one block copies: its threads, 16 bytes each (BLOCK_SIZE * BYTES_PER_THREAD)."""
 BLOCK_THREADS = 128
@@ -65,18 +63,17 @@ def split_copy(launch: Launch) -> Iterator[Step]:
 
 
 _SOURCE = "aten/src/ATen/native/cuda/TensorShape.cu: "
-_SHOWN = "none of the H100's runs has one; the oracle (tests/oracle)"
 OPERATORS = (
     Operator(
         ("_chunk_cat", "_chunk_cat.out"),
         memory=chunk_cat,
         source=_SOURCE + "_chunk_cat_cuda, get_chunk_cat_metadata",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("split_with_sizes_copy.out",),
         memory=split_copy,
         source=_SOURCE + "split_with_sizes_copy_out_cuda_contiguous_no_cast",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
 )

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.operators import gradients
-from nbmem.virtual.operators.operator import Operator, contiguous, drop, out, outs, temporary
+from nbmem.virtual.operators.operator import (
+    BY_ORACLE,
+    Operator,
+    contiguous,
+    drop,
+    out,
+    outs,
+    temporary,
+)
 from nbmem.virtual.tensors.bounds import kept, narrowed, united
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import Results, dense, like, one
@@ -149,7 +157,6 @@ def dense_like_input(call: OperatorCall) -> Results:
     return one(tensor.size(), tensor.dtype, dense(tensor))
 
 
-_ORACLE = "none of the H100's runs has one; the oracle (tests/oracle)"
 _CROSS_ENTROPY = ("BinaryCrossEntropyWithLogitsBackward0",)
 _MASKS = (
     *("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
@@ -172,7 +179,7 @@ OPERATORS = (
         ("_foreach_max",),
         memory=largest,
         source="aten/src/ATen/native/cuda/ForeachReduceOp.cu: foreach_tensor_max_cuda",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("roll",),
@@ -185,13 +192,13 @@ OPERATORS = (
         ("pow.Scalar",),
         memory=power,
         source="aten/src/ATen/native/Pow.cpp: TORCH_IMPL_FUNC(pow_Scalar_out)",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_foreach_sub.*", "_foreach_sub_.*"),
         refuse=_check_subtraction,
         source="aten/src/ATen/native/cuda/ForeachBinaryOpList.cu: sub_check",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(("mvlgamma",), run=multivariate_log_gamma),
     Operator(("ldexp.Tensor",), run=times_power_of_two),
@@ -236,7 +243,7 @@ OPERATORS = (
         memory=is_infinite,
         values=ValueRule(health=always(False)),
         source="aten/src/ATen/native/TensorCompare.cpp: isinf",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(("isclose",), values=ValueRule(health=always(True))),
     Operator(("ne.Scalar", "gt.Scalar"), values=ValueRule(health=compared, most=kept)),

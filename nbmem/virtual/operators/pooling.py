@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch._prims_common import suggest_memory_format
 
-from nbmem.virtual.operators.operator import Operator, contiguous, copying, outs
+from nbmem.virtual.operators.operator import BY_ORACLE, Operator, contiguous, copying, outs
 from nbmem.virtual.tensors.shapes import like
 
 if TYPE_CHECKING:
@@ -29,52 +29,51 @@ def fractional_backward(launch: Launch) -> Iterator[Step]:
     yield from outs(launch)
 
 
-_SHOWN = "none of the H100's runs; the oracle (tests/oracle)"
 OPERATORS = (
     Operator(
         ("avg_pool2d", "max_pool2d_with_indices"),
         memory=copying("self", format_of="self"),
         source="aten/src/ATen/native/cuda/AveragePool2d.cu, DilatedMaxPool2d.cu",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("avg_pool2d_backward",),
         memory=copying("self", "grad_output", format_of="self"),
         source="aten/src/ATen/native/cuda/AveragePool2d.cu: "
         "TORCH_IMPL_FUNC(avg_pool2d_backward_out_cuda)",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"),
         memory=copying("grad_output", "indices", format_of="self"),
         source="aten/src/ATen/native/cuda/DilatedMaxPool2d.cu: "
         "TORCH_IMPL_FUNC(max_pool2d_with_indices_backward_out_cuda); DilatedMaxPool3d.cu",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("avg_pool3d_backward", "_adaptive_avg_pool3d_backward"),
         memory=copying("grad_output"),
         source="aten/src/ATen/native/cuda/AveragePool3d.cu, AdaptiveAveragePooling3d.cu",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_adaptive_avg_pool2d_backward",),
         memory=adaptive_average_backward,
         source="aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu: "
         "adaptive_avg_pool2d_backward_out_cuda_template",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward"),
         memory=copying("grad_output", "indices"),
         source="aten/src/ATen/native/cuda/AdaptiveMaxPooling2d.cu, AdaptiveMaxPooling3d.cu",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("fractional_max_pool2d_backward",),
         memory=fractional_backward,
         source="aten/src/ATen/native/cuda/FractionalMaxPool2d.cu",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(("fractional_max_pool3d_backward",), shape=like("self")),
 )

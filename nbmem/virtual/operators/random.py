@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from nbmem.virtual.operators import cub
-from nbmem.virtual.operators.operator import Operator, drop, out, outs, temporary
+from nbmem.virtual.operators.operator import BY_ORACLE, HALVES, Operator, drop, out, outs, temporary
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import like
@@ -58,7 +58,7 @@ def _with_replacement(launch: Launch) -> Iterator[Step]:
     for name in ("original", "normed", "sums"):
         yield temporary(name, nbytes)
     if tensor.numel() == tensor.size(-1):
-        own = tensor.dtype in staging.HALVES
+        own = tensor.dtype in HALVES
         yield temporary("scan", cub.cumulative(tensor.numel(), tensor.element_size(), own=own))
         yield drop("scan")
 
@@ -92,7 +92,7 @@ def coins(launch: Launch) -> Iterator[Step]:
     """Probabilities of half types are read from a copy in float32."""
     yield from outs(launch)
     chances = launch.call.tensors[-1]
-    if chances.dtype in staging.HALVES:
+    if chances.dtype in HALVES:
         yield temporary("in float32", chances.numel() * 4)
 
 
@@ -101,7 +101,7 @@ OPERATORS = (
         ("bernoulli", "bernoulli_.Tensor", "bernoulli.Tensor"),
         memory=coins,
         source="aten/src/ATen/native/cuda/DistributionBernoulli.cu: bernoulli_tensor_kernel",
-        shown_by="none of the H100's runs; the oracle (tests/oracle)",
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("randperm", "randperm.generator"),

@@ -11,7 +11,7 @@ import torch
 
 from nbmem.virtual.notes import REPEAT
 from nbmem.virtual.operators import cub
-from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.operator import HALVES, LONG, Operator, drop, out, temporary
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.tensors.shapes import like, one
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.operators.operator import Executor, Launch, Step
     from nbmem.virtual.tensors.calls import OperatorCall
-
-LONG = 8
-"""Bytes of a count."""
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 def cumulative(launch: Launch) -> Iterator[Step]:
@@ -37,7 +33,7 @@ def cumulative(launch: Launch) -> Iterator[Step]:
     if not tensor.is_contiguous():
         yield temporary("contiguous", count * item)
     if tensor.dim() and count and count == tensor.size(launch["dim"]):
-        own = result.dtype in _HALVES or result.dtype.is_complex
+        own = result.dtype in HALVES or result.dtype.is_complex
         yield temporary("scan", cub.cumulative(count, item, own=own))
 
 

@@ -9,14 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.virtual.operators import cub
-from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.operator import (
+    BY_ORACLE,
+    LONG,
+    Operator,
+    contiguous,
+    drop,
+    out,
+    temporary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.operators.operator import Launch, Step
-
-LONG = 8
 
 
 def reduced(launch: Launch) -> Iterator[Step]:
@@ -38,9 +44,7 @@ def reduced(launch: Launch) -> Iterator[Step]:
 
 def backward(launch: Launch) -> Iterator[Step]:
     """A gradient that is expanded is copied first."""
-    gradient = launch["grad"]
-    if not gradient.is_contiguous():
-        yield temporary("gradient", gradient.numel() * gradient.element_size())
+    yield from contiguous(launch["grad"])
     yield out()
     yield from _places(launch)
 
@@ -61,18 +65,17 @@ def _places(launch: Launch) -> Iterator[Step]:
         yield drop("sums")
 
 
-_SHOWN = "none of the H100's runs has one; the oracle (tests/oracle)"
 OPERATORS = (
     Operator(
         ("segment_reduce",),
         memory=reduced,
         source="aten/src/ATen/native/SegmentReduce.cpp: segment_reduce_kernel",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_segment_reduce_backward",),
         memory=backward,
         source="aten/src/ATen/native/SegmentReduce.cpp: _segment_reduce_backward_kernel",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
 )

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.operators import cub
-from nbmem.virtual.operators.operator import Operator, contiguous, drop, out, temporary
+from nbmem.virtual.operators.operator import (
+    BY_ORACLE,
+    LONG,
+    Operator,
+    contiguous,
+    drop,
+    out,
+    temporary,
+)
 from nbmem.virtual.operators.reduce import staging
 
 if TYPE_CHECKING:
@@ -22,9 +30,6 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-LONG = 8
-"""Bytes of an index."""
-_HALVES = (torch.float16, torch.bfloat16)
 SMALL = 4096
 """Rows of up to so many elements are sorted in place."""
 ONE_BY_ONE = 1_000_000
@@ -199,6 +204,6 @@ OPERATORS = (
         ("mode",),
         memory=mode,
         source="aten/src/ATen/native/cuda/TensorModeKernel.cpp: mode_kernel_impl",
-        shown_by="none of the H100's runs has one; the oracle (tests/oracle)",
+        shown_by=BY_ORACLE,
     ),
 )

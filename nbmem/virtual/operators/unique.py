@@ -13,7 +13,7 @@ from torch import _C
 
 from nbmem.virtual.notes import UNIQUE
 from nbmem.virtual.operators import cub
-from nbmem.virtual.operators.operator import Operator, drop, out, temporary
+from nbmem.virtual.operators.operator import BY_ORACLE, HALVES, LONG, Operator, drop, out, temporary
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.tensors.shapes import Results, spec_of
 
@@ -24,16 +24,13 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
 
 aten = torch.ops.aten
-LONG = 8
-"""Bytes of an index."""
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 def unique_kernel(launch: Launch) -> Iterator[Step]:
     """A sort, with indices where the program wants the inverse; then what differs is kept."""
     tensor = launch["self"]
     count, item = tensor.numel(), tensor.element_size()
-    inverse, counts = launch["return_inverse"], launch["return_counts"]
+    inverse = launch["return_inverse"]
     if not count:
         return
     if not tensor.is_contiguous():
@@ -56,19 +53,26 @@ def unique_kernel(launch: Launch) -> Iterator[Step]:
         yield temporary("sums", cub.inclusive_sum(launch.card, count))
         yield drop("sums")
         yield drop("numbers")
+    yield from _kept(launch)
+
+
+def _kept(launch: Launch) -> Iterator[Step]:
+    """Those that differ from their predecessor, and how many there are of each."""
+    tensor = launch["self"]
+    count, item = tensor.numel(), tensor.element_size()
     yield out(0)
     yield temporary("length", LONG)
-    if counts:
+    if launch["return_counts"]:
         yield out(2)
-    own = tensor.dtype in _HALVES
-    kept = cub.encode(count) if counts else cub.unique(launch.card, count, item, own=own)
-    yield temporary("unique", kept)
+        yield temporary("unique", cub.encode(count))
+    else:
+        own = tensor.dtype in HALVES
+        yield temporary("unique", cub.unique(launch.card, count, item, own=own))
 
 
 def unique_consecutive(launch: Launch) -> Iterator[Step]:
     """What differs from its predecessor is kept; the inverse adds up where that is."""
-    tensor = launch["self"]
-    count, item = tensor.numel(), tensor.element_size()
+    count = launch["self"].numel()
     if not count or launch["dim"] is not None:
         return
     if launch["return_inverse"]:
@@ -77,14 +81,7 @@ def unique_consecutive(launch: Launch) -> Iterator[Step]:
         yield temporary("sums", cub.inclusive_sum(launch.card, count))
         yield drop("sums")
         yield drop("differs")
-    yield out(0)
-    yield temporary("length", LONG)
-    if launch["return_counts"]:
-        yield out(2)
-        yield temporary("unique", cub.encode(count))
-    else:
-        own = tensor.dtype in _HALVES
-        yield temporary("unique", cub.unique(launch.card, count, item, own=own))
+    yield from _kept(launch)
 
 
 def _unique_bools(launch: Launch) -> Iterator[Step]:
@@ -147,7 +144,7 @@ OPERATORS = (
         ("isin.Tensor_Tensor",),
         memory=is_in,
         source="aten/src/ATen/native/TensorCompare.cpp: TORCH_IMPL_FUNC(isin_Tensor_Tensor_out)",
-        shown_by="none of the H100's runs has one; the oracle (tests/oracle)",
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_unique2",),
@@ -161,7 +158,7 @@ OPERATORS = (
         run=unique,
         memory=unique_consecutive,
         source="aten/src/ATen/native/cuda/UniqueCub.cu: compute_unique",
-        shown_by="none of the H100's runs has one; the oracle (tests/oracle)",
+        shown_by=BY_ORACLE,
     ),
     Operator(("unique_dim", "unique_dim_consecutive"), run=unique),
 )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.virtual.hardware.gpu import VirtualGPU
+    from nbmem.virtual.tensors.shapes import TensorSpec
 
 _make = torch.Tensor._make_subclass
 true_nbytes: Any = vars(_C.StorageBase)["nbytes"]
@@ -66,6 +67,11 @@ def bare(  # noqa: PLR0913 - what a tensor is
     )
     with DataKernels():
         return _make(torch.Tensor, wrapper, False, device_for_backend_keys=CUDA[0])
+
+
+def bare_of(spec: TensorSpec, ordinal: int) -> torch.Tensor:
+    """The same of what an operator returns."""
+    return bare(spec.size, spec.stride, spec.offset, spec.dtype, spec.nbytes, ordinal)
 
 
 class CardMemory(weakref.ref):  # type: ignore[type-arg]

@@ -8,7 +8,7 @@ import torch
 
 from nbmem.virtual.operators.attention import encoder, kernels
 from nbmem.virtual.operators.attention.choice import scaled_dot_product_attention
-from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.operators.operator import BY_ORACLE, Operator
 from nbmem.virtual.tensors.shapes import Results, infer, several, spec_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def shape_efficient_backward(call: OperatorCall) -> Results:
     return several(*((size, query.dtype) for size in sizes))
 
 
-_ORACLE = "none of the H100's runs has one; the oracle (tests/oracle)"
 OPERATORS = (
     Operator(("scaled_dot_product_attention",), composite=scaled_dot_product_attention),
     Operator(
@@ -58,7 +57,7 @@ OPERATORS = (
         ("_efficient_attention_forward",),
         memory=kernels.efficient,
         source="aten/src/ATen/native/transformers/cuda/attention.cu: _efficient_attention_forward",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_efficient_attention_backward",),
@@ -66,7 +65,7 @@ OPERATORS = (
         memory=kernels.efficient_backward_by_rows,
         source="aten/src/ATen/native/transformers/cuda/attention_backward.cu: "
         "_efficient_attention_backward",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_scaled_dot_product_flash_attention",),

@@ -13,10 +13,10 @@ import torch
 from nbmem.allocator.torch_rules import Rules, rules_for
 from nbmem.virtual import current
 from nbmem.virtual.arch import Arch, arch_of
+from nbmem.virtual.operators.operator import HALVES
 from nbmem.virtual.operators.refusals import in_cpp
 
 aten = torch.ops.aten
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
@@ -121,7 +121,7 @@ class _Asked(NamedTuple):
     @property
     def half(self) -> bool:
         """Whether it has a half type, on a card whose tensor cores take both."""
-        return self.query.dtype in _HALVES and self.arch.bfloat16
+        return self.query.dtype in HALVES and self.arch.bfloat16
 
     @property
     def widths(self) -> tuple[int, int]:
@@ -180,7 +180,7 @@ def _flash_takes(asked: _Asked) -> bool:
 def _efficient_takes(asked: _Asked) -> bool:
     wide, wide_value = asked.widths
     dtype, mask = asked.query.dtype, asked.mask
-    unit = (8 if dtype in _HALVES else 4) if asked.arch.bfloat16 else 1
+    unit = (8 if dtype in HALVES else 4) if asked.arch.bfloat16 else 1
     return (
         torch.backends.cuda.mem_efficient_sdp_enabled()
         and (asked.half or dtype in (torch.float32, torch.float16))
@@ -225,7 +225,7 @@ def _math(  # noqa: PLR0913 - as above
     aten/src/ATen/native/transformers/attention.cpp: _scaled_dot_product_attention_math
     """
     dtype = query.dtype
-    if dtype in _HALVES and not torch._C._get_math_sdp_allow_fp16_bf16_reduction():
+    if dtype in HALVES and not torch._C._get_math_sdp_allow_fp16_bf16_reduction():
         query, key, value = query.float(), key.float(), value.float()
     factor = math.sqrt(abs(scale) if scale is not None else 1 / math.sqrt(query.size(-1)))
     scaled = query * (-factor if scale is not None and scale < 0 else factor)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.operator import DNN, contiguous, drop, host, out, temporary
+from nbmem.virtual.operators.operator import DNN, HALVES, contiguous, drop, host, out, temporary
 from nbmem.virtual.tensors.calls import OperatorCall
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ cuDNN 9.19 says the same for a described H100: with masks, dropout, grouped quer
 heads of 32 to 256.
 """
 
-_HALVES = (torch.float16, torch.bfloat16)
 HALF_TILE_BYTES = {torch.float16: (154_112, 162_304), torch.bfloat16: (133_632, 152_064)}
 """Shared memory of the backward kernel with 128 x 128 tiles, without dropout and with it."""
 FLOAT_TILE_BYTES, WIDE_TILE_BYTES = 121_344, 60_928
@@ -50,7 +49,7 @@ def efficient(launch: Launch) -> Iterator[Step]:
     yield host(3)
     yield out(0)
     yield out(1)
-    if query.dtype in _HALVES and max(query.size(-1), value.size(-1)) > 128:
+    if query.dtype in HALVES and max(query.size(-1), value.size(-1)) > 128:
         yield temporary("accumulator", launch.outs[0].nbytes * 2)
 
 
@@ -66,7 +65,7 @@ def efficient_backward(launch: Launch) -> Iterator[Step]:
         yield temporary("grad_out", gradient.numel() * gradient.element_size())
     for number in range(len(launch.outs)):
         yield out(number)
-    if query.dtype in _HALVES:
+    if query.dtype in HALVES:
         yield temporary("delta", batch * heads * rows * 4)
     else:
         yield temporary("product", batch * heads * rows * size * 4)
@@ -99,7 +98,7 @@ def efficient_workspace(launch: Launch) -> int:
     tall, wide = _tile(launch, most)
     elements = -(-query.size(2) // tall) * -(-size // wide) * (tall * wide + 4)
     in_registers = most <= (64 if tall == 64 else 128)
-    if query.dtype in _HALVES and not in_registers:
+    if query.dtype in HALVES and not in_registers:
         splits = 1 if torch.are_deterministic_algorithms_enabled() else -(-key.size(2) // wide)
         elements += splits * wide * (_up(size, tall) + _up(size_value, tall))
     return _up(elements, 4) * 4
@@ -108,7 +107,7 @@ def efficient_workspace(launch: Launch) -> int:
 def _tile(launch: Launch, size: int) -> tuple[int, int]:
     """Rows and columns of the first of kernels/cutlassB.h's kernels that takes such heads."""
     card, dtype = launch.card, launch["query"].dtype
-    room, half = card.multiprocessor.shared_bytes, dtype in _HALVES
+    room, half = card.multiprocessor.shared_bytes, dtype in HALVES
     if size <= 64 or (card.capability < (8, 0) and not half):
         return 64, 64
     if card.capability < (8, 0):

@@ -8,7 +8,7 @@ import torch
 
 from nbmem.virtual.operators import gradients
 from nbmem.virtual.operators.index import kernels, masks
-from nbmem.virtual.operators.operator import Operator, by_parts
+from nbmem.virtual.operators.operator import BY_ORACLE, Operator, by_parts
 from nbmem.virtual.operators.refusals import short
 from nbmem.virtual.tensors.bounds import written
 from nbmem.virtual.tensors.calls import OperatorCall
@@ -41,7 +41,6 @@ _PUT = "aten/src/ATen/native/cuda/Indexing.cu: index_put_with_sort_kernel"
 _PUT_SHOWN = "swin_t_b32_adamw, backward: relative positions"
 _SCATTER = "aten/src/ATen/native/cuda/IndexKernel.cpp: masked_scatter_cuda__template"
 _NONE = "none of the H100's runs has one"
-_ORACLE = f"{_NONE}; the oracle (tests/oracle)"
 OPERATORS = (
     Operator(
         ("nonzero",),
@@ -88,7 +87,7 @@ OPERATORS = (
         ("masked_scatter_backward",),
         run=by_parts(masks.masked_scatter_backward),
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: masked_scatter_backward_symint",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(("_unsafe_index.Tensor",), run=by_parts(aten.index.Tensor)),
     Operator(("_unsafe_index_put",), run=by_parts(aten.index_put.default)),
@@ -96,14 +95,14 @@ OPERATORS = (
         ("_unsafe_masked_index",),
         run=by_parts(masks.unsafe_masked_index),
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: _unsafe_masked_index",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_unsafe_masked_index_put_accumulate",),
         run=by_parts(masks.unsafe_masked_index_put),
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: "
         "_unsafe_masked_index_put_accumulate",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(("masked_scatter_",), memory=kernels.masked_scatter, source=_SCATTER, shown_by=_NONE),
     Operator(
@@ -118,19 +117,19 @@ OPERATORS = (
         ("unfold_backward",),
         memory=kernels.unfold_backward,
         source="aten/src/ATen/native/UnfoldBackward.h: _make_unfold_backward_iter_over_grad_in",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("scatter_reduce.two", "scatter_reduce_.two"),
         memory=kernels.scatter_mean,
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: scatter_reduce_two",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("index_reduce", "index_reduce_"),
         memory=kernels.index_mean,
         source="aten/src/ATen/native/cuda/Indexing.cu: TORCH_IMPL_FUNC(index_reduce_cuda_out)",
-        shown_by=_ORACLE,
+        shown_by=BY_ORACLE,
     ),
     Operator(("put",), autograd=gradients.fills(aten.put_.default)),
     Operator(("scatter.src",), autograd=gradients.fills(aten.scatter_.src)),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.operators import cub
-from nbmem.virtual.operators.operator import drop, out, outs, temporary
+from nbmem.virtual.operators.operator import LONG, drop, out, outs, temporary
 from nbmem.virtual.operators.reduce import staging
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.operators.operator import Launch, Step
 
-LONG = 8
-"""Bytes of an index."""
 _MASKS = (torch.bool, torch.uint8)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.operators.linalg import factors, pseudo, solving
-from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.operators.operator import BY_ORACLE, Operator
 from nbmem.virtual.tensors.shapes import Results, one, several
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ def check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) -> None:
     aten.any.default(info)
 
 
-_SHOWN = "none of the H100's runs has one; the oracle (tests/oracle)"
 _BLAS = "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp: "
 _DET = "aten/src/ATen/native/LinearAlgebra.cpp: _linalg_det_out, _linalg_slogdet_out, lu_det_P"
 _ATEN = "aten/src/ATen/native/BatchLinearAlgebra.cpp: "
@@ -76,7 +75,7 @@ OPERATORS = (
         shape=geqrf,
         memory=factors.geqrf,
         source=_BLAS + "geqrf_kernel",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("linalg_lstsq",),
@@ -84,72 +83,75 @@ OPERATORS = (
         shape=lstsq,
         memory=solving.least_squares,
         source=_ATEN + "linalg_lstsq_gels",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(("_compute_linear_combination",), shape=linear_combination),
     Operator(
         ("_linalg_check_errors",),
         composite=check_errors,
         source="aten/src/ATen/native/LinearAlgebraUtils.h, BatchLinearAlgebra.cpp",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("linalg_solve_triangular", "triangular_solve"),
         memory=solving.triangular,
         source=_BLAS + "triangular_solve_kernel",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("linalg_lu_factor_ex",),
         memory=factors.lu_factor,
         source=_BLAS + "lu_factor",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
-        ("lu_unpack",), memory=factors.lu_unpack, source=_ATEN + "lu_unpack_out", shown_by=_SHOWN
+        ("lu_unpack",), memory=factors.lu_unpack, source=_ATEN + "lu_unpack_out", shown_by=BY_ORACLE
     ),
-    Operator(("linalg_lu",), memory=factors.lu, source=_ATEN + "linalg_lu_out", shown_by=_SHOWN),
+    Operator(("linalg_lu",), memory=factors.lu, source=_ATEN + "linalg_lu_out", shown_by=BY_ORACLE),
     Operator(
         ("linalg_lu_solve", "lu_solve"),
         memory=solving.lu_solve,
         source=_BLAS + "lu_solve_kernel",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("linalg_inv_ex",),
         memory=solving.inverse,
         source=_ATEN + "linalg_inv_ex_out",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_linalg_solve_ex",),
         memory=solving.solve,
         source=_ATEN + "_linalg_solve_ex_out",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("linalg_cholesky_ex", "cholesky"),
         memory=factors.cholesky,
         source=_BLAS + "cholesky_kernel",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("cholesky_solve",),
         memory=solving.cholesky_solve,
         source=_BLAS + "_cholesky_solve_helper_cuda",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("cholesky_inverse",),
         memory=solving.cholesky_inverse,
         source=_BLAS + "cholesky_inverse_kernel_impl",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
-        ("_linalg_eigh",), memory=factors.eigh, source=_ATEN + "_linalg_eigh_out", shown_by=_SHOWN
+        ("_linalg_eigh",),
+        memory=factors.eigh,
+        source=_ATEN + "_linalg_eigh_out",
+        shown_by=BY_ORACLE,
     ),
     Operator(
-        ("_linalg_svd",), memory=factors.svd, source=_ATEN + "_linalg_svd_out", shown_by=_SHOWN
+        ("_linalg_svd",), memory=factors.svd, source=_ATEN + "_linalg_svd_out", shown_by=BY_ORACLE
     ),
     Operator(("linalg_svdvals",), composite=pseudo.singular_values),
     Operator(("linalg_eigvalsh",), composite=pseudo.eigenvalues),
@@ -159,19 +161,19 @@ OPERATORS = (
         composite=pseudo.rank,
     ),
     Operator(("linalg_matrix_rank", "linalg_matrix_rank.tol_tensor"), composite=pseudo.rank_within),
-    Operator(("_linalg_det",), memory=factors.determinant, source=_DET, shown_by=_SHOWN),
-    Operator(("_linalg_slogdet",), memory=factors.log_determinant, source=_DET, shown_by=_SHOWN),
-    Operator(("linalg_qr",), memory=factors.qr, source=_ATEN + "linalg_qr_out", shown_by=_SHOWN),
+    Operator(("_linalg_det",), memory=factors.determinant, source=_DET, shown_by=BY_ORACLE),
+    Operator(("_linalg_slogdet",), memory=factors.log_determinant, source=_DET, shown_by=BY_ORACLE),
+    Operator(("linalg_qr",), memory=factors.qr, source=_ATEN + "linalg_qr_out", shown_by=BY_ORACLE),
     Operator(
         ("linalg_ldl_solve",),
         memory=factors.ldl_solve,
         source=_BLAS + "ldl_solve_kernel",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("linalg_householder_product", "ormqr"),
         memory=factors.reflectors,
         source=_BLAS + "orgqr_kernel_impl, ormqr_kernel",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
 )

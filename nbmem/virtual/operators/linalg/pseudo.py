@@ -112,9 +112,8 @@ def _rank(
     above = values > bound
     above.long()  # They are added up into what is there.
     del above, bound, largest, values
-    bounds.reverse()
     while bounds:
-        del bounds[0]
+        bounds.pop()
     return found
 
 

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch._prims_common import suggest_memory_format
 
-from nbmem.virtual.operators.operator import (
-    DNN,
-    contiguous,
-    drop,
-    out,
-    outs,
-    temporary,
-)
+from nbmem.virtual.operators.operator import DNN, HALVES, contiguous, drop, out, outs, temporary
 from nbmem.virtual.operators.reduce import staging
 
 if TYPE_CHECKING:
@@ -77,7 +70,7 @@ def _own_copy(gradient: torch.Tensor) -> Iterator[Step]:
 def group_norm(launch: Launch) -> Iterator[Step]:
     """A factor and a summand for each channel of each sample, in float32 for half types."""
     yield from on_input(launch)
-    if launch.outs[1].dtype in staging.HALVES:
+    if launch.outs[1].dtype in HALVES:
         yield from _for_each(launch, "group", "mean", "deviation")
     if launch["HxW"] != 1 and (launch["weight"] is not None or launch["bias"] is not None):
         yield from _for_each(launch, "channel", "factor", "summand")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.operators.operator import BY_ORACLE, Operator
 from nbmem.virtual.operators.recurrent import cells, kernels
 from nbmem.virtual.operators.recurrent.layers import MODES, layer
 from nbmem.virtual.tensors.shapes import spec_of
@@ -31,7 +31,6 @@ def pack(executor: Executor, call: OperatorCall) -> Any:
 
 
 _CELLS = "aten/src/ATen/native/cuda/RNN.cu: "
-_SHOWN = "none of the H100's runs has one; the oracle (tests/oracle)"
 OPERATORS = (
     *(
         Operator((f"{mode}.{kind}",), composite=layer(mode, packed=kind == "data"))
@@ -45,14 +44,14 @@ OPERATORS = (
         shape=cells.shape_lstm,
         memory=cells.kept_first,
         source=_CELLS + "_thnn_fused_lstm_cell_cuda",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_thnn_fused_gru_cell",),
         shape=cells.shape_gru,
         memory=cells.kept_first,
         source=_CELLS + "_thnn_fused_gru_cell_cuda",
-        shown_by=_SHOWN,
+        shown_by=BY_ORACLE,
     ),
     Operator(("_thnn_fused_lstm_cell_backward_impl",), run=cells.lstm_backward),
     Operator(("_thnn_fused_gru_cell_backward",), run=cells.gru_backward),

@@ -112,18 +112,27 @@ WITHOUT_BIASES = 2
 """Weights of a layer without biases, and without a projection."""
 
 
+def of_biases(mode: int, hidden: int, layers: int, *, bidirectional: bool) -> int:
+    """Elements that cuDNN's buffer has for biases, also where there are none (DOUBLE_BIAS)."""
+    return 2 * GATES[mode] * hidden * layers * (1 + bidirectional)
+
+
 def _absent_biases(call: OperatorCall) -> int:
-    """Elements that cuDNN's buffer has for biases that a layer does not have (DOUBLE_BIAS)."""
     if call.argument("weight_stride0") != WITHOUT_BIASES:
         return 0
-    units = call.argument("num_layers") * (1 + call.argument("bidirectional"))
-    return int(2 * GATES[call.argument("mode")] * call.argument("hidden_size") * units)
+    of_layer = (call.argument(name) for name in ("mode", "hidden_size", "num_layers"))
+    return of_biases(*of_layer, bidirectional=call.argument("bidirectional"))
+
+
+def _buffer(call: OperatorCall, weights: Sequence[torch.Tensor]) -> int:
+    """Elements of the buffer in which cuDNN has all weights."""
+    return sum(weight.numel() for weight in weights) + _absent_biases(call)
 
 
 def flatten_weight(executor: Executor, call: OperatorCall) -> Any:
     """Move the weights of all layers into one buffer."""
     weights: Sequence[torch.Tensor] = call.args[0]
-    total = sum(weight.numel() for weight in weights) + _absent_biases(call)
+    total = _buffer(call, weights)
     dtype = weights[0].dtype
     buffer = executor.allocate(call.gpu, (spec_of((total,), dtype, 0),))[0]
     at = 0
@@ -152,8 +161,7 @@ def forward(executor: Executor, call: OperatorCall) -> Any:
     ]
     steps: list[Step] = [*_input_copy(source, first=bool(first)), out(0), out(1), out(2), DNN]
     if buffer is None:
-        total = sum(weight.numel() for weight in call.args[1]) + _absent_biases(call)
-        fresh.append(spec_of((total,), dtype, 4))
+        fresh.append(spec_of((_buffer(call, call.args[1]),), dtype, 4))
         steps.append(out(4))
     steps += [temporary("workspace", shape.workspace), out(3)]
     last: Any = fresh[4] if buffer is None else Again(_place(call, buffer))
@@ -172,7 +180,7 @@ def backward(executor: Executor, call: OperatorCall) -> Any:
         _sequence(source, source.size(-1), source.dtype, 0, first=first),
         spec_of(tuple(hx.size()), hx.dtype, 1),
         spec_of(tuple(cx.size()) if cx is not None else (0,), hx.dtype, 2),
-        spec_of((sum(w.numel() for w in weights) + _absent_biases(call),), source.dtype, 3),
+        spec_of((_buffer(call, weights),), source.dtype, 3),
     ]
     steps: list[Step] = []
     for name, state in (("grad_hy", hx), ("grad_cy", cx)):
@@ -221,16 +229,14 @@ def _place(call: OperatorCall, wanted: torch.Tensor) -> int:
 
 
 def _contiguous(name: str, tensor: torch.Tensor) -> list[Step]:
-    """A copy of a gradient that is expanded or transposed."""
+    """A copy of what is expanded or transposed."""
     if tensor.is_contiguous():
         return []
     return [temporary(name, tensor.numel() * tensor.element_size())]
 
 
 def _input_copy(source: torch.Tensor, *, first: bool) -> list[Step]:
-    if first and not as_meta(source).transpose(0, 1).is_contiguous():
-        return [temporary("input", source.numel() * source.element_size())]
-    return []
+    return _contiguous("input", as_meta(source).transpose(0, 1)) if first else []
 
 
 def _sequence(

@@ -90,9 +90,10 @@ def _run(  # noqa: PLR0913 - the schema's
     hidden = (cell if cell is not None else first).size(2)
     projected = first.size(2) if cell is not None and first.size(2) != hidden else 0
     stride = (4 if has_biases else 2) + (1 if projected else 0)
-    units = num_layers * (1 + bidirectional)
-    absent = 0 if has_biases else 2 * kernels.GATES[MODES[mode]] * hidden * units
-    buffer = _flat_buffer(params, 0 if projected else absent)
+    absent = 0
+    if not (has_biases or projected):
+        absent = kernels.of_biases(MODES[mode], hidden, num_layers, bidirectional=bidirectional)
+    buffer = _flat_buffer(params, absent)
     state = _dropout_state(source) if dropout and train else None
     result = aten._cudnn_rnn.default(
         source, list(params), stride, buffer, first, cell, MODES[mode], hidden, projected,

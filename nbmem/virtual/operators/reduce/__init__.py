@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.operator import Operator, drop, outs, temporary
-from nbmem.virtual.operators.reduce.staging import HALVES, accumulator, dims_of, shared, steps
+from nbmem.virtual.operators.operator import HALVES, Operator, drop, outs, temporary
+from nbmem.virtual.operators.reduce.staging import accumulator, dims_of, shared, steps
 from nbmem.virtual.tensors.shapes import several
 from nbmem.virtual.tensors.value_rules import ValueRule, always, counted_up, passed_on
 

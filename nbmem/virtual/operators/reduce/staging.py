@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.operator import drop, out, temporary
+from nbmem.virtual.operators.operator import HALVES, drop, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +24,6 @@ WARP = 32
 VECTOR = 4
 MIN_PER_THREAD = 16
 MAX_PER_THREAD = 256
-HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
