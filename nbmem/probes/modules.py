@@ -134,7 +134,8 @@ def _tensors(module: Any, part: str) -> Iterator[tuple[str, Any]]:
 
 def _part(module: Any, part: str) -> list[tuple[str, Any]]:
     """One of a module's dictionaries; scripted modules have torch's own instead."""
-    found: Any = (attributes_of(module) or {}).get(part)
+    torch: Any = loaded_torch()
+    found: Any = vars(torch.nn.Module)["__dict__"].__get__(module).get(part)
     if issubclass(type(found), dict):
         items = entries_of(found)
     elif type(found).__module__ == "torch.jit._script":

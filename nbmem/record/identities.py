@@ -388,14 +388,13 @@ class IdentityLog:
         """See all that the notebook names, and all that was met: at a cell's start and end.
 
         In steps, for there may be many, and only where no other thread may be using tensors, which
-        the caller knows.
+        the caller knows. `name` comes before.
 
         Args:
             mark: The cell's start or end.
             namespace: The notebook's names.
             loop: The home thread's.
         """
-        self.name(namespace)
         self._home = loop
         self._named = set(self._parameters)
         yield

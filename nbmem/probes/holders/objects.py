@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from types import FrameType, GetSetDescriptorType, MemberDescriptorType, ModuleType
@@ -75,8 +74,10 @@ def first_of(container: Callable[[], Iterable[T]], most: int | None = None) -> l
     of an iterator and that call they may: Python tells of a change, and it is begun again.
     """
     for _ in range(_TRIES):
-        with suppress(RuntimeError):
-            return list(islice(container(), most))
+        try:
+            return list(container() if most is None else islice(container(), most))
+        except RuntimeError:
+            continue
     return list(islice(container(), most))
 
 
