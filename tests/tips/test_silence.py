@@ -176,12 +176,18 @@ for _ in range(3):
     optimizer.zero_grad()
 """,
     "batches that are larger each time, and what a module keeps of them": """
-model, kept = net(), {}
-model[0].register_forward_hook(lambda module, args, out: kept.update(last=out.detach() * 2))
-"""
-    + ADAM
-    + """
-for rows in range(1000, 4000, 300):
+class Keeps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = net(depth=4)
+
+    def forward(self, x):
+        self.last = x * 2
+        return self.body(x)
+
+model = Keeps()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for rows in range(1000, 3400, 300):
     x = batch(rows)
     out = model(x)
     out.square().mean().backward()
