@@ -378,6 +378,20 @@ for _ in range(3):
     assert "graph_kept" not in rules
 
 
+def test_beside_what_grows_each_step_has_the_names_of_the_others(run):
+    program = next(p for p in FREEING if "register_buffer" in p.code)
+    trace, _ = run(program.code, before=program.before)
+    books = Books(trace.session)
+    large = books.allocations.requested >= 8 << 20
+    in_forward = large & books.phases.named(books.born_in, "forward")
+    kept = in_forward & (books.category == Category.BUFFERS)
+    assert kept.sum() == 8, "one for each step, under the buffer's name"
+    gone_in = books.phases.of(books.allocations.freed)
+    saved = in_forward & ~kept & books.phases.named(gone_in, "backward")
+    assert saved.sum() >= 8 * 4
+    assert (books.names[saved] >= 0).all()
+
+
 def test_larger_blocks_for_the_same_tensors_are_no_growth(run):
     """The allocator leaves up to a MiB in a block, now here, now there."""
     train = "o.zero_grad(); m(x).sum().backward(); o.step()\n"
