@@ -106,7 +106,8 @@ def _joined(
     e: Evidence, mine: list[HeldStorage], keys: dict[int, str | None]
 ) -> Iterator[HeldStorage]:
     """Of a dictionary what the model has in one storage, as a recurrent layer has its weights."""
-    identities, of_module = e.trace.identities, {}
+    identities = e.trace.identities
+    of_module: dict[str, list[HeldStorage]] = {}
     for held in mine:
         key = keys[held.addr]
         if key is not None:
@@ -115,7 +116,9 @@ def _joined(
     seen = zip(identities.name[weights].tolist(), identities.size[weights].tolist(), strict=True)
     for name, size in sorted(set(seen)):
         together = _TOGETHER.match(e.session.names[name])
-        for inner, parts in list(of_module.items()) if together else ():
+        if together is None:
+            continue
+        for inner, parts in list(of_module.items()):
             theirs = f".{together[1]}".endswith(f".{inner}") and len(parts) == int(together[2])
             if theirs and ALIKE * size <= sum(s.size for s in parts) <= size:
                 yield from of_module.pop(inner)
