@@ -49,7 +49,7 @@ def growth(books: Books) -> tuple[Growth, ...]:
     The first step is left out: it makes the gradients, the optimizer's state and the workspaces.
     What a step makes once and the next one replaces does not grow.
     """
-    ends = _updates(books)[1:]
+    ends = updates(books)[1:]
     if len(ends) < FEWEST_STEPS:
         return ()
     a = books.allocations
@@ -109,7 +109,7 @@ def _by_holder(found: list[Account], index: Ints, last: Ints) -> tuple[list[Acco
     return kept, place[index]
 
 
-def _updates(books: Books) -> Ints:
+def updates(books: Books) -> Ints:
     """Where each step's last update began; the steps' own ends where no optimizer ever stepped.
 
     A step's end moves, and so does an optimizer's: what the loop does behind it counts to it, to

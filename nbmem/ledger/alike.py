@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.ledger.phase_map import NOWHERE
+from nbmem.ledger.phase_map import CALLS, NOWHERE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,8 +30,9 @@ def alike(
 
     Two phases of a name are alike if every single allocation of the one has the same size as that
     of the other, in the same order. A forward may be shorter, since one that runs out of memory has
-    no end. Within phases that are alike, the n-th allocations are, unless one of them dies in its
-    phase and the other does not.
+    no end. An input is what the call behind it is given: two are alike only if these calls are, for
+    noise and a picture may be of one size. Within phases that are alike, the n-th allocations are,
+    unless one of them dies in its phase and the other does not.
 
     Args:
         allocations: The recording's allocations, in the order of birth.
@@ -44,13 +45,21 @@ def alike(
     placed = np.flatnonzero((born_in != NOWHERE) & counts)
     order = placed[np.argsort(born_in[placed], kind="stable")]  # within a phase by birth
     bounds = np.flatnonzero(np.diff(born_in[order], prepend=NOWHERE))
-    groups: dict[str, list[Ints]] = {}
-    for rows in np.split(order, bounds[1:]) if len(bounds) else ():
-        groups.setdefault(str(phases.names[born_in[rows[0]]]), []).append(rows)
-    for name, found in groups.items():
-        for rows, like in _pairs(allocations.requested, found, shorter=name == "forward"):
-            same = within[rows] == within[like]
-            standing[rows[same]] = like[same]
+    made = {int(born_in[rows[0]]): rows for rows in np.split(order, bounds[1:]) if len(rows)}
+    calls: dict[int, int] = {}  # each phase's, and the one that it is like
+    for names in (CALLS, set(phases.names.tolist()) - set(CALLS)):
+        groups: dict[tuple[str, int], list[Ints]] = {}
+        for phase, rows in made.items():
+            name = str(phases.names[phase])
+            if name in names:
+                given_to = calls.get(phase + 1, NOWHERE) if name == "input" else NOWHERE
+                groups.setdefault((name, given_to), []).append(rows)
+        for (name, _), found in groups.items():
+            for rows, like in _pairs(allocations.requested, found, shorter=name == "forward"):
+                same = within[rows] == within[like]
+                standing[rows[same]] = like[same]
+                if name in CALLS:
+                    calls[int(born_in[rows[0]])] = int(born_in[like[0]])
     return standing
 
 

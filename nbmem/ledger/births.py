@@ -15,7 +15,7 @@ import numpy as np
 from nbmem.core.categories import Category
 from nbmem.core.names import MADE, STEP, TEMPORARY, of_graph, path_in
 from nbmem.core.session import NOT_KNOWN
-from nbmem.ledger.phase_map import NOWHERE
+from nbmem.ledger.phase_map import CALLS, NOWHERE
 from nbmem.ledger.sightings import NO_NAME
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 NEAR = 4
 """Births between something and its neighbour, at most: a kernel's scratch, a module's own steps."""
-CALLS = ("forward", "inference")
 _GRADIENT = re.compile(r"([^\s\[]+)\.[^.\s]+\.grad ")
 """The module in the name of a parameter's gradient."""
 

@@ -127,7 +127,8 @@ def facts_of(
     seen.add(Category.COMMUNICATION, *kept_apart)
     variables = grown(allocations, *seen.variables, count)
     seen.name_like(variables)
-    counts = ~taken_once(allocations, seen.nobody, count)
+    # What grows is of another size in each pass, in which all else may be as it was.
+    counts = ~taken_once(allocations, seen.nobody, count) & ~_rows(variables, len(born))
     standing = alike(allocations, born_in, phases, within, counts)
     facts = Facts(
         allocations=allocations,

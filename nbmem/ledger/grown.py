@@ -54,7 +54,10 @@ def grown(allocations: Allocations, may_be: Mask, names: Ints, events: int) -> d
 
 
 def _before(a: Allocations, may_be: Mask, events: int) -> Ints:
-    """For each allocation the smaller one that is freed before the next is made: the oldest."""
+    """For each allocation the smaller one that is freed before the next is made.
+
+    Of several it is the largest, then the oldest: with what had grown, its graph may go as well.
+    """
     born = np.flatnonzero(a.born >= 0)
     born = born[np.argsort(a.born[born], kind="stable")]
     before = np.full(len(a), NOBODY, np.int64)
@@ -66,8 +69,8 @@ def _before(a: Allocations, may_be: Mask, events: int) -> Ints:
     larger = born[at]
     fits = may_be[larger] & (a.requested[gone] < a.requested[larger]) & (larger != gone)
     gone, larger = gone[fits], larger[fits]
-    for_oldest = np.argsort(-a.born[gone], kind="stable")
-    before[larger[for_oldest]] = gone[for_oldest]
+    last_counts = np.lexsort((-a.born[gone], a.requested[gone]))
+    before[larger[last_counts]] = gone[last_counts]
     return before
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NOWHERE = -1
 """Outside of every phase."""
+CALLS = ("forward", "inference")
+"""Phases in which modules are called."""
 
 
 class PhaseMap:

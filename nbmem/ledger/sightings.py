@@ -37,6 +37,8 @@ IDENTITY = (
 graph has saved, whoever has made it."""
 _OF_A_CALL = (Category.INPUTS, Category.ACTIVATIONS)
 """What was given to a module, and what its graph has saved: the names that say least."""
+_ASSIGNED = (Category.USER_TENSORS, Category.BUFFERS)
+"""What one name may be given anew in each pass."""
 _PERSONS = (
     HolderKind.NAME,
     HolderKind.OUT,
@@ -107,12 +109,16 @@ class Sightings:
 
     @property
     def variables(self) -> tuple[Mask, Ints]:
-        """Which allocations were seen as a variable's or as nothing, and the variables' names."""
-        mine = self._as[Category.USER_TENSORS]
+        """Which allocations were seen as a variable's, a buffer's or as nothing, and their names.
+
+        A buffer that a forward assigns anew is a variable as any other.
+        """
+        mine = np.any([self._as[category] for category in _ASSIGNED], axis=0)
         names = np.full(len(mine), NO_NAME, np.int64)
-        for known in (self._held, self._around, self._names[Category.USER_TENSORS]):
+        own = (self._names[category] for category in _ASSIGNED)
+        for known in (self._held, self._around, *own):
             names = np.where(mine & (known != NO_NAME), known, names)
-        others = [seen for category, seen in self._as.items() if category != Category.USER_TENSORS]
+        others = [seen for category, seen in self._as.items() if category not in _ASSIGNED]
         return ~np.any(others, axis=0), names
 
     def name_like(self, rows: Mapping[int, int]) -> None:
@@ -121,7 +127,8 @@ class Sightings:
         for row, known in rows.items():
             if row == known:
                 continue
-            self._as[Category.USER_TENSORS][row] = True
+            is_buffer = self._as[Category.BUFFERS][known]
+            self._as[Category.BUFFERS if is_buffer else Category.USER_TENSORS][row] = True
             self._made[row] = self._index(without_form(self._texts[names[known]]))
 
     def _index(self, text: str) -> int:

@@ -63,6 +63,14 @@ def test_any_other_phase_is_like_one_that_takes_all_the_same():
     assert like([3, 4, 3, 4, 3, 4, 3], [0, 0, 1, 1, 2, 2, 3], phases) == [0, 1, 2, 3, 0, 1, 6]
 
 
+def test_what_two_unlike_calls_are_given_is_not_alike_for_its_size():
+    """A GAN's noise and its picture: here each, of 3 bytes, before a call of its own."""
+    picture, noise = (("input", 0, 1), ("forward", 0, 2)), (("input", 0, 1), ("forward", 0, 1))
+    phases = loop(*picture, *noise, *picture, *noise)
+    sizes, born_in = [3, 5, 6, 3, 9, 3, 5, 6, 3, 9], [0, 1, 1, 2, 3, 4, 5, 5, 6, 7]
+    assert like(sizes, born_in, phases) == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
+
+
 def test_what_dies_at_once_shows_nothing_of_what_stays():
     phases = loop(("input", 0, 2), ("input", 1, 2))
     found = like([3, 4, 3, 4], [0, 0, 1, 1], phases, within=[False, True, False, False])

@@ -128,6 +128,36 @@ for _ in range(6):
         action="del seen",
         name="seen",
     ),
+    *(
+        Freeing(
+            rule="grows_each_step",
+            code=f"""
+class Remembers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = net(depth=4)
+        {kept}
+
+    def forward(self, x):
+        h = self.body[0](x)
+        self.memory = torch.cat([self.memory, {joined}])
+        return self.body(x)
+
+model = Remembers()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(8):
+    model(batch(2048)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+            action="model.memory = None",
+            name="`model.memory` grows by 8.0 MiB",
+        )
+        for kept, joined in (
+            ("self.memory = torch.zeros(0, 1024).cuda()", "x"),
+            ("self.register_buffer('memory', torch.zeros(0, 1024).cuda())", "h.detach()"),
+        )
+    ),
     Freeing(
         rule="reference_cycle",
         code="""

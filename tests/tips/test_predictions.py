@@ -1,5 +1,6 @@
 """Every tip on the virtual card: it appears, its remedy is applied, the bytes are those said."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from nbmem.analysis import books_of, report_of
 from nbmem.analysis.growth import growth, step_ends
 from nbmem.core.categories import Category
+from nbmem.core.units import parse_bytes
 from nbmem.ledger.books import Books
 from nbmem.probes.saved import why_unreadable
 from nbmem.tips.engine import advise
@@ -164,6 +166,28 @@ def test_empty_cache_gives_back_what_was_said(run):
     before = torch.cuda.memory_reserved()
     torch.cuda.empty_cache()
     assert before - torch.cuda.memory_reserved() == finding.low == finding.high == 3000 << 20
+
+
+LENGTHS = """
+model = net(1024, 8)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+for rows in (2000, 3100, 4700, 6100, 7900, 9300, 11100, 12700):
+    model(batch(rows)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_where_the_driver_refused_no_figure_is_more_than_there_was(run):
+    full = {"card": "T4", "other_processes": 13 << 30}
+    trace, _ = run(LENGTHS, before=MODEL, **full)
+    (mine,) = found(trace.report().findings, "fragmentation")
+    took = torch.cuda.max_memory_reserved()
+    run(LENGTHS, before=MODEL, conf="expandable_segments:True", **full)
+    assert mine.low == mine.high == took - torch.cuda.max_memory_reserved()
+    figures = re.findall(r"[\d.]+ [KMG]iB", f"{mine.title} {mine.evidence}")
+    assert len(figures) > 4
+    assert max(map(parse_bytes, figures)) <= 1.01 * took
 
 
 STUCK = """
@@ -352,6 +376,20 @@ for _ in range(3):
     rules = [finding.rule for finding in trace.report().findings]
     assert rules[0] == "traceback_kept"
     assert "graph_kept" not in rules
+
+
+def test_beside_what_grows_each_step_has_the_names_of_the_others(run):
+    program = next(p for p in FREEING if "register_buffer" in p.code)
+    trace, _ = run(program.code, before=program.before)
+    books = Books(trace.session)
+    large = books.allocations.requested >= 8 << 20
+    in_forward = large & books.phases.named(books.born_in, "forward")
+    kept = in_forward & (books.category == Category.BUFFERS)
+    assert kept.sum() == 8, "one for each step, under the buffer's name"
+    gone_in = books.phases.of(books.allocations.freed)
+    saved = in_forward & ~kept & books.phases.named(gone_in, "backward")
+    assert saved.sum() >= 8 * 4
+    assert (books.names[saved] >= 0).all()
 
 
 def test_larger_blocks_for_the_same_tensors_are_no_growth(run):

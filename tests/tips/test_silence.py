@@ -175,6 +175,42 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """,
+    "batches that are larger each time, and what a module keeps of them": """
+class Keeps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = net(depth=4)
+
+    def forward(self, x):
+        self.last = x * 2
+        return self.body(x)
+
+model = Keeps()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for rows in range(1000, 3400, 300):
+    x = batch(rows)
+    out = model(x)
+    out.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "keys and values that decoding makes longer": """
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.kv = nn.Linear(1024, 1024), nn.Linear(1024, 1024)
+        self.cache = torch.zeros(64, 0, 1024, device="cuda")
+
+    def forward(self, x):
+        self.cache = torch.cat([self.cache, self.kv(x)], 1)
+        return F.scaled_dot_product_attention(self.q(x), self.cache, self.cache)
+
+model = Attends().cuda().eval()
+x = torch.randn(64, 1, 1024, device="cuda")
+with torch.no_grad():
+    for _ in range(24):
+        x = model(x)
+""",
     "data that stays on the card": """
 model, data, labels = net(), batch(16384), torch.zeros(16384, device="cuda")
 """

@@ -30,6 +30,8 @@ SPOKEN = {
     "cached_memory": "a variational autoencoder",
 }
 """Fault to the program into which it is put."""
+RECURRENT = "a recurrent language model, hidden state carried on"
+"""Its graph keeps a few tensors only, and its layers have their weights in one storage."""
 
 
 @pytest.mark.parametrize("name", SILENT)
@@ -39,10 +41,13 @@ def test_a_strangers_healthy_program_gets_no_tip(name):
     assert found.titles == ()
 
 
-@pytest.mark.parametrize("what", SPOKEN)
-def test_a_fault_put_in_gets_its_tip_first_and_the_promise_is_kept(what):
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [*SPOKEN.items(), ("no_grad_missing", RECURRENT), ("checkpoint_kept", RECURRENT)],
+)
+def test_a_fault_put_in_gets_its_tip_first_and_the_promise_is_kept(what, name):
     fault = next(f for f in FAULTS if " ".join(filter(None, (f.rules[0], f.name))) == what)
-    found = judged(Case(program=BY_NAME[SPOKEN[what]], card="T4", fault=fault))
+    found = judged(Case(program=BY_NAME[name], card="T4", fault=fault))
     assert found.error is None
     assert found.first, found.titles
     assert found.kept is not False, found.promise

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 ALIKE = 0.8
 """Part of a dictionary's bytes that must look like weights."""
 _KEY = re.compile(r"\['([^']*)'\]$")
+_TOGETHER = re.compile(r"^(.*)\.\* of (\d+) tensors$")
 _NAMED = re.compile(r"^(.*?) (\([\d, ]*\) \w+)$")
 
 
@@ -60,6 +61,7 @@ def _named(e: Evidence) -> Iterator[Finding]:
         mine = e.only_in(HolderKind.NAME, root=root)
         keys = {s.addr: _key(s, root) for s in mine}
         alike = [s for s in mine if keys[s.addr] is not None and s.form in forms]
+        alike += _joined(e, mine, keys)
         as_weights = [s for s in alike if _is_weight(ends, keys[s.addr], s.form)]
         size = sum(s.size for s in mine)
         if not as_weights or sum(s.size for s in alike) < ALIKE * size:
@@ -98,6 +100,28 @@ def _key(held: HeldStorage, root: str) -> str | None:
     path = next(h.path for h in held.holders if h.root == root)
     match = _KEY.search(path)
     return None if match is None else match[1]
+
+
+def _joined(
+    e: Evidence, mine: list[HeldStorage], keys: dict[int, str | None]
+) -> Iterator[HeldStorage]:
+    """Of a dictionary what the model has in one storage, as a recurrent layer has its weights."""
+    identities = e.trace.identities
+    of_module: dict[str, list[HeldStorage]] = {}
+    for held in mine:
+        key = keys[held.addr]
+        if key is not None:
+            of_module.setdefault(key.rpartition(".")[0], []).append(held)
+    weights = identities.category == Category.WEIGHTS
+    seen = zip(identities.name[weights].tolist(), identities.size[weights].tolist(), strict=True)
+    for name, size in sorted(set(seen)):
+        together = _TOGETHER.match(e.session.names[name])
+        if together is None:
+            continue
+        for inner, parts in list(of_module.items()):
+            theirs = f".{together[1]}".endswith(f".{inner}") and len(parts) == int(together[2])
+            if theirs and ALIKE * size <= sum(s.size for s in parts) <= size:
+                yield from of_module.pop(inner)
 
 
 def _ends(weights: dict[str, str]) -> list[str]:

@@ -2,8 +2,10 @@
 
 What it sees
     Something of which more is left from step to step, over four or more of them, and that is not
-    the graph of a loss (see graph_kept): a list that gets longer, a cache without a bound. It
-    speaks of a fiftieth of the peak, or where a thousand such steps fill a tenth of the card.
+    the graph of a loss (see graph_kept): a list that gets longer, a cache without a bound, a tensor
+    to which each step joins another. A tensor that is larger because the whole batch is, or that
+    decoding makes longer, is none. It speaks of a fiftieth of the peak, or where a thousand such
+    steps fill a tenth of the card.
 What it costs
     The same bytes with every further step, until the card is full.
 Do instead
@@ -16,12 +18,13 @@ When to ignore it
 from __future__ import annotations
 
 from collections import Counter
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nbmem.analysis.accounts import accounts
+from nbmem.analysis.growth import updates
 from nbmem.analysis.program import expression, items_of
 from nbmem.core.categories import Category
 from nbmem.core.holders import HolderKind
@@ -46,6 +49,9 @@ KEEPERS = (HolderKind.NAME, HolderKind.CLOSURE, HolderKind.GENERATOR, HolderKind
 """Who may keep what grows; a loop that still runs has it in a local, and its end frees it."""
 MOST = 0.5
 """Part of what grows that one keeper must have; the last one has its own name in the loop, too."""
+AS_BEFORE = 0.75
+"""Part of what forwards make that has the size it had a step before, where the batch has its own,
+too: autocast's copies of the weights have theirs in a longer batch as well."""
 LATER, OF_THE_CARD = 1_000, 0.1
 """Steps in which even a small growth comes to this part of the card."""
 
@@ -97,11 +103,32 @@ def _keeper(e: Evidence, growth: Growth) -> str | None:
 
 
 def _is_a_result(e: Evidence, growth: Growth) -> bool:
-    """Whether a graph keeps it, or it is one result that is longer each time, as in decoding."""
+    """Whether a graph keeps it, or it is one tensor that is longer each time: of a longer batch."""
     rows = _rows(e, growth)
     held = e.held_in(rows)
-    one = len(rows) == 1 and growth.account.born_in in ("forward", "inference")
-    return one or (bool(held) and all(h.holders[0].kind is HolderKind.GRAPH for h in held))
+    if held and all(h.holders[0].kind is HolderKind.GRAPH for h in held):
+        return True
+    if len(rows) != 1:
+        return False
+    if growth.account.born_in in ("forward", "inference") and not e.phases("backward"):
+        return True  # as in decoding
+    return _batches_grow(e)
+
+
+def _batches_grow(e: Evidence) -> bool:
+    """Whether the forwards take more from step to step, and most of their tensors are larger.
+
+    Where something is joined to what was there before, the others are as they were.
+    """
+    a, ends = e.books.allocations, updates(e.books)[1:]
+    rows = np.flatnonzero(e.books.phases.named(e.books.born_in, "forward") & (a.born >= 0))
+    step = np.searchsorted(ends, a.born[rows])
+    made = [Counter(a.requested[rows[step == at]].tolist()) for at in range(1, len(ends))]
+    taken = [sum(size * count for size, count in sizes.items()) for sizes in made]
+    pairs = list(pairwise(made))
+    as_before = sum((one & other).total() for one, other in pairs)
+    larger = all(one <= other for one, other in pairwise(taken)) and taken[-1:] > taken[:1]
+    return larger and as_before < AS_BEFORE * sum(one.total() for one, _ in pairs)
 
 
 def _rows(e: Evidence, growth: Growth) -> Ints:

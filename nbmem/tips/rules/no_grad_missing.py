@@ -21,6 +21,8 @@ import numpy as np
 
 from nbmem.analysis.program import without_gradients
 from nbmem.core.categories import Category
+from nbmem.core.names import of_graph
+from nbmem.ledger.facts import NO_NAME
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say, saying
 from nbmem.tips.rules import graph_kept
@@ -110,8 +112,11 @@ def _kept(e: Evidence, phase: int) -> Ints:
     went = np.bincount(births, size, count + 1)
     held = np.append(0, np.cumsum(size)) - np.append(0, np.cumsum(went)[:-1])
     whole = (went >= RELEASED * held) & (np.bincount(births, minlength=count + 1) > AT_MOST)
+    # Of a recurrent layer's graph but a few tensors go: those that were seen in it are of it.
+    texts, names = e.books.texts, e.books.names[rows].tolist()
+    saved = np.array([name != NO_NAME and of_graph(texts[name]) for name in names], bool)
     late = births - np.arange(count) > AT_MOST
-    kept: Ints = rows[(births == count) | (whole[births] & late)]
+    kept: Ints = rows[(births == count) | ((whole[births] | saved) & late)]
     return kept
 
 
