@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.categories import Category
 from nbmem.core.entry import entry
-from nbmem.core.names import common_path
-from nbmem.probes.distributed import FLAT, GATHERED, KEPT, items_of
+from nbmem.core.names import ALL_GATHER, GATHERED, common_path
+from nbmem.probes.distributed import FLAT, KEPT, items_of
 from nbmem.probes.holders.objects import attributes_of, locals_of
 from nbmem.probes.lent import LentMethod
 from nbmem.probes.modules import is_tensor
@@ -155,7 +155,7 @@ class Collectives:
 def _gathering(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
     """The buffer that all ranks' shards are gathered into."""
     result = items_of(_of(group, "_all_gather_result"))
-    return _of_unit(items_of(_of(group, "fsdp_params")), result[:1], "all-gather")
+    return _of_unit(items_of(_of(group, "fsdp_params")), result[:1], ALL_GATHER)
 
 
 def _gathered(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
@@ -196,7 +196,7 @@ def _sent(_comm: Any, given: Mapping[str, Any]) -> Iterator[Held]:
     for parameter, inputs in zip(parameters, shards, strict=False):
         own = [id(_of(parameter, name)) for name in _OWN]
         cast = [tensor for tensor in items_of(inputs) if id(tensor) not in own]
-        yield from _of_one(parameter, cast, "all-gather input")
+        yield from _of_one(parameter, cast, f"{ALL_GATHER} input")
 
 
 def _reduced(_comm: Any, given: Mapping[str, Any]) -> Iterator[Held]:
