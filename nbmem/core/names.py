@@ -19,6 +19,8 @@ TEMPORARY, MADE = "temporary ", "made "
 GATHERED, ALL_GATHER = "gathered", "all-gather"
 """Behind the name of a parameter that FSDP has made whole, and of a unit, for the buffer into which
 its shards are gathered."""
+DTENSOR = "DTensor's"
+"""Before the collective that made what a redistribution returns."""
 STEP = ".step()"
 """Behind the name of an optimizer whose step was called."""
 KEY_OF = "a key of "

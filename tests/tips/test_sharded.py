@@ -1,4 +1,4 @@
-"""Tips for programs of many ranks: what is said falls, to the byte; a healthy program hears none."""
+"""Tips for sharded programs: what is said falls, to the byte; a healthy program hears none."""
 
 import pytest
 
@@ -112,6 +112,38 @@ def test_the_peak_falls_by_what_was_said_where_the_line_is_pasted(run_ranks, rul
         assert "one block" in said.title or not again
 
 
+GATHERED = {
+    "by torch's own": (
+        """
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True{off}))
+del state
+""",
+        ", cpu_offload=True",
+    ),
+    "by hand": (
+        "state = {{k: v.full_tensor(){off} for k, v in model.state_dict().items()}}\n",
+        ".cpu()",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", GATHERED)
+def test_a_full_state_dict_goes_to_the_host(run_ranks, how):
+    gather, to_host = GATHERED[how]
+    ends = "torch.distributed.destroy_process_group()\n"
+    program = (LAYERS + STEP).replace("2048, 5", "2048, 12").replace("AdamW", "SGD")
+    program = program.replace(ends, "{gathers}" + ends)
+    trace = run_ranks(program.format(gathers=gather.format(off="")))
+    (said,) = of_rule(trace, "full_state")
+    mended = run_ranks(program.format(gathers=gather.format(off=to_host)))
+    assert said.low == said.high
+    assert said.low == trace.report().peak.allocated - mended.report().peak.allocated > 50 << 20
+    assert not of_rule(mended, "full_state")
+    pasted = run_ranks(program.format(gathers=f"{said.code}\n"))
+    assert pasted.report().peak.allocated == mended.report().peak.allocated
+
+
 def test_nothing_is_kept_where_the_peak_would_rise(run_ranks):
     """The logits of a large vocabulary: the last block would lie beside them."""
     large = WORDS.replace("Language()", "Language(words=20_000)")
@@ -145,6 +177,8 @@ for block in model:
     parallelize_module(block, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 """
     + STEP.replace("AdamW(model.parameters()", "AdamW(model.parameters(), foreach=False"),
+    "a sharded checkpoint": LAYERS
+    + STEP.replace("optimizer.zero_grad()", "optimizer.zero_grad(); state = model.state_dict()"),
 }
 
 
