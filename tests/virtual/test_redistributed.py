@@ -1,4 +1,4 @@
-"""What DTensor's collectives make is communication, to the byte; what a user keeps has their name."""
+"""What DTensor's collectives make is communication, to the byte; what a user keeps is theirs."""
 
 import pytest
 
