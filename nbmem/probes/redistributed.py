@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.names import ALL_GATHER
 from nbmem.probes.distributed import items_of
-from nbmem.probes.holders.objects import namespace_of
+from nbmem.probes.holders.objects import attributes_of, namespace_of
 from nbmem.probes.holders.storages import local_of
 from nbmem.probes.modules import is_tensor
 from nbmem.probes.tensors import address_of
@@ -79,7 +79,7 @@ def _waited_for(tensor: Any) -> Any:
 
 def _slot(thing: Any, name: str) -> Any:
     """An attribute of torch's own object, read from its slot or its dictionary."""
-    found = namespace_of(type(thing)).get(name)
+    found: Any = namespace_of(type(thing)).get(name)
     if hasattr(type(found), "__get__"):
         return found.__get__(thing)
-    return getattr(thing, "__dict__", {}).get(name)
+    return (attributes_of(thing) or {}).get(name)
