@@ -16,6 +16,11 @@ GRADIENT_OF, GRADIENT_IN, BACKWARD_OF = "gradient of ", "gradient in ", "backwar
 backward something was made."""
 TEMPORARY, MADE = "temporary ", "made "
 """Before where something was born that nobody saw: inside of one phase, or to outlive it."""
+GATHERED, ALL_GATHER = "gathered", "all-gather"
+"""Behind the name of a parameter that FSDP has made whole, and of a unit, for the buffer into which
+its shards are gathered."""
+DTENSOR = "DTensor's"
+"""Before the collective that made what a redistribution returns."""
 STEP = ".step()"
 """Behind the name of an optimizer whose step was called."""
 KEY_OF = "a key of "

@@ -45,6 +45,7 @@ _MODULE: Kind = {
     "called": "bool",
     "gradient_as_bucket_view?": "bool",
     "fsdp_units?": "[int]",
+    "fsdp_paths?": "[str]",
 }
 _OPTIMIZER: Kind = {
     "name": "str",

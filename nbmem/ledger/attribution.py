@@ -58,6 +58,12 @@ def _given_inputs(facts: Facts) -> Mask:
     return (facts.seen(Category.INPUTS) & (~_made(facts) | facts.fresh)) | batch
 
 
+def _gathered_to_keep(facts: Facts) -> Mask:
+    """Gathered between the steps for a name of the notebook: a full state dict."""
+    kept = facts.seen(Category.USER_TENSORS) & facts.seen(Category.COMMUNICATION)
+    return kept & ~_made(facts)
+
+
 def _read_by_a_graph(facts: Facts) -> Mask:
     """Saved for backward, though no graph has made it."""
     return facts.seen(Category.ACTIVATIONS) & ~_made(facts)
@@ -96,6 +102,7 @@ PASSES: tuple[tuple[Category, Callable[[Facts], Mask]], ...] = (
     (Category.BUFFERS, _seen(Category.BUFFERS)),
     (Category.GRADIENTS, _seen(Category.GRADIENTS)),
     (Category.OPTIMIZER_STATE, _seen(Category.OPTIMIZER_STATE)),
+    (Category.USER_TENSORS, _gathered_to_keep),
     (Category.COMMUNICATION, _seen(Category.COMMUNICATION)),
     (Category.INPUTS, _given_inputs),
     (Category.WORKSPACE, workspaces),

@@ -8,7 +8,7 @@ import numpy as np
 
 from nbmem.core.categories import OF_TRAINING, Category
 from nbmem.core.holders import HolderKind
-from nbmem.core.names import shown, without_form
+from nbmem.core.names import DTENSOR, shown, without_form
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,6 +81,11 @@ class Sightings:
         """See some allocations as something; a later name replaces an earlier one."""
         self._as[category][rows] = True
         self._names[category][rows] = names
+
+    def add_made(self, rows: Ints, names: Ints) -> None:
+        """See what a collective has made for whoever else names it: a saved input, a state dict."""
+        self._as[Category.COMMUNICATION][rows] = True
+        self._made[rows] = names
 
     def meet(self, rows: Ints, names: Ints) -> None:
         """See what functions called some allocations while they ran: the notebook knows better."""
@@ -204,19 +209,22 @@ def sightings_of(allocations: Allocations, trace: DeviceTrace, names: tuple[str,
     """
     seen = Sightings(len(allocations), names)
     identities, holders, events = trace.identities, trace.holders, len(trace.events)
-    rows = _row_of(allocations, identities.addr, identities.position, events)
+    rows = rows_at(allocations, identities.addr, identities.position, events)
     between = (identities.position > 0) & (identities.position < events)
     between &= identities.category == Category.USER_TENSORS
     around = np.flatnonzero((rows >= 0) & between)
     seen.meet(rows[around], identities.name[around])
+    made = np.isin(identities.name, [n for n, text in enumerate(names) if text.startswith(DTENSOR)])
+    made &= (rows >= 0) & (identities.category == Category.COMMUNICATION)
+    seen.add_made(rows[made], identities.name[made])
     for category in IDENTITY:
-        mine = np.flatnonzero((rows >= 0) & (identities.category == category) & ~between)
+        mine = np.flatnonzero((rows >= 0) & (identities.category == category) & ~between & ~made)
         seen.add(category, rows[mine], identities.name[mine])
     given = np.flatnonzero((rows >= 0) & (identities.category == Category.INPUTS))
     seen.fresh = _fresh(allocations, rows[given], identities.position[given], trace.marks.position)
     if holders is not None:
         best = np.unique(holders.addr, return_index=True)[1]  # a storage's best holder is first
-        rows = _row_of(allocations, holders.addr[best], np.full(len(best), events), events)
+        rows = rows_at(allocations, holders.addr[best], np.full(len(best), events), events)
         best, rows = best[rows >= 0], rows[rows >= 0]
         ways = zip(holders.path[best].tolist(), holders.form[best].tolist(), strict=True)
         texts = [f"{names[path]} {names[form]}".rstrip() for path, form in ways]
@@ -242,7 +250,7 @@ def _fresh(allocations: Allocations, rows: Ints, given: Ints, marks: Ints) -> Ma
     return fresh
 
 
-def _row_of(allocations: Allocations, addr: Ints, position: Ints, events: int) -> Ints:
+def rows_at(allocations: Allocations, addr: Ints, position: Ints, events: int) -> Ints:
     """The allocation that lived at each address at a position; -1 if none did."""
     if not len(allocations):
         return np.full(len(addr), -1, np.int64)

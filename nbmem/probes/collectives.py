@@ -1,4 +1,4 @@
-"""What FSDP holds for its collectives while it runs: gathered parameters, inputs of reductions.
+"""What FSDP and DTensor hold for collectives while they run: gathered parameters, what is reduced.
 
 All of it comes and goes inside a forward or a backward, so it is seen at the moment: where FSDP's
 own methods are looked up (lent.py says how), in the objects and the frames that hold it.
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.categories import Category
 from nbmem.core.entry import entry
-from nbmem.core.names import common_path
-from nbmem.probes.distributed import FLAT, GATHERED, KEPT, items_of
+from nbmem.core.names import ALL_GATHER, DTENSOR, GATHERED, common_path
+from nbmem.probes import redistributed
+from nbmem.probes.distributed import FLAT, KEPT, items_of
 from nbmem.probes.holders.objects import attributes_of, locals_of
 from nbmem.probes.lent import LentMethod
 from nbmem.probes.modules import is_tensor
@@ -53,7 +54,8 @@ class Held(NamedTuple):
     Attributes:
         tensor: The tensor, for the moment of a call only.
         category: What it is.
-        of: A sharded parameter that it belongs to, alone or with others of its unit.
+        of: A sharded parameter that it belongs to, alone or with others of its unit; None where
+            nobody knows one.
         path: That parameter's path from FSDP's root; empty before FSDP knows it.
         to: The path from there of what it belongs to: the parameter's own or its unit's.
         what: What it is, in words that stand behind that name.
@@ -78,7 +80,11 @@ class Collectives:
     def __init__(self, held: Callable[[Iterable[Held]], None], lost: Lost) -> None:
         self._held = held
         self.lost = lost
-        self._left = {_SECOND: self._of_second, _FIRST: self._of_first}
+        self._left = {
+            _SECOND: self._of_second,
+            _FIRST: self._of_first,
+            redistributed.MODULE: self._of_dtensor,
+        }
         self._deaf = False
 
     def _none(self) -> list[Part]:
@@ -114,6 +120,14 @@ class Collectives:
             parts.append(LentName(where, "dist", (name,), self._reduces_flat, self._fault))
         return parts
 
+    def _of_dtensor(self) -> list[Part]:
+        where = sys.modules[redistributed.MODULE]
+        return [
+            LentName(where, name, (wanted,), self._redistributes, self._fault)
+            for name, wanted in redistributed.LOOK_UPS
+            if hasattr(vars(where).get(name), wanted)
+        ]
+
     def _methods(
         self,
         owners: tuple[tuple[str, str], ...],
@@ -140,6 +154,9 @@ class Collectives:
     def _reduces_flat(self, frame: FrameType) -> None:
         self._look(_reduced_flat, None, locals_of(frame))
 
+    def _redistributes(self, frame: FrameType) -> None:
+        self._look(_made, None, locals_of(frame))
+
     def _look(self, reader: Reader, thing: Any, given: Mapping[str, Any]) -> None:
         if not self._deaf:
             self._held(reader(thing, given))
@@ -155,7 +172,7 @@ class Collectives:
 def _gathering(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
     """The buffer that all ranks' shards are gathered into."""
     result = items_of(_of(group, "_all_gather_result"))
-    return _of_unit(items_of(_of(group, "fsdp_params")), result[:1], "all-gather")
+    return _of_unit(items_of(_of(group, "fsdp_params")), result[:1], ALL_GATHER)
 
 
 def _gathered(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
@@ -196,7 +213,7 @@ def _sent(_comm: Any, given: Mapping[str, Any]) -> Iterator[Held]:
     for parameter, inputs in zip(parameters, shards, strict=False):
         own = [id(_of(parameter, name)) for name in _OWN]
         cast = [tensor for tensor in items_of(inputs) if id(tensor) not in own]
-        yield from _of_one(parameter, cast, "all-gather input")
+        yield from _of_one(parameter, cast, f"{ALL_GATHER} input")
 
 
 def _reduced(_comm: Any, given: Mapping[str, Any]) -> Iterator[Held]:
@@ -257,6 +274,17 @@ def _of_flat(handle: Any, tensors: Iterable[Any], what: str) -> Iterator[Held]:
     for tensor in filter(is_tensor, tensors):
         of = (originals or [flat])[0]
         yield Held(tensor, Category.COMMUNICATION, of, path, _FLAT_NAME, what)
+
+
+# --- of DTensor's redistributions
+
+
+def _made(_nothing: Any, given: Mapping[str, Any]) -> Iterator[Held]:
+    """What one collective has made."""
+    found = redistributed.made(given)
+    if found is not None:
+        what = f"{DTENSOR} {found.kind}"
+        yield Held(found.tensor, Category.COMMUNICATION, None, "", "", what)
 
 
 def _of(thing: Any, name: str) -> Any:

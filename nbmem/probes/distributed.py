@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.categories import Category
+from nbmem.core.names import GATHERED
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.holders.objects import attributes_of, entries_of, is_a
 from nbmem.probes.modules import is_tensor, named_modules, named_parameters
@@ -21,9 +22,9 @@ from nbmem.probes.tensors import Seen, address_of, of_module, requires_grad, see
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-GATHERED, KEPT = "gathered", "kept after forward"
-"""What stands behind a parameter's name: all of it, and the part that fewer ranks share until
-backward (`reshard_after_forward=8`)."""
+KEPT = "kept after forward"
+"""Behind the name of a parameter of which fewer ranks share a part until backward
+(`reshard_after_forward=8`)."""
 _FSDP = "torch.distributed.fsdp"
 _FACES = ("sharded_param", "_unsharded_param", "_sharded_post_forward_param")
 _VIEWS = "gradient_as_bucket_view"
@@ -81,14 +82,14 @@ def faces_of(module: Any) -> Iterator[list[Any]]:
         yield [face for face in faces if is_tensor(face)]
 
 
-def units_of(module: Any) -> list[int]:
-    """Bytes of what each FSDP2 unit of a module gathers at once; none where none is sharded."""
+def units_of(module: Any) -> list[tuple[str, int]]:
+    """FSDP2's units in a module: the path of each, and the bytes of what it gathers at once."""
     states = _states()
     found = []
-    for _, inner in named_modules(module) if states else ():
+    for path, inner in named_modules(module) if states else ():
         for group in _list(states.get(id(inner)), "_fsdp_param_groups", "_fsdp_param_group"):
             parts = items_of((attributes_of(group) or {}).get("fsdp_params"))
-            found.append(sum(map(_whole, parts)))
+            found.append((path, sum(map(_whole, parts))))
     return found
 
 

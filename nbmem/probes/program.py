@@ -73,7 +73,8 @@ def module_facts(module: Any) -> dict[str, Any]:
         found["gradient_as_bucket_view"] = bool(module.__dict__.get("gradient_as_bucket_view"))
     units = units_of(module)
     if units:
-        found["fsdp_units"] = units
+        found["fsdp_units"] = [size for _, size in units]
+        found["fsdp_paths"] = [path for path, _ in units]
     return found
 
 

@@ -44,8 +44,11 @@ class CollectiveLog:
     def _see(self, found: Iterable[Held]) -> Iterator[Seen]:
         storages: dict[tuple[int, int], list[tuple[Seen, Held]]] = {}
         for held in found:
-            seen = see(held.tensor, held.category, f" {held.what}")
-            if seen is not None:
+            before = "" if held.of is None else " "
+            seen = see(held.tensor, held.category, f"{before}{held.what}")
+            if seen is not None and held.of is None:
+                yield seen
+            elif seen is not None:
                 storages.setdefault(seen[:2], []).append((seen, held))
         for shown in storages.values():
             seen, held = shown[0]

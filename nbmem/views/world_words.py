@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nbmem.analysis.lines import frame_line
+from nbmem.core.categories import Category
 from nbmem.core.units import format_bytes, format_ms
 from nbmem.core.world import numbers_text
 from nbmem.views import wording
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from nbmem.analysis.world.model import Imbalance, RankRow, SharedCard, WorldReport
 
-_LONGEST_ERROR = 200
+_LONGEST_ERROR, _LONGEST_NAME = 200, 80
 _SOCKET = re.compile(r"\[[\d.:a-f]+\]:\d+|\[\d[\d.]*\]")
 """Addresses in a message, by which equal errors of several ranks differ."""
 STATES = {
@@ -31,6 +32,22 @@ HANGS_NS = 10 * 10**9
 """A world hangs if no rank has moved for so long."""
 MOST = 24
 """Sentences of one kind."""
+
+
+_DO = {
+    Category.INPUTS: "Give each rank batches of one size: as many rows, padded to one length, or "
+    "bins of as many tokens.",
+    Category.ACTIVATIONS: "Its samples are larger, or its layers: give each rank batches of one "
+    "size.",
+    Category.OPTIMIZER_STATE: "Shard each parameter over all ranks (fully_shard), not whole "
+    "parameters over the ranks.",
+    Category.WEIGHTS: "Shard each parameter over all ranks, and keep other models off this card.",
+    Category.COMMUNICATION: "Gather on this card no more than on the others: a full state dict "
+    "goes to the host (cpu_offload=True).",
+    Category.USER_TENSORS: "What one rank keeps for all (results, a full state dict) belongs in "
+    "the host's memory: .cpu().",
+}
+"""What to do about a rank that has more of a category than the others."""
 
 
 def verdict(world: WorldReport) -> str:
@@ -144,12 +161,22 @@ def _place(row: RankRow) -> str:
 
 def _out_of_balance(one: Imbalance) -> str:
     share = wording.percent(one.more, one.median)
-    told = [f"{format_bytes(size)} more {category.label}" for category, size in one.by_category[:3]]
+    told = [
+        f"{format_bytes(size)} more {category.label}"
+        + (_named(one.named) if category is one.cause else "")
+        for category, size in one.by_category[:3]
+    ]
     why = f": {', '.join(told)}" if told else ""
+    remedy = None if one.cause is None else _DO.get(one.cause)
     return (
         f"Rank {one.rank} peaks {format_bytes(one.more)} ({share}) above the median of the ranks "
-        f"that do the same{why}."
+        f"that do the same{why}." + (f" {remedy}" if remedy else "")
     )
+
+
+def _named(name: str | None) -> str:
+    """What holds most of a category, in parentheses; nothing where nobody knows."""
+    return "" if name is None else f" (the largest: {clipped(one_line(name), _LONGEST_NAME)})"
 
 
 def _shared(card: SharedCard) -> str:

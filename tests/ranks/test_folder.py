@@ -9,6 +9,7 @@ from nbmem.core.categories import Category
 from nbmem.core.errors import FileFormatError, UsageError
 from nbmem.core.events import Frame
 from nbmem.core.oom import Refusal
+from nbmem.core.units import format_bytes
 from nbmem.core.world import Coordinate, Rank, numbers_text
 from nbmem.files.folder import journal_name, session_name
 from nbmem.files.journal import CardNow, Entry, JournalFile, read_journal
@@ -161,6 +162,10 @@ def test_stages_of_a_pipeline_differ_with_a_reason(tmp_path):
     write(tmp_path, rank(0, 2), session=SESSION)
     write(tmp_path, rank(1, 2), session=larger)
     (one,) = nbmem.open(tmp_path).report.imbalances
+    told = " ".join(render_world(nbmem.open(tmp_path).report).split())
+    assert one.cause is Category.ACTIVATIONS
+    assert f"{format_bytes(dict(one.by_category)[one.cause])} more activations" in told
+    assert "Its samples are larger, or its layers: give each rank batches of one size." in told
     assert one.rank == max(nbmem.open(tmp_path).report.rows, key=lambda r: r.allocated).rank.number
 
 

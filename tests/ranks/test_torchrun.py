@@ -78,7 +78,8 @@ def test_a_rank_that_differs_without_a_reason_is_named(trained):
     text = " ".join(str(world).split())
     assert text.startswith("Rank 1 of 2 peaks highest: ")
     assert "above the median of the ranks that do the same: " in text
-    assert "316.0 MiB more inputs" in text
+    assert "316.0 MiB more inputs (the largest: " in text
+    assert "Give each rank batches of one size: " in text
 
 
 def test_text_html_and_json_of_a_world_say_the_same(trained, tmp_path):

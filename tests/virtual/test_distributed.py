@@ -71,3 +71,39 @@ def test_what_is_logged_of_it_is_empty(group):
     # Lightning asks where a run ends, to advise a static graph.
     model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4, device="cuda"))
     assert model._get_ddp_logging_data() == {}
+
+
+MIB_4 = 4 * MIB
+# Asked of torch's own CUDA code by tools/oracle.py, four ranks; a tensor of 4 MiB.
+REDISTRIBUTED = {
+    "a gathered tensor": ("Shard(0)", "Replicate()", [4 * MIB_4]),
+    "one gathered along its columns": ("Shard(1)", "Replicate()", [4 * MIB_4] * 2 + [-4 * MIB_4]),
+    "a sum": ("Partial()", "Replicate()", [MIB_4]),
+    "a part of a sum": ("Partial()", "Shard(0)", [MIB]),
+    "rows for columns": ("Shard(0)", "Shard(1)", [MIB_4, MIB_4, -MIB_4]),
+    "columns for rows": ("Shard(1)", "Shard(0)", [MIB_4, MIB_4, -MIB_4]),
+    "two inner dimensions": ("Shard(1)", "Shard(2)", [MIB_4] * 3 + [-MIB_4] * 2),
+}
+
+
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="as torch 2.13 does it")
+@pytest.mark.parametrize("what", REDISTRIBUTED)
+def test_dtensors_collectives_take_what_they_take_of_torchs_own_code(what):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    given, wanted, taken = REDISTRIBUTED[what]
+    known = {"Partial": Partial, "Replicate": Replicate, "Shard": Shard}
+    with virtual.activated("H100"):
+        torch.distributed.init_process_group("nccl", rank=0, world_size=4)
+        mesh = init_device_mesh("cuda", (4,))
+        part = torch.empty(64, 64, 256, device="cuda")
+        one = DTensor.from_local(part, mesh, [eval(given, known)], run_check=False)
+        torch.cuda.memory._record_memory_history(max_entries=100)
+        kept = one.redistribute(placements=[eval(wanted, known)]).to_local()
+        trace = torch.cuda.memory._snapshot()["device_traces"][0]
+        torch.cuda.memory._record_memory_history(enabled=None)
+        torch.distributed.destroy_process_group()
+    signs = {"alloc": 1, "free_completed": -1}
+    assert [signs[t["action"]] * t["size"] for t in trace if t["action"] in signs] == taken
+    assert sum(taken) == kept.untyped_storage().nbytes()

@@ -20,6 +20,15 @@ _STAGES = ("pp", "pipe", "stage")
 """How the dimension of a mesh is called whose ranks hold different layers."""
 
 
+_CAUSES = (
+    *(Category.INPUTS, Category.WEIGHTS, Category.OPTIMIZER_STATE, Category.COMMUNICATION),
+    *(Category.USER_TENSORS, Category.ACTIVATIONS),
+)
+"""What others follow from, first: more inputs make more activations, and those more gradients."""
+_CAUSE = 0.5
+"""Part of the largest difference that a cause has at least."""
+
+
 def spreads(rows: Sequence[RankRow]) -> tuple[Spread, ...]:
     """Each category over the ranks that wrote a session, each at its own peak."""
     whole = [row for row in rows if row.held]
@@ -65,7 +74,17 @@ def _imbalance(row: RankRow, group: Sequence[RankRow]) -> Imbalance | None:
         return None
     by_category = [(c, row.held[c] - median_low([one.held[c] for one in others])) for c in ACTIVE]
     above = sorted((one for one in by_category if one[1] > 0), key=lambda one: -one[1])
-    return Imbalance(rank=row.rank.number, more=more, median=usual, by_category=tuple(above))
+    large = [c for c, size in above if size >= _CAUSE * above[0][1]]
+    cause = next((c for c in _CAUSES if c in large), large[0] if large else None)
+    named = None if cause is None else row.largest.get(cause)
+    return Imbalance(
+        rank=row.rank.number,
+        more=more,
+        median=usual,
+        by_category=tuple(above),
+        cause=cause,
+        named=None if named is None else named[0],
+    )
 
 
 def first_out(rows: Sequence[RankRow], held: Callable[[RankRow, int], HeldThen]) -> FirstOut | None:

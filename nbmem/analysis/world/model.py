@@ -36,6 +36,8 @@ class RankRow:
         phase, step: Where `allocated` was highest.
         held: Bytes of each category at that moment: all of the card, exactly; empty for a rank
             without a session.
+        largest: What holds most of each live category then, by its name without numbers, and its
+            bytes; without those that have no name.
         last_ns: When it was last heard of, nanoseconds since the epoch.
         last_step: The step that it was at then.
         place: Where its main thread was then (`files.journal.Entry`).
@@ -55,6 +57,7 @@ class RankRow:
     phase: str | None = None
     step: int | None = None
     held: Mapping[Category, int] = field(default_factory=dict)
+    largest: Mapping[Category, tuple[str, int]] = field(default_factory=dict)
     last_ns: int
     last_step: int | None = None
     place: Stack = ()
@@ -91,12 +94,17 @@ class Imbalance:
         more: Bytes above the median of the others.
         median: That median of allocated bytes.
         by_category: Bytes above the median by category, the largest first.
+        cause: The one that the others follow from, as far as that can be told; None if none is
+            above.
+        named: What holds most of the cause, by its name; None where nobody knows one.
     """
 
     rank: int
     more: int
     median: int
     by_category: tuple[tuple[Category, int], ...]
+    cause: Category | None = None
+    named: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from nbmem.analysis.moments import phase_at
 from nbmem.analysis.world.model import HeldThen, RankRow
 from nbmem.core.cards import fullest
 from nbmem.core.categories import Category
+from nbmem.core.names import without_form, without_numbers
 from nbmem.files.journal import Journal
 
 if TYPE_CHECKING:
@@ -74,6 +76,17 @@ def _held(books: Books, position: int) -> dict[Category, int]:
     return {category: ledger[category] for category in Category}
 
 
+def _largest(books: Books, position: int) -> dict[Category, tuple[str, int]]:
+    """By live category, the name that most bytes have: layers and items of a list together."""
+    sums: dict[Category, dict[str, int]] = {}
+    for row in books.live(position).tolist():
+        if (name := books.name(row)) is not None:
+            named = sums.setdefault(Category(int(books.category[row])), {})
+            text = without_numbers(without_form(name))
+            named[text] = named.get(text, 0) + int(books.allocations.requested[row])
+    return {category: max(named.items(), key=itemgetter(1)) for category, named in sums.items()}
+
+
 def _of_session(file: RankFile, session: Session) -> RankRow:
     rank = file.rank
     state: State = "failed" if rank.ended == "failed" else "finished"
@@ -104,6 +117,7 @@ def _of_session(file: RankFile, session: Session) -> RankRow:
         phase=phase,
         step=step,
         held=_held(books, top),
+        largest=_largest(books, top),
         last_ns=rank.ended_ns or session.created_ns,
         refusal=refusal,
         error=session.error,

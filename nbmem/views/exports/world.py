@@ -47,6 +47,8 @@ def world_json(world: WorldReport) -> dict[str, Any]:
                 "more": one.more,
                 "median": one.median,
                 "by_category": _by_key(dict(one.by_category)),
+                "cause": None if one.cause is None else one.cause.key,
+                "named": one.named,
             }
             for one in world.imbalances
         ],

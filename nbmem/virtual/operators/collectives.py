@@ -20,7 +20,7 @@ import torch
 from nbmem.virtual import mail
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.operators.traffic import count, count_functional
+from nbmem.virtual.operators.traffic import count
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
@@ -144,14 +144,6 @@ def only_sent(executor: Executor, call: OperatorCall) -> Any:
     return _answer(call, call.args[0])
 
 
-def functional(executor: Executor, call: OperatorCall) -> Any:
-    """One that returns a new tensor: its shape rule says which."""
-    del executor
-    call.gpu.workspaces.nccl()
-    count_functional(call)
-    return NotImplemented
-
-
 def _told(tensor: torch.Tensor) -> bool:
     """Whether it is a message that programs decide by."""
     return not tensor.dtype.is_floating_point and tensor.numel() <= TOLD
@@ -198,11 +190,6 @@ def _share(executor: Executor, outputs: Sequence[torch.Tensor], source: torch.Te
             )
 
 
-_NEW = (
-    "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single",
-    "broadcast",
-)  # fmt: skip
-
 OPERATORS = (
     Operator(
         (
@@ -226,14 +213,5 @@ OPERATORS = (
     ),
     Operator(("c10d::recv_", "c10d::recv_any_source_"), run=received),
     Operator(("c10d::send",), run=sent),
-    Operator(
-        (
-            *(f"_c10d_functional::{name}" for name in _NEW),
-            *(f"_c10d_functional::{name}_coalesced" for name in _NEW[:3]),
-            *("_c10d_functional::all_reduce_", "_c10d_functional::broadcast_"),
-            "_dtensor::shard_dim_alltoall",
-        ),
-        run=functional,
-    ),
     Operator(("c10d::barrier", "c10d::monitored_barrier_"), run=only_sent),
 )

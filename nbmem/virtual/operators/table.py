@@ -18,6 +18,7 @@ from nbmem.virtual.operators import (
     embedding,
     factories,
     fft,
+    functional_collectives,
     index,
     interpolation,
     linalg,
@@ -52,9 +53,9 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     attention, blas, collectives, convolution, copies, counting, detection, distance, embedding,
-    factories, fft, index, interpolation, linalg, loss, norm, packing, pointwise, pooling,
-    quantized, random, recurrent, reduce, scaled, scan, segments, softmax, sort, storage,
-    trilinear, unique,
+    factories, fft, functional_collectives, index, interpolation, linalg, loss, norm, packing,
+    pointwise, pooling, quantized, random, recurrent, reduce, scaled, scan, segments, softmax,
+    sort, storage, trilinear, unique,
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
 PLAIN = Operator(())
