@@ -318,6 +318,7 @@ def _shell() -> Iterator[Any]:
         yield shell
     finally:
         nbmem.unload_ipython_extension(shell)
+        shell.history_manager.save_thread.stop()  # it would keep all of the shell
         InteractiveShell.clear_instance()
 
 
