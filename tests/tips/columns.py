@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.owners import test_advice
-from tests.tips import test_commands, test_predictions, test_scenarios
+from tests.tips import test_commands, test_predictions, test_scenarios, test_sharded
 from tests.tips.programs import FREEING, MODEL, REWRITING
 
 LOOP = """
@@ -115,6 +115,25 @@ del node
     "second_step_peak": Near(code=loop(optimizer="Adam(model.parameters())", steps=2)),
     "ddp_buckets": Near(code=loop(), everything=True),
     "fsdp_unit": Near(code=loop(), everything=True),
+    "fsdp_prefetch": Near(
+        code=test_sharded.LAYERS
+        + "for block in model: block.set_modules_to_backward_prefetch([block])\n"
+        + test_sharded.STEP,
+        before=test_sharded.BEFORE,
+        everything=True,
+    ),
+    "fsdp_reshard": Near(
+        code=test_sharded.LAYERS
+        + "model[-1].set_reshard_after_forward(False)\n"
+        + test_sharded.STEP,
+        before=test_sharded.BEFORE,
+        everything=True,
+    ),
+    "full_state": Near(
+        code=test_sharded.LAYERS + "state = model.state_dict()\n" + test_sharded.STEP,
+        before=test_sharded.BEFORE,
+        everything=True,
+    ),
     "batch_size": Near(code=loop(rows=8192)),
     "grows_each_step": Near(
         code=loop(steps=8).replace(
@@ -148,6 +167,9 @@ SPOKEN = {
     "second_step_peak": test_predictions.test_the_second_iteration_peaks_where_it_was_foreseen,
     "ddp_buckets": test_predictions.test_buckets_of_ddp_are_as_large_as_the_gradients,
     "fsdp_unit": test_predictions.test_a_unit_that_is_the_model_gathers_all_of_it,
+    "fsdp_prefetch": test_sharded.test_the_peak_falls_by_what_was_said_where_the_line_is_pasted,
+    "fsdp_reshard": test_sharded.test_the_peak_falls_by_what_was_said_where_the_line_is_pasted,
+    "full_state": test_sharded.test_a_full_state_dict_goes_to_the_host,
     "batch_size": test_scenarios.test_an_oom_is_answered_with_the_missing_bytes,
     "other_process": test_predictions.test_another_process_on_a_full_card_is_named_with_its_bytes,
     "framework_cache": test_advice.test_an_unused_pool_is_given_back_to_the_byte,

@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("torch", reason="the programs are torch programs")
 
 from nbmem.tips.rules import RULES
+from tests.tips import test_sharded
 from tests.tips.columns import SILENT, SPOKEN
 
 
@@ -17,6 +18,8 @@ def test_no_rule_lacks_a_column():
 @pytest.mark.parametrize("rule", SILENT)
 def test_a_rule_is_silent_near_its_fault(run, rule):
     near = SILENT[rule]
+    if near.before == test_sharded.BEFORE and test_sharded.OLD:
+        pytest.skip("the card runs the newest FSDP alone")
     trace, _ = run(near.code, before=near.before, card=near.card)
     findings = trace.all_tips() if near.everything else trace.report().findings
     assert [f.title for f in findings if f.rule == rule] == []

@@ -6,8 +6,8 @@ from tests.tips.programs import MODEL
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")
 
-if torch.__version__ < "2.11" or not torch.distributed.is_available():
-    pytest.skip("the card runs the newest FSDP alone", allow_module_level=True)
+OLD = torch.__version__ < "2.11" or not torch.distributed.is_available()
+pytestmark = pytest.mark.skipif(OLD, reason="the card runs the newest FSDP alone")
 
 BEFORE = (
     MODEL
