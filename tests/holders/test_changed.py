@@ -6,8 +6,10 @@ from collections import deque
 
 import pytest
 
-from nbmem.probes.holders.objects import entries_of, first_of
-from nbmem.probes.leaves import leaves
+torch = pytest.importorskip("torch")
+
+from nbmem.probes.holders.objects import entries_of, first_of  # noqa: E402
+from nbmem.probes.leaves import leaves  # noqa: E402
 
 READINGS = 4_000
 
@@ -63,7 +65,6 @@ def test_a_deque(others):
 
 
 def test_what_a_name_leads_to(others):
-    torch = pytest.importorskip("torch")
     inner = {f"k{i}": [i] for i in range(50)}
     inner["tensor"] = torch.ones(1)
 
