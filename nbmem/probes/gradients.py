@@ -16,6 +16,7 @@ from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.core.names import GRADIENT_IN, GRADIENT_OF
 from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.holders.graphs import made_at
 from nbmem.probes.tensors import Seen
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def expected_gradients(walk: GraphWalk) -> Iterator[Seen]:
     nodes = walk.nodes
     inward = Counter(id(after) for node in nodes for after, _ in node.next_functions)
     place = {id(node): i for i, node in enumerate(nodes)}
-    ready = [(-_order(node), i) for i, node in enumerate(nodes) if not inward[id(node)]]
+    ready = [(-made_at(node), i) for i, node in enumerate(nodes) if not inward[id(node)]]
     heapq.heapify(ready)
     reached: set[tuple[int, int]] = set()
     while ready:
@@ -82,11 +83,7 @@ def expected_gradients(walk: GraphWalk) -> Iterator[Seen]:
             reached.add(result)
             inward[id(after)] -= 1
             if not inward[id(after)]:
-                heapq.heappush(ready, (-_order(after), place[id(after)]))
-
-
-def _order(node: Any) -> int:
-    return int(node._sequence_nr())  # noqa: SLF001 - the engine's own order
+                heapq.heappush(ready, (-made_at(after), place[id(after)]))
 
 
 def _gradient(walk: GraphWalk, node: Any, index: int, before: str) -> Iterator[Seen]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbmem.core.categories import Category
 from nbmem.core.names import SAVED_AFTER, SAVED_BY
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.holders.graphs import Graphs, is_leaf
+from nbmem.probes.holders.graphs import Graphs, is_leaf, made_at
 from nbmem.probes.tensors import Seen, see
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def saved_tensors(walk: GraphWalk) -> Iterator[Saved]:
 
     # A tensor that several have saved is named by a module's own node, else by the earliest.
     def rank(node: Any) -> tuple[bool, int]:
-        return walk.module_at(node) is None, node._sequence_nr()  # noqa: SLF001
+        return walk.module_at(node) is None, made_at(node)
 
     for node in sorted(walk.nodes, key=rank):
         for tensor in walk.saved_by(node):

@@ -36,6 +36,12 @@ class Near:
     before: str = MODEL
 
 
+def sharded(line: str) -> Near:
+    """A sharded model, a line of its own, and its training."""
+    code = test_sharded.LAYERS + line + test_sharded.STEP
+    return Near(code=code, before=test_sharded.BEFORE, everything=True)
+
+
 SILENT = {
     "cached_memory": Near(
         code=loop("model.eval()\nwith torch.no_grad():\n    score = model(batch(65536))\n"),
@@ -115,25 +121,11 @@ del node
     "second_step_peak": Near(code=loop(optimizer="Adam(model.parameters())", steps=2)),
     "ddp_buckets": Near(code=loop(), everything=True),
     "fsdp_unit": Near(code=loop(), everything=True),
-    "fsdp_prefetch": Near(
-        code=test_sharded.LAYERS
-        + "for block in model: block.set_modules_to_backward_prefetch([block])\n"
-        + test_sharded.STEP,
-        before=test_sharded.BEFORE,
-        everything=True,
+    "fsdp_prefetch": sharded(
+        "for block in model: block.set_modules_to_backward_prefetch([block])\n"
     ),
-    "fsdp_reshard": Near(
-        code=test_sharded.LAYERS
-        + "model[-1].set_reshard_after_forward(False)\n"
-        + test_sharded.STEP,
-        before=test_sharded.BEFORE,
-        everything=True,
-    ),
-    "full_state": Near(
-        code=test_sharded.LAYERS + "state = model.state_dict()\n" + test_sharded.STEP,
-        before=test_sharded.BEFORE,
-        everything=True,
-    ),
+    "fsdp_reshard": sharded("model[-1].set_reshard_after_forward(False)\n"),
+    "full_state": sharded("state = model.state_dict()\n"),
     "batch_size": Near(code=loop(rows=8192)),
     "grows_each_step": Near(
         code=loop(steps=8).replace(

@@ -99,7 +99,7 @@ class Graphs:
             most: So many at most; None for all.
         """
         count = itertools.count()
-        queue = [(-_made(node), next(count), node) for node in roots]
+        queue = [(-made_at(node), next(count), node) for node in roots]
         heapq.heapify(queue)
         depth = {id(node): 1 for _, _, node in queue}
         found: list[Any] = []
@@ -118,7 +118,7 @@ class Graphs:
             for one in before:  # made earlier, so it comes up when all that lead to it have
                 if id(one) not in self._before:
                     depth[id(one)] = max(depth.get(id(one), 0), here + 1)
-                    heapq.heappush(queue, (-_made(one), next(count), one))
+                    heapq.heappush(queue, (-made_at(one), next(count), one))
         for node in reversed(found):
             inner = [self._height.get(id(one), 0) for one in self._before[id(node)]]
             self._height[id(node)] = 0 if is_leaf(node) else 1 + max(inner, default=0)
@@ -149,7 +149,7 @@ class Graphs:
         return known[1]
 
 
-def _made(node: Any) -> int:
+def made_at(node: Any) -> int:
     """When a node was made: a number that grows; of a parameter's own the largest."""
     return int(node._sequence_nr())  # noqa: SLF001
 
