@@ -70,7 +70,7 @@ class Trace:
             self._recording.give_up()
         return self
 
-    @entry("this recording", otherwise=_never_begun)
+    @entry("this recording", otherwise=_never_begun, ends=True)
     def start(self) -> Self:
         """Begin to record; a second call while it records does nothing.
 
@@ -92,7 +92,7 @@ class Trace:
             self._recording.freeze()
         return self
 
-    @entry("the end of the recording", otherwise=_without_a_look)
+    @entry("the end of the recording", otherwise=_without_a_look, ends=True)
     def stop(self, error: BaseException | None = None) -> Self:
         """End, and freeze what was recorded.
 

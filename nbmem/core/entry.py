@@ -40,6 +40,7 @@ def entry(
     otherwise: Callable[..., Any] | None = None,
     lost: Callable[[str, Exception], None] | None = None,
     interrupted: Callable[[], None] | None = None,
+    ends: bool = False,
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Mark a function that foreign code calls.
 
@@ -50,6 +51,9 @@ def entry(
         lost: Leaves the note; None for the method `lost` of the function's first argument.
         interrupted: Called for an interrupt instead of delivering it, unless the first argument has
             a method `take_interrupt`, which is asked before; None to deliver it.
+        ends: Whether `otherwise` ends what was begun. Then it is called, too, where the exception
+            goes up: an exit, or an interrupt where no signal can be (in a thread, or where Ctrl-C
+            is ignored, as in what a shell has started with `&`).
     """
 
     def mark(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -60,12 +64,17 @@ def entry(
             except BaseException as err:  # noqa: BLE001 - the one place for what is met outside
                 first: Any = args[0] if args else None
                 takes = hasattr(type(first), "take_interrupt")
-                again = met(  # noqa: F841 - kept: a delivery waits for this frame's end
-                    err,
-                    part,
-                    lost or getattr(first, "lost", None),
-                    first.take_interrupt if takes else interrupted,
-                )
+                try:
+                    again = met(  # noqa: F841 - kept: a delivery waits for this frame's end
+                        err,
+                        part,
+                        lost or getattr(first, "lost", None),
+                        first.take_interrupt if takes else interrupted,
+                    )
+                except BaseException:
+                    if ends and otherwise is not None:
+                        otherwise(*args, **kwargs)
+                    raise
             return None if otherwise is None else otherwise(*args, **kwargs)
 
         return guarded

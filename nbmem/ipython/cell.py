@@ -183,6 +183,7 @@ class CellHooks:
                 with guest("end the trace"):
                     self._tracer.end(cell.trace, cell.options, None)
                 self._tracer.let_go(cell.trace)
+        self._tracer.let_go_of_the_lost()
         self._failures.close()
         self._interrupt.disarm()
 

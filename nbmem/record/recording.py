@@ -95,7 +95,7 @@ class Recording:
             self._error = None if error is None else type(error).__name__
         _running[:] = [one for one in _running if one is not self and one.outer is not self]
 
-    @entry("the end of the recording", otherwise=_let_go)
+    @entry("the end of the recording", otherwise=_let_go, ends=True)
     def close(self, error: BaseException | None = None) -> None:
         """End it: from here on nothing of nbmem's is in torch. Never raises.
 

@@ -148,6 +148,7 @@ class Trial(NamedTuple):
     outcomes: list[Outcome]
     sessions: list[bool]
     said: str
+    said_later: str
     left: list[str]
 
 
@@ -216,7 +217,8 @@ def notebook(fault: Fault | None = None, *, loaded: bool = True) -> Trial:
                 if loaded:
                     _magic(shell, "load_ext", written)
                     _magic(shell, "unload_ext", written)
-        return Trial(outcomes, sessions, said, _differences(before, _state(shell)))
+        left = _differences(before, _state(shell))
+        return Trial(outcomes, sessions, said, after_fault.getvalue(), left)
 
 
 def trouble(trial: Trial, usual: Trial, error: str) -> str | None:
@@ -233,7 +235,8 @@ def trouble(trial: Trial, usual: Trial, error: str) -> str | None:
         if one._replace(peak=0) != wanted._replace(peak=0) or (one != wanted and not interrupts):
             return f"cell {index} was {one} and not {wanted}"
         if not trial.sessions[index] and (last or not trial.said):
-            return f"cell {index} has neither a session nor a sentence"
+            later = f"; what was said after the fault: {trial.said_later!r}" if last else ""
+            return f"cell {index} has neither a session nor a sentence{later}"
     if trial.left:
         return f"left behind: {'; '.join(trial.left)}"
     if (
@@ -417,8 +420,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only functions whose name contains this")
     parser.add_argument("--seeds", type=int, default=2, help="random lines of each function")
     parser.add_argument("--minutes", type=float, default=math.inf, help="then the table so far")
+    parser.add_argument("--deaf", action="store_true", help="Ctrl-C is ignored, as under `&`")
     parser.add_argument("--begin", type=int, default=0, help="with this trial of the same order")
     options = parser.parse_args()
+    deaf, hears = signal.SIG_IGN, signal.default_int_handler  # whatever the shell has chosen
+    signal.signal(signal.SIGINT, deaf if options.deaf else hears)
     count: Counter[tuple[str, str]] = Counter()
     targets = [one for one in met() if options.only in one.name]
     kinds = ["Exception"] if options.quick else list(ERRORS)

@@ -15,11 +15,13 @@ torch = pytest.importorskip("torch")
 from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
 
 import nbmem  # noqa: E402
+from nbmem.api import Trace  # noqa: E402
 from nbmem.core.entry import entry  # noqa: E402
 from nbmem.core.errors import NbmemError  # noqa: E402
 from nbmem.core.interrupts import held_back, let_pass, signal_of  # noqa: E402
 from nbmem.ipython.tracer import Tracer  # noqa: E402
 from nbmem.record.recorder import Recorder  # noqa: E402
+from nbmem.record.recording import running  # noqa: E402
 from nbmem.record.turns import TurnLog  # noqa: E402
 from tests.guest.left import left, state  # noqa: E402
 
@@ -84,6 +86,14 @@ def outcome(do):
     return None
 
 
+def outcome_of_all(do):
+    try:
+        do()
+    except (KeyboardInterrupt, SystemExit) as err:
+        return type(err)
+    return None
+
+
 def train(steps=3):
     model = torch.nn.Linear(4, 4)
     for _ in range(steps):
@@ -125,6 +135,27 @@ def test_what_comes_while_a_trace_begins_or_ends_is_told_once(monkeypatch, part,
         train()
     assert after.session is not None
     assert not [note for note in after.session.notes if "lost" in note]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("part", [(Recorder, "start"), (Recorder, "close"), (Trace, "end")])
+def test_what_goes_up_leaves_no_recording_behind(monkeypatch, part, error):
+    owner, name = part
+    original = getattr(owner, name)
+
+    def broken(*_args):
+        raise error
+
+    monkeypatch.setattr(owner, name, broken)
+    begun = nbmem.trace(namespace={})
+    with handled(signal.SIG_IGN, signal.SIGINT):  # nothing can be delivered: it is raised
+        raised = [outcome_of_all(do) for do in (begun.start, train, begun.stop)]
+    assert error in raised
+    monkeypatch.setattr(owner, name, original)
+    assert running() is None
+    with nbmem.trace(namespace={}) as after:
+        train()
+    assert after.session is not None
 
 
 class Fast(torch.nn.Module):
@@ -268,6 +299,20 @@ def test_an_interrupt_as_a_statements_trace_begins_is_the_cells(monkeypatch, she
     result = shell.run_cell("%memtrace ran.append(1)\nran.append(2)")
     assert type(result.error_in_exec) is KeyboardInterrupt
     assert shell.user_ns["ran"] == []
+
+
+def test_a_trace_that_nobody_knows_of_ends_with_the_extension(monkeypatch, shell):
+    begin = Tracer.begin
+
+    def begun_and_left(*args):
+        begin(*args)
+        raise KeyboardInterrupt  # as between the trace's begin and what would end it
+
+    monkeypatch.setattr(Tracer, "begin", begun_and_left)
+    shell.run_cell("%memtrace ran.append(1)")
+    assert running() is not None
+    shell.run_line_magic("unload_ext", "nbmem")
+    assert running() is None
 
 
 def test_an_interrupt_in_a_line_of_nbmems_ends_the_cell(monkeypatch, shell):
