@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -160,7 +161,10 @@ class CellHooks:
 
     def take_interrupt(self) -> None:
         """Ctrl-C came to one of the two above: before the cell it is the cell's."""
-        if running_cells():
+        inside = 1
+        with suppress(KeyboardInterrupt):  # the same, once more
+            inside = running_cells()
+        if inside:
             self._interrupt.arm()
         else:
             say("interrupted as this cell ended; what was recorded is kept.")

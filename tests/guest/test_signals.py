@@ -301,6 +301,17 @@ def test_an_interrupt_as_a_statements_trace_begins_is_the_cells(monkeypatch, she
     assert shell.user_ns["ran"] == []
 
 
+def test_an_interrupt_while_an_interrupt_is_noted_prints_no_traceback(monkeypatch, shell, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nbmem.ipython.cell.running_cells", interrupted)
+    shell.run_cell(CELL)
+    monkeypatch.undo()
+    assert "Error in callback" not in "".join(capsys.readouterr())
+    assert shell.run_cell(CELL).success
+
+
 def test_a_trace_that_nobody_knows_of_ends_with_the_extension(monkeypatch, shell):
     begin = Tracer.begin
 
