@@ -87,6 +87,21 @@ def named_parameters(module: Any) -> Iterator[tuple[str, Any]]:
     return _tensors(module, "_parameters")
 
 
+def places_of_parameters(module: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Path, parameter and the very module that registers it: a tied one at each of its places."""
+    for path, inner in named_modules(module):
+        before = f"{path}." if path else ""
+        for name, tensor in _part(inner, "_parameters"):
+            if is_tensor(tensor):
+                yield f"{before}{name}", tensor, inner
+
+
+def looks_up(module: object) -> bool:
+    """Whether a module looks rows up in its weight and multiplies nothing by it."""
+    torch: Any = loaded_torch()
+    return issubclass(type(module), torch.nn.Embedding | torch.nn.EmbeddingBag)
+
+
 def named_buffers(module: Any) -> Iterator[tuple[str, Any]]:
     """The buffers of a module and of all inside it with their paths, each once."""
     return _tensors(module, "_buffers")

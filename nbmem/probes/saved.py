@@ -12,7 +12,7 @@ forward that died before any of its kind had a backward, stay unnamed.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from nbmem.core.categories import Category
 from nbmem.core.names import SAVED_AFTER, SAVED_BY
@@ -21,12 +21,14 @@ from nbmem.probes.holders.graphs import Graphs, is_leaf, made_at
 from nbmem.probes.tensors import Seen, see
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 MAX_NODES = 50_000
 """A graph is read up to so many nodes: about 0.1 s."""
 _COMPILED = "CompiledFunctionBackward"
 """A compiled region is one node, which takes the parameters of all its modules."""
+_LOOKUP = "Embedding"
+"""So the nodes of `embedding` and `embedding_bag` begin, and no other."""
 _BACKWARD = re.compile(r"Backward\d*$")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
 
@@ -41,6 +43,16 @@ class Module(NamedTuple):
 
     owner: Any
     path: str
+
+
+class ModuleOf(Protocol):
+    """Finds the module of a parameter."""
+
+    def __call__(self, parameter: Any, *, lookup: bool) -> Module | None:
+        """The module that takes it to look rows up in it, or for anything else; None if unknown.
+
+        An embedding and a head may share one parameter.
+        """
 
 
 class Saved(NamedTuple):
@@ -84,19 +96,19 @@ class GraphWalk:
 
     Args:
         outputs: Tensors, of which some may have a graph, or edges of one.
-        module_of: The module of a parameter; None if nobody knows it.
+        module_of: Finds the module of a parameter.
 
     Attributes:
         nodes: Nodes behind the outputs; while they are kept, each has one id.
         graphs: Reads them.
     """
 
-    def __init__(self, outputs: Iterable[Any], module_of: Callable[[Any], Module | None]) -> None:
+    def __init__(self, outputs: Iterable[Any], module_of: ModuleOf) -> None:
         torch: Any = loaded_torch()
         self._tensor = torch.Tensor
         self.graphs = Graphs(torch)
         self._module_of = module_of
-        self._leaf: dict[int, Module | None] = {}
+        self._leaf: dict[int, Any] = {}
         self._own: dict[int, Module | None] = {}
         self._after: dict[int, Module | None] = {}
         edges = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
@@ -139,25 +151,31 @@ class GraphWalk:
 
     def ends_in_parameter(self, node: Any) -> bool:
         """Whether a node only hands on a parameter, cast or transposed."""
-        return is_leaf(node) or self._module_of_leaf(node) is not None
+        return is_leaf(node) or self._leaf_behind(node) is not None
 
     def module_at(self, node: Any) -> Module | None:
         """The module one of whose parameters a node takes, also cast or transposed."""
         if id(node) not in self._own:
-            modules = (self._module_of_leaf(before) for before in self.graphs.before(node))
+            lookup = node.name().startswith(_LOOKUP)
+            leaves = (self._leaf_behind(before) for before in self.graphs.before(node))
+            modules = (self._module_of(leaf.variable, lookup=lookup) for leaf in leaves if leaf)
             known = (module for module in modules if module is not None)
             of_region = node.name() == _COMPILED
             self._own[id(node)] = _around(list(known)) if of_region else next(known, None)
         return self._own[id(node)]
 
-    def _module_of_leaf(self, node: Any) -> Module | None:
-        """The module of the one parameter that a node's result is made of; None if of more."""
+    def _leaf_behind(self, node: Any) -> Any:
+        """The leaf of the one parameter that a node's result is made of.
+
+        None if it is made of more, or of one that no module has.
+        """
         way = []
         while id(node) not in self._leaf:
             way.append(node)
             before = self.graphs.before(node)
             if is_leaf(node):
-                self._leaf[id(node)] = self._module_of(node.variable)
+                known = self._module_of(node.variable, lookup=False) is not None
+                self._leaf[id(node)] = node if known else None
             elif len(before) != 1 or self.graphs.saves(node):
                 self._leaf[id(node)] = None
             else:

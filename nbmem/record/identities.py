@@ -314,20 +314,26 @@ class IdentityLog:
         known = self._parameters.get(key)
         return None if known is None or known.ref is not ref else f"{known.owner.name}{known.path}"
 
-    def _module_of(self, parameter: Any) -> Module | None:
+    def _module_of(self, parameter: Any, *, lookup: bool) -> Module | None:
         member = self._member(parameter)
-        return None if member is None else Module(member[0], member[1].rpartition(".")[0])
+        if member is None:
+            return None
+        path = self._parameters[id(parameter)].path_at(lookup=lookup)
+        return Module(member[0], path.rpartition(".")[0])
 
     def _learn_module(self, known: Known, module: Any) -> None:
-        paths: dict[int, str] = {}
+        found: dict[int, Parameter] = {}
         self._learn_places(known, module)
-        for name, parameter in modules.named_parameters(module):
-            paths[id(parameter)] = f".{name}"
-            self._learn(parameter, Parameter(parameter, known, f".{name}"))
+        for name, parameter, inner in modules.places_of_parameters(module):
+            path = f".{name}"
+            one = found.setdefault(id(parameter), Parameter(parameter, known, path))
+            one.tied.setdefault(modules.looks_up(inner), path)
+            if one.path == path:
+                self._learn(parameter, one)
         for faces in faces_of(module):  # the module has one of them at a time
-            path = next((paths[id(face)] for face in faces if id(face) in paths), None)
+            path = next((found[id(face)].path for face in faces if id(face) in found), "")
             for face in faces if path else ():
-                self._learn(face, Parameter(face, known, path or ""))
+                self._learn(face, Parameter(face, known, path))
 
     def _learn_places(self, known: Known, module: Any) -> None:
         """Learn what lies in a module, or where it lies: a program may call parts by themselves."""

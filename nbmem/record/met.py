@@ -129,17 +129,23 @@ class Parameter:
     Attributes:
         ref: The parameter.
         owner: The module that has it, or its place in an optimizer.
-        path: Its path there.
+        path: Its path there, the first of them.
+        tied: The path in a module of the other kind, where an embedding shares it with a head.
         form: Shape and dtype, once its gradient has been seen.
     """
 
-    __slots__ = ("form", "owner", "path", "ref")
+    __slots__ = ("form", "owner", "path", "ref", "tied")
 
     def __init__(self, parameter: Any, owner: Known | InGroup, path: str) -> None:
         self.ref = weakref.ref(parameter)
         self.owner = owner
         self.path = path
+        self.tied: dict[bool, str] = {}
         self.form = ""
+
+    def path_at(self, *, lookup: bool) -> str:
+        """Its path in the module that takes it so: to look rows up in it, or for anything else."""
+        return self.tied.get(lookup, self.path)
 
     @property
     def in_group(self) -> bool:
