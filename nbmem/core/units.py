@@ -39,6 +39,14 @@ def format_bytes(count: int | None, *, signed: bool = False) -> str:
     return f"{sign}{size / GIB:,.2f} GiB"
 
 
+def format_range(low: int, high: int) -> str:
+    """Write an amount that lies between two; one figure where both are written alike."""
+    first, last = format_bytes(low), format_bytes(high)
+    if first == last:
+        return last
+    return f"{first} to {last}" if low else f"up to {last}"
+
+
 def parse_bytes(text: str) -> int:
     """Read a byte count such as `20GiB`, `512 MiB` or `1048576`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from nbmem.core.units import format_bytes
+from nbmem.core.units import format_bytes, format_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -51,6 +51,5 @@ def say(count: int) -> str:
 
 
 def saying(low: int, high: int) -> str:
-    """A range of bytes: one figure where both are written alike."""
-    first, last = format_bytes(low), format_bytes(high)
-    return last if first == last else f"{first} to {last}"
+    """A range of bytes as a person reads it: `1.0 to 2.0 GiB`, `up to 9.5 MiB`."""
+    return format_range(low, high)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbmem.core.errors import UsageError
-from nbmem.core.units import GIB, MIB, format_bytes, format_ms, parse_bytes
+from nbmem.core.units import GIB, MIB, format_bytes, format_ms, format_range, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,13 @@ def test_written(count, text):
 def test_a_change_has_a_sign():
     assert format_bytes(MIB, signed=True) == "+1.0 MiB"
     assert format_bytes(0, signed=True) == "0 B"
+
+
+def test_a_range_is_one_figure_where_both_ends_are_written_alike():
+    assert format_range(MIB, 2 * MIB) == "1.0 MiB to 2.0 MiB"
+    assert format_range(MIB, MIB + 1) == "1.0 MiB"
+    assert format_range(0, 2 * MIB) == "up to 2.0 MiB"
+    assert format_range(0, 0) == "0 B"
 
 
 @pytest.mark.parametrize(

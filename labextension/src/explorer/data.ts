@@ -65,6 +65,7 @@ export interface ITip {
   rule: string;
   title: string;
   evidence: string;
+  /** An amount or a range; empty where a tip is not for what it saves. */
   saves: string;
   ground: string;
   code: string | null;

@@ -65,6 +65,7 @@ export function buttonsOf(tip: ITip, actions: IActions): HTMLElement {
 
 function tipOf(tip: ITip, actions: IActions): HTMLElement {
   const { code } = tip;
+  const ground = GROUNDS.get(tip.ground) ?? tip.ground;
   const buttons = buttonsOf(tip, actions);
   rove(buttons);
   const brought =
@@ -78,7 +79,7 @@ function tipOf(tip: ITip, actions: IActions): HTMLElement {
     h(
       'div',
       { class: 'nbx-Tip-saves' },
-      `saves ${tip.saves}, ${GROUNDS.get(tip.ground) ?? tip.ground}`
+      tip.saves === '' ? ground : `saves ${tip.saves}, ${ground}`
     ),
     h('div', {}, tip.evidence),
     brought,

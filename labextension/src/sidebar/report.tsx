@@ -1,5 +1,6 @@
 /** The last report: the card at the peak, and the phases. */
 
+import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { clipped, formatBytes, formatMs } from '../format.js';
@@ -125,6 +126,11 @@ export function placeOf(
 }
 
 /** The amount that a finding saves: one figure, or a range. */
-export function savingOf(low: number, high: number): string {
-  return low === high ? formatBytes(low) : `${formatBytes(low)} – ${formatBytes(high)}`;
+export function savingOf(low: number, high: number, trans: TranslationBundle): string {
+  if (low === high) {
+    return formatBytes(low);
+  }
+  return low === 0
+    ? trans.__('up to %1', formatBytes(high))
+    : `${formatBytes(low)} – ${formatBytes(high)}`;
 }

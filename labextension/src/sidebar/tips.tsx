@@ -63,13 +63,16 @@ function Tip(props: { finding: IFinding; busy: boolean; actions: ITipActions }):
     simulated: trans.__('simulated'),
     estimated: trans.__('estimated')
   };
+  const ground = grounds[finding.ground];
+  const saves =
+    finding.high === 0
+      ? ground
+      : trans.__('saves %1, %2', savingOf(finding.low, finding.high, trans), ground);
   return (
     <li className="nbmem-Tip" data-rule={finding.rule}>
       <p className="nbmem-Tip-title">{clipped(finding.title, 400)}</p>
       <p className="nbmem-Tip-saves">
-        {finding.measured === null
-          ? trans.__('saves %1, %2', savingOf(finding.low, finding.high), grounds[finding.ground])
-          : trans.__('brought %1', formatBytes(finding.measured))}
+        {finding.measured === null ? saves : trans.__('brought %1', formatBytes(finding.measured))}
       </p>
       <p>{clipped(finding.evidence, 600)}</p>
       {code === null ? null : (

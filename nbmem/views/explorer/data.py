@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.categories import LIVE, Category
-from nbmem.core.units import format_bytes
+from nbmem.core.units import format_bytes, format_range
 from nbmem.views import wording
 from nbmem.views.charts.bands import time_hides_steps
 from nbmem.views.explorer.naming import parts_of
@@ -169,12 +169,11 @@ def _lines(lines: Lines) -> dict[str, Any]:
 
 
 def _tip(finding: Finding) -> dict[str, Any]:
-    low, high = format_bytes(finding.low), format_bytes(finding.high)
     return {
         "rule": finding.rule,
         "title": one_line(finding.title),
         "evidence": one_line(finding.evidence),
-        "saves": low if finding.low == finding.high else f"{low} to {high}",
+        "saves": format_range(finding.low, finding.high) if finding.high else "",
         "ground": finding.ground,
         "code": finding.code,
         "command": finding.command and [finding.command.name, *finding.command.arguments],
