@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from nbmem.analysis.world.model import WorldReport
     from nbmem.api import Trace
+    from nbmem.views.widget.ranks import RanksWidget
 
 
 class World:
@@ -51,6 +52,24 @@ class World:
         from nbmem.views.exports.world import world_json
 
         return world_json(self.report)
+
+    def widget(self) -> RanksWidget:
+        """The explorer with a picker of ranks (needs `pip install 'nbmem[widget]'`).
+
+        Its trait `rank` is the rank that is shown: observe it, set it, link it.
+
+        Raises:
+            NbmemError: A library is missing, or no rank wrote a session.
+        """
+        from nbmem.views.widget import ranks_widget
+
+        return ranks_widget(self.report, lambda number: self.rank(number).widget())
+
+    def to_page(self) -> str:
+        """The world as an HTML page that stands alone, with each rank's explorer to unfold."""
+        from nbmem.views.exports.world_page import world_page
+
+        return world_page(self.report, lambda number: self.rank(number).report())
 
     def __str__(self) -> str:
         from nbmem.views.world import render_world

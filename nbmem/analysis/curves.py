@@ -23,14 +23,15 @@ BINS = 400
 MOST_PHASES = 100
 
 
-def timeline(books: Books, t0_ns: int) -> Timeline:
+def timeline(books: Books, t0_ns: int, bins: int = BINS) -> Timeline:
     """The curves of a recording.
 
     Args:
         books: The card's books.
         t0_ns: Start of the recording, nanoseconds since the epoch.
+        bins: Stretches of which each keeps its extremes.
     """
-    positions = chosen_positions(books)
+    positions = chosen_positions(books, bins)
     return Timeline(
         t_ns=times_at(books, positions, t0_ns),
         event=positions,

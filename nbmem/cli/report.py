@@ -72,9 +72,8 @@ def _world(world: World, options: argparse.Namespace, files: dict[str, Path]) ->
             write_json(files["json"], world.to_json())
         if "html" in files:
             from nbmem.files.writing import write_text
-            from nbmem.views.world import render_world_page
 
-            write_text(files["html"], render_world_page(world.report))
+            write_text(files["html"], world.to_page())
     except NotWrittenError as err:
         say(str(err))
         return EXIT_FAILED

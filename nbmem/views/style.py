@@ -47,6 +47,7 @@ ERROR = (
 )
 ERROR_TEXT = "text-align:left;padding:2px 5px;font-weight:600;color:#C8553D"
 NOTES = "margin:0 0 6px 0;padding:0 0 0 20px"
+HEADING = "font-weight:600;margin:0 0 4px 0"
 SUMMARY = "cursor:pointer;font-weight:600;margin:0 0 4px 0"
 BLOCK = "font-size:12px;line-height:1.35;overflow-x:auto;margin:0 0 12px 0"
 SCROLL = "overflow-x:auto;max-width:100%"

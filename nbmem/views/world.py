@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.categories import Category
 from nbmem.core.units import format_bytes, format_ms
 from nbmem.core.world import numbers_text
 from nbmem.views import style, wording
 from nbmem.views.block import block, marked
+from nbmem.views.charts.multiples import ranks_over_time
 from nbmem.views.charts.ranks import ranks_chart
 from nbmem.views.grid import in_columns
-from nbmem.views.html import page
 from nbmem.views.markup import Markup, clipped, element, join, one_line, wrapped
 from nbmem.views.world_words import STATES, about, sentences, verdict
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.analysis.world.model import HeldThen, RankRow, WorldReport
+    from nbmem.views.charts.picture import Picture
 
 MOST_ROWS = 24
 """Lines of a table of ranks; the others are summed up."""
@@ -41,15 +42,15 @@ def render_world(world: WorldReport, *, width: int = 100) -> str:
 
 def render_world_html(world: WorldReport) -> str:
     """Draw a world for a notebook's output: no script, no style sheet, no address."""
-    drawn = ranks_chart(
-        [(f"rank {_numbers(rows)}", rows[0]) for _, rows in _alike(world)][:MOST_ROWS]
-    )
+    named = [(kind.name, kind.rows[0]) for kind in kinds_of_rank(world)]
+    drawn, over_time = ranks_chart(named[:MOST_ROWS]), ranks_over_time(named)
     tables = (ranks_table(world, 120), then_table(world, 120))
     parts = [
         element("div", verdict(world), style=style.VERDICT),
         element("div", about(world), style=style.ABOUT),
         *(element("div", one, style=style.ABOUT) for one in sentences(world)),
-        *([drawn.image(style.PICTURE)] if drawn else []),
+        *(_captioned("What each rank held at its peak", drawn) if drawn else []),
+        *(_captioned("What each held over its own run", over_time) if over_time else []),
         block(tables[0].splitlines()),
         *_coloured(world),
         *([block(tables[1].splitlines())] if tables[1] else []),
@@ -58,9 +59,25 @@ def render_world_html(world: WorldReport) -> str:
     return element("div", join([Markup(f"\n{part}") for part in parts]), style=style.BOX)
 
 
-def render_world_page(world: WorldReport) -> str:
-    """Write a world as a whole document that needs nothing else."""
-    return page(one_line(world.title) or "untitled", render_world_html(world))
+def _captioned(caption: str, drawn: Picture) -> list[Markup]:
+    return [element("div", caption, style=style.HEADING), drawn.image(style.PICTURE)]
+
+
+class KindOfRank(NamedTuple):
+    """Neighbouring ranks that differ in nothing.
+
+    Attributes:
+        name: `rank 0-7`.
+        rows: Theirs.
+    """
+
+    name: str
+    rows: list[RankRow]
+
+
+def kinds_of_rank(world: WorldReport) -> list[KindOfRank]:
+    """The lines of the table, and what each is called."""
+    return [KindOfRank(f"rank {_numbers(rows)}", rows) for _, rows in _alike(world)]
 
 
 def ranks_table(world: WorldReport, width: int) -> str:

@@ -14,6 +14,7 @@ from nbmem.files.session import save_session
 from nbmem.views.bundle import mimebundle
 from nbmem.views.exports.page import living_page
 from nbmem.views.exports.viewer import viewer_page
+from tests.ranks.test_views import alternating
 from tests.views import sample
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "snapshots"
@@ -51,6 +52,21 @@ def answers(report):
     before = where.inner_text()
     report.get_by_role("button", name="end", exact=True).click()
     return before != where.inner_text()
+
+
+def test_a_page_of_a_world_has_each_ranks_explorer_when_it_is_unfolded(offline, tmp_path):
+    path = tmp_path / "world.html"
+    path.write_text(alternating(tmp_path / "runs", 3).to_page(), encoding="utf-8")
+    offline.goto(path.as_uri())
+    offline.wait_for_function("document.getElementById('nbmem-explorer') !== null")
+    explorers = offline.get_by_test_id("nbx-report")
+    offline.locator("summary", has_text="rank 2").click()
+    offline.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]")
+    assert explorers.count() == 1  # the others wait until they are wanted
+    assert answers(explorers.first)
+    offline.locator("summary", has_text="rank 0").click()
+    explorers.nth(1).wait_for(state="attached")
+    assert offline.locator("details[open]").count() == 1
 
 
 def test_an_exported_page_is_alive_and_reaches_nobody(offline, tmp_path):

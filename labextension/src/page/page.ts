@@ -42,7 +42,17 @@ function scope(events: number, known: number): HTMLElement {
   return h('p', { class: 'nbx-mod-still', style: 'font-size:12px;opacity:0.75' }, text);
 }
 
-document.querySelectorAll(DATA).forEach(script => void enliven(script));
+/** Begin with a report at once, or when what it is folded into is opened. */
+function begin(script: Element): void {
+  const folded = script.closest('details:not([open])');
+  if (folded === null) {
+    void enliven(script);
+  } else {
+    folded.addEventListener('toggle', () => void enliven(script), { once: true });
+  }
+}
+
+document.querySelectorAll(DATA).forEach(begin);
 
 /** Written by nbmem/views/exports/viewer.py: a page for any file. */
 const viewer = document.getElementById('nbmem-viewer');

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nbmem.core.oom import Refusal
     from nbmem.core.session import DeviceInfo
     from nbmem.core.world import Rank
+    from nbmem.report import Timeline
 
 State = Literal["finished", "failed", "running", "silent", "lost"]
 """How a rank ended: by itself, with an exception, not yet, not yet but its interpreter is held, or
@@ -44,6 +45,7 @@ class RankRow:
         place_ns: Since when it had been there.
         refusal: The first request that could not be served.
         error: The exception that ended it.
+        timeline: What it held over its run; None for a rank without a session.
     """
 
     rank: Rank
@@ -64,6 +66,7 @@ class RankRow:
     place_ns: int | None = None
     refusal: Refusal | None = None
     error: str | None = None
+    timeline: Timeline | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

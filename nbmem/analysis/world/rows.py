@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.analysis.build import books_of
+from nbmem.analysis.curves import timeline
 from nbmem.analysis.moments import phase_at
 from nbmem.analysis.world.model import HeldThen, RankRow
 from nbmem.core.cards import fullest
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from nbmem.files.journal import CardNow, Entry
     from nbmem.ledger.books import Books
 
+BINS = 80
+"""Stretches of a rank's small timeline: half as many as its picture has columns."""
 SILENT_S = 10.0
 """Seconds without a line, of one a second, after which a rank does not run as it should."""
 _BY_KEY = {category.key: category for category in Category}
@@ -121,6 +124,7 @@ def _of_session(file: RankFile, session: Session) -> RankRow:
         last_ns=rank.ended_ns or session.created_ns,
         refusal=refusal,
         error=session.error,
+        timeline=timeline(books, session.created_ns, BINS),
     )
 
 

@@ -16,6 +16,7 @@ from nbmem.core.units import format_bytes
 from nbmem.views import wording
 from nbmem.views.charts import axes, bands
 from nbmem.views.charts.picture import Picture, box, fill, label, picture, rule, text_width
+from nbmem.views.charts.stack import Field, areas, dashed, rows_by_column
 from nbmem.views.markup import Markup, element
 from nbmem.views.palette import INK, TINT_INK
 
@@ -74,7 +75,8 @@ def timeline(report: Report) -> Picture | None:
         top=int(max(highest, limit or 0) * 1.1) if near else int(highest * 1.16),
         moments=moments,
     )
-    rows = _rows_by_column(moments.event * _COLUMNS // max(scale.end, 1), moments)
+    field = Field(LEFT, TOP, RIGHT, BOTTOM, scale.top)
+    rows = rows_by_column(moments, scale.end, field.columns)
     held, reserved = moments.held[rows], moments.reserved[rows]
     shown = [c for c in ACTIVE if held[:, c].any()]
     cached = bool((reserved > held[:, list(ACTIVE)].sum(axis=1)).any())
@@ -84,9 +86,9 @@ def timeline(report: Report) -> Picture | None:
     legend, height = _legend(seen, report, cached=cached, top=top)
     parts = [
         *_grid(scale, _counted(report)),
-        *_areas(held, reserved, shown, scale),
+        *areas(held, reserved, shown, field),
         *bands.strips(moments.bands, scale.x_of_time, top=8, bottom=BOTTOM),
-        *([_reserved_line(reserved, scale)] if _reserves(report) else ()),
+        *([dashed(reserved, field)] if _reserves(report) else ()),
         *(_limit_line(limit, scale) if near and limit is not None else ()),
         *_peak(report, scale),
         *legend,
@@ -99,55 +101,6 @@ def _limit(report: Report) -> int | None:
     """What the allocator could reserve at most: the card minus what is not the allocator's."""
     ledger = report.ledger_at_peak
     return report.device.total_bytes - ledger.outside
-
-
-def _rows_by_column(columns: Ints, moments: Timeline) -> Ints:
-    """For each pixel column the moment to draw: the highest that holds inside of it.
-
-    Memory keeps its value until the next event, so a column without one repeats the last.
-    """
-    columns = np.clip(columns, 0, _COLUMNS - 1)
-    totals = moments.held[:, list(ACTIVE)].sum(axis=1)
-    chosen = np.zeros(_COLUMNS, np.int64)
-    last = 0
-    starts = np.searchsorted(columns, np.arange(_COLUMNS + 1))
-    for column in range(_COLUMNS):
-        inside = range(starts[column], starts[column + 1])
-        chosen[column] = max((last, *inside), key=lambda row: int(totals[row]))
-        last = inside[-1] if inside else last
-    return chosen
-
-
-def _path(values: NDArray[np.float64] | Ints, scale: _Scale, *, closed: bool) -> str:
-    """A staircase over all columns, in whole pixels and relative steps to keep it short."""
-    heights = np.rint((BOTTOM - TOP) * np.asarray(values) / scale.top).astype(np.int64)
-    changes = np.flatnonzero(np.diff(heights)) + 1
-    path = [f"M{LEFT} {BOTTOM}v{-heights[0]}" if closed else f"M{LEFT} {BOTTOM - heights[0]}"]
-    before = 0
-    for column in changes.tolist():
-        path.append(f"h{column - before}v{heights[column - 1] - heights[column]}")
-        before = column
-    path.append(f"H{RIGHT}")
-    if closed:
-        path.append(f"V{BOTTOM}z")
-    return "".join(path)
-
-
-def _areas(held: Ints, reserved: Ints, shown: list[Category], scale: _Scale) -> list[Markup]:
-    # From the top of the stack down, each area reaching to the ground: one edge each, not two.
-    parts = [
-        element(
-            "path",
-            d=_path(reserved, scale, closed=True),
-            fill=fill(Category.CACHED_RELEASABLE),
-            opacity="0.45",
-        )
-    ]
-    tops = np.cumsum(held[:, shown], axis=1) if shown else held[:, :0]
-    for i in reversed(range(len(shown))):
-        path = _path(tops[:, i], scale, closed=True)
-        parts.append(element("path", d=path, fill=fill(shown[i])))
-    return parts
 
 
 def _grid(scale: _Scale, counted: str) -> list[Markup]:
@@ -173,17 +126,6 @@ def _counted(report: Report) -> str:
 def _reserves(report: Report) -> bool:
     """Whether there is an allocator that holds more than what lives."""
     return not report.device.is_host
-
-
-def _reserved_line(reserved: Ints, scale: _Scale) -> Markup:
-    return element(
-        "path",
-        d=_path(reserved, scale, closed=False),
-        fill="none",
-        stroke=INK,
-        stroke_width="1.5",
-        stroke_dasharray="5 3",
-    )
 
 
 def _limit_line(limit: int, scale: _Scale) -> list[Markup]:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from nbmem.analysis.world.model import WorldReport
     from nbmem.core.history import CellDelta
     from nbmem.ledger.books import Books
     from nbmem.report import Report
     from nbmem.views.widget.explorer import ExplorerWidget
+    from nbmem.views.widget.ranks import RanksWidget
 
 NEEDS = (
     "The widget needs anywidget and Bokeh, and {} is not installed: pip install 'nbmem[widget]'. "
@@ -38,3 +40,22 @@ def explorer_widget(
     except ModuleNotFoundError as err:
         raise UsageError(NEEDS.format(err.name)) from None
     return ExplorerWidget(report, books, cells)
+
+
+def ranks_widget(world: WorldReport, explorer_of: Callable[[int], ExplorerWidget]) -> RanksWidget:
+    """Make a widget of a world.
+
+    Args:
+        world: The world.
+        explorer_of: Makes the explorer of a rank, by its number.
+
+    Raises:
+        UsageError: A library is missing, or no rank wrote a session.
+    """
+    if not any(row.held for row in world.rows):
+        raise UsageError("No rank of this world wrote a session, so there is nothing to explore.")
+    try:
+        from nbmem.views.widget.ranks import RanksWidget
+    except ModuleNotFoundError as err:
+        raise UsageError(NEEDS.format(err.name)) from None
+    return RanksWidget(world, explorer_of)

@@ -1,0 +1,77 @@
+"""A world of ranks in a notebook: a picker, and below it the live explorer of the chosen rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets
+import traitlets
+
+from nbmem.core.errors import NbmemError
+from nbmem.core.units import format_bytes
+from nbmem.views import wording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.analysis.world.model import RankRow, WorldReport
+    from nbmem.views.widget.explorer import ExplorerWidget
+
+
+class RanksWidget(ipywidgets.VBox):  # type: ignore[misc]
+    """The ranks of a world, one at a time.
+
+    Args:
+        world: The world; only ranks that wrote a session can be chosen.
+        explorer_of: Makes the explorer of a rank, by its number.
+
+    Attributes:
+        rank: Number of the rank that is shown; set it, observe it, link it.
+        explorer: Its explorer; None where its file cannot be read.
+    """
+
+    rank = traitlets.Int()
+
+    def __init__(
+        self, world: WorldReport, explorer_of: Callable[[int], ExplorerWidget], **options: Any
+    ) -> None:
+        rows = [row for row in world.rows if row.held]
+        self._explorer_of = explorer_of
+        self._numbers = [row.rank.number for row in rows]
+        self.explorer: ExplorerWidget | None = None
+        self._picker = ipywidgets.Dropdown(
+            options=[(_told(row), row.rank.number) for row in rows],
+            description="Rank",
+            layout={"width": "max-content"},
+        )
+        super().__init__(**options)
+        highest = max(rows, key=lambda row: row.allocated or 0)
+        self.rank = highest.rank.number
+        self._picker.value = self.rank
+        self._show()
+        traitlets.link((self, "rank"), (self._picker, "value"))
+        self.observe(self._show, "rank")
+
+    @traitlets.validate("rank")  # type: ignore[untyped-decorator]
+    def _one_of_them(self, proposal: Any) -> int:
+        value: int = proposal["value"]
+        if value not in self._numbers:
+            raise traitlets.TraitError(f"There is no session of a rank {value} in this world.")
+        return value
+
+    def _show(self, _change: object = None) -> None:
+        before, self.explorer = self.explorer, None
+        try:
+            self.explorer = self._explorer_of(self.rank)
+            below: ipywidgets.Widget = self.explorer
+        except NbmemError as err:  # its file has gone, or has changed
+            below = ipywidgets.Label(str(err))
+        self.children = (self._picker, below)
+        if before is not None:
+            before.close()
+
+
+def _told(row: RankRow) -> str:
+    place = wording.phase_and_step(row.phase, row.step)
+    peak = format_bytes(row.allocated)
+    return f"{row.rank.number}: peak {peak}{f' in {place}' if place else ''}"
