@@ -18,7 +18,9 @@ from vscode import install as install_vscode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_XDIST = ["-n", "logical", "--maxprocesses", "8", "--dist", "worksteal"]
+_XDIST = ["-n", "logical", "--maxprocesses", "8", "--dist", "worksteal", "--reruns", "1"]
+"""What fails is run once more, and the last line says that it was: a machine that is shared may be
+late for once, and a test that fails now and then is named either way. `pytest` alone does not."""
 _BROWSERS = ["-n", "2"]
 """They wait most of the time: for a kernel to start, for a page to be drawn."""
 _GROUPS = ("torch", "run", "lint", "test", "frameworks")
