@@ -18,7 +18,7 @@ from vscode import install as install_vscode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_XDIST = ["-n", "logical", "--maxprocesses", "8", "--dist", "worksteal", "--reruns", "1"]
+_XDIST = ["-n", "logical", "--maxprocesses", "8", "--dist", "worksteal", "--reruns", "1", "-raR"]
 """What fails is run once more, and the last line says that it was: a machine that is shared may be
 late for once, and a test that fails now and then is named either way. `pytest` alone does not."""
 _BROWSERS = ["-n", "2"]
