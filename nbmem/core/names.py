@@ -14,6 +14,8 @@ SAVED_BY, SAVED_AFTER = "saved by ", "saved after "
 GRADIENT_OF, GRADIENT_IN, BACKWARD_OF = "gradient of ", "gradient in ", "backward of "
 """Before the module whose result a gradient belongs to, in which that result is, or in whose
 backward something was made."""
+ADDED_TO = "added to "
+"""Before the gradient of a parameter that is a sum, for what one use of the parameter adds."""
 TEMPORARY, MADE = "temporary ", "made "
 """Before where something was born that nobody saw: inside of one phase, or to outlive it."""
 GATHERED, ALL_GATHER = "gathered", "all-gather"
@@ -29,7 +31,7 @@ IN_TRACEBACK = "in the traceback of "
 """Between a local of a frame and whatever keeps the exception that ended it."""
 NAME, SENTENCE = 1_000, 4_000
 """Characters of a name (a tensor's, a file's, a card's) and of a sentence (a note, an error)."""
-_OF_GRAPH = (SAVED_BY, SAVED_AFTER, GRADIENT_OF, GRADIENT_IN, BACKWARD_OF)
+_OF_GRAPH = (SAVED_BY, SAVED_AFTER, GRADIENT_OF, GRADIENT_IN, BACKWARD_OF, ADDED_TO)
 _SAVED = re.compile(rf"(?:{SAVED_BY}|{SAVED_AFTER})(\S+)(?: \(\w+\))?$")
 _PLACE = rf"(?:{TEMPORARY}|{MADE})(?:of|by|near|before|after) "
 _ROOT = re.compile(
@@ -96,7 +98,8 @@ def is_place(name: str | None) -> bool:
 def path_in(name: str) -> str:
     """The module (or operator) in any name that `of_graph`: `model.conv1`."""
     word = next(word for word in _OF_GRAPH if name.startswith(word))
-    return name.removeprefix(word).partition(" ")[0]
+    path = name.removeprefix(word).partition(" ")[0]
+    return path.removesuffix(".grad").rpartition(".")[0] if word == ADDED_TO else path
 
 
 def in_traceback(path: str) -> bool:
@@ -111,7 +114,7 @@ def root_of(name: str) -> str:
     results are `gradient of model`, and what nobody saw is `temporary near model`.
     """
     name = name.replace(SAVED_AFTER, SAVED_BY, 1)
-    for word in (GRADIENT_IN, BACKWARD_OF):
+    for word in (GRADIENT_IN, BACKWARD_OF, ADDED_TO):
         name = name.replace(word, GRADIENT_OF, 1) if name.startswith(word) else name
     match = _ROOT.match(name)
     return match[0] if match else name

@@ -47,6 +47,7 @@ def alike(
     bounds = np.flatnonzero(np.diff(born_in[order], prepend=NOWHERE))
     made = {int(born_in[rows[0]]): rows for rows in np.split(order, bounds[1:]) if len(rows)}
     calls: dict[int, int] = {}  # each phase's, and the one that it is like
+    others = np.full(len(allocations), NOWHERE, np.int64)
     for names in (CALLS, set(phases.names.tolist()) - set(CALLS)):
         groups: dict[tuple[str, int], list[Ints]] = {}
         for phase, rows in made.items():
@@ -58,9 +59,18 @@ def alike(
             for rows, like in _pairs(allocations.requested, found, shorter=name == "forward"):
                 same = within[rows] == within[like]
                 standing[rows[same]] = like[same]
+                # A gradient that lives on, and in later micro-steps one that is added to it.
+                standing[rows[~same]] = _first_of(others, rows[~same], like[~same])
                 if name in CALLS:
                     calls[int(born_in[rows[0]])] = int(born_in[like[0]])
     return standing
+
+
+def _first_of(others: Ints, rows: Ints, like: Ints) -> Ints:
+    """The first of the rows that are at one's place and unlike it; `others` keeps them."""
+    new = others[like] == NOWHERE
+    others[like[new]] = rows[new]
+    return others[like]
 
 
 def _pairs(sizes: Ints, found: list[Ints], *, shorter: bool) -> list[tuple[Ints, Ints]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.categories import Category
-from nbmem.core.names import BACKWARD_OF, GRADIENT_IN, GRADIENT_OF, without_numbers
+from nbmem.core.names import ADDED_TO, BACKWARD_OF, GRADIENT_IN, GRADIENT_OF, without_numbers
 from nbmem.ledger.phase_map import NOWHERE
 
 if TYPE_CHECKING:
@@ -63,10 +63,7 @@ def gradient_names(  # noqa: PLR0913 - the facts as far as they are known then
         for size in np.unique(sizes).tolist():
             coming = mine[sizes == size]
             found = rows[allocations.requested[rows] == size]
-            words = [
-                texts[identities.name[i]] if identities.category[i] != Category.GRADIENTS else ""
-                for i in coming.tolist()
-            ]
+            words = [texts[name] for name in identities.name[coming].tolist()]
             names.update(_matched(found.tolist(), words, of_parameters))
     return names
 
@@ -76,15 +73,28 @@ def _matched(rows: list[int], words: list[str], of_parameters: Mask) -> dict[int
     certain = [word for word in words if not word.startswith(GRADIENT_IN)]
     for listed in (certain, [_of(word) for word in words]):
         pairs = list(zip(rows, listed, strict=False))
-        if len(rows) == len(listed) and not any(of_parameters[row] and w for row, w in pairs):
-            return {row: word for row, word in pairs if word}
-    named = [_of(word) for word in words if word]
+        known = (_is_added(word) for row, word in pairs if of_parameters[row])
+        if len(rows) == len(listed) and all(known):
+            return {row: word for row, word in pairs if word and not of_parameters[row]}
+    if len(certain) <= len(rows) <= len(words):  # some of the sums were made in place
+        alike = {without_numbers(_of(word)) for word in words}
+        if len(alike) == 1 and _is_added(word := alike.pop()) and word:
+            return {row: word for row in rows if not of_parameters[row]}
+    named = [_of(word) for word in words if not _is_added(_of(word))]
     common = _common(named, most=len(rows) > len(words)) if named else None
     return {} if common is None else {row: common for row in rows if not of_parameters[row]}
 
 
 def _of(word: str) -> str:
+    """The name of a sum that takes memory of its own."""
+    if word.startswith(f"{GRADIENT_IN}{ADDED_TO}"):
+        return word.removeprefix(GRADIENT_IN)
     return word.replace(GRADIENT_IN, GRADIENT_OF, 1)
+
+
+def _is_added(word: str) -> bool:
+    """Whether it is of a parameter's gradient; recordings of before have no word for it."""
+    return not word or word.startswith(ADDED_TO)
 
 
 def _common(names: Sequence[str], *, most: bool) -> str | None:

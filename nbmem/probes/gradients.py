@@ -10,13 +10,13 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
-from nbmem.core.names import GRADIENT_IN, GRADIENT_OF
+from nbmem.core.names import ADDED_TO, GRADIENT_IN, GRADIENT_OF
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.holders.graphs import made_at
+from nbmem.probes.holders.graphs import is_leaf, made_at
 from nbmem.probes.tensors import Seen
 
 if TYPE_CHECKING:
@@ -60,8 +60,9 @@ _HANDS_ON = frozenset(
 def expected_gradients(walk: GraphWalk) -> Iterator[Seen]:
     """The gradients that the backward through a graph makes, in order; at `NOWHERE` yet.
 
-    Those of parameters are GRADIENTS, those of results OUTPUT_GRADIENTS, named after the module
-    that made the result; `gradient in` it is a sum that may be made in place.
+    Those of parameters are GRADIENTS, `added to` the parameter's: a parameter that is used twice
+    gets two. Those of results are OUTPUT_GRADIENTS, named after the module that made the result.
+    `gradient in` either is a sum that may be made in place.
     """
     nodes = walk.nodes
     inward = Counter(id(after) for node in nodes for after, _ in node.next_functions)
@@ -89,19 +90,51 @@ def expected_gradients(walk: GraphWalk) -> Iterator[Seen]:
 def _gradient(walk: GraphWalk, node: Any, index: int, before: str) -> Iterator[Seen]:
     """The gradient of one of a node's forward's results."""
     torch: Any = loaded_torch()
+    result = _result(node, index)
+    if result is None or result.size < SMALLEST or result.device.type == torch.device("cpu").type:
+        return
+    card = result.device.index or 0
+    if walk.ends_in_parameter(node):
+        added = _added(walk, node, before, result.dtype)
+        yield Seen(card, NOWHERE, result.size, Category.GRADIENTS, *added)
+        return
+    module = walk.result_of(node)
+    path = module.path if module.owner is not None else f"{before}{module.path}"
+    name = f"{path} {result.shape} {result.dtype}"
+    yield Seen(card, NOWHERE, result.size, _RESULTS, name, before, module.owner)
+
+
+def _added(walk: GraphWalk, node: Any, before: str, dtype: str) -> tuple[str, str, Any]:
+    """What a use of a parameter adds to its gradient: the name, what stands before it, and whose.
+
+    Alone it becomes the gradient, or is freed when it was added. It has the parameter's shape; its
+    dtype is that of a cast.
+    """
+    leaf = node if is_leaf(node) else walk.leaf_behind(node)
+    module, own = walk.module_of_leaf(leaf), _result(leaf, 0)
+    if module is None or own is None:
+        return "", "", None
+    sums = GRADIENT_IN if before == GRADIENT_IN else ""
+    name = f"{module.parameter}.grad {own.shape} {dtype}"
+    return name, f"{sums}{ADDED_TO}", module.owner
+
+
+class _Result(NamedTuple):
+    """What a node's forward has made: its form, its bytes, where it lies."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+    device: Any
+
+
+def _result(node: Any, index: int) -> _Result | None:
+    """One of the results of a node's forward; None where the node does not tell."""
     try:
         result = node._input_metadata[index]  # noqa: SLF001 - hasattr would read it, too
         shape, dtype, device = tuple(map(int, result.shape)), result.dtype, result.device
     except Exception as err:  # noqa: BLE001 - another release, a nested tensor, a user's node
         let_pass(err)
-        return
-    size = prod(shape) * dtype.itemsize
-    if size < SMALLEST or device.type == torch.device("cpu").type:
-        return
-    card, form = device.index or 0, f"{shape} {str(dtype).removeprefix('torch.')}"
-    if walk.ends_in_parameter(node):
-        yield Seen(card, NOWHERE, size, Category.GRADIENTS, "")
-        return
-    module = walk.result_of(node)
-    path = module.path if module.owner is not None else f"{before}{module.path}"
-    yield Seen(card, NOWHERE, size, _RESULTS, f"{path} {form}", before, module.owner)
+        return None
+    name = str(dtype).removeprefix("torch.")
+    return _Result(shape, name, prod(shape) * dtype.itemsize, device)

@@ -39,10 +39,12 @@ class Module(NamedTuple):
     Attributes:
         owner: Whoever knows the outermost module's name.
         path: The module's path in it: `.layer1.0.conv1`, or empty.
+        parameter: The path of the parameter that it was found by: `.layer1.0.conv1.weight`.
     """
 
     owner: Any
     path: str
+    parameter: str = ""
 
 
 class ModuleOf(Protocol):
@@ -151,20 +153,24 @@ class GraphWalk:
 
     def ends_in_parameter(self, node: Any) -> bool:
         """Whether a node only hands on a parameter, cast or transposed."""
-        return is_leaf(node) or self._leaf_behind(node) is not None
+        return is_leaf(node) or self.leaf_behind(node) is not None
+
+    def module_of_leaf(self, leaf: Any) -> Module | None:
+        """The module of a parameter, by the first of its places."""
+        return self._module_of(leaf.variable, lookup=False)
 
     def module_at(self, node: Any) -> Module | None:
         """The module one of whose parameters a node takes, also cast or transposed."""
         if id(node) not in self._own:
             lookup = node.name().startswith(_LOOKUP)
-            leaves = (self._leaf_behind(before) for before in self.graphs.before(node))
+            leaves = (self.leaf_behind(before) for before in self.graphs.before(node))
             modules = (self._module_of(leaf.variable, lookup=lookup) for leaf in leaves if leaf)
             known = (module for module in modules if module is not None)
             of_region = node.name() == _COMPILED
             self._own[id(node)] = _around(list(known)) if of_region else next(known, None)
         return self._own[id(node)]
 
-    def _leaf_behind(self, node: Any) -> Any:
+    def leaf_behind(self, node: Any) -> Any:
         """The leaf of the one parameter that a node's result is made of.
 
         None if it is made of more, or of one that no module has.
@@ -174,7 +180,7 @@ class GraphWalk:
             way.append(node)
             before = self.graphs.before(node)
             if is_leaf(node):
-                known = self._module_of(node.variable, lookup=False) is not None
+                known = self.module_of_leaf(node) is not None
                 self._leaf[id(node)] = node if known else None
             elif len(before) != 1 or self.graphs.saves(node):
                 self._leaf[id(node)] = None

@@ -318,8 +318,9 @@ class IdentityLog:
         member = self._member(parameter)
         if member is None:
             return None
+        owner, first = member
         path = self._parameters[id(parameter)].path_at(lookup=lookup)
-        return Module(member[0], path.rpartition(".")[0])
+        return Module(owner, path.rpartition(".")[0], first)
 
     def _learn_module(self, known: Known, module: Any) -> None:
         found: dict[int, Parameter] = {}
