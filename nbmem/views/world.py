@@ -6,7 +6,7 @@ import textwrap
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbmem.core.categories import Category
+from nbmem.core.categories import ON_OTHERS, Category
 from nbmem.core.units import format_bytes, format_ms
 from nbmem.core.world import numbers_text
 from nbmem.views import style, wording
@@ -83,12 +83,13 @@ def kinds_of_rank(world: WorldReport) -> list[KindOfRank]:
 def ranks_table(world: WorldReport, width: int) -> str:
     """A line for each rank; neighbours that differ in nothing share one."""
     hosts, meshed = _shown(world)
+    reserved = () if world.on_host else ("reserved",)
     head = ["Rank", *["host"] * hosts, *["mesh"] * meshed]
     rows = [(_numbers(same), *line) for line, same in _alike(world)]
     shown, rest = rows[:MOST_ROWS], rows[MOST_ROWS:]
     table = in_columns(
-        [(*head, "ended", "peak", "reserved", "process", "peak in"), *shown],
-        left={0, *range(1, len(head) + 1), len(head) + 4},
+        [(*head, "ended", "peak", *reserved, "process", "peak in"), *shown],
+        left={0, *range(1, len(head) + 1), len(head) + 3 + len(reserved)},
     )
     more = [f"  ... {len(rest)} more lines left out ..."] if rest else []
     return "\n".join(clipped(line, width) for line in (*table.splitlines(), *more))
@@ -103,11 +104,12 @@ def _shown(world: WorldReport) -> tuple[bool, bool]:
 def _alike(world: WorldReport) -> list[tuple[tuple[str, ...], list[RankRow]]]:
     """The lines of the table, each with the neighbouring ranks that it is about."""
     hosts, meshed = _shown(world)
-    found = groupby(world.rows, key=lambda row: _line(row, hosts, meshed))
+    reserves = not world.on_host
+    found = groupby(world.rows, key=lambda row: _line(row, hosts, meshed, reserves))
     return [(line, list(same)) for line, same in found]
 
 
-def _line(row: RankRow, host: bool, mesh: bool) -> tuple[str, ...]:  # noqa: FBT001
+def _line(row: RankRow, host: bool, mesh: bool, reserves: bool) -> tuple[str, ...]:  # noqa: FBT001
     place = wording.phase_and_step(row.phase, row.step) or ""
     told = " ".join(f"{one_line(name)} {at.index}/{at.size}" for name, at in row.rank.mesh.items())
     return (
@@ -115,7 +117,7 @@ def _line(row: RankRow, host: bool, mesh: bool) -> tuple[str, ...]:  # noqa: FBT
         *([told] if mesh else []),
         STATES[row.state] if row.refusal is None else "out of memory",
         format_bytes(row.allocated),
-        format_bytes(row.reserved),
+        *([format_bytes(row.reserved)] if reserves else []),
         format_bytes(row.process),
         place,
     )
@@ -144,11 +146,13 @@ def spread_table(world: WorldReport) -> str:
     if len([row for row in world.rows if row.held]) < 2:
         return ""
     table = [("Over the ranks, at their peaks", "least", "rank", "most", "rank", "mean")]
+    others = ON_OTHERS.get(world.device.kind if world.device is not None else "", {})
     for one in world.spreads:
         same = one.low == one.high
+        label, _ = others.get(one.category, (one.category.label, ""))
         table.append(
             (
-                f"  {one.category.label}",
+                f"  {label}",
                 format_bytes(one.low),
                 "" if same else str(one.low_rank),
                 "same" if same else format_bytes(one.high),

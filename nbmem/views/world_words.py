@@ -67,7 +67,8 @@ def verdict(world: WorldReport) -> str:
     total = format_bytes(top.device.total_bytes)
     return (
         f"Rank {top.rank.number} of {world.size} peaks highest: {format_bytes(top.allocated)} "
-        f"allocated of {total}" + (f" in {place}" if place else "")
+        f"{'in tensors' if world.on_host else 'allocated'} of {total}"
+        + (f" in {place}" if place else "")
     )
 
 

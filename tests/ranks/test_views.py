@@ -59,6 +59,17 @@ def test_each_rank_is_drawn_over_its_run_on_one_scale(tmp_path):
         assert session.name == row.title
 
 
+def test_ranks_that_train_on_the_cpu_have_no_reserved_bytes(tmp_path):
+    (card,) = LOW.devices
+    host = replace(LOW, devices=(replace(card, info=replace(card.info, kind="cpu")),))
+    write(tmp_path, *map(rank, range(4)), session=host)
+    told = str(nbmem.open(tmp_path))
+    assert "in tensors of" in told
+    assert "reserved" not in told
+    assert "Python and the rest" in told
+    assert "context and libraries" not in told
+
+
 def test_ranks_without_a_session_have_no_explorer(tmp_path):
     journal(tmp_path, rank(0, 1, ended=None)).close(remove=False)
     world = nbmem.open(tmp_path)

@@ -192,3 +192,13 @@ class WorldReport:
     first_out: FirstOut | None
     shared: tuple[SharedCard, ...]
     notes: tuple[str, ...]
+
+    @property
+    def device(self) -> DeviceInfo | None:
+        """What the world's ranks used: the one of the highest; None where they used none."""
+        return None if self.highest is None else self.highest.device
+
+    @property
+    def on_host(self) -> bool:
+        """Whether its ranks train on the CPU, whose memory has no reserved bytes."""
+        return self.device is not None and self.device.is_host

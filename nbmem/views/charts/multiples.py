@@ -45,7 +45,7 @@ def ranks_over_time(lines: Sequence[tuple[str, RankRow]]) -> Picture | None:
         down, across = divmod(number, _ACROSS)
         left, top = across * (_WIDE + _GAP), down * (_HIGH + _NAME + _GAP) + _NAME
         field = Field(left, top, left + _WIDE, top + _HIGH, most)
-        parts += _one(name, format_bytes(row.allocated), timeline, field)
+        parts += _one(name, row, timeline, field)
     told = ", ".join(f"{name}: peak {format_bytes(row.allocated)}" for name, row, _ in drawn)
     rows = -(-len(drawn) // _ACROSS)
     return picture(
@@ -55,7 +55,9 @@ def ranks_over_time(lines: Sequence[tuple[str, RankRow]]) -> Picture | None:
     )
 
 
-def _one(name: str, peak: str, timeline: Timeline, field: Field) -> list[Markup]:
+def _one(name: str, row: RankRow, timeline: Timeline, field: Field) -> list[Markup]:
+    peak = format_bytes(row.allocated)
+    caches = row.device is not None and not row.device.is_host
     rows = rows_by_column(timeline, int(timeline.event[-1]) + 1, field.columns)
     held, reserved = timeline.held[rows], timeline.reserved[rows]
     pixel = field.most / field.height
@@ -66,6 +68,6 @@ def _one(name: str, peak: str, timeline: Timeline, field: Field) -> list[Markup]
         label(field.left, field.top - 5, name, size=_SIZE),
         label(field.right, field.top - 5, peak, anchor="end", size=_SIZE),
         *areas(held, reserved, shown, field),
-        dashed(reserved, field),
+        *([dashed(reserved, field)] if caches else []),
         rule(field.left, field.bottom, field.right, field.bottom, stroke=INK, stroke_opacity="0.6"),
     ]
