@@ -13,7 +13,7 @@ from nbmem.core.clock import CLOCK
 from nbmem.core.errors import UsageError
 from nbmem.core.interrupts import held_back
 from nbmem.ipython.enclosing import running_cells
-from nbmem.ipython.failure import FailureWatch
+from nbmem.ipython.failure import FailureWatch, what_ended
 from nbmem.ipython.guest import guest, say, shell_entry
 from nbmem.ipython.hand_on import InterruptsTheCell
 from nbmem.ipython.options import CellOptions, asks_for_help, parse_cell_line
@@ -202,7 +202,7 @@ class CellHooks:
         cell.trace = self._tracer.begin(cell.options, cell.title)
 
     def _finish(self, cell: RunningCell, result: Any) -> MemoryPeakExceededError | None:
-        error = _error(result)
+        error = what_ended(result)
         row = None
         ran = getattr(result, "error_before_exec", None) is None
         if cell.counted and _torch_is_there():
@@ -294,11 +294,3 @@ def _with_peak(row: CellDelta | None, trace: Trace) -> CellDelta | None:
         return replace(row, peak=trace.report().peak.allocated)
     except Exception:  # noqa: BLE001 - said already, where the report was to be shown
         return row
-
-
-def _error(result: Any) -> BaseException | None:
-    """What ended a cell; ipykernel hands no result over when an async cell was interrupted."""
-    if result is None:
-        return KeyboardInterrupt("the cell was interrupted")
-    error: BaseException | None = result.error_before_exec or result.error_in_exec
-    return error

@@ -111,3 +111,11 @@ class FailureWatch:
 
         found = walk(self._shell.user_ns).by_device.values()
         return tuple(held for storages in found for held in storages)
+
+
+def what_ended(result: Any) -> BaseException | None:
+    """What ended a cell; ipykernel hands no result over when an async cell was interrupted."""
+    if result is None:
+        return KeyboardInterrupt("the cell was interrupted")
+    error: BaseException | None = result.error_before_exec or result.error_in_exec
+    return error

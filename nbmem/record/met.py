@@ -144,7 +144,7 @@ class Parameter:
         self.form = ""
 
     def path_at(self, *, lookup: bool) -> str:
-        """Its path in the module that takes it so: to look rows up in it, or for anything else."""
+        """The path in the module that looks rows up in the parameter, or in another that has it."""
         return self.tied.get(lookup, self.path)
 
     @property
