@@ -326,11 +326,13 @@ class IdentityLog:
         found: dict[int, Parameter] = {}
         self._learn_places(known, module)
         for name, parameter, inner in modules.places_of_parameters(module):
-            path = f".{name}"
-            one = found.setdefault(id(parameter), Parameter(parameter, known, path))
-            one.tied.setdefault(modules.looks_up(inner), path)
-            if one.path == path:
+            lookup, one = modules.looks_up(inner), found.get(id(parameter))
+            if one is None:
+                one = Parameter(parameter, known, f".{name}", lookup=lookup)
+                found[id(parameter)] = one
                 self._learn(parameter, one)
+            elif lookup != one.lookup:
+                one.tied = one.tied or f".{name}"
         for faces in faces_of(module):  # the module has one of them at a time
             path = next((found[id(face)].path for face in faces if id(face) in found), "")
             for face in faces if path else ():

@@ -130,22 +130,26 @@ class Parameter:
         ref: The parameter.
         owner: The module that has it, or its place in an optimizer.
         path: Its path there, the first of them.
+        lookup: Whether the module there looks rows up in it.
         tied: The path in a module of the other kind, where an embedding shares it with a head.
         form: Shape and dtype, once its gradient has been seen.
     """
 
-    __slots__ = ("form", "owner", "path", "ref", "tied")
+    __slots__ = ("form", "lookup", "owner", "path", "ref", "tied")
 
-    def __init__(self, parameter: Any, owner: Known | InGroup, path: str) -> None:
+    def __init__(
+        self, parameter: Any, owner: Known | InGroup, path: str, *, lookup: bool = False
+    ) -> None:
         self.ref = weakref.ref(parameter)
         self.owner = owner
         self.path = path
-        self.tied: dict[bool, str] = {}
+        self.lookup = lookup
+        self.tied = ""
         self.form = ""
 
     def path_at(self, *, lookup: bool) -> str:
         """The path in the module that looks rows up in the parameter, or in another that has it."""
-        return self.tied.get(lookup, self.path)
+        return self.tied if self.tied and lookup != self.lookup else self.path
 
     @property
     def in_group(self) -> bool:
