@@ -14,6 +14,7 @@ the next recording is whole.
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import gc
 import io
@@ -321,7 +322,10 @@ def _shell() -> Iterator[Any]:
         yield shell
     finally:
         nbmem.unload_ipython_extension(shell)
-        shell.history_manager.save_thread.stop()  # it would keep all of the shell
+        # Each of these would keep all of the shell, and the next one's `__main__` this one's.
+        shell.history_manager.save_thread.stop()
+        atexit.unregister(shell.atexit_operations)
+        shell.restore_sys_module_state()
         InteractiveShell.clear_instance()
 
 

@@ -177,6 +177,7 @@ class Fault:
         if frame.f_code not in self._codes or self.hits:
             return None
         if event == "line" and frame.f_lineno == self.line:
+            sys.settrace(self._traced)  # the rest of the program need not be slow
             raise self._raised()
         return self._trace
 
