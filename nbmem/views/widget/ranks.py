@@ -23,7 +23,8 @@ class RanksWidget(ipywidgets.VBox):  # type: ignore[misc]
 
     Args:
         world: The world; only ranks that wrote a session can be chosen.
-        explorer_of: Makes the explorer of a rank, by its number.
+        explorer_of: Makes the explorer of a rank, by its number; what it raises of the first, the
+            highest, is raised.
 
     Attributes:
         rank: Number of the rank that is shown; set it, observe it, link it.
@@ -48,9 +49,9 @@ class RanksWidget(ipywidgets.VBox):  # type: ignore[misc]
         highest = max(rows, key=lambda row: row.allocated or 0)
         self.rank = highest.rank.number
         self._picker.value = self.rank
-        self._show()
+        self._show(explorer_of(self.rank))
         traitlets.link((self, "rank"), (self._picker, "value"))
-        self.observe(self._show, "rank")
+        self.observe(self._choose, "rank")
 
     @traitlets.validate("rank")  # type: ignore[untyped-decorator]
     def _one_of_them(self, proposal: Any) -> int:
@@ -59,16 +60,19 @@ class RanksWidget(ipywidgets.VBox):  # type: ignore[misc]
             raise traitlets.TraitError(f"There is no session of a rank {value} in this world.")
         return value
 
-    def _show(self, _change: object = None) -> None:
-        before, self.explorer = self.explorer, None
+    def _choose(self, _change: object) -> None:
+        before = self.explorer
         try:
-            self.explorer = self._explorer_of(self.rank)
-            below: ipywidgets.Widget = self.explorer
+            self._show(self._explorer_of(self.rank))
         except NbmemError as err:  # its file has gone, or has changed
-            below = ipywidgets.Label(str(err))
-        self.children = (self._picker, below)
+            self.explorer = None
+            self.children = (self._picker, ipywidgets.Label(str(err)))
         if before is not None:
             before.close()
+
+    def _show(self, explorer: ExplorerWidget) -> None:
+        self.explorer = explorer
+        self.children = (self._picker, explorer)
 
 
 def _told(row: RankRow) -> str:
