@@ -89,11 +89,7 @@ def named_parameters(module: Any) -> Iterator[tuple[str, Any]]:
 
 def places_of_parameters(module: Any) -> Iterator[tuple[str, Any, Any]]:
     """Path, parameter and the very module that registers it: a tied one at each of its places."""
-    for path, inner in named_modules(module):
-        before = f"{path}." if path else ""
-        for name, tensor in _part(inner, "_parameters"):
-            if is_tensor(tensor):
-                yield f"{before}{name}", tensor, inner
+    return _places(module, "_parameters")
 
 
 def looks_up(module: object) -> bool:
@@ -139,12 +135,18 @@ def states(optimizer: Any) -> list[tuple[Any, dict[Any, Any]]]:
 
 def _tensors(module: Any, part: str) -> Iterator[tuple[str, Any]]:
     seen = set()
+    for path, tensor, _ in _places(module, part):
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield path, tensor
+
+
+def _places(module: Any, part: str) -> Iterator[tuple[str, Any, Any]]:
     for path, inner in named_modules(module):
         before = f"{path}." if path else ""
         for name, tensor in _part(inner, part):
-            if id(tensor) not in seen and is_tensor(tensor):
-                seen.add(id(tensor))
-                yield f"{before}{name}", tensor
+            if is_tensor(tensor):
+                yield f"{before}{name}", tensor, inner
 
 
 def _part(module: Any, part: str) -> list[tuple[str, Any]]:

@@ -51,5 +51,5 @@ def say(count: int) -> str:
 
 
 def saying(low: int, high: int) -> str:
-    """A range of bytes as a person reads it: `1.0 to 2.0 GiB`, `up to 9.5 MiB`."""
+    """A range of bytes as a person reads it: `1.0 GiB to 2.0 GiB`, `up to 9.5 MiB`."""
     return format_range(low, high)

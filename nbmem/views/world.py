@@ -6,7 +6,7 @@ import textwrap
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbmem.core.categories import ON_OTHERS, Category
+from nbmem.core.categories import Category
 from nbmem.core.units import format_bytes, format_ms
 from nbmem.core.world import numbers_text
 from nbmem.views import style, wording
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 24
 """Lines of a table of ranks; the others are summed up."""
+MOST_DRAWN = 12
+"""Ranks that are drawn over their runs: those with the highest peaks."""
 
 
 def render_world(world: WorldReport, *, width: int = 100) -> str:
@@ -43,7 +45,7 @@ def render_world(world: WorldReport, *, width: int = 100) -> str:
 def render_world_html(world: WorldReport) -> str:
     """Draw a world for a notebook's output: no script, no style sheet, no address."""
     named = [(kind.name, kind.rows[0]) for kind in kinds_of_rank(world)]
-    drawn, over_time = ranks_chart(named[:MOST_ROWS]), ranks_over_time(named)
+    drawn, over_time = ranks_chart(named[:MOST_ROWS]), ranks_over_time(highest(named, MOST_DRAWN))
     tables = (ranks_table(world, 120), then_table(world, 120))
     parts = [
         element("div", verdict(world), style=style.VERDICT),
@@ -78,6 +80,13 @@ class KindOfRank(NamedTuple):
 def kinds_of_rank(world: WorldReport) -> list[KindOfRank]:
     """The lines of the table, and what each is called."""
     return [KindOfRank(f"rank {_numbers(rows)}", rows) for _, rows in _alike(world)]
+
+
+def highest(named: Sequence[tuple[str, RankRow]], most: int) -> list[tuple[str, RankRow]]:
+    """The ranks with a session that peak highest, so many at most, in their own order."""
+    known = [(name, row) for name, row in named if row.held]
+    by_peak = sorted(range(len(known)), key=lambda i: -(known[i][1].allocated or 0))
+    return [known[i] for i in sorted(by_peak[:most])]
 
 
 def ranks_table(world: WorldReport, width: int) -> str:
@@ -146,13 +155,12 @@ def spread_table(world: WorldReport) -> str:
     if len([row for row in world.rows if row.held]) < 2:
         return ""
     table = [("Over the ranks, at their peaks", "least", "rank", "most", "rank", "mean")]
-    others = ON_OTHERS.get(world.device.kind if world.device is not None else "", {})
+    kind = world.device.kind if world.device is not None else "cuda"
     for one in world.spreads:
         same = one.low == one.high
-        label, _ = others.get(one.category, (one.category.label, ""))
         table.append(
             (
-                f"  {label}",
+                f"  {wording.label(one.category, kind=kind)}",
                 format_bytes(one.low),
                 "" if same else str(one.low_rank),
                 "same" if same else format_bytes(one.high),

@@ -72,6 +72,12 @@ def verdict(world: WorldReport) -> str:
     )
 
 
+def peak_of(row: RankRow) -> str:
+    """`peak 116.7 MiB in optimizer, step 0`."""
+    place = wording.phase_and_step(row.phase, row.step)
+    return f"peak {format_bytes(row.allocated)}" + (f" in {place}" if place else "")
+
+
 def about(world: WorldReport) -> str:
     """What ran, on how many cards and machines, and how the ranks ended."""
     names = {one_line(row.device.name): row for row in world.rows if row.device}

@@ -66,7 +66,7 @@ class RankRow:
     place_ns: int | None = None
     refusal: Refusal | None = None
     error: str | None = None
-    timeline: Timeline | None = None
+    timeline: Timeline | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from nbmem.report import Timeline
     from nbmem.views.markup import Markup
 
-MOST = 12
-"""Ranks that are drawn: those with the highest peaks."""
 _ACROSS, _GAP = 4, 16
 _WIDE = (WIDTH - (_ACROSS - 1) * _GAP) // _ACROSS
 _HIGH, _NAME = 64, 18
@@ -34,11 +32,9 @@ def ranks_over_time(lines: Sequence[tuple[str, RankRow]]) -> Picture | None:
     Returns:
         None where there are no two to compare.
     """
-    known = [(name, row, row.timeline) for name, row in lines if row.timeline is not None]
-    if len(known) < 2:
+    drawn = [(name, row, row.timeline) for name, row in lines if row.timeline is not None]
+    if len(drawn) < 2:
         return None
-    highest = sorted(known, key=lambda one: -(one[1].allocated or 0))[:MOST]
-    drawn = [one for one in known if any(one is other for other in highest)]
     most = max(1, *(int(timeline.reserved.max()) for *_, timeline in drawn))
     parts: list[Markup] = []
     for number, (name, row, timeline) in enumerate(drawn):

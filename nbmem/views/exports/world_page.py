@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.units import format_bytes
 from nbmem.core.world import numbers_text
-from nbmem.views import style, wording
+from nbmem.views import style
 from nbmem.views.explorer import explorer_output
 from nbmem.views.exports.living import OFFLINE, living, player
 from nbmem.views.html import page, render_html
 from nbmem.views.markup import Markup, element, join, one_line
-from nbmem.views.world import kinds_of_rank, render_world_html
+from nbmem.views.world import highest, kinds_of_rank, render_world_html
+from nbmem.views.world_words import peak_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,15 +37,16 @@ def world_page(world: WorldReport, report_of: Callable[[int], Report]) -> str:
         The page. Of ranks that differ in nothing the first is there.
     """
     kinds = [kind for kind in kinds_of_rank(world) if kind.rows[0].held]
-    by_peak = sorted(kinds, key=lambda kind: -(kind.rows[0].allocated or 0))
-    shown, lower = [k for k in kinds if k in by_peak[:MOST]], by_peak[MOST:]
+    shown = highest([(kind.name, kind.rows[0]) for kind in kinds], MOST)
+    names = {name for name, _ in shown}
+    lower = [row for kind in kinds if kind.name not in names for row in kind.rows]
     body = [Markup(render_world_html(world))]
     if shown:
         body += [
             element(
                 "div",
-                *(_folded(kind.name, kind.rows[0], report_of) for kind in shown),
-                *_left_out([row for kind in lower for row in kind.rows]),
+                *(_folded(name, row, report_of) for name, row in shown),
+                *_left_out(lower),
                 style=style.BOX,
             ),
             player(),
@@ -55,11 +56,9 @@ def world_page(world: WorldReport, report_of: Callable[[int], Report]) -> str:
 
 def _folded(name: str, row: RankRow, report_of: Callable[[int], Report]) -> Markup:
     report = report_of(row.rank.number)
-    place = wording.phase_and_step(row.phase, row.step)
-    told = f"{name}: peak {format_bytes(row.allocated)}{f' in {place}' if place else ''}"
     return element(
         "details",
-        element("summary", told, style=style.SUMMARY),
+        element("summary", f"{name}: {peak_of(row)}", style=style.SUMMARY),
         living(render_html(report), explorer_output(report)),
         name="nbmem-rank",
         style=style.DETAILS,

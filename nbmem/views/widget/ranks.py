@@ -8,13 +8,12 @@ import ipywidgets
 import traitlets
 
 from nbmem.core.errors import NbmemError
-from nbmem.core.units import format_bytes
-from nbmem.views import wording
+from nbmem.views.world_words import peak_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.analysis.world.model import RankRow, WorldReport
+    from nbmem.analysis.world.model import WorldReport
     from nbmem.views.widget.explorer import ExplorerWidget
 
 
@@ -41,7 +40,7 @@ class RanksWidget(ipywidgets.VBox):  # type: ignore[misc]
         self._numbers = [row.rank.number for row in rows]
         self.explorer: ExplorerWidget | None = None
         self._picker = ipywidgets.Dropdown(
-            options=[(_told(row), row.rank.number) for row in rows],
+            options=[(f"{row.rank.number}: {peak_of(row)}", row.rank.number) for row in rows],
             description="Rank",
             layout={"width": "max-content"},
         )
@@ -73,9 +72,3 @@ class RanksWidget(ipywidgets.VBox):  # type: ignore[misc]
     def _show(self, explorer: ExplorerWidget) -> None:
         self.explorer = explorer
         self.children = (self._picker, explorer)
-
-
-def _told(row: RankRow) -> str:
-    place = wording.phase_and_step(row.phase, row.step)
-    peak = format_bytes(row.allocated)
-    return f"{row.rank.number}: peak {peak}{f' in {place}' if place else ''}"
