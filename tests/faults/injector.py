@@ -8,7 +8,8 @@
     fault.hits                                          # how often it was met; 0: never called
 
 Modules import functions by their names, so replacing a module's attribute would reach few callers:
-at "entry" the function's own code is exchanged, at "line" a trace function raises in its frame.
+at "entry" the function's own code is exchanged, at "line" what watches its lines raises in its
+frame. Python 3.12 can watch the lines of one function; before it, a trace function sees every call.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
 _NAME = "__fault_of_the_injector__"
+_LINES = getattr(sys, "monitoring", None)
+_TOOL = 4
+"""A number of `sys.monitoring` that no known tool has taken."""
 
 
 class Target(NamedTuple):
@@ -108,8 +112,8 @@ class Fault:
         target: The function.
         error: Makes what is raised: an exception's class, or a function.
         at: "entry": at every call, before its first line (a generator's at its first item). "line":
-            once, at a line that `seed` chooses among the function's own and those inside it; only
-            in this thread and in those that start while it is armed.
+            once, at a line that `seed` chooses among the function's own and those inside it; before
+            Python 3.12 only in this thread and in those that start while it is armed.
         seed: Chooses the line.
         once: At the entry, fail at the first call only.
 
@@ -141,6 +145,11 @@ class Fault:
         if self.line is None:
             self.target.function.__globals__[_NAME] = self._raised
             self.target.function.__code__ = _raising(self._code)
+        elif _LINES:
+            _LINES.use_tool_id(_TOOL, _NAME)
+            _LINES.register_callback(_TOOL, _LINES.events.LINE, self._line_begins)
+            for code in self._codes:
+                _LINES.set_local_events(_TOOL, code, _LINES.events.LINE)
         else:
             self._traced = sys.gettrace()
             threading.settrace(self._trace)
@@ -152,6 +161,13 @@ class Fault:
         if self.line is None:
             self.target.function.__code__ = self._code
             self.target.function.__globals__.pop(_NAME, None)
+        elif _LINES:
+            if _LINES.get_tool(_TOOL) != _NAME:
+                return
+            for code in self._codes:
+                _LINES.set_local_events(_TOOL, code, _LINES.events.NO_EVENTS)
+            _LINES.register_callback(_TOOL, _LINES.events.LINE, None)
+            _LINES.free_tool_id(_TOOL)
         else:
             threading.settrace(None)  # type: ignore[arg-type]
             sys.settrace(self._traced)
@@ -172,6 +188,10 @@ class Fault:
         if self._once and self.line is None:
             self.disarm()
         return self._error()
+
+    def _line_begins(self, _code: CodeType, line: int) -> None:
+        if line == self.line and not self.hits:
+            raise self._raised()
 
     def _trace(self, frame: Any, event: str, _argument: Any) -> Any:
         if frame.f_code not in self._codes or self.hits:
