@@ -3,6 +3,7 @@
     python -m tests.faults.capture             every kind of fault, at the entry and at random lines
     python -m tests.faults.capture --quick     one kind, at the entry
     python -m tests.faults.capture --minutes 9 as many of them as fit into nine minutes, at random
+    python -m tests.faults.capture --part 1/2  the first half of the same random order
 
 A trial is a notebook in a shell of its own: the extension is loaded, a cell trains on a virtual
 card, one runs out of memory, one asks nbmem something, the extension goes. It has survived where
@@ -21,6 +22,7 @@ import io
 import itertools
 import logging
 import math
+import operator
 import random
 import signal
 import sys
@@ -41,7 +43,7 @@ from nbmem.record import recording
 from tests.faults.injector import Fault, Target, functions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 CAPTURE = (
     "nbmem.api",
@@ -415,6 +417,13 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     ]
 
 
+def _part(trials: Iterable[tuple[Target, str, Any]], part: int, parts: int) -> list[Any]:
+    """A part in random order, and in the same one whatever else is tried: none falls between."""
+    drawn = [(random.Random(f"{one.name} {rest}").random(), one, *rest) for one, *rest in trials]
+    drawn.sort(key=operator.itemgetter(0))
+    return [trial for at, *trial in drawn if part - 1 <= at * parts < part]
+
+
 def main() -> int:
     """Try every function; 0 if every trial survived."""
     parser = argparse.ArgumentParser(
@@ -425,7 +434,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2, help="random lines of each function")
     parser.add_argument("--minutes", type=float, default=math.inf, help="then the table so far")
     parser.add_argument("--deaf", action="store_true", help="Ctrl-C is ignored, as under `&`")
-    parser.add_argument("--begin", type=int, default=0, help="with this trial of the same order")
+    parser.add_argument("--part", default="1/1", help="K/N: the Kth of N parts, for N processes")
+    parser.add_argument("--begin", type=int, default=0, help="with this trial of the part")
     options = parser.parse_args()
     deaf, hears = signal.SIG_IGN, signal.default_int_handler  # whatever the shell has chosen
     signal.signal(signal.SIGINT, deaf if options.deaf else hears)
@@ -433,8 +443,7 @@ def main() -> int:
     targets = [one for one in met() if options.only in one.name]
     kinds = ["Exception"] if options.quick else list(ERRORS)
     places = [("entry", 0)] + ([] if options.quick else [("line", s) for s in range(options.seeds)])
-    trials = list(itertools.product(targets, kinds, places))
-    random.Random(1).shuffle(trials)  # a part of them says as much of every function
+    trials = _part(itertools.product(targets, kinds, places), *map(int, options.part.split("/")))
     end = time.monotonic() + 60 * options.minutes
     with small_heap():
         for target, error, (at, seed) in trials[options.begin :]:
