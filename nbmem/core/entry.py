@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nbmem.core.faults import error_of
 from nbmem.core.interrupts import Delivery, can_deliver, signal_of
-from nbmem.core.raised import is_raised
+from nbmem.core.raised import behind, forget_way, is_raised, traceback_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,17 +104,34 @@ def met(
     """
     number = signal_of(err)
     if number == signal.SIGINT and interrupted is not None:
+        dealt_with(err)
         interrupted()
         return None
     if number is not None and can_deliver(number):
+        dealt_with(err)
         return Delivery(number)
     if is_raised(err, Exception):
         _leave_note(lost, part, err)
+        dealt_with(err)
         return None
     try:
         raise err
     finally:
         del err  # as in `let_pass`: it would keep every frame that it came through
+
+
+def dealt_with(err: BaseException) -> None:
+    """Forget the way of an exception that goes no further, and of those that it met on it.
+
+    A frame that keeps one of them is kept by it, as is that of each generator that was a context
+    manager and let it end there; and with its frames nbmem's outermost, whose end delivers. So an
+    interrupt would come when the collector runs, in a later cell. What was caught before nbmem was
+    called has begun in a frame that is not nbmem's, and stays whole.
+    """
+    seen: BaseException | None = err
+    while seen is not None and (way := traceback_of(seen)) is not None and is_ours(way.tb_frame):
+        forget_way(seen)
+        _, seen, *_ = behind(seen)
 
 
 def lost_sentence(part: str, err: BaseException) -> str:

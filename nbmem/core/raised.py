@@ -23,6 +23,11 @@ def traceback_of(err: BaseException) -> TracebackType | None:
     return found
 
 
+def forget_way(err: BaseException) -> None:
+    """Forget where an exception was raised: it would keep the frames that it came through."""
+    _KEPT["__traceback__"].__set__(err, None)
+
+
 def behind(err: BaseException) -> tuple[BaseException | None, ...]:
     """The cause and the context of an exception, and the members of a group."""
     is_group = is_raised(err, BaseExceptionGroup)

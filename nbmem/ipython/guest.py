@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from nbmem.core.entry import entry
+from nbmem.core.entry import dealt_with, entry
 from nbmem.core.errors import NbmemError
 from nbmem.core.faults import error_of
 from nbmem.core.interrupts import let_pass
@@ -39,13 +39,15 @@ def guest(doing: str, *, in_cell: bool = False) -> Iterator[None]:
         yield
     except NbmemError as err:
         say(str(err))
-    except KeyboardInterrupt:
+        dealt_with(err)
+    except KeyboardInterrupt as err:
         if in_cell:
             raise
         say(
             f"interrupted before it could {doing}. "
             "What was recorded is kept; `%nbmem report` shows it."
         )
+        dealt_with(err)
     except Exception as err:
         let_pass(err)
         logger.debug("could not %s", doing, exc_info=True)
@@ -53,6 +55,7 @@ def guest(doing: str, *, in_cell: bool = False) -> Iterator[None]:
             f"could not {doing} ({error_of(err)}). Your code is not affected. "
             "It is a fault of nbmem's: please report it with this line."
         )
+        dealt_with(err)
 
 
 def insist(doing: str, release: Callable[[], _R]) -> _R | None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.clock import CLOCK
-from nbmem.core.entry import lost_sentence
+from nbmem.core.entry import dealt_with, lost_sentence
 from nbmem.core.errors import NbmemError
 from nbmem.core.interrupts import held_back, let_pass
 from nbmem.probes import oom
@@ -313,6 +313,7 @@ class Recorder:
         except Exception as err:  # noqa: BLE001 - a guest's manners
             let_pass(err)
             self._lost(part, err)
+            dealt_with(err)
 
     @contextlib.contextmanager
     def _kept(self, part: str) -> Iterator[None]:
@@ -323,6 +324,7 @@ class Recorder:
             raise
         except BaseException as err:  # noqa: BLE001 - what follows must be done
             self._lost(part, err)
+            dealt_with(err)
 
     def _lost(self, part: str, err: BaseException) -> None:
         if isinstance(err, KeyboardInterrupt):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import functools
+import sys
 import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
@@ -131,6 +132,8 @@ def whole(function: Callable[_P, _R]) -> Callable[_P, _R]:
             _signal.signal(_signal.SIGINT, before)
             if _Held.came:
                 _Held.came = False
-                again = Delivery()  # noqa: F841 - this frame's end is what it waits for
+                again = Delivery()  # this frame's end is what it waits for
+                if sys.exception() is not None:  # its traceback may keep this frame for long
+                    del again
 
     return guarded

@@ -1,0 +1,105 @@
+"""An interrupt that nbmem met is delivered where its outermost call ends, and not later."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from nbmem.core.entry import entry
+from nbmem.ipython.guest import guest
+from nbmem.record.recorder import Recorder
+
+
+@pytest.fixture(autouse=True)
+def no_collector():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def hears_ctrl_c():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
+def faulty():
+    raise ZeroDivisionError
+
+
+SWALLOWS = {
+    "guest": guest,
+    "guard": functools.partial(Recorder.guard, SimpleNamespace(_lost=lambda *_: None)),
+    "_kept": functools.partial(Recorder._kept, SimpleNamespace(_lost=lambda *_: None)),
+}
+
+
+@pytest.mark.parametrize("fault", [interrupted, faulty])
+@pytest.mark.parametrize("passed_over_by", SWALLOWS)
+def test_it_is_delivered_at_once_though_something_was_passed_over_before(
+    passed_over_by, fault
+):
+    @entry("this")
+    def called():
+        try:
+            with SWALLOWS[passed_over_by]("a part"):
+                fault()
+        finally:
+            interrupted()
+
+    came = []
+    for _ in range(3):
+        try:
+            called()
+            int()  # where Python asks for signals
+        except KeyboardInterrupt as err:
+            came.append(err.__traceback__.tb_next)
+    assert came == [None] * 3  # each in this frame
+
+
+def test_it_is_delivered_at_once_where_nbmem_keeps_what_it_met():
+    kept = []
+
+    @entry("this", lost=lambda _part, err: kept.append(err))
+    def inner():
+        faulty()
+
+    @entry("that")
+    def outer():
+        inner()
+        interrupted()
+
+    came = False
+    try:
+        outer()
+        int()
+    except KeyboardInterrupt:
+        came = True
+    assert came
+    assert [type(err) for err in kept] == [ZeroDivisionError]
+
+
+def test_what_was_caught_before_nbmem_was_called_keeps_its_way():
+    @entry("this", lost=lambda _part, _err: None)
+    def called():
+        faulty()
+
+    try:
+        interrupted()
+    except KeyboardInterrupt as err:
+        called()
+        names = []
+        way = err.__traceback__
+        while way is not None:
+            names.append(way.tb_frame.f_code.co_name)
+            way = way.tb_next
+    assert names[-1] == "interrupted"
