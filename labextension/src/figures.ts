@@ -1,7 +1,7 @@
 /** Which bytes of a card belong to what: the parts of its bar and the figures beside it. */
 
 import { CATEGORIES, PENDING } from './categories.js';
-import type { ICardSample } from './messages.js';
+import type { ICardSample, IHostSample } from './messages.js';
 
 /** A part of a whole card; `key` chooses its colour. */
 export interface IPart {
@@ -62,6 +62,39 @@ export function partsOf(card: ICardSample, named = card.by_category): IPart[] {
   return parts;
 }
 
+/** The whole of the host's memory: this process (by category where that is known), others, free. */
+export function partsOfHost(host: IHostSample): IPart[] {
+  const named: Ledger =
+    bytesOf(host.by_category) === host.process
+      ? host.by_category.slice(0, MOST_PARTS)
+      : [['allocated', 'this process', host.process]];
+  const others: Ledger =
+    host.free === null
+      ? []
+      : [
+          ['other_processes', 'other processes', host.total - host.free - host.process],
+          ['free', 'free', host.free]
+        ];
+  return [...named, ...others]
+    .map(([key, label, bytes]) => ({ key, label, bytes }))
+    .filter(part => part.bytes > 0);
+}
+
+/** What a line draws of one reading; null for a curve that there is not. */
+export interface IDrawn {
+  allocated: number;
+  peak: number;
+  reserved: number | null;
+  process: number | null;
+  by_category: Ledger;
+}
+
+/** The host's memory as a line draws it: the process is what is stacked. */
+export function drawnOf(host: IHostSample): IDrawn {
+  const { process, peak, by_category } = host;
+  return { allocated: process, peak, reserved: null, process: null, by_category };
+}
+
 /** One series of the line, at the same moments as all others. */
 export interface ISeries {
   key: string;
@@ -78,7 +111,7 @@ function rank(key: string): number {
 }
 
 /** The stacked series of a card's samples. */
-export function seriesOf(cards: ICardSample[]): ISeries[] {
+export function seriesOf(cards: Pick<IDrawn, 'allocated' | 'by_category'>[]): ISeries[] {
   const labels = new Map<string, string>();
   for (const card of cards) {
     for (const [key, label] of card.by_category.slice(0, MOST_PARTS)) {

@@ -59,7 +59,24 @@ export interface ICardSample {
   frameworks: [string, string, number][];
 }
 
-/** The cards while a cell runs. Pushed when something has changed. */
+/** The host's memory at one moment, in bytes, where torch has no card to use. */
+export interface IHostSample {
+  /** The machine's, or the limit of its container. */
+  total: number;
+  /** Resident bytes of this process: what `top` shows. */
+  process: number;
+  /** Highest `process` that was read since the cell began. */
+  peak: number;
+  /** What could be had: page cache that the kernel would give back is free. */
+  free: number | null;
+  /**
+   * `process` by what a trace knows of it, in the order to stack them. They add up to it exactly;
+   * the last one is the rest. Empty where nothing is known.
+   */
+  by_category: [string, string, number][];
+}
+
+/** The cards while a cell runs, or the host without one. Pushed when something has changed. */
 export interface ISample {
   nbmem: typeof VERSION;
   kind: 'sample';
@@ -73,6 +90,8 @@ export interface ISample {
   step: number | null;
   /** Each card that torch uses. */
   cards: ICardSample[];
+  /** The host's memory; null where torch could use a card. */
+  host: IHostSample | null;
 }
 
 /** A cell has begun to run, and runs for longer than it takes to say so. */
@@ -111,7 +130,7 @@ export interface ICellDelta {
   error: string | null;
 }
 
-/** A cell has run. Pushed where torch holds memory of a card. */
+/** A cell has run. Pushed where samples of it were, or would be. */
 export interface ICellEnded {
   nbmem: typeof VERSION;
   kind: 'cell_ended';
@@ -479,12 +498,21 @@ const isCardSample = record([
   ['frameworks', list(tuple(text, text, integer))]
 ]);
 
+const isHostSample = record([
+  ['total', integer],
+  ['process', integer],
+  ['peak', integer],
+  ['free', nullable(integer)],
+  ['by_category', list(tuple(text, text, integer))]
+]);
+
 const isSample = record([
   ['t_ms', number],
   ['cell', isCell],
   ['phase', nullable(text)],
   ['step', nullable(integer)],
-  ['cards', list(isCardSample)]
+  ['cards', list(isCardSample)],
+  ['host', nullable(isHostSample)]
 ]);
 
 const isCellBegun = record([

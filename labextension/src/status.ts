@@ -1,11 +1,11 @@
-/** The one line of the status bar: what is on the card of the kernel in front. */
+/** The one line of the status bar: what is on the card of the kernel in front, or on its host. */
 
 import { clipped, exactBytes, formatBytes } from './format.js';
-import type { ICardSample } from './messages.js';
+import type { ICardSample, IHostSample, ISample } from './messages.js';
 import { newest, type IKernelState } from './state.js';
 import { whyNothing, type ITranslator } from './why.js';
 
-/** Shares are of the card, from 0 to 1; null where its total is not known. */
+/** Shares are of the whole memory, from 0 to 1; null where its total is not known. */
 export interface IStatus {
   text: string;
   title: string;
@@ -20,6 +20,15 @@ export function statusOf(state: IKernelState | null, trans: ITranslator): IStatu
   }
   const cards = state.link.kind === 'live' ? (newest(state)?.cards ?? []) : [];
   const fullest = [...cards].sort((a, b) => share(b, b.allocated) - share(a, a.allocated))[0];
+  const host = state.link.kind === 'live' ? hostOf(newest(state)) : null;
+  if (fullest === undefined && host !== null) {
+    return {
+      text: trans.__('RAM %1', amountsOfHost(host, formatBytes, trans)),
+      title: trans.__('This process: %1', amountsOfHost(host, exactBytes, trans)),
+      allocated: Math.min(host.process / Math.max(host.total, 1), 1),
+      peak: Math.min(host.peak / Math.max(host.total, 1), 1)
+    };
+  }
   if (fullest === undefined) {
     const why = whyNothing(state, trans)?.sentence ?? '';
     return { text: trans.__('GPU –'), title: why, allocated: null, peak: null };
@@ -32,6 +41,11 @@ export function statusOf(state: IKernelState | null, trans: ITranslator): IStatu
     allocated: known ? share(fullest, fullest.allocated) : null,
     peak: known ? share(fullest, fullest.peak) : null
   };
+}
+
+/** The host's memory, where that is what a sample is of. */
+export function hostOf(sample: ISample | null): IHostSample | null {
+  return sample === null || sample.cards.length > 0 ? null : sample.host;
 }
 
 /** What a card is called, whether or not the driver says. */
@@ -57,6 +71,14 @@ function amounts(card: ICardSample, write: (bytes: number) => string, trans: ITr
       ? write(card.allocated)
       : trans.__('%1 of %2', write(card.allocated), write(card.total));
   return trans.__('%1, peak %2', now, write(card.peak));
+}
+
+function amountsOfHost(
+  host: IHostSample,
+  write: (bytes: number) => string,
+  trans: ITranslator
+): string {
+  return trans.__('%1 of %2, peak %3', write(host.process), write(host.total), write(host.peak));
 }
 
 function share(card: ICardSample, bytes: number): number {

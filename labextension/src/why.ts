@@ -1,7 +1,7 @@
 /** Why there is nothing to see, in one sentence, and what can be done about it. */
 
 import { clipped } from './format.js';
-import { VERSION } from './messages.js';
+import { VERSION, type ISample } from './messages.js';
 import { newest, type IKernelState } from './state.js';
 
 /** As much of JupyterLab's translation bundle as is needed here. */
@@ -68,8 +68,12 @@ export function whyNothing(state: IKernelState | null, trans: ITranslator): IRea
         )
       );
     case 'live':
-      return (newest(state)?.cards.length ?? 0) === 0 ? whyNoReading(state, trans) : null;
+      return isOfSomething(newest(state)) ? null : whyNoReading(state, trans);
   }
+}
+
+function isOfSomething(sample: ISample | null): boolean {
+  return sample !== null && (sample.cards.length > 0 || sample.host !== null);
 }
 
 function whyNoReading(state: IKernelState, trans: ITranslator): IReason {

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 
 import { isAllowed } from '../lib/actions.js';
-import { allocatedPart, partsOf, seriesOf } from '../lib/figures.js';
+import { allocatedPart, drawnOf, partsOf, partsOfHost, seriesOf } from '../lib/figures.js';
 import { axisEnd, clipped, exactBytes, formatBytes, formatMs, percent } from '../lib/format.js';
 import { areaPath, stepPath, windowOf } from '../lib/line.js';
 import { golden } from './golden.mjs';
@@ -138,4 +138,40 @@ test('a button runs what is on the list and nothing else', () => {
   ]) {
     assert.ok(!isAllowed(hostile), JSON.stringify(hostile));
   }
+});
+
+test('the parts of the host are all of it', () => {
+  const [, { host }] = golden('state').samples;
+  const parts = partsOfHost(host);
+  assert.deepEqual(
+    parts.map(part => part.key),
+    ['weights', 'rest', 'other_processes', 'free']
+  );
+  assert.equal(
+    parts.reduce((sum, part) => sum + part.bytes, 0),
+    host.total
+  );
+});
+
+test('where the host is not split, or others are not known, nothing is made up', () => {
+  const [, { host }] = golden('state').samples;
+  const unsplit = { ...host, by_category: host.by_category.slice(1), free: null };
+  assert.deepEqual(partsOfHost(unsplit), [
+    { key: 'allocated', label: 'this process', bytes: host.process }
+  ]);
+  const shared = { ...host, free: host.total - host.process + 1 }; // pages shared with others
+  assert.ok(!partsOfHost(shared).some(part => part.key === 'other_processes'));
+});
+
+test('the line of the host stacks the process', () => {
+  const [, { host }] = golden('state').samples;
+  const series = seriesOf([drawnOf(host), drawnOf({ ...host, by_category: [] })]);
+  assert.deepEqual(
+    series.map(({ key, values }) => [key, ...values]),
+    [
+      ['weights', 2 ** 30, 0],
+      ['rest', 2 * 2 ** 30, 0],
+      ['allocated', 0, host.process]
+    ]
+  );
 });

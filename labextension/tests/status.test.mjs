@@ -106,3 +106,27 @@ test('a kernel of another page is known by its process, which is no other proces
     [8, 9]
   );
 });
+
+const HOST = { total: 16 * MIB, process: 4 * MIB, peak: 8 * MIB, free: 2 * MIB, by_category: [] };
+
+function onHost(host) {
+  return afterPush(emptyState({ kind: 'starting' }), { ...golden('sample'), cards: [], host });
+}
+
+test('where there is no card the line says what the process has of the host', () => {
+  assert.deepEqual(statusOf(onHost(HOST), trans), {
+    text: 'RAM 4.0 MiB of 16.0 MiB, peak 8.0 MiB',
+    title: 'This process: 4,194,304 bytes of 16,777,216 bytes, peak 8,388,608 bytes',
+    allocated: 0.25,
+    peak: 0.5
+  });
+});
+
+test('a card that is in use comes before the host', () => {
+  const both = afterPush(emptyState({ kind: 'starting' }), {
+    ...golden('sample'),
+    cards: [CARD],
+    host: HOST
+  });
+  assert.match(statusOf(both, trans).text, /^GPU 4.0 MiB/);
+});

@@ -51,3 +51,10 @@ test('with a reading there is something to see', () => {
   const state = afterPush(emptyState({ kind: 'starting' }), golden('sample'));
   assert.equal(whyNothing(state, trans), null);
 });
+
+test('with the host alone there is something to see, too', () => {
+  const [, sample] = golden('state').samples;
+  const state = afterPush(emptyState({ kind: 'starting' }), { ...golden('sample'), ...sample });
+  assert.equal(state.samples[0].cards.length, 0);
+  assert.equal(whyNothing(state, trans), null);
+});

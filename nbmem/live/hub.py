@@ -1,4 +1,4 @@
-"""The hub: one thread that reads the cards while a cell runs, and pushes what has changed.
+"""The hub: one thread that reads the memory while a cell runs, and pushes what has changed.
 
 Between cells it sleeps and nothing is sent: a server takes each message for activity, so a kernel
 that spoke while idle would never be culled.
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from nbmem.core.history import CellDelta
     from nbmem.live.cards import CardReader
-    from nbmem.live.messages import CardSample, Cell, LastReport, Push
+    from nbmem.live.machine import HostReader
+    from nbmem.live.messages import CardSample, Cell, HostSample, LastReport, Push
     from nbmem.record.progress import LoopProgress
     from nbmem.record.recorder import Recorder
     from nbmem.report import Command
@@ -82,6 +83,7 @@ class Hub:
         self._report, self._processes = before.report, before.processes
         self._notes: list[str] = []
         self._reader: CardReader | None = None
+        self._host: HostReader | None = None
         self._running: list[Cell] = []
         self._announced: Cell | None = None
         self._processes_due = 0.0
@@ -178,6 +180,8 @@ class Hub:
     def _begin(self, cell: Cell) -> None:
         if not self._running and self._reader is not None:
             self._reader.begin()
+        if not self._running and self._host is not None:
+            self._host.begin()
         self._running.append(cell)
         self._awake.set()
         if self._thread is None:
@@ -190,10 +194,10 @@ class Hub:
         self._running.remove(cell)
         if not self._running:
             self._awake.clear()
-        if not (last := self._read(cell)).cards:
+        if not _says_something(last := self._read(cell)):
             return
         self._push_sample(last)
-        peak = (delta.peak if delta else None) or max(card.peak for card in last.cards)
+        peak = (delta.peak if delta else None) or max((c.peak for c in last.cards), default=None)
         ended = CellEnded(t_ms=now_ms(), cell=cell, peak=peak, delta=delta)
         if delta is not None:
             self._cells.append(ended)
@@ -221,7 +225,7 @@ class Hub:
             return
         cell = self._running[0]
         sample = self._read(cell)
-        if sample.cards:
+        if _says_something(sample):
             if self._announced is not cell:
                 self._announced = cell
                 self._push(CellBegun(t_ms=now_ms(), cell=cell))
@@ -232,12 +236,14 @@ class Hub:
 
     def _read(self, cell: Cell) -> Sample:
         progress = self._progress()
+        cards = self._cards(progress)
         return Sample(
             t_ms=now_ms(),
             cell=cell,
             phase=None if progress is None else progress.phase,
             step=None if progress is None else progress.step,
-            cards=self._cards(progress),
+            cards=cards,
+            host=None if cards else self._host_now(progress),
         )
 
     def _progress(self) -> LoopProgress | None:
@@ -253,6 +259,16 @@ class Hub:
 
             self._reader = CardReader()
         return self._reader.read(progress)
+
+    def _host_now(self, progress: LoopProgress | None) -> HostSample | None:
+        """The host's memory, once the user has imported torch and where it has no card to use."""
+        if "torch" not in sys.modules:
+            return None
+        if self._host is None:
+            from nbmem.live.machine import HostReader
+
+            self._host = HostReader()
+        return self._host.read(progress)
 
     def _push_sample(self, sample: Sample) -> None:
         """Push a reading, unless it says what the last one of this cell said."""
@@ -290,9 +306,14 @@ class Hub:
             logger.debug("nor can the note be sent", exc_info=True)
 
 
+def _says_something(sample: Sample) -> bool:
+    return bool(sample.cards) or sample.host is not None
+
+
 def _content(sample: Sample) -> tuple[object, ...]:
-    """All of it but its time."""
-    return sample.cell, sample.phase, sample.step, sample.cards
+    """All of it but its time, and what other programs did on the host: that is never still."""
+    host = sample.host and (sample.host.process, sample.host.by_category)
+    return sample.cell, sample.phase, sample.step, sample.cards, host
 
 
 def now_ms() -> float:

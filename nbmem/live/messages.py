@@ -86,8 +86,28 @@ class CardSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostSample:
+    """The host's memory at one moment, in bytes, where torch has no card to use.
+
+    Attributes:
+        total: The machine's, or the limit of its container.
+        process: Resident bytes of this process: what `top` shows.
+        peak: Highest `process` that was read since the cell began.
+        free: What could be had: page cache that the kernel would give back is free.
+        by_category: `process` by what a trace knows of it, in the order to stack them. They add up
+            to it exactly; the last one is the rest. Empty where nothing is known.
+    """
+
+    total: int
+    process: int
+    peak: int
+    free: int | None
+    by_category: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The cards while a cell runs. Pushed when something has changed.
+    """The cards while a cell runs, or the host without one. Pushed when something has changed.
 
     Attributes:
         t_ms: When it was read, milliseconds since the epoch.
@@ -95,6 +115,7 @@ class Sample:
         phase: Where a traced training loop is (`forward`); None elsewhere.
         step: Its step, from 0.
         cards: Each card that torch uses.
+        host: The host's memory; None where torch could use a card.
     """
 
     t_ms: float
@@ -102,6 +123,7 @@ class Sample:
     phase: str | None
     step: int | None
     cards: tuple[CardSample, ...]
+    host: HostSample | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +136,7 @@ class CellBegun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEnded:
-    """A cell has run. Pushed where torch holds memory of a card.
+    """A cell has run. Pushed where samples of it were, or would be.
 
     Attributes:
         t_ms: When.

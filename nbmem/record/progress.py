@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbmem.record.turns import TurnLog
 
 Storages = dict[tuple[int, int], int]
-"""(card, address) -> bytes."""
+"""(card, address) -> bytes; a device whose torch keeps no history is below 0, as on the roll."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +107,14 @@ class ProgressLog:
             if turn.begins:
                 self._zeroing = turn.mark
             elif self._zeroing is not None and turn.mark > self._gradients[0]:
+                self._forget_uncounted()
                 for device, size in self._marks.requested_between(self._zeroing, turn.mark).items():
                     self._freed[device] = self._freed.get(device, 0) + max(0, -size)
+
+    def _forget_uncounted(self) -> None:
+        """Where nothing counts what is freed, what zero_grad() has left is not known."""
+        mark, storages = self._gradients
+        self._gradients = mark, {place: n for place, n in storages.items() if place[0] >= 0}
 
     def _sums(self) -> dict[tuple[int, Category], int]:
         gone = [key for key in self._owned if key[0].ref() is None]

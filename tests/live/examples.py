@@ -59,6 +59,24 @@ SAMPLE = m.Sample(
             frameworks=(),
         ),
     ),
+    host=None,
+)
+WITHOUT_A_CARD = m.Sample(
+    t_ms=T0 + 500.0,
+    cell=CELL,
+    phase="backward",
+    step=1,
+    cards=(),
+    host=m.HostSample(
+        total=16 * GIB,
+        process=3 * GIB,
+        peak=4 * GIB,
+        free=10 * GIB,
+        by_category=(
+            ("weights", "weights", GIB),
+            ("rest", "activations, Python and the rest", 2 * GIB),
+        ),
+    ),
 )
 ENDED = m.CellEnded(
     t_ms=T0 + 2000,
@@ -147,7 +165,7 @@ REPLIES = (
         rate_hz=4.0,
         tracing_next=False,
         cell=None,
-        samples=(SAMPLE,),
+        samples=(SAMPLE, WITHOUT_A_CARD),
         cells=(ENDED,),
         report=REPORT,
         processes=(PROCESS,),

@@ -19,6 +19,7 @@ from nbmem.live.messages import (
     Cell,
     CellBegun,
     CellEnded,
+    HostSample,
     Loaded,
     Note,
     Process,
@@ -177,6 +178,51 @@ def test_without_torch_nothing_is_read_nor_sent(hub, reader, sent, monkeypatch):
     hub.cell_ended(CELL, None)
     assert sent == []
     assert reader.read_in == set()
+
+
+class Machine:
+    """Stands in for HostReader."""
+
+    def __init__(self):
+        self.process, self.free = 100, 900
+        self.cells = 0
+
+    def begin(self):
+        self.cells += 1
+
+    def read(self, _progress):
+        self.free -= 1  # other programs are never still
+        return HostSample(
+            total=1000, process=self.process, peak=self.process, free=self.free, by_category=()
+        )
+
+
+@pytest.fixture
+def machine(hub, reader, monkeypatch):
+    monkeypatch.setattr(reader, "read", lambda _progress: ())
+    hub._host = Machine()
+    return hub._host
+
+
+def test_where_no_card_is_the_host_is_told_and_a_cell_ends(hub, machine, sent):
+    hub.cell_begun(CELL)
+    ticks(hub, 20)
+    machine.process = 200
+    ticks(hub, 2)
+    hub.cell_ended(CELL, None)
+    assert kinds(sent) == [CellBegun, Sample, Sample, CellEnded]
+    assert [message.host.process for message in sent[1:3]] == [100, 200]
+    assert (sent[-1].peak, sent[-1].delta, machine.cells) == (None, None, 1)
+    assert hub.state().cell is None
+
+
+def test_beside_a_card_in_use_the_host_is_not_asked(hub, sent):
+    hub._host = None  # would be made
+    hub.cell_begun(CELL)
+    ticks(hub)
+    hub.cell_ended(CELL, DELTA)
+    assert hub._host is None
+    assert [m.host for m in sent if isinstance(m, Sample)] == [None]
 
 
 def test_other_processes_are_told_when_they_change(hub, reader, sent):

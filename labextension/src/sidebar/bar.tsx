@@ -1,4 +1,4 @@
-/** A whole card as one bar, and the table of its parts. */
+/** A whole card (or the host's memory) as one bar, and the table of its parts. */
 
 import * as React from 'react';
 
@@ -42,7 +42,7 @@ export function PartsTable(props: { parts: IPart[]; total: number }): React.JSX.
         <tr>
           <th scope="col">{trans.__('What')}</th>
           <th scope="col">{trans.__('Bytes')}</th>
-          <th scope="col">{trans.__('Share of the card')}</th>
+          <th scope="col">{trans.__('Share of the whole')}</th>
         </tr>
       </thead>
       <tbody>

@@ -1,17 +1,16 @@
-/** The line of one card: the last minute at most. */
+/** The line of one card, or of the host: the last minute at most. */
 
 import * as React from 'react';
 
-import { seriesOf } from '../figures.js';
+import { seriesOf, type IDrawn } from '../figures.js';
 import { axisEnd, formatBytes } from '../format.js';
 import { areaPath, stepPath, windowOf, type IFrame } from '../line.js';
-import type { ICardSample } from '../messages.js';
 import { colourOf, Trans } from './text.js';
 
-/** One reading of one card. */
+/** One reading of one card, or of the host. */
 export interface IReading {
   t: number;
-  card: ICardSample;
+  card: IDrawn;
 }
 
 const ROWS = 12;
@@ -21,18 +20,23 @@ export function LineChart(props: { readings: IReading[]; label: string }): React
   const times = props.readings.map(reading => reading.t);
   const cards = props.readings.map(reading => reading.card);
   const to = times[times.length - 1] ?? 0;
-  const highest = cards.map(card => Math.max(card.reserved, card.peak, card.process ?? 0));
+  const highest = cards.map(card => Math.max(card.reserved ?? 0, card.peak, card.process ?? 0));
   const span = windowOf(times);
   const frame: IFrame = { from: to - span, to, top: axisEnd(Math.max(...highest, 1)) };
-  const processes = cards.map(card => card.process);
+  const reserved = known(cards.map(card => card.reserved));
+  const processes = known(cards.map(card => card.process));
   return (
     <figure className="nbmem-Line">
       <div className="nbmem-Line-axis">
         <span>{formatBytes(frame.top).replace(/\.0+ /, ' ')}</span>
         <span className="nbmem-Line-keys" aria-hidden="true">
           <span className="nbmem-Line-key nbmem-mod-peak">{trans.__('peak')}</span>
-          <span className="nbmem-Line-key nbmem-mod-reserved">{trans.__('reserved')}</span>
-          <span className="nbmem-Line-key nbmem-mod-process">{trans.__('process')}</span>
+          {reserved === null ? null : (
+            <span className="nbmem-Line-key nbmem-mod-reserved">{trans.__('reserved')}</span>
+          )}
+          {processes === null ? null : (
+            <span className="nbmem-Line-key nbmem-mod-process">{trans.__('process')}</span>
+          )}
         </span>
       </div>
       <svg
@@ -44,18 +48,17 @@ export function LineChart(props: { readings: IReading[]; label: string }): React
       >
         <path className="nbmem-Line-grid" d="M0 50H100" />
         <Areas times={times} cards={cards} frame={frame} />
-        <path
-          className="nbmem-Line-reserved"
-          d={stepPath({ times, values: cards.map(card => card.reserved) }, frame)}
-        />
+        {reserved === null ? null : (
+          <path className="nbmem-Line-reserved" d={stepPath({ times, values: reserved }, frame)} />
+        )}
         <path
           className="nbmem-Line-peak"
           data-testid="nbmem-line-peak"
           d={stepPath({ times, values: cards.map(card => card.peak) }, frame)}
         />
-        {processes.every(bytes => bytes !== null) ? (
+        {processes === null ? null : (
           <path className="nbmem-Line-process" d={stepPath({ times, values: processes }, frame)} />
-        ) : null}
+        )}
       </svg>
       <div className="nbmem-Line-axis" aria-hidden="true">
         <span>{trans.__('%1 s ago', span / 1000)}</span>
@@ -66,7 +69,12 @@ export function LineChart(props: { readings: IReading[]; label: string }): React
   );
 }
 
-function Areas(props: { times: number[]; cards: ICardSample[]; frame: IFrame }): React.JSX.Element {
+/** A curve's values; null where a reading lacks one. */
+function known(values: (number | null)[]): number[] | null {
+  return values.every(value => value !== null) ? values : null;
+}
+
+function Areas(props: { times: number[]; cards: IDrawn[]; frame: IFrame }): React.JSX.Element {
   const { times, frame } = props;
   let below: number[] | null = null;
   const areas = seriesOf(props.cards).map(({ key, values }) => {
@@ -79,12 +87,20 @@ function Areas(props: { times: number[]; cards: ICardSample[]; frame: IFrame }):
   return <g>{areas}</g>;
 }
 
+const COLUMNS: [string, (card: IDrawn) => number | null][] = [
+  ['Allocated', card => card.allocated],
+  ['Peak', card => card.peak],
+  ['Reserved', card => card.reserved],
+  ['Process', card => card.process]
+];
+
 /** The readings as a table, at most ROWS of them, the newest first. */
 function Readings(props: { readings: IReading[]; to: number }): React.JSX.Element {
   const trans = React.useContext(Trans);
   const [open, setOpen] = React.useState(false);
   const every = Math.max(1, Math.ceil(props.readings.length / ROWS));
   const shown = [...props.readings].reverse().filter((_, i) => i % every === 0);
+  const columns = COLUMNS.filter(([, of]) => props.readings.some(({ card }) => of(card) !== null));
   return (
     <details className="nbmem-Behind" onToggle={event => setOpen(event.currentTarget.open)}>
       <summary>{trans.__('The line as a table')}</summary>
@@ -93,20 +109,20 @@ function Readings(props: { readings: IReading[]; to: number }): React.JSX.Elemen
           <thead>
             <tr>
               <th scope="col">{trans.__('Seconds ago')}</th>
-              <th scope="col">{trans.__('Allocated')}</th>
-              <th scope="col">{trans.__('Peak')}</th>
-              <th scope="col">{trans.__('Reserved')}</th>
-              <th scope="col">{trans.__('Process')}</th>
+              {columns.map(([name]) => (
+                <th key={name} scope="col">
+                  {trans.__(name)}
+                </th>
+              ))}
             </tr>
           </thead>
           <tbody>
             {shown.map(({ t, card }) => (
               <tr key={t}>
                 <th scope="row">{((props.to - t) / 1000).toFixed(1)}</th>
-                <td>{formatBytes(card.allocated)}</td>
-                <td>{formatBytes(card.peak)}</td>
-                <td>{formatBytes(card.reserved)}</td>
-                <td>{formatBytes(card.process)}</td>
+                {columns.map(([name, of]) => (
+                  <td key={name}>{formatBytes(of(card))}</td>
+                ))}
               </tr>
             ))}
           </tbody>

@@ -1,12 +1,12 @@
-/** What is on each card now: figures, bar, line and parts. */
+/** What is on each card now, or in the host's memory: figures, bar, line and parts. */
 
 import * as React from 'react';
 
-import { allocatedPart, partsOf, type Ledger } from '../figures.js';
+import { allocatedPart, drawnOf, partsOf, partsOfHost, type Ledger } from '../figures.js';
 import { exactBytes, formatBytes } from '../format.js';
-import type { ICardSample } from '../messages.js';
+import type { ICardSample, IHostSample } from '../messages.js';
 import { newest, type IKernelState } from '../state.js';
-import { nameOf } from '../status.js';
+import { hostOf, nameOf } from '../status.js';
 import { CardBar, PartsTable } from './bar.js';
 import { LineChart, type IReading } from './chart.js';
 import { Trans } from './text.js';
@@ -15,11 +15,13 @@ const MOST_CARDS = 16;
 
 export function Now(props: { state: IKernelState }): React.JSX.Element | null {
   const last = newest(props.state);
+  const host = hostOf(last);
   if (last === null) {
     return null;
   }
   return (
     <>
+      {host === null ? null : <Host state={props.state} host={host} />}
       {last.cards.slice(0, MOST_CARDS).map(card => (
         <OneCard key={card.index} state={props.state} index={card.index} />
       ))}
@@ -29,7 +31,10 @@ export function Now(props: { state: IKernelState }): React.JSX.Element | null {
 
 function OneCard(props: { state: IKernelState; index: number }): React.JSX.Element | null {
   const trans = React.useContext(Trans);
-  const readings = readingsOf(props.state, props.index);
+  const readings = props.state.samples.flatMap(sample => {
+    const card = sample.cards.find(one => one.index === props.index);
+    return card ? [{ t: sample.t_ms, card }] : [];
+  });
   const last = readings[readings.length - 1];
   if (last === undefined) {
     return null;
@@ -58,6 +63,32 @@ function OneCard(props: { state: IKernelState; index: number }): React.JSX.Eleme
   );
 }
 
+function Host(props: { state: IKernelState; host: IHostSample }): React.JSX.Element {
+  const trans = React.useContext(Trans);
+  const { host } = props;
+  const parts = partsOfHost(host);
+  const told = trans.__('Host memory');
+  const readings: IReading[] = props.state.samples.flatMap(sample =>
+    sample.host === null ? [] : [{ t: sample.t_ms, card: drawnOf(sample.host) }]
+  );
+  return (
+    <section className="nbmem-Card" aria-label={told} data-testid="nbmem-host">
+      <header>
+        <h3>{told}</h3>
+        <span>{formatBytes(host.total)}</span>
+      </header>
+      <CardBar parts={parts} total={host.total} label={told} />
+      <dl className="nbmem-Figures">
+        <Figure name={trans.__('process')} id="process" count={host.process} />
+        <Figure name={trans.__('peak')} id="peak" count={host.peak} />
+        <Figure name={trans.__('free')} id="free" count={host.free} />
+      </dl>
+      <LineChart readings={readings} label={told} />
+      <PartsTable parts={parts} total={host.total} />
+    </section>
+  );
+}
+
 function Figure(props: { name: string; id: string; count: number | null }): React.JSX.Element {
   return (
     <div>
@@ -81,11 +112,4 @@ function categoriesOf(state: IKernelState, card: ICardSample): Ledger {
     return allocatedPart(report.at_end);
   }
   return card.by_category;
-}
-
-function readingsOf(state: IKernelState, index: number): IReading[] {
-  return state.samples.flatMap(sample => {
-    const card = sample.cards.find(one => one.index === index);
-    return card ? [{ t: sample.t_ms, card }] : [];
-  });
 }

@@ -78,4 +78,6 @@ def _line(title: str, sample: Sample) -> str:
         f"{format_bytes(card.allocated)} allocated, peak {format_bytes(card.peak)}"
         for card in sample.cards
     ]
+    if (host := sample.host) is not None:
+        bytes_ = [f"{format_bytes(host.process)} resident, peak {format_bytes(host.peak)}"]
     return f"{title}: {'; '.join([*([', '.join(where)] if where else []), *bytes_]) or 'traced'}"

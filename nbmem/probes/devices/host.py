@@ -62,7 +62,7 @@ class Host:
             limit, current = _container()
             if limit is not None and current is not None:
                 available = min(available, max(0, limit - current))
-            return DeviceReading(used=max(0, _total() - available), process=resident)
+            return DeviceReading(used=max(0, total_bytes() - available), process=resident)
         return DeviceReading(process=resident)
 
     def info(self, torch: Any, index: int) -> DeviceInfo:
@@ -72,7 +72,7 @@ class Host:
         return DeviceInfo(
             index=index,
             name=f"the host's memory ({_processor()})",
-            total_bytes=_total(),
+            total_bytes=total_bytes(),
             virtual=False,
             torch=str(torch.__version__),
             kind=self.kind,
@@ -97,7 +97,7 @@ class Host:
             return resident_bytes()
 
 
-def _total() -> int:
+def total_bytes() -> int:
     """Bytes of the machine's memory, or of the container's limit where that is lower."""
     import psutil
 

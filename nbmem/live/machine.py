@@ -1,0 +1,68 @@
+"""Reads the host's memory for the sidebar, where torch has no card to use."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nbmem.api import virtual_card
+from nbmem.live.known import REST_OF_HOST, by_category
+from nbmem.live.messages import HostSample
+from nbmem.probes.cuda import device_count
+from nbmem.probes.devices.host import Host, total_bytes
+
+if TYPE_CHECKING:
+    from nbmem.record.progress import LoopProgress
+
+ON_THE_ROLL = -1
+"""The host's number among the devices, see record/roll.py."""
+
+
+class HostReader:
+    """Reads what this process has resident, and what the machine has left."""
+
+    def __init__(self) -> None:
+        self._host = Host()
+        self._card: bool | None = None
+        self._peak = 0
+
+    def begin(self) -> None:
+        """A cell begins: the peak is counted from here."""
+        self._peak = 0
+
+    def read(self, progress: LoopProgress | None = None) -> HostSample | None:
+        """One reading; None where torch could use a card, or nobody says what is resident.
+
+        Args:
+            progress: Of the trace that runs: it knows what some of the bytes are.
+        """
+        if device_count() or virtual_card() is not None:  # one may have come
+            return None
+        if self._card is None:
+            self._card = _is_a_card_here()
+        if self._card:
+            return None
+        told = self._host.read(None, 0, whole=True)
+        if told.process is None:
+            return None
+        total = total_bytes()
+        self._peak = max(self._peak, told.process)
+        return HostSample(
+            total=total,
+            process=told.process,
+            peak=self._peak,
+            free=None if told.used is None else total - told.used,
+            by_category=()
+            if progress is None
+            else by_category(progress, ON_THE_ROLL, told.process, REST_OF_HOST),
+        )
+
+
+def _is_a_card_here() -> bool:
+    """Whether this torch could use a card of this machine; asking does not bring it up."""
+    version: Any = sys.modules["torch"].version
+    if version.cuda is None and getattr(version, "hip", None) is None:
+        return False
+    from nbmem.devices import cards_here
+
+    return bool(cards_here())

@@ -1,0 +1,77 @@
+"""The host's memory for the sidebar, in this process: what is known of it, to the byte."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
+
+from nbmem import api, virtual
+from nbmem.live import machine
+from nbmem.live.machine import HostReader
+from nbmem.probes.host import resident_bytes
+
+WIDE = 1 << 10
+
+
+@pytest.fixture
+def reader(monkeypatch):
+    monkeypatch.setattr(machine, "_is_a_card_here", lambda: False)  # whatever this machine has
+    return HostReader()
+
+
+def known(reader):
+    told = reader.read(api.running_recorder().progress())
+    assert sum(size for *_, size in told.by_category) == (told.process if told.by_category else 0)
+    return {key: size for key, _, size in told.by_category if key != "rest"}
+
+
+def test_a_traced_loop_says_what_the_process_holds(reader):
+    model = torch.nn.Linear(WIDE, WIDE)
+    optimizer = torch.optim.Adam(model.parameters())
+    weights = 4 * (WIDE * WIDE + WIDE)
+    with api.trace("t", namespace={}):
+        for step in range(2):
+            loss = model(torch.zeros(8, WIDE)).sum()
+            state = {"optimizer_state": 2 * weights + 2 * 4} if step else {}
+            assert known(reader) == {"weights": weights, **state}
+            loss.backward()
+            assert known(reader) == {"weights": weights, "gradients": weights, **state}
+            optimizer.step()
+            state = {"optimizer_state": 2 * weights + 2 * 4}
+            assert known(reader) == {"weights": weights, "gradients": weights, **state}
+            optimizer.zero_grad()
+            assert known(reader) == {"weights": weights, **state}
+
+
+def test_the_peak_is_the_cells(reader):
+    reader.begin()
+    large = torch.ones(1 << 24)
+    before = reader.read()
+    assert 0 < before.process <= before.total
+    assert abs(before.process - resident_bytes()) < 1 << 26
+    del large
+    after = reader.read()
+    assert after.peak == max(before.process, after.process)
+    reader.begin()
+    assert reader.read().peak < before.process
+
+
+def test_a_card_that_torch_could_use_comes_first(monkeypatch):
+    reader = HostReader()
+    monkeypatch.setattr(machine, "_is_a_card_here", lambda: True)
+    assert reader.read() is None
+    reader = HostReader()
+    monkeypatch.setattr(machine, "_is_a_card_here", lambda: False)
+    assert reader.read() is not None
+    with virtual.activated("L4"):
+        assert reader.read() is None
+
+
+def test_a_torch_without_cuda_has_no_card(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr("nbmem.devices.cards_here", lambda: pytest.fail("nobody need be asked"))
+    assert not machine._is_a_card_here()
