@@ -73,7 +73,7 @@ export function partsOfHost(host: IHostSample): IPart[] {
       ? []
       : [
           ['other_processes', 'other processes', host.total - host.free - host.process],
-          ['free', 'free', host.free]
+          ['free', 'available', host.free]
         ];
   return [...named, ...others]
     .map(([key, label, bytes]) => ({ key, label, bytes }))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nbmem.record.progress import LoopProgress
 
 REST = ("rest", "activations etc.")
-REST_OF_HOST = ("rest", "activations, Python and the rest")
+REST_OF_HOST = ("rest", "activations, Python etc.")
 
 
 def by_category(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.categories import Category
 from nbmem.live.messages import MOST_PHASES, CardInfo, LastReport, Phase
+from nbmem.views import wording
 
 if TYPE_CHECKING:
     from nbmem.ledger.balance import Ledger
@@ -46,8 +47,8 @@ def summary(report: Report, cell: Cell | None, t_ms: float) -> LastReport:
         ),
         duration_ms=report.duration_ns / 1e6,
         peak=report.peak,
-        at_peak=_entries(report.ledger_at_peak),
-        at_end=_entries(report.ledger_at_end),
+        at_peak=_entries(report.ledger_at_peak, device.kind),
+        at_end=_entries(report.ledger_at_end, device.kind),
         phases=phases,
         phases_left_out=len(report.phases) - len(phases),
         findings=report.findings,
@@ -56,5 +57,5 @@ def summary(report: Report, cell: Cell | None, t_ms: float) -> LastReport:
     )
 
 
-def _entries(ledger: Ledger) -> tuple[Entry, ...]:
-    return tuple((category.key, category.label, ledger[category]) for category in Category)
+def _entries(ledger: Ledger, kind: str) -> tuple[Entry, ...]:
+    return tuple((c.key, wording.label(c, ledger, kind=kind), ledger[c]) for c in Category)

@@ -151,15 +151,16 @@ class Notebook:
         """Wait until the panel has come as far as this with the kernel."""
         self.page.wait_for_selector(f"[data-testid={_ID}][data-link={kind}]")
 
-    def watch_readings(self) -> None:
+    def watch_readings(self, figure: str = "allocated") -> None:
         """Collect the different readings from now on, in the page's `window.seen`."""
         self.page.evaluate(
-            """() => {
+            """name => {
                 window.seen = new Set();
-                const figure = document.querySelector('[data-testid=nbmem-allocated]');
+                const figure = document.querySelector(`[data-testid=nbmem-${name}]`);
                 new MutationObserver(() => window.seen.add(figure.dataset.bytes))
                     .observe(figure, {attributes: true});
-            }"""
+            }""",
+            figure,
         )
 
     def bytes_of(self, figure: str) -> int:

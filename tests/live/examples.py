@@ -74,7 +74,7 @@ WITHOUT_A_CARD = m.Sample(
         free=10 * GIB,
         by_category=(
             ("weights", "weights", GIB),
-            ("rest", "activations, Python and the rest", 2 * GIB),
+            ("rest", "activations, Python etc.", 2 * GIB),
         ),
     ),
 )

@@ -11,6 +11,7 @@ import torch
 from nbmem import api, virtual
 from nbmem.live import machine
 from nbmem.live.machine import HostReader
+from nbmem.live.summary import summary
 from nbmem.probes.host import resident_bytes
 
 WIDE = 1 << 10
@@ -75,3 +76,10 @@ def test_a_torch_without_cuda_has_no_card(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr("nbmem.devices.cards_here", lambda: pytest.fail("nobody need be asked"))
     assert not machine._is_a_card_here()
+
+
+def test_a_report_of_the_host_calls_its_parts_as_the_report_does():
+    with api.trace("t", namespace={}) as trace:
+        torch.nn.Linear(WIDE, WIDE)(torch.zeros(2, WIDE)).sum().backward()
+    labels = {key: label for key, label, _ in summary(trace.report(), None, 0.0).at_end}
+    assert (labels["context"], labels["free"]) == ("Python and the rest", "available")

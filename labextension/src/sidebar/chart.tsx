@@ -87,20 +87,19 @@ function Areas(props: { times: number[]; cards: IDrawn[]; frame: IFrame }): Reac
   return <g>{areas}</g>;
 }
 
-const COLUMNS: [string, (card: IDrawn) => number | null][] = [
-  ['Allocated', card => card.allocated],
-  ['Peak', card => card.peak],
-  ['Reserved', card => card.reserved],
-  ['Process', card => card.process]
-];
-
 /** The readings as a table, at most ROWS of them, the newest first. */
 function Readings(props: { readings: IReading[]; to: number }): React.JSX.Element {
   const trans = React.useContext(Trans);
   const [open, setOpen] = React.useState(false);
   const every = Math.max(1, Math.ceil(props.readings.length / ROWS));
   const shown = [...props.readings].reverse().filter((_, i) => i % every === 0);
-  const columns = COLUMNS.filter(([, of]) => props.readings.some(({ card }) => of(card) !== null));
+  const all: [string, (card: IDrawn) => number | null][] = [
+    [trans.__('Allocated'), card => card.allocated],
+    [trans.__('Peak'), card => card.peak],
+    [trans.__('Reserved'), card => card.reserved],
+    [trans.__('Process'), card => card.process]
+  ];
+  const columns = all.filter(([, of]) => props.readings.some(({ card }) => of(card) !== null));
   return (
     <details className="nbmem-Behind" onToggle={event => setOpen(event.currentTarget.open)}>
       <summary>{trans.__('The line as a table')}</summary>
@@ -111,7 +110,7 @@ function Readings(props: { readings: IReading[]; to: number }): React.JSX.Elemen
               <th scope="col">{trans.__('Seconds ago')}</th>
               {columns.map(([name]) => (
                 <th key={name} scope="col">
-                  {trans.__(name)}
+                  {name}
                 </th>
               ))}
             </tr>

@@ -81,7 +81,7 @@ function Host(props: { state: IKernelState; host: IHostSample }): React.JSX.Elem
       <dl className="nbmem-Figures">
         <Figure name={trans.__('process')} id="process" count={host.process} />
         <Figure name={trans.__('peak')} id="peak" count={host.peak} />
-        <Figure name={trans.__('free')} id="free" count={host.free} />
+        <Figure name={trans.__('available')} id="free" count={host.free} />
       </dl>
       <LineChart readings={readings} label={told} />
       <PartsTable parts={parts} total={host.total} />

@@ -11,6 +11,7 @@ import * as React from 'react';
 import type { ICardChoice } from '../messages.js';
 import { kernelRows, otherProcesses, type IKernelRow } from '../kernels.js';
 import { newest, type IKernelState } from '../state.js';
+import { hostOf } from '../status.js';
 import { whyNothing } from '../why.js';
 import { Cells } from './cells.js';
 import { CommandIDs } from './commands.js';
@@ -151,13 +152,15 @@ function Header(props: IViewProps & { state: IKernelState | null }): React.JSX.E
           <button className="nbmem-Button" onClick={() => props.execute(CommandIDs.traceCell)}>
             {trans.__('Trace this cell')}
           </button>
-          <button
-            className="nbmem-Button"
-            disabled={busy}
-            onClick={() => props.execute(CommandIDs.freeCache)}
-          >
-            {trans.__('Free cached memory')}
-          </button>
+          {hostOf(newest(state)) !== null ? null : (
+            <button
+              className="nbmem-Button"
+              disabled={busy}
+              onClick={() => props.execute(CommandIDs.freeCache)}
+            >
+              {trans.__('Free cached memory')}
+            </button>
+          )}
         </div>
       ) : null}
     </div>

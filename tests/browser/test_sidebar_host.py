@@ -1,0 +1,63 @@
+"""The sidebar of a kernel whose machine has no card: the host's memory, live and after a trace."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.pages import LOAD, golden, picture
+
+PLAIN = "%load_ext nbmem\nimport torch"
+TRAIN = """\
+%%memtrace
+import os
+model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(8)])
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(400):
+    loss = model(torch.randn(64, 2048)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if os.path.exists("enough"):
+        break"""
+WEIGHTS = 4 * 8 * (2048 * 2048 + 2048)
+
+
+@pytest.mark.cells(PLAIN, TRAIN, name="laptop.ipynb")
+def test_without_a_card_the_host_is_live(notebook, page, lab, pictures):
+    notebook.run(0)
+    notebook.wait_link("live")
+    notebook.run(1, wait=False)
+    host = page.get_by_test_id("nbmem-host")
+    host.locator("[data-part=optimizer_state]").wait_for()
+    weights = host.locator("[data-part=weights] .nbmem-Bytes")
+    assert weights.get_attribute("title") == f"{WEIGHTS:,} bytes"
+    parts = host.locator("[data-part]").evaluate_all("rows => rows.map(row => row.dataset.part)")
+    assert parts[-2:] == ["other_processes", "free"]
+    assert page.get_by_test_id("nbmem-status").inner_text().startswith("RAM ")
+    page.get_by_test_id("nbmem-running").get_by_text("step").wait_for()
+    if pictures is not None:
+        notebook.watch_readings("process")
+        page.wait_for_function("() => window.seen.size > 5")
+        notebook.command("application:toggle-left-area")
+        notebook.drag_sidebar(360)
+        for theme in ("Dark", "Light"):
+            notebook.theme(f"JupyterLab {theme}")
+            picture(page, pictures, f"sidebar-host-{theme.lower()}")
+    lab.touch("enough")
+    notebook.wait_run()
+    page.get_by_test_id("nbmem-report").wait_for()
+    page.get_by_text("no cell runs").wait_for()
+    picture(page, pictures, "sidebar-host-report")
+
+
+@pytest.mark.cells(LOAD)
+def test_a_card_comes_before_the_host(notebook, page):
+    notebook.run(0)
+    notebook.wait_link("live")
+    bare = golden("state")["samples"][1]
+    sample = golden("sample")
+    notebook.push(sample | {"cards": [], "host": bare["host"]})
+    page.get_by_test_id("nbmem-host").wait_for()
+    notebook.push(sample)
+    page.get_by_test_id("nbmem-card-0").wait_for()
+    assert page.get_by_test_id("nbmem-host").count() == 0
