@@ -9,7 +9,9 @@ from nbmem.api import virtual_card
 from nbmem.live.known import REST_OF_HOST, by_category
 from nbmem.live.messages import HostSample
 from nbmem.probes.cuda import device_count
+from nbmem.probes.devices.accelerators import accelerator
 from nbmem.probes.devices.host import Host, total_bytes
+from nbmem.probes.owners.owner import is_whole
 
 if TYPE_CHECKING:
     from nbmem.record.progress import LoopProgress
@@ -31,13 +33,18 @@ class HostReader:
         self._peak = 0
 
     def read(self, progress: LoopProgress | None = None) -> HostSample | None:
-        """One reading; None where torch could use a card, or nobody says what is resident.
+        """One reading; None where torch has a card or an accelerator, and before it is imported.
+
+        Nor is there one where the system does not say what a process has resident.
 
         Args:
             progress: Of the trace that runs: it knows what some of the bytes are.
         """
-        if device_count() or virtual_card() is not None:  # one may have come
+        torch = sys.modules.get("torch")
+        if not is_whole(torch):  # as long as it is being imported it answers with faults
             return None
+        if device_count() or virtual_card() is not None or accelerator(torch) is not None:
+            return None  # one may have come
         if self._card is None:
             self._card = _is_a_card_here()
         if self._card:

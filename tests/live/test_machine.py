@@ -71,6 +71,18 @@ def test_a_card_that_torch_could_use_comes_first(monkeypatch):
         assert reader.read() is None
 
 
+def test_the_host_stands_for_no_accelerator(reader, monkeypatch):
+    assert reader.read() is not None
+    monkeypatch.setattr(machine, "accelerator", lambda _torch: object())
+    assert reader.read() is None
+
+
+def test_a_torch_that_is_being_imported_is_left_alone(reader, monkeypatch):
+    monkeypatch.setattr(torch.__spec__, "_initializing", True, raising=False)
+    monkeypatch.delattr(torch, "xpu")
+    assert reader.read() is None
+
+
 def test_a_torch_without_cuda_has_no_card(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.version, "hip", None)

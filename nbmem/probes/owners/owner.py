@@ -47,9 +47,10 @@ class Owner:
     @property
     def is_loaded(self) -> bool:
         """Whether the user has imported it, and is not importing it right now."""
-        return all(_is_whole(sys.modules.get(name)) for name in self.modules)
+        return all(is_whole(sys.modules.get(name)) for name in self.modules)
 
 
-def _is_whole(module: ModuleType | None) -> bool:
+def is_whole(module: ModuleType | None) -> bool:
+    """Whether a module was imported to its end."""
     spec = getattr(module, "__spec__", None)
     return module is not None and not getattr(spec, "_initializing", False)
