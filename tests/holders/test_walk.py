@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from types import ModuleType
 
 import pytest
 
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from nbmem.probes.holders import walk  # noqa: E402
 from nbmem.probes.holders.graphs import Graphs  # noqa: E402
+from nbmem.probes.holders.lost import FEW  # noqa: E402
 
 OLD_TORCH = not hasattr(torch._C._autograd.SavedTensor, "data")
 
@@ -226,6 +228,32 @@ def test_a_reference_cycle_and_what_a_library_keeps(holders, monkeypatch):
         gc.enable()
     assert found[1024] == [("CYCLE", "a reference cycle", "a reference cycle through Trainer")]
     assert found[2048] == [("MODULE", "module json", "json.cache")]
+
+
+@pytest.mark.parametrize("count", [1, 2 * FEW])
+def test_no_module_is_asked_what_it_refers_to(holders, monkeypatch, count):
+    """Python 3.12's `_asyncio` shows its freed futures, and a collection would never end."""
+
+    class Trainer:
+        pass
+
+    asked, ask = set(), gc.get_referents
+    monkeypatch.setattr(gc, "get_referents", lambda *of: asked.update(map(type, of)) or ask(*of))
+    kept = [kib(3)]  # by a module alone, in a namespace that no walk begins with
+    there = ModuleType("there")
+    there.kept, there.me = kept, there
+    for size in range(count):
+        trainer = Trainer()
+        trainer.me, trainer.buffer = trainer, torch.zeros(2048 + 128 * size, device="cuda")
+    del trainer, there, kept
+    gc.disable()
+    try:
+        found = holders({})
+    finally:
+        gc.enable()
+    assert any(kind == "CYCLE" for ways in found.values() for kind, *_ in ways)
+    assert dict in asked
+    assert ModuleType not in asked  # those of Python code have no state of their own
 
 
 def test_a_data_loader(holders):

@@ -11,7 +11,7 @@ import gc
 import sys
 import time
 from collections import Counter, defaultdict, deque
-from types import CellType, FrameType, FunctionType, MethodType
+from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.holders import Holder, HolderKind
@@ -111,7 +111,7 @@ class _Backwards:
                 return
 
     def _join(self, found: list[Any], level: set[int], new: set[int]) -> None:
-        for thing in found:
+        for thing in _without_modules(found):
             source = id(thing)
             if source in self._ours:
                 continue
@@ -136,7 +136,7 @@ class _Backwards:
         objects = gc.get_objects()
         objects += [module_namespace(m) for _, m in self._modules]
         for start in range(0, len(objects), PIECE):
-            piece = self._reach.others(objects[start : start + PIECE])
+            piece = _without_modules(self._reach.others(objects[start : start + PIECE]))
             if not level.isdisjoint(map(id, gc.get_referents(*piece))):
                 yield [t for t in piece if not level.isdisjoint(map(id, gc.get_referents(t)))]
             elif not start % (8 * PIECE):
@@ -216,6 +216,17 @@ class _Backwards:
             known |= fresh
             queue.extend(fresh)
         return CYCLE
+
+
+def _without_modules(things: list[Any]) -> list[Any]:
+    """Leave out modules: one must not be asked what it refers to, and names are what counts.
+
+    A module of C may show the collector what nobody may hold: Python 3.12's `_asyncio` its list of
+    freed futures, which end up in it twice once somebody has held them, and the next collection
+    goes round in it for ever.
+    https://github.com/python/cpython/blob/v3.12.1/Modules/_asynciomodule.c#L3596
+    """
+    return [thing for thing in things if type(thing) is not ModuleType]
 
 
 def _is_call(thing: Any, wanted: list[Any]) -> bool:
