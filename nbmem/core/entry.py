@@ -64,15 +64,17 @@ def entry(
             except BaseException as err:  # noqa: BLE001 - the one place for what is met outside
                 first: Any = args[0] if args else None
                 takes = hasattr(type(first), "take_interrupt")
+                within = is_ours(sys._getframe(1))  # noqa: SLF001 - as in `caller`
                 try:
                     again = met(  # noqa: F841 - kept: a delivery waits for this frame's end
                         err,
                         part,
                         lost or getattr(first, "lost", None),
                         first.take_interrupt if takes else interrupted,
+                        within=within,
                     )
                 except BaseException:
-                    if ends and otherwise is not None:
+                    if (ends or within) and otherwise is not None:
                         otherwise(*args, **kwargs)
                     raise
             return None if otherwise is None else otherwise(*args, **kwargs)
@@ -87,6 +89,8 @@ def met(
     part: str,
     lost: Callable[[str, Exception], None] | None,
     interrupted: Callable[[], None] | None = None,
+    *,
+    within: bool = False,
 ) -> Delivery | None:
     """What is done with an exception that must not reach nbmem's caller.
 
@@ -95,6 +99,9 @@ def met(
         part: What is lost with it, for the note.
         lost: Leaves the note.
         interrupted: Called for an interrupt instead of delivering it; None to deliver it.
+        within: Whether nbmem called, with an entry further out: what a handler raised goes up to
+            that one. Delivered, it would come when Python next asks for signals, which may be after
+            the caller has ended (3.12 asks less often).
 
     Returns:
         For what a signal's handler raised: what delivers it where it is let go of. Else None.
@@ -107,10 +114,10 @@ def met(
         dealt_with(err)
         interrupted()
         return None
-    if number is not None and can_deliver(number):
+    if number is not None and not within and can_deliver(number):
         dealt_with(err)
         return Delivery(number)
-    if is_raised(err, Exception):
+    if is_raised(err, Exception) and (number is None or not within):
         _leave_note(lost, part, err)
         dealt_with(err)
         return None
