@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import nbmem
 from nbmem.core.errors import NbmemError, UsageError
-from nbmem.live.hub import now_ms
 from nbmem.live.messages import LEAST_HZ, MOST_HZ, CardInfo
+from nbmem.live.readings import now_ms
 from nbmem.live.requests import (
     MOST_TEXT,
     CardChoice,

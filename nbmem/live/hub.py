@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 from collections import deque
 from dataclasses import replace
@@ -31,6 +30,7 @@ from nbmem.live.messages import (
     Sample,
     Unloaded,
 )
+from nbmem.live.readings import Readings, now_ms, says_something
 from nbmem.live.requests import MOST_CELLS
 from nbmem.live.state import HubState
 from nbmem.live.wire import encode
@@ -39,10 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.core.history import CellDelta
-    from nbmem.live.cards import CardReader
-    from nbmem.live.machine import HostReader
-    from nbmem.live.messages import CardSample, Cell, HostSample, LastReport, Push
-    from nbmem.record.progress import LoopProgress
+    from nbmem.live.messages import CardSample, Cell, LastReport, Push
     from nbmem.record.recorder import Recorder
     from nbmem.report import Command
 
@@ -76,14 +73,12 @@ class Hub:
         self.hz: float = USUAL_HZ
         self.watchers: list[Callable[[Sample], None]] = []
         self._send = send
-        self._recorder = recorder
+        self._readings = Readings(recorder)
         before = before or HubState()
         self._samples = deque(before.samples)
         self._cells = deque(before.cells, maxlen=MOST_CELLS)
         self._report, self._processes = before.report, before.processes
         self._notes: list[str] = []
-        self._reader: CardReader | None = None
-        self._host: HostReader | None = None
         self._running: list[Cell] = []
         self._announced: Cell | None = None
         self._processes_due = 0.0
@@ -112,7 +107,7 @@ class Hub:
     def peak_of(self, cell: Cell) -> int | None:
         """Highest allocated bytes on any card since a cell began, as read; None without a card."""
         found: list[CardSample] = []
-        self._talk(lambda: found.extend(self._cards(self._progress())))
+        self._talk(lambda: found.extend(self._readings.read_cards()))
         return max((card.peak for card in found), default=None) if cell in self._running else None
 
     def look(self) -> None:
@@ -145,8 +140,7 @@ class Hub:
             self._awake.set()
         if self._thread is not None and os.getpid() == self._pid:
             self._thread.join(timeout=2)
-            if self._reader is not None:
-                self._reader.close()
+            self._readings.close()
 
     def state(self) -> HubState:
         """What is remembered now."""
@@ -178,10 +172,8 @@ class Hub:
                 self._give_up(err)
 
     def _begin(self, cell: Cell) -> None:
-        if not self._running and self._reader is not None:
-            self._reader.begin()
-        if not self._running and self._host is not None:
-            self._host.begin()
+        if not self._running:
+            self._readings.begin()
         self._running.append(cell)
         self._awake.set()
         if self._thread is None:
@@ -194,7 +186,7 @@ class Hub:
         self._running.remove(cell)
         if not self._running:
             self._awake.clear()
-        if not _says_something(last := self._read(cell)):
+        if not says_something(last := self._readings.read(cell)):
             return
         self._push_sample(last)
         peak = (delta.peak if delta else None) or max((c.peak for c in last.cards), default=None)
@@ -205,7 +197,7 @@ class Hub:
 
     def _look(self) -> None:
         if self._samples and not self._running:
-            self._samples.append(self._read(self._samples[-1].cell))
+            self._samples.append(self._readings.read(self._samples[-1].cell))
 
     def _show(self, report: LastReport) -> None:
         self._report = report
@@ -224,8 +216,8 @@ class Hub:
         if not self._running:
             return
         cell = self._running[0]
-        sample = self._read(cell)
-        if _says_something(sample):
+        sample = self._readings.read(cell)
+        if says_something(sample):
             if self._announced is not cell:
                 self._announced = cell
                 self._push(CellBegun(t_ms=now_ms(), cell=cell))
@@ -233,42 +225,6 @@ class Hub:
             self._look_around()
         for watcher in tuple(self.watchers):
             watcher(sample)
-
-    def _read(self, cell: Cell) -> Sample:
-        progress = self._progress()
-        cards = self._cards(progress)
-        return Sample(
-            t_ms=now_ms(),
-            cell=cell,
-            phase=None if progress is None else progress.phase,
-            step=None if progress is None else progress.step,
-            cards=cards,
-            host=None if cards else self._host_now(progress),
-        )
-
-    def _progress(self) -> LoopProgress | None:
-        recorder = self._recorder()
-        return None if recorder is None else recorder.progress()
-
-    def _cards(self, progress: LoopProgress | None) -> tuple[CardSample, ...]:
-        """The cards; none, and nothing is imported, before the user has imported torch."""
-        if "torch" not in sys.modules:
-            return ()
-        if self._reader is None:
-            from nbmem.live.cards import CardReader
-
-            self._reader = CardReader()
-        return self._reader.read(progress)
-
-    def _host_now(self, progress: LoopProgress | None) -> HostSample | None:
-        """The host's memory, once the user has imported torch and where it has no card to use."""
-        if "torch" not in sys.modules:
-            return None
-        if self._host is None:
-            from nbmem.live.machine import HostReader
-
-            self._host = HostReader()
-        return self._host.read(progress)
 
     def _push_sample(self, sample: Sample) -> None:
         """Push a reading, unless it says what the last one of this cell said."""
@@ -283,7 +239,7 @@ class Hub:
         if CLOCK.monotonic() < self._processes_due:
             return
         self._processes_due = CLOCK.monotonic() + PROCESSES_S
-        processes = () if self._reader is None else self._reader.processes()
+        processes = self._readings.processes()
         if processes != self._processes:
             self._processes = processes
             self._push(Processes(t_ms=now_ms(), processes=processes))
@@ -306,16 +262,7 @@ class Hub:
             logger.debug("nor can the note be sent", exc_info=True)
 
 
-def _says_something(sample: Sample) -> bool:
-    return bool(sample.cards) or sample.host is not None
-
-
 def _content(sample: Sample) -> tuple[object, ...]:
     """All of it but its time, and what other programs did on the host: that is never still."""
     host = sample.host and (sample.host.process, sample.host.by_category)
     return sample.cell, sample.phase, sample.step, sample.cards, host
-
-
-def now_ms() -> float:
-    """Milliseconds since the epoch."""
-    return CLOCK.time_ns() / 1e6

@@ -110,7 +110,7 @@ def sent():
 @pytest.fixture
 def hub(reader, sent):
     hub = Hub(lambda data: sent.append(decode_push(data)), lambda: None)
-    hub._reader = reader
+    hub._readings.cards = reader
     hub.hz = 1000
     yield hub
     hub.close()
@@ -200,8 +200,8 @@ class Machine:
 @pytest.fixture
 def machine(hub, reader, monkeypatch):
     monkeypatch.setattr(reader, "read", lambda _progress: ())
-    hub._host = Machine()
-    return hub._host
+    hub._readings.host = Machine()
+    return hub._readings.host
 
 
 def test_where_no_card_is_the_host_is_told_and_a_cell_ends(hub, machine, sent):
@@ -217,11 +217,11 @@ def test_where_no_card_is_the_host_is_told_and_a_cell_ends(hub, machine, sent):
 
 
 def test_beside_a_card_in_use_the_host_is_not_asked(hub, sent):
-    hub._host = None  # would be made
+    hub._readings.host = None  # would be made
     hub.cell_begun(CELL)
     ticks(hub)
     hub.cell_ended(CELL, DELTA)
-    assert hub._host is None
+    assert hub._readings.host is None
     assert [m.host for m in sent if isinstance(m, Sample)] == [None]
 
 
@@ -254,7 +254,7 @@ def test_a_line_that_is_cut_ends_it_without_an_exception(reader):
         raise ConnectionError
 
     hub = Hub(cut, lambda: None)
-    hub._reader = reader
+    hub._readings.cards = reader
     hub.cell_begun(CELL)
     hub.cell_ended(CELL, DELTA)
     assert len(hub.state().notes) == 1

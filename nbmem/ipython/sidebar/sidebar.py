@@ -9,8 +9,9 @@ from nbmem.ipython.sidebar.comms import Comms, between_cells
 from nbmem.ipython.sidebar.output import can_be_replaced
 from nbmem.ipython.sidebar.status_line import StatusLine
 from nbmem.live.handler import RequestHandler
-from nbmem.live.hub import Hub, now_ms
+from nbmem.live.hub import Hub
 from nbmem.live.messages import Cell
+from nbmem.live.readings import now_ms
 
 if TYPE_CHECKING:
     from nbmem.api import Trace
