@@ -38,11 +38,7 @@ export function partsOf(card: ICardSample, named = card.by_category): IPart[] {
       parts.push({ key, label, bytes });
     }
   };
-  if (bytesOf(named) === card.allocated) {
-    named.slice(0, MOST_PARTS).forEach(([key, label, bytes]) => add(key, label, bytes));
-  } else {
-    add('allocated', 'allocated', card.allocated);
-  }
+  splitOf(named, card.allocated, 'allocated').forEach(part => add(...part));
   add('cached', 'cached', card.reserved - card.allocated);
   const taken = card.total !== null && card.free !== null ? card.total - card.free : null;
   if (card.process !== null) {
@@ -62,12 +58,14 @@ export function partsOf(card: ICardSample, named = card.by_category): IPart[] {
   return parts;
 }
 
+/** Some bytes by category, where those add up to them; else in one part. */
+function splitOf(named: Ledger, bytes: number, label: string): Ledger {
+  return bytesOf(named) === bytes ? named.slice(0, MOST_PARTS) : [['allocated', label, bytes]];
+}
+
 /** The whole of the host's memory: this process (by category where that is known), others, free. */
 export function partsOfHost(host: IHostSample): IPart[] {
-  const named: Ledger =
-    bytesOf(host.by_category) === host.process
-      ? host.by_category.slice(0, MOST_PARTS)
-      : [['allocated', 'this process', host.process]];
+  const named = splitOf(host.by_category, host.process, 'this process');
   const others: Ledger =
     host.free === null
       ? []

@@ -22,11 +22,12 @@ export function statusOf(state: IKernelState | null, trans: ITranslator): IStatu
   const fullest = [...cards].sort((a, b) => share(b, b.allocated) - share(a, a.allocated))[0];
   const host = state.link.kind === 'live' ? hostOf(newest(state)) : null;
   if (fullest === undefined && host !== null) {
+    const whole = { allocated: host.process, peak: host.peak, total: host.total };
     return {
-      text: trans.__('RAM %1', amountsOfHost(host, formatBytes, trans)),
-      title: trans.__('This process: %1', amountsOfHost(host, exactBytes, trans)),
-      allocated: Math.min(host.process / Math.max(host.total, 1), 1),
-      peak: Math.min(host.peak / Math.max(host.total, 1), 1)
+      text: trans.__('RAM %1', amounts(whole, formatBytes, trans)),
+      title: trans.__('This process: %1', amounts(whole, exactBytes, trans)),
+      allocated: share(whole, whole.allocated),
+      peak: share(whole, whole.peak)
     };
   }
   if (fullest === undefined) {
@@ -65,7 +66,11 @@ const NOBODY: ReadonlySet<string> = new Set([
   'other-language'
 ]);
 
-function amounts(card: ICardSample, write: (bytes: number) => string, trans: ITranslator): string {
+function amounts(
+  card: Pick<ICardSample, 'allocated' | 'peak' | 'total'>,
+  write: (bytes: number) => string,
+  trans: ITranslator
+): string {
   const now =
     card.total === null
       ? write(card.allocated)
@@ -73,14 +78,6 @@ function amounts(card: ICardSample, write: (bytes: number) => string, trans: ITr
   return trans.__('%1, peak %2', now, write(card.peak));
 }
 
-function amountsOfHost(
-  host: IHostSample,
-  write: (bytes: number) => string,
-  trans: ITranslator
-): string {
-  return trans.__('%1 of %2, peak %3', write(host.process), write(host.total), write(host.peak));
-}
-
-function share(card: ICardSample, bytes: number): number {
+function share(card: Pick<ICardSample, 'total'>, bytes: number): number {
   return card.total === null ? 0 : Math.min(bytes / Math.max(card.total, 1), 1);
 }

@@ -14,16 +14,13 @@ REST = ("rest", "activations etc.")
 REST_OF_HOST = ("rest", "activations, Python etc.")
 
 
-def by_category(
-    progress: LoopProgress, device: int, allocated: int, rest_is: tuple[str, str] = REST
-) -> tuple[Entry, ...]:
+def by_category(progress: LoopProgress, device: int, allocated: int) -> tuple[Entry, ...]:
     """Say what is known of a card's allocated bytes, the rest last; empty where nothing is.
 
     Args:
         progress: What the recorder has seen.
         device: The card's CUDA ordinal; that of the host is below 0, as on the roll.
         allocated: Its allocated bytes, read after that.
-        rest_is: Key and label of what is not known.
     """
     sums = {c: progress.known.get((device, c), 0) for c in OF_TRAINING}
     gradients = sums.pop(Category.GRADIENTS) - progress.freed.get(device, 0)
@@ -34,4 +31,4 @@ def by_category(
     if rest < 0 or rest == allocated:  # seen before something went, or nothing seen
         return ()
     named = tuple((c.key, c.label, sums[c]) for c in OF_TRAINING if sums[c])
-    return (*named, (*rest_is, rest))
+    return (*named, (*(REST if device >= 0 else REST_OF_HOST), rest))

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbmem.api import virtual_card
-from nbmem.live.known import REST_OF_HOST, by_category
+from nbmem.live.known import by_category
 from nbmem.live.messages import HostSample
 from nbmem.probes.cuda import device_count
 from nbmem.probes.devices.accelerators import accelerator
@@ -59,9 +59,7 @@ class HostReader:
             process=told.process,
             peak=self._peak,
             free=None if told.used is None else total - told.used,
-            by_category=()
-            if progress is None
-            else by_category(progress, ON_THE_ROLL, told.process, REST_OF_HOST),
+            by_category=by_category(progress, ON_THE_ROLL, told.process) if progress else (),
         )
 
 

@@ -2,7 +2,14 @@
 
 import * as React from 'react';
 
-import { allocatedPart, drawnOf, partsOf, partsOfHost, type Ledger } from '../figures.js';
+import {
+  allocatedPart,
+  drawnOf,
+  partsOf,
+  partsOfHost,
+  type IPart,
+  type Ledger
+} from '../figures.js';
 import { exactBytes, formatBytes } from '../format.js';
 import type { ICardSample, IHostSample } from '../messages.js';
 import { newest, type IKernelState } from '../state.js';
@@ -41,25 +48,16 @@ function OneCard(props: { state: IKernelState; index: number }): React.JSX.Eleme
   }
   const { card } = last;
   const parts = partsOf(card, categoriesOf(props.state, card));
-  const total = card.total ?? parts.reduce((sum, part) => sum + part.bytes, 0);
   const told = nameOf(card, trans);
+  const id = `nbmem-card-${props.index}`;
   return (
-    <section className="nbmem-Card" aria-label={told} data-testid={`nbmem-card-${props.index}`}>
-      <header>
-        <h3>{told}</h3>
-        {card.total === null ? null : <span>{formatBytes(card.total)}</span>}
-      </header>
-      <CardBar parts={parts} total={total} label={told} />
-      <dl className="nbmem-Figures">
-        <Figure name={trans.__('allocated')} id="allocated" count={card.allocated} />
-        <Figure name={trans.__('peak')} id="peak" count={card.peak} />
-        <Figure name={trans.__('reserved')} id="reserved" count={card.reserved} />
-        <Figure name={trans.__('process')} id="process" count={card.process} />
-        <Figure name={trans.__('free')} id="free" count={card.free} />
-      </dl>
-      <LineChart readings={readings} label={told} />
-      <PartsTable parts={parts} total={total} />
-    </section>
+    <Memory told={told} id={id} parts={parts} total={card.total} readings={readings}>
+      <Figure name={trans.__('allocated')} id="allocated" count={card.allocated} />
+      <Figure name={trans.__('peak')} id="peak" count={card.peak} />
+      <Figure name={trans.__('reserved')} id="reserved" count={card.reserved} />
+      <Figure name={trans.__('process')} id="process" count={card.process} />
+      <Figure name={trans.__('free')} id="free" count={card.free} />
+    </Memory>
   );
 }
 
@@ -72,19 +70,35 @@ function Host(props: { state: IKernelState; host: IHostSample }): React.JSX.Elem
     sample.host === null ? [] : [{ t: sample.t_ms, card: drawnOf(sample.host) }]
   );
   return (
-    <section className="nbmem-Card" aria-label={told} data-testid="nbmem-host">
+    <Memory told={told} id="nbmem-host" parts={parts} total={host.total} readings={readings}>
+      <Figure name={trans.__('process')} id="process" count={host.process} />
+      <Figure name={trans.__('peak')} id="peak" count={host.peak} />
+      <Figure name={trans.__('available')} id="free" count={host.free} />
+    </Memory>
+  );
+}
+
+/** One memory as it is now; its figures are the children. */
+function Memory(props: {
+  told: string;
+  id: string;
+  parts: IPart[];
+  total: number | null;
+  readings: IReading[];
+  children: React.ReactNode;
+}): React.JSX.Element {
+  const { told, parts } = props;
+  const total = props.total ?? parts.reduce((sum, part) => sum + part.bytes, 0);
+  return (
+    <section className="nbmem-Card" aria-label={told} data-testid={props.id}>
       <header>
         <h3>{told}</h3>
-        <span>{formatBytes(host.total)}</span>
+        {props.total === null ? null : <span>{formatBytes(props.total)}</span>}
       </header>
-      <CardBar parts={parts} total={host.total} label={told} />
-      <dl className="nbmem-Figures">
-        <Figure name={trans.__('process')} id="process" count={host.process} />
-        <Figure name={trans.__('peak')} id="peak" count={host.peak} />
-        <Figure name={trans.__('available')} id="free" count={host.free} />
-      </dl>
-      <LineChart readings={readings} label={told} />
-      <PartsTable parts={parts} total={host.total} />
+      <CardBar parts={parts} total={total} label={told} />
+      <dl className="nbmem-Figures">{props.children}</dl>
+      <LineChart readings={props.readings} label={told} />
+      <PartsTable parts={parts} total={total} />
     </section>
   );
 }
