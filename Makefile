@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo lab format docs bench fuzz notebooks integrations accuracy accuracy-cpu oracle torches clean
+.PHONY: help setup check test demo lab format docs bench fuzz notebooks integrations accuracy accuracy-cpu oracle torches newest clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ oracle: ## compare the virtual GPU's operators with torch's own CUDA code: downl
 
 torches: ## nbmem's tests of torch on 2.6, 2.9, 2.11, 2.13 and the newest: 5 to 7 GB each
 	$(PYTHON) tools/torches.py
+
+newest: ## the same on the newest Python with the newest torch
+	$(PYTHON) tools/torches.py --python 3.13 newest
 
 clean: ## remove what the commands above made, environments and results included
 	rm -rf .venv .venv-* out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -97,6 +97,21 @@ def add_labextension(folder: Path) -> None:
     shutil.copytree(built, place)
 
 
+def find_python(version: str) -> str | None:
+    """An interpreter of this version, on the path or among pyenv's; it must really run."""
+    names = [shutil.which(f"python{version}")]
+    if pyenv := shutil.which("pyenv"):
+        root = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=False)
+        kept = Path(root.stdout.strip() or ".", "versions").glob(f"{version}.*")
+        names += [str(python_of(folder)) for folder in sorted(kept)]
+    probe = ["-c", "import sys; print('{}.{}'.format(*sys.version_info))"]
+    for name in filter(None, names):
+        answer = subprocess.run([name, *probe], capture_output=True, text=True, check=False)
+        if answer.stdout.strip() == version:
+            return name
+    return None
+
+
 def _create(folder: Path, interpreter: str) -> None:
     """Make an empty environment; Debian's Python comes without ensurepip but with a pip."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from environment import add_labextension, prepare, require_python, this_python
-from installing import ROOT, pip, python_of, say
+from environment import add_labextension, find_python, prepare, require_python, this_python
+from installing import ROOT, pip, say
 from vscode import install as install_vscode
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _pythons(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     for version in _OTHER_PYTHONS:
         if version == "{}.{}".format(*sys.version_info):
             continue
-        interpreter = _find_python(version)
+        interpreter = find_python(version)
         if interpreter is None:
             texts.append(f"{version} left out: no such Python on this machine")
             continue
@@ -256,21 +256,6 @@ def _missing_chromium() -> str | None:
 def _packages_of(python: Path) -> str:
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     return subprocess.check_output([str(python), "-c", code], text=True).strip()
-
-
-def _find_python(version: str) -> str | None:
-    """An interpreter of this version, on the path or among pyenv's; it must really run."""
-    names = [shutil.which(f"python{version}")]
-    if pyenv := shutil.which("pyenv"):
-        root = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=False)
-        kept = Path(root.stdout.strip() or ".", "versions").glob(f"{version}.*")
-        names += [str(python_of(folder)) for folder in sorted(kept)]
-    probe = ["-c", "import sys; print('{}.{}'.format(*sys.version_info))"]
-    for name in filter(None, names):
-        answer = subprocess.run([name, *probe], capture_output=True, text=True, check=False)
-        if answer.stdout.strip() == version:
-            return name
-    return None
 
 
 CHECKS = (

@@ -1,4 +1,4 @@
-"""Run nbmem's tests of torch on other releases of it, one environment after the other.
+"""Run nbmem's tests of torch on other releases of it or of Python, one environment each.
 
 Left out is what no torch takes part in: tests that read recordings or files, and those of texts,
 pictures and front ends.
@@ -9,22 +9,26 @@ from __future__ import annotations
 import argparse
 import shutil
 import subprocess
+import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from environment import prepare, require_python, requirements
+from environment import find_python, prepare, require_python, requirements
 from installing import ROOT, pip, say
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RELEASES = ("2.6.0", "2.9.1", "2.11.0", "2.13.0", "newest")
 TESTS = (
+    "core",
+    "guest",
+    "faults/test_capture.py",
     "virtual",
     "holders",
     "record",
     "live/test_known.py",
+    "live/test_machine.py",
+    "freeing",
     "oom",
     "tips",
     "ipython",
@@ -50,15 +54,16 @@ class Result(NamedTuple):
     """How the tests ended on one release; `counts` is a sentence."""
 
     release: str
+    python: str
     failed: bool
     counts: str
     seconds: float
 
 
-def check(release: str, *, keep: bool) -> Result:
+def check(release: str, interpreter: str, *, keep: bool) -> Result:
     """Make the environment of one release, run the tests in it, and remove it."""
     name = f".venv-torch-{release}"
-    python = prepare(name, "run", "test")
+    python = prepare(name, "run", "test", interpreter=interpreter)
     wanted = ["--upgrade", "torch"] if release == "newest" else [f"torch=={release}"]
     say(f"Installing {wanted[-1]} into {name}")
     pip(ROOT / name, "install", *wanted, *requirements("frameworks"))
@@ -70,9 +75,9 @@ def check(release: str, *, keep: bool) -> Result:
 
 
 def _tested(python: Path) -> Result:
-    ask = [str(python), "-c", "import torch; print(torch.__version__)"]
-    release = subprocess.check_output(ask, text=True).strip()
-    record = ROOT / "out" / f"torch-{release}.xml"
+    code = "import platform, torch; print(torch.__version__, platform.python_version())"
+    release, version = subprocess.check_output([str(python), "-c", code], text=True).split()
+    record = ROOT / "out" / f"torch-{release}-python-{version}.xml"
     record.unlink(missing_ok=True)
     tests = [f"tests/{place}" for place in TESTS]
     tests += [f"--ignore=tests/{place}" for place in LEFT_OUT]
@@ -81,7 +86,7 @@ def _tested(python: Path) -> Result:
     command += [f"--junit-xml={record}", *tests]
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
     seconds = time.monotonic() - begin
-    return Result(release, code != 0, _counts(record), seconds)
+    return Result(release, version, code != 0, _counts(record), seconds)
 
 
 def _counts(record: Path) -> str:
@@ -101,12 +106,17 @@ def main() -> int:
     parser.add_argument(
         "releases", nargs="*", default=RELEASES, help=f"without any: {' '.join(RELEASES)}"
     )
+    parser.add_argument("--python", default=sys.executable, help="a version such as 3.13")
     parser.add_argument("--keep", action="store_true", help="keep the environments")
     options = parser.parse_args()
+    there = Path(options.python).exists()
+    interpreter = options.python if there else find_python(options.python)
+    if interpreter is None:
+        parser.error(f"there is no Python {options.python} on the path or among pyenv's")
     say(COST)
-    results = [check(release, keep=options.keep) for release in options.releases]
+    results = [check(release, interpreter, keep=options.keep) for release in options.releases]
     for one in results:
-        say(f"torch {one.release}: {one.counts} in {one.seconds:.0f} s")
+        say(f"torch {one.release}, Python {one.python}: {one.counts} in {one.seconds:.0f} s")
     return 1 if any(one.failed for one in results) else 0
 
 
