@@ -73,7 +73,7 @@ def wanted(place: Path, rank: int) -> Path:
 
 def all_wanted(place: Path) -> list[int]:
     """The ranks that somebody waits for: one look at the folder, however large the world is."""
-    names = os.listdir(place)
+    names = (path.name for path in place.iterdir())
     return sorted(int(name.removeprefix(_WANTED)) for name in names if name.startswith(_WANTED))
 
 
