@@ -1,5 +1,6 @@
 """A Llama as large trainings write it: meta-device init, TP, checkpointing, FSDP2 and a pipeline.
 
+    nbmem run tests/benchmarks/llama_over_ranks.py --gpu H200 --ranks 8 -- 8B --batch 2 --selective
     nbmem run tests/benchmarks/llama_over_ranks.py --gpu H200 --ranks 512 -- 405B --tp 8 --pp 8
 
 Selective checkpointing keeps attention and every second matrix product, as torchtitan's does.
@@ -32,6 +33,8 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    Trained = tuple[list["Llama"], list[torch.optim.Optimizer]]
 
 VOCABULARY = 128256
 
@@ -214,8 +217,8 @@ def parts(layers: int, stages: int) -> list[range]:
     return [range(begin, end) for begin, end in itertools.pairwise(ends)]
 
 
-def train(size: Size, asked: argparse.Namespace, world: int) -> list[Llama]:
-    """Build this rank's part and train it; returns its stages."""
+def train(size: Size, asked: argparse.Namespace, world: int) -> Trained:
+    """Build this rank's part and train it; returns its stages and their optimizers."""
     data = world // asked.tp // asked.pp
     dims = [(asked.pp, "pp"), (data, "dp"), (asked.tp, "tp")]
     kept = [(count, name) for count, name in dims if count > 1 or name == "dp"]
@@ -242,7 +245,7 @@ def train(size: Size, asked: argparse.Namespace, world: int) -> list[Llama]:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-    return models
+    return models, optimizers
 
 
 def _pipeline(
@@ -267,17 +270,22 @@ def _pipeline(
 
 def main(words: Sequence[str] | None = None) -> None:
     """Train for two steps, and print what the card held at most."""
+    asked = options(words)
+    dist.init_process_group("nccl")
+    train(SIZES[asked.size], asked, dist.get_world_size())
+    held = torch.cuda.max_memory_reserved() / 2**30
+    print(f"rank {dist.get_rank()}: {held:.2f} GiB reserved at most")
+
+
+def options(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """What is asked for; None takes the command's own words."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("size", choices=SIZES)
     for name, value in (("tp", 1), ("pp", 1), ("batch", 1), ("length", 8192), ("steps", 2)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--selective", action="store_true")
     parser.add_argument("--interleaved", action="store_true")
-    asked = parser.parse_args(words)
-    dist.init_process_group("nccl")
-    train(SIZES[asked.size], asked, dist.get_world_size())
-    held = torch.cuda.max_memory_reserved() / 2**30
-    print(f"rank {dist.get_rank()}: {held:.2f} GiB reserved at most")
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":

@@ -117,6 +117,23 @@ def test_a_list_of_shards_is_searched_once_for_strided_ones(rank, monkeypatch):
     assert len(looked) < 30  # and not once for each
 
 
+def test_a_llama_made_on_no_device_holds_its_part_of_two_meshes(rank):
+    from tests.benchmarks import llama_over_ranks as llama
+
+    rank(1, 4)
+    size = llama.SIZES["tiny"]._replace(layers=2)
+    asked = llama.options(["tiny", "--tp", "2", "--length", "128", "--selective"])
+    (model,), (optimizer,) = llama.train(size, asked, 4)
+    # Of a layer wq and wo, wk and wv, and the MLP's three; the embedding and the output; norms are
+    # whole in each rank of tensor parallelism. Each in 4 bytes.
+    layer = 2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 768
+    held = 4 * ((2 * layer + 2 * 1024 * 256) // 4 + 5 * 256 // 2)
+    assert sum(p.to_local().nbytes for p in model.parameters()) == held
+    for name in ("exp_avg", "exp_avg_sq"):
+        kept = [state[name].to_local() for state in optimizer.state.values()]
+        assert sum(moment.nbytes for moment in kept) == held
+
+
 def test_known_numbers_come_back_from_all_ranks(rank):
     rank(2, 4)
     mine, everyone = torch.tensor([3], device="cuda"), torch.empty(4, dtype=int, device="cuda")
