@@ -140,9 +140,9 @@ class _Runs:
                 mail.ended(self._meet, rank).touch()
                 if code:
                     self._say_failed(rank)
-        for rank in range(self._layout.world):
+        for rank in mail.all_wanted(self._meet):
             # Who waits for it takes no core, so it is not one too many.
-            if rank not in self.codes and mail.wanted(self._meet, rank).exists():
+            if rank not in self.codes and rank < self._layout.world:
                 self._start(rank, speaks=False)
 
     def _start(self, rank: int, *, speaks: bool) -> None:

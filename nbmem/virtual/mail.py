@@ -17,6 +17,7 @@ from nbmem.core.errors import UsageError
 
 FOLDER = "NBMEM_RANKS_FOLDER"
 """The environment's variable with the folder of a run; its owner alone may read and write there."""
+_WANTED = "wanted-"
 _PAUSE_S = 0.01
 _ALONE = (
     "Rank {me} waits for what rank {peer} sends, and rank {peer} does not run here. "
@@ -67,7 +68,13 @@ def receive(me: int, peer: int) -> Any:
 
 def wanted(place: Path, rank: int) -> Path:
     """The mark that somebody waits for a rank."""
-    return place / f"wanted-{rank}"
+    return place / f"{_WANTED}{rank}"
+
+
+def all_wanted(place: Path) -> list[int]:
+    """The ranks that somebody waits for: one look at the folder, however large the world is."""
+    names = (path.name for path in place.iterdir())
+    return sorted(int(name.removeprefix(_WANTED)) for name in names if name.startswith(_WANTED))
 
 
 def joined(place: Path, rank: int) -> Path:

@@ -1,5 +1,7 @@
 """Ranks of sharded programs on a virtual card hold and send what real processes do."""
 
+from datetime import timedelta
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
@@ -77,6 +79,59 @@ def test_a_mesh_makes_the_group_that_torchruns_environment_names(rank, monkeypat
     mesh = dist.device_mesh.init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
     assert (mesh["dp"].get_local_rank(), mesh["tp"].get_local_rank()) == (1, 1)
     assert dist.get_world_size() == 4
+
+
+def test_a_group_takes_another_timeout(rank):
+    rank(0, 8)
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=100), None)
+    group = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
+    assert (group._is_initialized(), group.comm_split_count()) == (True, 0)
+
+
+def test_a_list_of_shards_is_searched_once_for_strided_ones(rank, monkeypatch):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import _op_schema
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    rank(0, 4)
+    mesh = dist.device_mesh.init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(30))).cuda()
+    parallelize_module(model, mesh["tp"], {"*": ColwiseParallel()})
+    fully_shard(model, mesh=mesh["dp"])
+    looked = []
+    specs = _op_schema.OpSchema.args_spec.fget
+    monkeypatch.setattr(
+        _op_schema.OpSchema, "args_spec", property(lambda self: looked.append(1) or specs(self))
+    )
+    parameters = list(model.parameters())
+    plain = torch._foreach_mul([p.to_local() for p in parameters], 2.0)
+    assert not looked
+    twice = torch._foreach_mul(parameters, 2.0)
+    # Both meshes cut the first dimension, so that one of them has strides.
+    assert [t.placements for t in twice] == [p.placements for p in parameters]
+    assert "_Strided" in str(twice[0].placements)
+    assert {t.to_local().shape for t in twice} == {t.shape for t in plain} == {(16, 64)}
+    even = [torch.distributed.tensor.zeros(8, 8, device_mesh=mesh["tp"]) for _ in range(30)]
+    looked.clear()
+    torch._foreach_add(even, 1.0)
+    assert len(looked) < 30  # and not once for each
+
+
+def test_a_llama_made_on_no_device_holds_its_part_of_two_meshes(rank):
+    from tests.benchmarks import llama_over_ranks as llama
+
+    rank(1, 4)
+    size = llama.SIZES["tiny"]._replace(layers=2)
+    asked = llama.options(["tiny", "--tp", "2", "--length", "128", "--selective"])
+    (model,), (optimizer,) = llama.train(size, asked, 4)
+    # Of a layer wq and wo, wk and wv, and the MLP's three; the embedding and the output; norms are
+    # whole in each rank of tensor parallelism. Each in 4 bytes.
+    layer = 2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 768
+    held = 4 * ((2 * layer + 2 * 1024 * 256) // 4 + 5 * 256 // 2)
+    assert sum(p.to_local().nbytes for p in model.parameters()) == held
+    for name in ("exp_avg", "exp_avg_sq"):
+        kept = [state[name].to_local() for state in optimizer.state.values()]
+        assert sum(moment.nbytes for moment in kept) == held
 
 
 def test_known_numbers_come_back_from_all_ranks(rank):

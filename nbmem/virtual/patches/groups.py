@@ -21,6 +21,7 @@ from nbmem.virtual.notes import OWN_STATE
 from nbmem.virtual.operators.collectives import future_of
 from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.patches.processes import Ranks
+from nbmem.virtual.patches.sharding import sharding_patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +83,11 @@ def group_patches() -> list[Patch]:
         "_group_start": lambda _self: None,
         "_group_end": lambda _self: None,
         "_add_ephemeral_timeout": lambda _self, _timeout: None,
+        "_set_default_timeout": lambda _self, _timeout: None,
+        "_is_initialized": lambda _self: True,
+        "comm_split_count": lambda _self: 0,
+        "register_mem_pool": lambda _self, _pool: None,
+        "deregister_mem_pool": lambda _self, _pool: None,
         "supports_splitting": property(lambda _self: True),
         "_set_sequence_number_for_group": lambda _self: None,
         "_get_sequence_number_for_group": lambda _self: 0,
@@ -140,12 +146,12 @@ def _init(c10d: Any) -> Callable[..., None]:
         if place is not None:
             mail.joined(place, rank).touch()
         true_init(**asked)
-        _lead_checkpoints()
+        Ranks.patches.apply([*_lone_checkpoints(), *sharding_patches()])
 
     return init_process_group
 
 
-def _lead_checkpoints() -> None:
+def _lone_checkpoints() -> list[Patch]:
     """Let each rank plan distributed checkpoints alone: the first one's plan would not come.
 
     Its shards alone make no whole model, which torch must not ask; nor do its parts of the state of
@@ -170,13 +176,11 @@ def _lead_checkpoints() -> None:
             machine.current.note(OWN_STATE)
         return {key.unflat_param_names[0]: dict(states[own]) for key, own in own_keys.items()}
 
-    Ranks.patches.apply(
-        [
-            Patch(_optim_utils, "_convert_state_with_orig_params", own_states),
-            Patch(wrapper, "__init__", init),
-            Patch(default_planner, "_validate_global_plan", valid),
-        ]
-    )
+    return [
+        Patch(_optim_utils, "_convert_state_with_orig_params", own_states),
+        Patch(wrapper, "__init__", init),
+        Patch(default_planner, "_validate_global_plan", valid),
+    ]
 
 
 def _barrier(c10d: Any) -> Any:
