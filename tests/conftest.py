@@ -54,6 +54,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"needs a real card: {reason}"))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _heap_of_its_own() -> None:
+    """Let collections and nbmem's walks see what this file's tests made: not torch, nor sessions
+    that other files' tests keep, which are most of what is there and take most of the time.
+    A frozen object is in no collection, and `gc.get_referrers` does not find it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _collector_left_on() -> Iterator[None]:
     """Fail where a test, or nbmem in it, leaves Python's collector off: later ones need it."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _XDIST = ["-n", "logical", "--maxprocesses", "8", "--dist", "worksteal", "--reruns", "1", "-raR"]
 """What fails is run once more, and the last line says that it was: a machine that is shared may be
 late for once, and a test that fails now and then is named either way. `pytest` alone does not."""
-_BROWSERS = ["-n", "2"]
-"""They wait most of the time: for a kernel to start, for a page to be drawn."""
+_BROWSERS = ["-n", "3"]
+"""They wait a third of the time: for a kernel to start, for a page to be drawn."""
 _GROUPS = ("torch", "run", "lint", "test", "frameworks")
 _OTHER_PYTHONS = ("3.11", "3.13")
 _ONCE = [f"--ignore=tests/{name}" for name in ("faults", "fuzz", "house")]

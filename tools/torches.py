@@ -75,8 +75,8 @@ def check(release: str, interpreter: str, *, keep: bool) -> Result:
 
 
 def _tested(python: Path) -> Result:
-    code = "import platform, torch; print(torch.__version__, platform.python_version())"
-    release, version = subprocess.check_output([str(python), "-c", code], text=True).split()
+    asks = "import platform, torch; print(torch.__version__, platform.python_version())"
+    release, version = subprocess.check_output([str(python), "-c", asks], text=True).split()
     record = ROOT / "out" / f"torch-{release}-python-{version}.xml"
     record.unlink(missing_ok=True)
     tests = [f"tests/{place}" for place in TESTS]

@@ -11,6 +11,12 @@ from nbmem import virtual
 from nbmem.probes.holders import walk
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _heap_of_its_own():
+    """The whole one: these tests are of what a walk finds in it."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def card(monkeypatch):
     for name in ("last_exc", "last_value", "last_traceback"):
