@@ -99,10 +99,6 @@ def test_the_collector_runs_between_pieces_and_is_as_it_was_at_the_end(short):
         gc.enable()
 
 
-@pytest.mark.skipif(
-    (3, 12) <= sys.version_info < (3, 12, 4),
-    reason="Python keeps the locals of a closed generator as long as itself",
-)
 def test_closing_it_lets_go_of_everything(short):
     things = [Box() for _ in range(3_000)]
     refs = [weakref.ref(thing) for thing in things]

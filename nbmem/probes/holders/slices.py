@@ -20,7 +20,7 @@ from nbmem.core.collector import without_collector
 from nbmem.probes.threads import at_work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
 
 PIECE_S = 0.006
 """A piece ends with the first step beyond so many seconds of this thread's own. A step is a call
@@ -69,7 +69,7 @@ class SlicedWork:
         finally:
             self._steps.close()
 
-    def one_by_one(self) -> Iterator[float]:
+    def one_by_one(self) -> Generator[float]:
         """Do a piece before each `yield`, which gives the seconds of a long step to come."""
         try:
             while self._piece() and self._left > 0:

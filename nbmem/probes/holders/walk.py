@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -112,10 +113,13 @@ def walk_in_pieces(
         return Walk()
     look = _Look(torch, namespace, cut or Cut(), met)
     pieces = SlicedWork(torch, look.steps(), budget_s)
-    for coming in pieces.one_by_one():
-        left = CLOCK.monotonic()
-        yield coming
-        look.alone &= CLOCK.monotonic() - left < PAUSE_S
+    # Closed by name: in some releases (Python 3.12.0, 3.13.0) a generator that is closed outside of
+    # a `try` keeps its locals, and a walk that ended early would keep what it had met.
+    with closing(pieces.one_by_one()) as work:
+        for coming in work:
+            left = CLOCK.monotonic()
+            yield coming
+            look.alone &= CLOCK.monotonic() - left < PAUSE_S
     return look.said(pieces)
 
 
