@@ -140,6 +140,9 @@ def test_what_is_made_in_the_likeness_of_something_unknown_is_known(gpu):
         (lambda x: torch.tensor(torch.allclose(x, x * 1)), True),
         (lambda x: torch.isnan(x).sum() == 0, True),
         (lambda x: (~torch.isfinite(x)).long().sum(0).count_nonzero().item() > 0, False),
+        (lambda x: x.isnan().logical_or(x.isinf()).float().max(), False),
+        (lambda x: x.new_zeros(1) + ~(x.amax().isfinite() & x.amin().isfinite()), False),
+        (lambda x: x.new_zeros(1).add_(x.isnan().any()).bool().byte()[0].item(), False),
     ],
 )
 def test_a_run_is_healthy(gpu, question, answer):

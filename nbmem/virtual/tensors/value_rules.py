@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.values import Values
 
+    Health = Callable[[OperatorCall, bool | None], bool | None]
+
 aten = torch.ops.aten
 
 
@@ -35,7 +37,7 @@ class ValueRule:
         most: The most elements of its result that are not zero, where a program's steps say so.
     """
 
-    health: Callable[[OperatorCall, bool | None], bool | None] | None = None
+    health: Health | None = None
     absorbs: bool | None = None
     overwrites: bool = False
     undefined: bool = False
@@ -44,7 +46,7 @@ class ValueRule:
     most: Callable[[Values, OperatorCall], int | None] | None = None
 
 
-def always(answer: bool) -> Callable[[OperatorCall, bool | None], bool]:  # noqa: FBT001 - it is the answer
+def always(answer: bool) -> Health:  # noqa: FBT001 - it is the answer
     """The health of a question with one answer in a healthy run."""
     return lambda _call, _flag: answer
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.host.unwritten import Unwritten
     from nbmem.virtual.tensors.storages import CardMemory, Storages
-    from nbmem.virtual.tensors.value_rules import ValueRule
+    from nbmem.virtual.tensors.value_rules import Health, ValueRule
 
 aten = torch.ops.aten
 WHOLE_BYTES = 1 << 20
@@ -128,8 +128,8 @@ class Values:
             for tensor in call.mutated():
                 if is_virtual(tensor):
                     self.forget(tensor)
-        if len(fresh) == 1 and fresh[0].dtype in (torch.bool, torch.int64):
-            self._follow_health(call, rule, fresh[0])
+        if len(fresh) == 1 and rule.health is not None:
+            self._follow_health(call, rule.health, fresh[0])
 
     def _follow_exactly(
         self, call: OperatorCall, rule: ValueRule, fresh: list[torch.Tensor]
@@ -200,16 +200,32 @@ class Values:
         self.teach(target, value)
         return True
 
-    def _follow_health(self, call: OperatorCall, rule: ValueRule, result: torch.Tensor) -> None:
+    def _follow_health(self, call: OperatorCall, health: Health, result: torch.Tensor) -> None:
+        """What a flag is in a healthy run, and what is made of flags; a small one is known then."""
         block = self.storages.of(result)
-        if block is not None:
-            block.healthy = None if rule.health is None else rule.health(call, self._health(call))
+        flag = health(call, self._health(call))
+        if block is None:
+            return
+        block.healthy = flag
+        if flag is False or (flag and result.dtype is torch.bool):
+            value = torch.full((), flag, dtype=result.dtype, device=CPU)
+            self.teach(result, value.expand(result.size()))
 
     def _health(self, call: OperatorCall) -> bool | None:
         """The health of the arguments on the card, where it is one."""
-        blocks = [self.storages.of(t) for t in call.tensors if is_virtual(t)]
-        flags = {None if block is None else block.healthy for block in blocks}
+        flags = {self._flag(t) for t in call.tensors if is_virtual(t)}
         return flags.pop() if len(flags) == 1 else None
+
+    def _flag(self, tensor: torch.Tensor) -> bool | None:
+        """What all flags of a tensor are; of numbers, that all are zero."""
+        twin = self.twin(tensor)
+        if twin is None:
+            block = self.storages.of(tensor)
+            return None if block is None else block.healthy
+        with _C._DisableTorchDispatch():
+            if not twin.any():
+                return False
+            return True if twin.dtype is torch.bool and twin.all() else None
 
     def scalar(self, tensor: torch.Tensor) -> Any:
         """What `.item()` answers."""

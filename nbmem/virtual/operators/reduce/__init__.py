@@ -171,6 +171,7 @@ OPERATORS = (
     Operator(
         ("amax", "amin", "max", "min"),
         memory=alike,
+        values=ValueRule(health=passed_on),
         source=_SOURCE + "; ReduceMaxValuesKernel.cu",
         shown_by=_ORACLE,
     ),
