@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem import virtual
 from nbmem.virtual.packages.bitsandbytes import CONTEXT, PassingLibrary
+from nbmem.virtual.packages.deepspeed import alike, as_here
 from nbmem.virtual.packages.flash_attn import splits_of
 
 HALF = torch.bfloat16
@@ -210,3 +211,18 @@ def test_bitsandbytes_library_is_replaced_where_it_is_imported(monkeypatch):
     with virtual.activated("H100"):
         assert isinstance(module.lib, PassingLibrary)
     assert module.lib is compiled
+
+
+def test_ranks_of_deepspeed_agree_while_a_card_is_active():
+    def disagree(ints):
+        raise RuntimeError(f"Detected a disagreement on {ints}")
+
+    asked = []
+    rank0_has = as_here(lambda ints: asked.append(ints) or [-1] * len(ints))
+    with virtual.activated("H100"):
+        assert rank0_has([3, 4]) == [3, 4]
+        alike(disagree)([3, 4])
+    assert asked == [[3, 4]]  # what the question takes, it takes
+    assert rank0_has([3, 4]) == [-1, -1]
+    with pytest.raises(RuntimeError, match="disagreement"):
+        alike(disagree)([3, 4])

@@ -1,0 +1,49 @@
+"""DeepSpeed: it asks whether the ranks agree, and no other rank is there to differ.
+
+ZeRO-3 compares lists of integers with rank 0's, in the order of its modules and of each bucket:
+https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/utils.py#L81
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import wraps
+from typing import TYPE_CHECKING
+
+from nbmem.virtual import current
+from nbmem.virtual.rules import KernelRules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def as_here(ask: Callable[[list[int]], list[int]]) -> Callable[[list[int]], list[int]]:
+    """`get_lst_from_rank0`: the question takes what it takes, and rank 0 has what this one has."""
+
+    @wraps(ask)
+    def answered(ints: list[int]) -> list[int]:
+        told = ask(ints)
+        return told if current.machine() is None else list(ints)
+
+    return answered
+
+
+def alike(compare: Callable[[list[int]], None]) -> Callable[[list[int]], None]:
+    """`assert_lst_len_same_as_other_ranks`: the lists are as long."""
+
+    @wraps(compare)
+    def compared(ints: list[int]) -> None:
+        with suppress(*() if current.machine() is None else (RuntimeError,)):
+            compare(ints)
+
+    return compared
+
+
+RULES = KernelRules(
+    replaced={
+        "deepspeed.runtime.zero.utils": {
+            "get_lst_from_rank0": as_here,
+            "assert_lst_len_same_as_other_ranks": alike,
+        }
+    }
+)
