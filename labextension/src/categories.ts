@@ -24,7 +24,7 @@ export const CATEGORIES: readonly ICategory[] = [
   {
     key: 'communication',
     label: 'communication',
-    meaning: 'buckets and flat buffers of DDP and FSDP'
+    meaning: 'buckets and flat buffers of DDP, FSDP and ZeRO'
   },
   {
     key: 'user_tensors',

@@ -90,7 +90,7 @@ MEANINGS: dict[Category, str] = {
     Category.OUTPUT_GRADIENTS: "gradients of activations, on their way through backward",
     Category.TEMPORARIES: "born and dead inside one phase",
     Category.WORKSPACE: "scratch memory of cuBLAS, cuBLASLt and cuDNN",
-    Category.COMMUNICATION: "buckets and flat buffers of DDP and FSDP",
+    Category.COMMUNICATION: "buckets and flat buffers of DDP, FSDP and ZeRO",
     Category.USER_TENSORS: "named from the notebook and none of the above",
     Category.UNKNOWN: "active bytes that nothing names",
     Category.ROUNDING: "block bytes minus requested bytes of allocated blocks",

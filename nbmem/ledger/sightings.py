@@ -8,7 +8,7 @@ import numpy as np
 
 from nbmem.core.categories import OF_TRAINING, Category
 from nbmem.core.holders import HolderKind
-from nbmem.core.names import DTENSOR, shown, without_form
+from nbmem.core.names import DTENSOR, ZERO_BUCKET, shown, without_form
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,6 +86,14 @@ class Sightings:
         """See what a collective has made for whoever else names it: a saved input, a state dict."""
         self._as[Category.COMMUNICATION][rows] = True
         self._made[rows] = names
+
+    def send(self, what: str) -> None:
+        """See what a collective sends from as that alone: gradients are slices of it meanwhile."""
+        mine = self._names[Category.COMMUNICATION]
+        sent = np.isin(mine, [n for n, text in enumerate(self._texts) if what in text])
+        for category in (Category.GRADIENTS, Category.USER_TENSORS):
+            self._as[category][sent] = False
+            self._names[category][sent] = NO_NAME
 
     def meet(self, rows: Ints, names: Ints) -> None:
         """See what functions called some allocations while they ran: the notebook knows better."""
@@ -229,6 +237,7 @@ def sightings_of(allocations: Allocations, trace: DeviceTrace, names: tuple[str,
         ways = zip(holders.path[best].tolist(), holders.form[best].tolist(), strict=True)
         texts = [f"{names[path]} {names[form]}".rstrip() for path, form in ways]
         seen.hold(rows, holders.kind[best].astype(np.int64), texts)
+    seen.send(ZERO_BUCKET)
     return seen
 
 

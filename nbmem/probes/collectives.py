@@ -1,10 +1,7 @@
-"""What FSDP and DTensor hold for collectives while they run: gathered parameters, what is reduced.
+"""What FSDP, DTensor and ZeRO hold for collectives: gathered parameters, what is reduced.
 
 All of it comes and goes inside a forward or a backward, so it is seen at the moment: where FSDP's
 own methods are looked up (lent.py says how), in the objects and the frames that hold it.
-https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py
-https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
-https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_runtime_utils.py
 
 Known limit: what a communication that the program has put in place of torch's own
 (`set_custom_reduce_scatter`) writes into is known by its input alone.
@@ -13,18 +10,16 @@ Known limit: what a communication that the program has put in place of torch's o
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from nbmem.core.categories import Category
 from nbmem.core.entry import entry
-from nbmem.core.names import ALL_GATHER, DTENSOR, GATHERED, common_path
-from nbmem.probes import redistributed
-from nbmem.probes.distributed import FLAT, KEPT, items_of
-from nbmem.probes.holders.objects import attributes_of, locals_of
+from nbmem.core.names import DTENSOR, ZERO_BUCKET
+from nbmem.probes import fsdp, redistributed, zero
+from nbmem.probes.fsdp import Held
+from nbmem.probes.holders.objects import locals_of
 from nbmem.probes.lent import LentMethod
-from nbmem.probes.modules import is_tensor
 from nbmem.probes.stand_in import LentName
-from nbmem.probes.tensors import gradient_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,7 +27,7 @@ if TYPE_CHECKING:
 
     from nbmem.probes.lent import Ended, Lost
 
-    Reader = Callable[[Any, Mapping[str, Any]], Iterable["Held"]]
+    Reader = Callable[[Any, Mapping[str, Any]], Iterable[Held]]
     """Finds what is held, given the object whose method is called and the caller's variables."""
     Part = LentMethod | LentName
 
@@ -40,33 +35,11 @@ _SECOND = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 _BETWEEN = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
 _FIRST = "torch.distributed.fsdp._runtime_utils"
 _FLAT_PARAMETERS = "torch.distributed.fsdp._flat_param"
+_ZERO = "deepspeed.runtime.zero.stage_1_and_2"
 _MAKES_ROOM = ("DefaultAllocMixin", "ProcessGroupAllocMixin", "SymmMemAllocMixin")
 _REDUCES = ("DefaultReduceScatter", "ProcessGroupAllocReduceScatter", "SymmMemReduceScatter")
 _REDUCES_FLAT = ("reduce_scatter_single", "reduce_scatter_tensor")
 """What FSDP1 calls, since torch 2.13 and before."""
-_FLAT_NAME, _WRAPPED = "_flat_param", "_fsdp_wrapped_module"
-_OWN = ("_sharded_param_data", "_sharded_post_forward_param_data")
-
-
-class Held(NamedTuple):
-    """A tensor that FSDP holds now, with what there is to name it by.
-
-    Attributes:
-        tensor: The tensor, for the moment of a call only.
-        category: What it is.
-        of: A sharded parameter that it belongs to, alone or with others of its unit; None where
-            nobody knows one.
-        path: That parameter's path from FSDP's root; empty before FSDP knows it.
-        to: The path from there of what it belongs to: the parameter's own or its unit's.
-        what: What it is, in words that stand behind that name.
-    """
-
-    tensor: Any
-    category: Category
-    of: Any
-    path: str
-    to: str
-    what: str
 
 
 class Collectives:
@@ -84,6 +57,7 @@ class Collectives:
             _SECOND: self._of_second,
             _FIRST: self._of_first,
             redistributed.MODULE: self._of_dtensor,
+            _ZERO: self._of_zero,
         }
         self._deaf = False
 
@@ -102,19 +76,21 @@ class Collectives:
         reduce = tuple((_BETWEEN, name) for name in _REDUCES)
         code = getattr(vars(sys.modules[_BETWEEN]).get("foreach_reduce"), "__wrapped__", None)
         return [
-            *self._methods(group, "unshard", after=_gathering),
-            *self._methods(group, "wait_for_unshard", after=_gathered),
-            *self._methods(group, "reshard", after=_kept_by_fewer),
-            *self._methods(group, "post_backward", after=_left_by_backward),
-            *self._methods(room, "allocate", before=_sent),
-            *self._methods(reduce, "__call__", before=_reduced, by=getattr(code, "__code__", None)),
+            *self._methods(group, "unshard", after=fsdp.gathering),
+            *self._methods(group, "wait_for_unshard", after=fsdp.gathered),
+            *self._methods(group, "reshard", after=fsdp.kept_by_fewer),
+            *self._methods(group, "post_backward", after=fsdp.left_by_backward),
+            *self._methods(room, "allocate", before=fsdp.sent),
+            *self._methods(
+                reduce, "__call__", before=fsdp.reduced, by=getattr(code, "__code__", None)
+            ),
         ]
 
     def _of_first(self) -> list[Part]:
         handle = ((_FLAT_PARAMETERS, "FlatParamHandle"),)
         dist = vars(sys.modules[_FIRST]).get("dist")
         name = next((name for name in _REDUCES_FLAT if hasattr(dist, name)), None)
-        parts = self._methods(handle, "unshard", after=_gathered_flat)
+        parts = self._methods(handle, "unshard", after=fsdp.gathered_flat)
         if name is not None:
             where = sys.modules[_FIRST]
             parts.append(LentName(where, "dist", (name,), self._reduces_flat, self._fault))
@@ -127,6 +103,9 @@ class Collectives:
             for name, wanted in redistributed.LOOK_UPS
             if hasattr(vars(where).get(name), wanted)
         ]
+
+    def _of_zero(self) -> list[Part]:
+        return self._methods(((_ZERO, "DeepSpeedZeroOptimizer"),), "average_tensor", before=_sends)
 
     def _methods(
         self,
@@ -152,7 +131,7 @@ class Collectives:
         ]
 
     def _reduces_flat(self, frame: FrameType) -> None:
-        self._look(_reduced_flat, None, locals_of(frame))
+        self._look(fsdp.reduced_flat, None, locals_of(frame))
 
     def _redistributes(self, frame: FrameType) -> None:
         self._look(_made, None, locals_of(frame))
@@ -166,116 +145,6 @@ class Collectives:
         self.lost(part, err)
 
 
-# --- of FSDP2's parameter groups
-
-
-def _gathering(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
-    """The buffer that all ranks' shards are gathered into."""
-    result = items_of(_of(group, "_all_gather_result"))
-    return _of_unit(items_of(_of(group, "fsdp_params")), result[:1], ALL_GATHER)
-
-
-def _gathered(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
-    """Each whole parameter, and what a float8 one is made of."""
-    for parameter in items_of(_of(group, "fsdp_params")):
-        for name in ("all_gather_outputs", "_unsharded_inner_tensors"):
-            yield from _of_one(parameter, items_of(_of(parameter, name)), GATHERED)
-
-
-def _kept_by_fewer(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
-    """The larger shards that `reshard_after_forward=8` keeps until backward."""
-    for parameter in items_of(_of(group, "fsdp_params")):
-        kept = [_of(parameter, "_sharded_post_forward_param_data")]
-        yield from _of_one(parameter, kept, KEPT)
-
-
-def _left_by_backward(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
-    """The buffer that is still sent from, and gradients that wait for the last micro-batch."""
-    parameters = items_of(_of(group, "fsdp_params"))
-    context = _of(group, "comm_ctx")
-    states = items_of(_of(context, "reduce_scatter_states"))[-1:]
-    for state in states or [_of(context, "reduce_scatter_state")]:  # before torch 2.13 there is one
-        yield from _of_unit(parameters, items_of(state)[:1], "reduce-scatter input")
-    for parameter in parameters:
-        whole = _of(parameter, "_unsharded_param")
-        waiting = [_of(parameter, "unsharded_accumulated_grad")]
-        waiting += [gradient_of(whole)] if is_tensor(whole) else []
-        yield from _of_one(parameter, waiting, "whole gradient", Category.GRADIENTS)
-
-
-def _sent(_comm: Any, given: Mapping[str, Any]) -> Iterator[Held]:
-    """What will be copied into the buffer that is about to be made."""
-    parameters = items_of(given.get("fsdp_params"))
-    gradients = items_of(given.get("unsharded_grads"))
-    shards = items_of(given.get("param_all_gather_inputs"))
-    for parameter, gradient in zip(parameters, gradients, strict=False):
-        yield from _of_one(parameter, [gradient], "whole gradient", Category.GRADIENTS)
-    for parameter, inputs in zip(parameters, shards, strict=False):
-        own = [id(_of(parameter, name)) for name in _OWN]
-        cast = [tensor for tensor in items_of(inputs) if id(tensor) not in own]
-        yield from _of_one(parameter, cast, f"{ALL_GATHER} input")
-
-
-def _reduced(_comm: Any, given: Mapping[str, Any]) -> Iterator[Held]:
-    """Both sides of a reduce-scatter."""
-    parameters = items_of(given.get("fsdp_params"))
-    yield from _of_unit(parameters, [given.get("reduce_scatter_input")], "reduce-scatter input")
-    yield from _of_unit(parameters, [given.get("reduce_output")], "reduce-scatter output")
-
-
-def _of_one(
-    parameter: Any, tensors: Iterable[Any], what: str, category: Category = Category.COMMUNICATION
-) -> Iterator[Held]:
-    path = _path(parameter)
-    for tensor in filter(is_tensor, tensors):
-        yield Held(tensor, category, _of(parameter, "sharded_param"), path, path, what)
-
-
-def _of_unit(parameters: list[Any], tensors: Iterable[Any], what: str) -> Iterator[Held]:
-    """What belongs to all parameters of a unit together: to what their paths have in common."""
-    unit = common_path(map(_path, parameters))
-    for parameter in parameters[:1]:
-        for held in _of_one(parameter, tensors, what):
-            yield held._replace(to=unit)
-
-
-def _path(parameter: Any) -> str:
-    path = _of(parameter, "_param_fqn")
-    return path if type(path) is str else ""
-
-
-# --- of FSDP1's flat parameters
-
-
-def _gathered_flat(handle: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
-    """What a flat parameter is gathered into, and its shard in the type that is gathered."""
-    told = attributes_of(_of(handle, "flat_param")) or {}
-    return _of_flat(handle, [told.get(name) for name in FLAT], GATHERED)
-
-
-def _reduced_flat(_nothing: Any, given: Mapping[str, Any]) -> Iterator[Held]:
-    """Both sides of a reduce-scatter, and the gradient that is padded for it."""
-    handle = given.get("handle")
-    whole = [given.get("unsharded_grad")]
-    for held in _of_flat(handle, whole, "whole gradient"):
-        yield held._replace(category=Category.GRADIENTS)
-    padded, shard = given.get("padded_unsharded_grad"), given.get("new_sharded_grad")
-    if padded is not whole[0]:
-        yield from _of_flat(handle, [padded], "reduce-scatter input")
-    yield from _of_flat(handle, [shard], "reduce-scatter output")
-
-
-def _of_flat(handle: Any, tensors: Iterable[Any], what: str) -> Iterator[Held]:
-    flat = _of(handle, "flat_param")
-    told = attributes_of(flat) or {}
-    originals = [one for one in items_of(told.get("_params")) if is_tensor(one)]
-    paths = items_of(told.get("_fqns")) if originals else [_FLAT_NAME]
-    path = f"{_WRAPPED}.{paths[0]}"
-    for tensor in filter(is_tensor, tensors):
-        of = (originals or [flat])[0]
-        yield Held(tensor, Category.COMMUNICATION, of, path, _FLAT_NAME, what)
-
-
 # --- of DTensor's redistributions
 
 
@@ -287,6 +156,10 @@ def _made(_nothing: Any, given: Mapping[str, Any]) -> Iterator[Held]:
         yield Held(found.tensor, Category.COMMUNICATION, None, "", "", what)
 
 
-def _of(thing: Any, name: str) -> Any:
-    """An attribute of an object of FSDP's; None without it."""
-    return (attributes_of(thing) or {}).get(name)
+# --- of DeepSpeed's ZeRO
+
+
+def _sends(optimizer: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
+    """The buckets that gradients are sent from; ZeRO-1 and 2 have them in a backward only."""
+    for bucket in zero.buckets(optimizer):
+        yield Held(bucket, Category.COMMUNICATION, None, "", "", ZERO_BUCKET)

@@ -1,4 +1,4 @@
-"""What DDP and FSDP hold beside a model's own tensors: buckets, and gathered parameters.
+"""What DDP, FSDP and ZeRO hold beside a model's own tensors: buckets, and gathered parameters.
 
 DDP shows no bucket, but the model's parameters say how large they are. FSDP swaps a module's
 parameters while they are gathered; its own records tell them from the shards that the rank owns.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.categories import Category
 from nbmem.core.names import GATHERED
+from nbmem.probes import zero
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.holders.objects import attributes_of, entries_of, is_a
 from nbmem.probes.modules import is_tensor, named_modules, named_parameters
@@ -46,7 +47,8 @@ def parts_of(module: Any) -> Iterator[Seen]:
 
 
 def sharded(module: Any) -> Iterator[Seen]:
-    """Shards that FSDP keeps of a module's parameters, and what is gathered of them now."""
+    """Shards that FSDP or ZeRO keeps of a module's parameters, and what is gathered of them now."""
+    yield from zero.shards(module)
     for root, parameter in _parameters(module):
         told = attributes_of(parameter) or {}
         path = told.get("_param_fqn")
@@ -67,8 +69,8 @@ def sharded(module: Any) -> Iterator[Seen]:
 
 
 def is_sharded(module: Any) -> bool:
-    """Whether FSDP keeps any of a module's parameters, which takes a walk through it."""
-    if any(True for _ in _parameters(module)):
+    """Whether FSDP or ZeRO keeps any of a module's parameters, which takes a walk through it."""
+    if zero.is_cut(module) or any(True for _ in _parameters(module)):
         return True
     inside = named_modules(module) if _FSDP in sys.modules else ()
     return any((attributes_of(inner) or {}).get("_handle") is not None for _, inner in inside)

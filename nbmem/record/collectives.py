@@ -11,7 +11,7 @@ from nbmem.probes.tensors import quiet, see
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from nbmem.probes.collectives import Held
+    from nbmem.probes.fsdp import Held
     from nbmem.probes.tensors import Seen
     from nbmem.record.identities import IdentityLog
     from nbmem.record.marks import MarkLog

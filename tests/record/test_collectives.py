@@ -158,13 +158,13 @@ def test_the_first_fsdp_gathers_alike():
     assert made[C.GRADIENTS, f"{path} whole gradient"] == LAYERS * WEIGHT * 4
 
 
-@pytest.mark.parametrize("path", ["_gathered", "Collectives._of_second"])
+@pytest.mark.parametrize("path", ["fsdp.gathered", "collectives.Collectives._of_second"])
 def test_a_fault_costs_these_names_alone(monkeypatch, path):
 
     def fails(*_args):
         raise LookupError("not as it was")
 
-    monkeypatch.setattr(f"nbmem.probes.collectives.{path}", fails)
+    monkeypatch.setattr(f"nbmem.probes.{path}", fails)
     model = second()
     with nbmem.trace("cell", namespace={"model": model}) as trace:
         model(torch.randn(8, 512, device="cuda")).sum().backward()
