@@ -44,17 +44,19 @@ class Gather:
 
 
 class Move(NamedTuple):
-    """An allocation that would live at another time.
+    """An allocation that would live at another time, or be of another size.
 
     Attributes:
         row: Which.
         born: Index of the event that would make it; None if there were no such allocation.
         freed: Index of the event that would free it.
+        block: The bytes that it would take; None: as many as it took.
     """
 
     row: int
     born: int | None = None
     freed: int = 0
+    block: int | None = None
 
 
 def gathers(books: Books) -> list[Gather]:
@@ -94,7 +96,7 @@ def _copied(
 
 
 def allocated_with(books: Books, moves: Iterable[Move]) -> Ints:
-    """The curve of allocated bytes, had some allocations lived at other times."""
+    """The curve of allocated bytes, had some allocations lived at another time or size."""
     a = books.allocations
     change = np.zeros(books.events + 2, np.int64)
     for move in moves:
@@ -102,7 +104,8 @@ def allocated_with(books: Books, moves: Iterable[Move]) -> Ints:
         change[max(int(a.born[move.row]), -1) + 1] -= block
         change[int(a.freed[move.row]) + 1] += block
         if move.born is not None:
-            change[move.born + 1] += block
-            change[move.freed + 1] -= block
+            would = block if move.block is None else move.block
+            change[move.born + 1] += would
+            change[move.freed + 1] -= would
     with_moves: Ints = books.allocated + np.cumsum(change)[: books.events + 1]
     return with_moves

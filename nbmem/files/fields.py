@@ -46,6 +46,7 @@ _MODULE: Kind = {
     "gradient_as_bucket_view?": "bool",
     "fsdp_units?": "[int]",
     "fsdp_paths?": "[str]",
+    "zero?": {"bucket": "int", "gradients": "int"},
 }
 _OPTIMIZER: Kind = {
     "name": "str",

@@ -25,6 +25,7 @@ from nbmem.probes.modules import (
     states,
 )
 from nbmem.probes.tensors import gradient_of, quiet, requires_grad
+from nbmem.probes.zero import sent_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +54,7 @@ def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
 
 def module_facts(module: Any) -> dict[str, Any]:
-    """Class, parameters and repeated blocks of a module; what DDP was told, if it is DDP."""
+    """Class, parameters and repeated blocks of a module; what DDP and ZeRO were told."""
     torch: Any = loaded_torch()
     parameters = [p for _, p in named_parameters(module)]
     on_card = [p for p in parameters if place_of(torch, p) is not None]
@@ -75,6 +76,9 @@ def module_facts(module: Any) -> dict[str, Any]:
     if units:
         found["fsdp_units"] = [size for _, size in units]
         found["fsdp_paths"] = [path for path, _ in units]
+    sent = sent_by(module)
+    if sent is not None:
+        found["zero"] = sent
     return found
 
 

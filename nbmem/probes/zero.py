@@ -16,7 +16,7 @@ from nbmem.core.categories import Category
 from nbmem.core.names import GATHERED, ZERO_BUCKET
 from nbmem.probes.holders.objects import attributes_of, entries_of, is_a
 from nbmem.probes.modules import is_tensor, named_parameters
-from nbmem.probes.tensors import address_of, see
+from nbmem.probes.tensors import address_of, requires_grad, see
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +45,16 @@ def shards(module: Any) -> Iterator[Seen]:
         yield from _seen(bucket, Category.COMMUNICATION, f": {ZERO_BUCKET}")
 
 
+def sent_by(module: Any) -> dict[str, int] | None:
+    """The elements of a bucket, and of all gradients that it may hold; None without ZeRO."""
+    optimizer = (attributes_of(module) or {}).get("optimizer") if PACKAGE in sys.modules else None
+    size = (attributes_of(optimizer) or {}).get("reduce_bucket_size")
+    if type(size) is not int:
+        return None
+    learned = [p for _, p in named_parameters(module) if requires_grad(p)]
+    return {"bucket": size, "gradients": sum(map(_elements, learned))}
+
+
 def is_cut(module: Any) -> bool:
     """Whether ZeRO-3 keeps any of a module's parameters."""
     return any(True for _ in _cut(module))
@@ -64,6 +74,12 @@ def _cut(module: Any) -> Iterator[tuple[str, Any, Any]]:
         shard = (attributes_of(parameter) or {}).get("ds_tensor")
         if is_tensor(shard):
             yield path, parameter, shard
+
+
+def _elements(parameter: Any) -> int:
+    """Of a whole parameter; ZeRO-3's place may be empty, and knows how many belong there."""
+    whole = (attributes_of(parameter) or {}).get("ds_numel")
+    return whole if type(whole) is int else int(parameter.numel())
 
 
 def _seen(tensor: Any, category: Category, name: str) -> Iterator[Seen]:

@@ -1,8 +1,5 @@
 """DeepSpeed's ZeRO keeps shards, gathered parameters and buckets: each is what its records say."""
 
-import sys
-from types import ModuleType
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
@@ -12,52 +9,21 @@ from nbmem import virtual  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
 from nbmem.core.names import ZERO_BUCKET  # noqa: E402
 from nbmem.ledger.books import Books  # noqa: E402
+from tests import deepspeed  # noqa: E402
+from tests.deepspeed import DeepSpeedZeroOptimizer, Engine, Kept  # noqa: E402
 
 nn, C = torch.nn, Category
 WIDTH, RANKS = 1024, 4
 WEIGHT = 4 * WIDTH * WIDTH
 BUCKET = 1 << 22
 """Elements."""
-MODULE = "deepspeed.runtime.zero.stage_1_and_2"
 pytestmark = pytest.mark.torch
-
-
-class Kept:
-    """An object with these attributes."""
-
-    def __init__(self, **kept):
-        self.__dict__.update(kept)
-
-
-class DeepSpeedZeroOptimizer:
-    """Sends gradients from one bucket, as stages 1 and 2 do: it is there in a backward only."""
-
-    def __init__(self):
-        self.ipg_buckets = {torch.float32: Kept(buffer=[])}
-
-    def average_tensor(self, tensor):
-        return tensor
-
-
-class Engine(nn.Module):
-    """What `deepspeed.initialize` gives back."""
-
-    def __init__(self, module, optimizer):
-        super().__init__()
-        self.module, self.optimizer = module, optimizer
-
-    def forward(self, x):
-        if not self.module.weight.numel():
-            self.module.weight.data = torch.empty(WIDTH, WIDTH, device="cuda")
-        return self.module(x)
 
 
 @pytest.fixture(autouse=True)
 def card(monkeypatch):
-    """DeepSpeed's modules, as far as they are looked up, beside a card."""
-    for name in ("deepspeed", MODULE):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    sys.modules[MODULE].DeepSpeedZeroOptimizer = DeepSpeedZeroOptimizer
+    """A card, beside DeepSpeed."""
+    deepspeed.imported(monkeypatch)
     with virtual.activated("A100 80GB"):
         yield
 
@@ -80,6 +46,7 @@ def test_shards_are_weights_and_what_is_gathered_is_communication():
         ipg_buckets={torch.float32: Kept(buffer=torch.empty(BUCKET, device="cuda"))},
     )
     model.weight.ds_tensor = torch.zeros(WIDTH * WIDTH // RANKS, device="cuda")
+    model.weight.ds_shape = model.weight.shape
     model.weight.data = torch.empty(0, device="cuda")
     names = {"engine": Engine(model, optimizer)}
     with nbmem.trace("cell", namespace=names) as trace:

@@ -126,6 +126,7 @@ del node
     ),
     "fsdp_reshard": sharded("model[-1].set_reshard_after_forward(False)\n"),
     "full_state": sharded("state = model.state_dict()\n"),
+    "zero_bucket": Near(code=loop(), everything=True),
     "batch_size": Near(code=loop(rows=8192)),
     "grows_each_step": Near(
         code=loop(steps=8).replace(
@@ -162,6 +163,7 @@ SPOKEN = {
     "fsdp_prefetch": test_sharded.test_the_peak_falls_by_what_was_said_where_the_line_is_pasted,
     "fsdp_reshard": test_sharded.test_the_peak_falls_by_what_was_said_where_the_line_is_pasted,
     "full_state": test_sharded.test_a_full_state_dict_goes_to_the_host,
+    "zero_bucket": test_predictions.test_a_bucket_of_zero_that_all_gradients_fill,
     "batch_size": test_scenarios.test_an_oom_is_answered_with_the_missing_bytes,
     "other_process": test_predictions.test_another_process_on_a_full_card_is_named_with_its_bytes,
     "framework_cache": test_advice.test_an_unused_pool_is_given_back_to_the_byte,

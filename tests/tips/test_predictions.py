@@ -18,6 +18,8 @@ from tests.tips.programs import FREEING, MODEL, REWRITING
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")
 
+from tests import deepspeed  # noqa: E402
+
 
 def found(findings, rule):
     return [finding for finding in findings if finding.rule == rule]
@@ -315,6 +317,34 @@ def test_a_unit_that_is_the_model_gathers_all_of_it(run):
     saved = one.report().peak.allocated - many.report().peak.allocated
     assert mine.low <= saved <= mine.high
     assert mine.low > one.report().peak.allocated // 8
+
+
+ZERO = """
+engine = Engine(net(1024, 4).cuda(), DeepSpeedZeroOptimizer({elements}))
+bucket = engine.optimizer.ipg_buckets[torch.float32]
+learned = list(engine.parameters())
+for _ in range(2):
+    engine(batch(16, 1024)).sum().backward()
+    bucket.buffer, at = [torch.empty(engine.optimizer.reduce_bucket_size, device="cuda")], 0
+    for p in learned:
+        bucket.buffer[0][at : at + p.numel()] = p.grad.view(-1)
+        at, p.grad = at + p.numel(), None
+    engine.optimizer.average_tensor(bucket.buffer[0])
+    bucket.buffer = []
+"""
+
+
+def test_a_bucket_of_zero_that_all_gradients_fill(run, monkeypatch):
+    deepspeed.imported(monkeypatch)
+    before = MODEL + "from tests.deepspeed import DeepSpeedZeroOptimizer, Engine\n"
+    first, names = run(ZERO.format(elements=50_000_000), before=before)
+    (mine,) = found(first.report().findings, "zero_bucket")
+    _, _, wanted = mine.code.rpartition(" = ")
+    assert int(wanted) == sum(p.numel() for p in names["learned"])
+    second, _ = run(ZERO.format(elements=wanted), before=before)
+    assert not found(second.all_tips(), "zero_bucket")
+    saved = first.report().peak.allocated - second.report().peak.allocated
+    assert saved == mine.low == mine.high > 4 * 40_000_000
 
 
 def test_idle_pinned_memory_is_told_from_one_gibibyte_on(run):

@@ -36,6 +36,7 @@ from nbmem.tips.rules import (
     traceback_kept,
     two_models,
     workspace,
+    zero_bucket,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ RULES: tuple[Rule, ...] = (
     fsdp_prefetch.RULE,
     fsdp_reshard.RULE,
     full_state.RULE,
+    zero_bucket.RULE,
     batch_size.RULE,
     grows_each_step.RULE,
     other_process.RULE,
