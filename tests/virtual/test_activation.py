@@ -39,10 +39,11 @@ def test_every_patch_is_undone():
     from torch.fx.experimental import proxy_tensor
 
     cudnn_rnn = importlib.import_module("torch.backends.cudnn.rnn")
+    graphs = [m for m in [getattr(torch.accelerator, "graphs", None)] if m is not None]
     watched = [
         torch, torch._C, torch.Tensor, torch.UntypedStorage, torch.cuda, torch.cuda.memory,
         torch.cuda.streams, torch.cuda.graphs, torch.backends.cudnn, torch.version,
-        torch.accelerator, torch.autograd, torch.autograd.graph, torch._tensor_str,
+        torch.accelerator, *graphs, torch.autograd, torch.autograd.graph, torch._tensor_str,
         threading.Thread, pynvml, torch._C._nn, torch.utils._device,
         torch.autograd.profiler.record_function, cudnn_rnn,
         torch.distributed, torch.distributed.distributed_c10d, sys,

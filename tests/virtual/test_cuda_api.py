@@ -30,6 +30,51 @@ def test_counters_agree_with_each_other(gpu):
     assert torch.cuda.memory_reserved() == 0
 
 
+accelerators = pytest.mark.skipif(
+    not hasattr(getattr(torch, "accelerator", None), "memory_allocated"), reason="since torch 2.9"
+)
+
+
+@accelerators
+def test_the_accelerators_counters_are_cudas(gpu):
+    accelerator = torch.accelerator
+    assert accelerator.memory_stats() == {}
+    x = torch.ones(1000, device="cuda")
+    assert accelerator.memory_allocated() == accelerator.memory_allocated("cuda:0") == 4096
+    assert accelerator.memory_stats() == torch.cuda.memory_stats()
+    assert accelerator.max_memory_reserved() == accelerator.memory_reserved() == 2 << 20
+    del x
+    accelerator.reset_peak_memory_stats()
+    assert accelerator.max_memory_allocated() == 0
+    accelerator.reset_accumulated_memory_stats()
+    assert accelerator.memory_stats()["num_device_alloc"] == 0
+    accelerator.empty_cache()
+    assert accelerator.memory_reserved() == 0
+    if hasattr(accelerator, "get_memory_info"):
+        assert accelerator.get_memory_info() == torch.cuda.mem_get_info()
+    if hasattr(accelerator, "get_device_capability"):
+        assert torch.bfloat16 in accelerator.get_device_capability()["supported_dtypes"]
+
+
+@pytest.mark.skipif(
+    not hasattr(getattr(torch, "accelerator", None), "Graph"), reason="since torch 2.12"
+)
+def test_an_accelerators_graph_keeps_its_pool_until_it_is_reset(gpu):
+    graph, stream = torch.accelerator.Graph(), torch.cuda.Stream()
+    x = torch.zeros(1 << 20, device="cuda")
+    with torch.cuda.stream(stream), graph:
+        y = x + 1
+    del y
+    torch.accelerator.empty_cache()
+    graph.replay()
+    held = torch.cuda.memory_reserved()
+    graph.reset()
+    torch.accelerator.empty_cache()
+    assert held - torch.cuda.memory_reserved() == 22 << 20, "y's segment, its generator's"
+    with pytest.raises(RuntimeError), torch.accelerator.Graph():
+        pass
+
+
 def test_history_and_snapshot(gpu):
     record = torch.cuda.memory._record_memory_history
     record(context="all", stacks="python", max_entries=100)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C
 
+from nbmem.virtual.hardware.graphs import VirtualGraph
 from nbmem.virtual.patches.patcher import Patch, wanted
 
 if TYPE_CHECKING:
+    from nbmem.virtual.hardware.graphs import PoolId
     from nbmem.virtual.hardware.machine import Machine
 
 CUDNN = 91900
@@ -54,12 +57,83 @@ def accelerator_patches(machine: Machine) -> list[Patch]:
             "set_stream": torch.cuda.set_stream,
         }
         patches += wanted(accelerator, names, only_existing=True)
-        switches: dict[str, Any] = {
-            "_accelerator_exchangeDevice": machine.select,
-            "_accelerator_maybeExchangeDevice": lambda device: machine.select(device, touch=False),
-        }
-        patches += wanted(torch._C, switches, only_existing=True)
+        patches += wanted(torch._C, _counters(machine), only_existing=True)
+        patches += _graphs(machine, accelerator)
     return patches
+
+
+def _counters(machine: Machine) -> dict[str, Any]:
+    """What torch.accelerator asks of torch._C: the same allocator under another name."""
+
+    def memory_info(device: int) -> tuple[int, int]:
+        gpu = machine.gpu(device)
+        gpu.initialize()
+        return max(0, gpu.free_bytes), gpu.card.total_bytes
+
+    def empty_cache() -> None:
+        for gpu in machine.gpus:
+            gpu.empty_cache()
+
+    return {
+        "_accelerator_exchangeDevice": machine.select,
+        "_accelerator_maybeExchangeDevice": lambda device: machine.select(device, touch=False),
+        "_accelerator_isAllocatorInitialized": lambda: machine.initialized,
+        "_accelerator_getDeviceStats": lambda device: machine.gpu(device).allocator.memory_stats(),
+        "_accelerator_resetPeakStats": lambda device: machine.gpu(
+            device
+        ).allocator.reset_peak_stats(),
+        "_accelerator_resetAccumulatedStats": lambda device: machine.gpu(
+            device
+        ).allocator.reset_accumulated_stats(),
+        "_accelerator_emptyCache": empty_cache,
+        "_accelerator_emptyHostCache": lambda: None,
+        "_accelerator_getMemoryInfo": memory_info,
+        "_accelerator_getDeviceCapability": lambda device: {"supported_dtypes": _dtypes()},
+    }
+
+
+def _dtypes() -> set[torch.dtype]:
+    """All that torch has: CUDA takes what DeviceCapability begins with.
+
+    https://github.com/pytorch/pytorch/blob/v2.13.0/c10/core/DeviceCapability.h
+    """
+    return {found for found in vars(torch).values() if isinstance(found, torch.dtype)}
+
+
+def _graphs(machine: Machine, accelerator: Any) -> list[Patch]:
+    """The graph of torch.accelerator, since torch 2.12: CUDA's, which is its own scope."""
+    graphs = getattr(accelerator, "graphs", None)
+    if graphs is None:
+        return []
+
+    class Graph(VirtualGraph):
+        """Captures on the current stream."""
+
+        def __init__(
+            self,
+            keep_graph: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+            *,
+            pool: PoolId | None = None,
+            capture_error_mode: str = "default",
+        ) -> None:
+            super().__init__(keep_graph)
+            self.graph_pool, self.capture_error_mode = pool, capture_error_mode
+
+        def capture_begin(self, pool: Any = None, *_args: Any, **_rest: Any) -> None:
+            super().capture_begin(pool=pool or self.graph_pool)
+
+        def __enter__(self) -> None:
+            accelerator.synchronize()
+            if torch.compiler.config.force_cudagraph_gc:
+                gc.collect()
+            accelerator.empty_cache()
+            self.capture_begin()
+
+        def __exit__(self, *_exc_info: object) -> None:
+            self.capture_end()
+
+    Graph.machine = machine
+    return [Patch(accelerator, "Graph", Graph), Patch(graphs, "Graph", Graph)]
 
 
 def _acceptable(tensor: torch.Tensor) -> bool:
