@@ -24,6 +24,12 @@ def chief_model(session: Session) -> dict[str, Any] | None:
     return max(called, key=lambda m: int(m["bytes"]), default=None)
 
 
+def chief_sharded(session: Session) -> dict[str, Any] | None:
+    """The module whose FSDP units have the most bytes, all ranks' together; None without one."""
+    sharded = [m for m in session.facts.get("modules") or [] if m.get("fsdp_units")]
+    return max(sharded, key=lambda m: sum(m["fsdp_units"]), default=None)
+
+
 def chief_optimizer(session: Session) -> dict[str, Any] | None:
     """The optimizer with the most parameters; None where nobody looked or none lives."""
     optimizers = session.facts.get("optimizers") or []

@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from nbmem.analysis.gathers import Move, allocated_with, gathers
-from nbmem.analysis.program import typed
+from nbmem.analysis.program import chief_sharded, typed
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say
 
@@ -79,8 +79,7 @@ def _pairs(e: Evidence) -> Iterator[tuple[Gather, Gather]]:
 
 def _code(e: Evidence, wanted: str) -> str | None:
     """Sets it for all units; None where the notebook has no name for the model."""
-    sharded = [m for m in e.modules if m.get("fsdp_units")]
-    name = typed(max(sharded, key=lambda m: int(m["bytes"]), default=None))
+    name = typed(chief_sharded(e.session))
     if name is None:
         return None
     return (

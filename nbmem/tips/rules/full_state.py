@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.analysis.gathers import Move, allocated_with
-from nbmem.analysis.program import typed
+from nbmem.analysis.program import chief_sharded, typed
 from nbmem.core.categories import Category
 from nbmem.core.names import ALL_GATHER, DTENSOR
 from nbmem.ledger.sightings import rows_at
@@ -43,8 +43,7 @@ _STEPS = ("forward", "backward", "optimizer", "inference")
 
 def check(e: Evidence) -> Iterator[Finding]:
     """What was gathered between the steps, and the peak if each had gone to the host at once."""
-    sharded = [m for m in e.modules if m.get("fsdp_units")]
-    model = max(sharded, key=lambda m: sum(m["fsdp_units"]), default=None)
+    model = chief_sharded(e.session)
     rows = _gathered(e) if model is not None else np.zeros(0, np.int64)
     if model is None or not len(rows):
         return
