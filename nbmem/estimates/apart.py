@@ -12,7 +12,6 @@ Functions and classes of the notebook travel as code (by_value.py), tensors with
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import sys
 from typing import TYPE_CHECKING, Any, Self
@@ -44,9 +43,7 @@ class Apart:
     def __enter__(self) -> Self:
         self._process = processes.take()
         try:
-            self._send(
-                dataclasses.replace(surroundings.taken(), environment=processes.environment())
-            )
+            self._send(surroundings.taken())
         except BaseException:  # Ctrl-C while it starts: nobody else would end it
             self.__exit__(*sys.exc_info())
             raise

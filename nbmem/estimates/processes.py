@@ -16,18 +16,13 @@ import subprocess
 import sys
 
 from nbmem.core.entry import entry
-from nbmem.estimates import wire
+from nbmem.estimates import surroundings, wire
 
 PARTING = 2.0
 """Seconds in which a process may end by itself."""
 
 _waiting: list[tuple[int, subprocess.Popen[bytes]]] = []
 """The one that waits, with the process that started it: a fork of that must leave it alone."""
-
-
-def environment() -> dict[str, str]:
-    """No card is visible: what the virtual one does not catch must fail, not take memory."""
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
 
 
 def take() -> subprocess.Popen[bytes]:
@@ -53,6 +48,8 @@ def _is_there(owner: int, process: subprocess.Popen[bytes]) -> bool:
 
 def _started() -> subprocess.Popen[bytes]:
     own = {
+        surroundings.VISIBLE: "",
+        "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         # Else numpy starts threads when it is imported, and a process with threads cannot fork.
         "OPENBLAS_NUM_THREADS": "1",
@@ -62,7 +59,7 @@ def _started() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**environment(), **own},
+        env={**os.environ, **own},
         start_new_session=True,  # so that what the program starts can be ended with it
     )
 

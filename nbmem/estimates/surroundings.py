@@ -45,6 +45,9 @@ SWITCHES: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
 """torch's switches: what answers, what turns it (None: the attribute itself), first arguments."""
 
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """How a process stands.
@@ -117,9 +120,15 @@ def stand(begin: Surroundings) -> None:
 
 
 def restore() -> None:
-    """A run begins."""
+    """A run begins.
+
+    No card is visible to CUDA and to whatever the program starts, for what the virtual one does not
+    catch must fail and not take memory. The program reads its own `CUDA_VISIBLE_DEVICES`: DeepSpeed
+    makes numbers of it, others count them.
+    """
     for begin in _standing:
         begin.put()
+        os.putenv(VISIBLE, "")  # os.environ is what it reads
 
 
 def _read(torch: Any, number: int) -> tuple[Any, ...]:

@@ -252,6 +252,29 @@ def test_every_run_begins_as_the_notebook_stands(tmp_path, monkeypatch):
     }  # fmt: skip
 
 
+VISIBLE = """
+import os, subprocess, sys
+child = [sys.executable, "-c", "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"]
+with open("seen", "a") as f:
+    f.write(repr(os.environ.get("CUDA_VISIBLE_DEVICES")) + " ")
+    f.write(subprocess.run(child, capture_output=True, text=True, stdin=-3).stdout)
+os.environ["CUDA_VISIBLE_DEVICES"] = "7"
+torch.zeros(1, device="cuda")
+"""
+
+
+@pytest.mark.parametrize("own", [None, "1,2"])
+def test_a_program_reads_its_own_visible_cards_and_sees_none(tmp_path, monkeypatch, own):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if own is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", own)
+    with Apart(programs.cell(VISIBLE, {"torch": torch})) as apart:
+        request = Request(card=virtual.find_card("T4"))
+        assert [apart.ask(probe, request).probe.failure for _ in range(2)] == [None, None]
+    assert (tmp_path / "seen").read_text().splitlines() == [f"{own!r} ''"] * 2
+
+
 def test_an_interrupt_ends_the_process(notebook):
     apart = Apart(programs.cell("batch = 1", notebook, vary="batch")).__enter__()
     process = apart._process
