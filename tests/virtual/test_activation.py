@@ -40,10 +40,12 @@ def test_every_patch_is_undone():
 
     cudnn_rnn = importlib.import_module("torch.backends.cudnn.rnn")
     graphs = [m for m in [getattr(torch.accelerator, "graphs", None)] if m is not None]
+    cache = vars(torch.backends.cuda.cuFFTPlanCache)
+    plans = [cache["size"], cache["max_size"]]
     watched = [
         torch, torch._C, torch.Tensor, torch.UntypedStorage, torch.cuda, torch.cuda.memory,
         torch.cuda.streams, torch.cuda.graphs, torch.backends.cudnn, torch.version,
-        torch.accelerator, *graphs, torch.autograd, torch.autograd.graph, torch._tensor_str,
+        torch.accelerator, *graphs, *plans, torch.autograd, torch.autograd.graph, torch._tensor_str,
         threading.Thread, pynvml, torch._C._nn, torch.utils._device,
         torch.autograd.profiler.record_function, cudnn_rnn,
         torch.distributed, torch.distributed.distributed_c10d, sys,

@@ -3,6 +3,8 @@
 import inspect
 import os
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,28 @@ def test_counters_agree_with_each_other(gpu):
     assert torch.cuda.memory_reserved() == 0
 
 
+UNANSWERED = {
+    "_cuda_cudaHostAllocator",  # an address in C++
+    "_cuda_load_module",  # compiled code
+    "_cuda_record_memory_history_legacy",  # of a deprecated form
+    "_cudart",  # torch.cuda.cudart() is the card's
+}
+
+
+def test_what_torch_asks_of_its_own_core_is_answered(gpu):
+    """Whole corners of torch.cuda went unanswered while every program here passed."""
+    package = Path(torch.__file__).parent
+    folders = [package / name for name in ("cuda", "accelerator", "backends", "amp")]
+    sources = [path for folder in folders for path in folder.rglob("*.py")]
+    asked = {
+        name
+        for path in sources
+        for name in re.findall(r"_C\.(_(?:cuda|accelerator)\w*)", path.read_text(encoding="utf-8"))
+    }
+    assert len(asked) > 40
+    assert {name for name in asked if not hasattr(torch._C, name)} <= UNANSWERED
+
+
 accelerators = pytest.mark.skipif(
     not hasattr(getattr(torch, "accelerator", None), "memory_allocated"), reason="since torch 2.9"
 )
@@ -41,7 +65,9 @@ def test_the_accelerators_counters_are_cudas(gpu):
     assert accelerator.memory_stats() == {}
     x = torch.ones(1000, device="cuda")
     assert accelerator.memory_allocated() == accelerator.memory_allocated("cuda:0") == 4096
-    assert accelerator.memory_stats() == torch.cuda.memory_stats()
+    known = torch.cuda.memory_stats()
+    known.pop("num_oom_rejections", None)
+    assert accelerator.memory_stats() == known
     assert accelerator.max_memory_reserved() == accelerator.memory_reserved() == 2 << 20
     del x
     accelerator.reset_peak_memory_stats()
@@ -52,8 +78,6 @@ def test_the_accelerators_counters_are_cudas(gpu):
     assert accelerator.memory_reserved() == 0
     if hasattr(accelerator, "get_memory_info"):
         assert accelerator.get_memory_info() == torch.cuda.mem_get_info()
-    if hasattr(accelerator, "get_device_capability"):
-        assert torch.bfloat16 in accelerator.get_device_capability()["supported_dtypes"]
 
 
 @pytest.mark.skipif(

@@ -22,14 +22,16 @@ class Workspaces:
 
     Attributes:
         handle_bytes: Process memory that handles cost outside of torch's allocator.
+        asked: Bytes of a workspace that the program asked for by torch.backends.cuda, by library.
     """
 
     def __init__(self, gpu: VirtualGPU) -> None:
         self._gpu = gpu
-        self._held: dict[tuple[str, str, int, int], int] = {}
+        self._held: dict[tuple[str, str, int, int], tuple[int, int]] = {}
         self._handles: set[tuple[str, str, int]] = set()
         self._callers: dict[threading.Thread, int] = {}
         self.handle_bytes = 0
+        self.asked: dict[str, int] = {}
 
     def blas(self, *, lt: bool = False) -> None:
         """A matrix product is launched: make its handle and workspace if it is the first."""
@@ -39,11 +41,14 @@ class Workspaces:
         stream = self._gpu.stream.handle
         kinds = [("cublas", self.cublas_size)]
         if lt and not self._unified:
-            kinds.append(("cublaslt", WORKSPACE_LT))
+            kinds.append(("cublaslt", self.cublaslt_size))
         for kind, size in kinds:
             key = (kind, role, thread, stream)
-            if key not in self._held:
-                self._held[key] = self._gpu.take(size)
+            addr, there = self._held.get(key, (0, 0))
+            if size > there:  # the larger one is there before the smaller one goes
+                self._held[key] = self._gpu.take(size), size
+                if addr:
+                    self._gpu.give(addr)
 
     def dnn(self) -> None:
         """A cuDNN kernel is launched: make its handle if it is the first."""
@@ -58,17 +63,24 @@ class Workspaces:
     def clear(self) -> None:
         """Free every workspace, as torch._C._cuda_clearCublasWorkspaces does."""
         held, self._held = self._held, {}
-        for addr in held.values():
+        for addr, _ in held.values():
             self._gpu.give(addr)
 
     @property
     def cublas_size(self) -> int:
         """Bytes of one cuBLAS workspace."""
+        if "cublas" in self.asked:
+            return self.asked["cublas"]
         asked = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
         parts = [int(part) for part in asked.split(":") if part.isdigit()]
         if parts and len(parts) % 2 == 0:
             return sum(k * n << 10 for k, n in zip(parts[::2], parts[1::2], strict=True))
         return self._gpu.card.arch.cublas_workspace
+
+    @property
+    def cublaslt_size(self) -> int:
+        """Bytes of one cuBLASLt workspace, where it has its own."""
+        return self.asked.get("cublaslt", WORKSPACE_LT)
 
     @property
     def _unified(self) -> bool:

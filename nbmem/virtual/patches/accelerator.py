@@ -74,11 +74,15 @@ def _counters(machine: Machine) -> dict[str, Any]:
         for gpu in machine.gpus:
             gpu.empty_cache()
 
+    def statistics(device: int) -> dict[str, Any]:
+        found = machine.gpu(device).allocator.memory_stats()
+        return {name: value for name, value in found.items() if name != "num_oom_rejections"}
+
     return {
         "_accelerator_exchangeDevice": machine.select,
         "_accelerator_maybeExchangeDevice": lambda device: machine.select(device, touch=False),
         "_accelerator_isAllocatorInitialized": lambda: machine.initialized,
-        "_accelerator_getDeviceStats": lambda device: machine.gpu(device).allocator.memory_stats(),
+        "_accelerator_getDeviceStats": statistics,
         "_accelerator_resetPeakStats": lambda device: machine.gpu(
             device
         ).allocator.reset_peak_stats(),
@@ -86,18 +90,14 @@ def _counters(machine: Machine) -> dict[str, Any]:
             device
         ).allocator.reset_accumulated_stats(),
         "_accelerator_emptyCache": empty_cache,
-        "_accelerator_emptyHostCache": lambda: None,
         "_accelerator_getMemoryInfo": memory_info,
-        "_accelerator_getDeviceCapability": lambda device: {"supported_dtypes": _dtypes()},
+        "_accelerator_getDeviceCapability": _capability,
     }
 
 
-def _dtypes() -> set[torch.dtype]:
-    """All that torch has: CUDA takes what DeviceCapability begins with.
-
-    https://github.com/pytorch/pytorch/blob/v2.13.0/c10/core/DeviceCapability.h
-    """
-    return {found for found in vars(torch).values() if isinstance(found, torch.dtype)}
+def _capability(_device: int) -> None:
+    """What CUDA's guard inherits (c10/core/impl/DeviceGuardImplInterface.h)."""
+    raise RuntimeError("Backend doesn't support getting device capabilities.")
 
 
 def _graphs(machine: Machine, accelerator: Any) -> list[Patch]:

@@ -15,6 +15,7 @@ from nbmem.virtual.patches.generators import card_generators
 from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.patches.queues import queue_functions, queue_patches
 from nbmem.virtual.patches.runtime import Cudart, DeviceProperties
+from nbmem.virtual.patches.settings import plan_patches, setting_functions
 
 if TYPE_CHECKING:
     from nbmem.allocator.caching import CachingAllocator
@@ -83,7 +84,6 @@ def _statistics(machine: Machine) -> dict[str, Any]:
         "_cuda_attach_out_of_memory_observer": attach,
         "_cuda_cudaCachingAllocator_set_allocator_settings": set_settings,
         "_accelerator_setAllocatorSettings": set_settings,
-        "_cuda_hostMemoryStats": dict,
         "_cuda_cudaCachingAllocator_raw_alloc": lambda size, stream: machine.current.take(
             size, int(stream)
         ),
@@ -143,11 +143,6 @@ def _without_effect() -> dict[str, Any]:
         "_cuda_ipc_collect": lambda: None,
         "_cuda_getCurrentBlasHandle": lambda: 1,
         "_cuda_getCurrentSolverHandle": lambda: 1,
-        "_cuda_set_sync_debug_mode": lambda mode: None,
-        "_cuda_get_sync_debug_mode": lambda: 0,
-        "_cuda_get_cudnn_benchmark_limit": lambda: 10,
-        "_cuda_set_cudnn_benchmark_limit": lambda limit: None,
-        "_host_emptyCache": lambda: None,
     }
 
 
@@ -165,7 +160,7 @@ def c_functions(machine: Machine) -> dict[str, Any]:
 def cuda_patches(machine: Machine, pinned: Pinned) -> list[Patch]:
     """Everything of torch.cuda."""
     cuda = torch.cuda
-    functions = c_functions(machine)
+    functions = {**c_functions(machine), **setting_functions(machine, pinned)}
     properties = tuple(DeviceProperties(gpu) for gpu in machine.gpus)
     runtime = Cudart(machine, pinned)
 
@@ -217,6 +212,7 @@ def cuda_patches(machine: Machine, pinned: Pinned) -> list[Patch]:
     memory = {name: functions[name] for name in functions if hasattr(cuda.memory, name)}
     return [
         *wanted(torch._C, functions),
+        *plan_patches(),
         *wanted(torch._C, {"_has_cuda": True, "_has_cudnn": True}, only_existing=True),
         *wanted(cuda, answers),
         *queue_patches(machine, functions),

@@ -47,6 +47,11 @@ def queue_functions(machine: Machine) -> dict[str, Any]:
         "_cuda_endAllocateToPool": lambda device, pool: pools(device).end(pool),
         "_cuda_endAllocateCurrentStreamToPool": lambda device, pool: pools(device).end(pool),
         "_cuda_releasePool": lambda device, pool: pools(device).release(pool),
+        "_cuda_getStreamFromExternal": lambda pointer, device: (
+            pointer,
+            machine.gpu(device).index,
+            1,
+        ),
         "_cuda_checkPoolLiveAllocations": lambda device, pool, addresses: (
             pools(device).live(pool) == set(addresses)
         ),

@@ -8,16 +8,22 @@ from typing import Any
 import torch
 
 from nbmem.virtual.devices import true_device
+from nbmem.virtual.tensors.host.pinned_pool import PinnedPool
 
 _data_ptr = torch._C.TensorBase.data_ptr
 
 
 class Pinned:
-    """Storages that were asked for as pinned, while they live."""
+    """Storages that were asked for as pinned, while they live.
+
+    Attributes:
+        pool: What torch's allocator of pinned memory would hold for them.
+    """
 
     def __init__(self) -> None:
         self._storages: weakref.WeakSet[Any] = weakref.WeakSet()
         self._registered: dict[int, int] = {}
+        self.pool = PinnedPool()
 
     def register(self, pointer: int, size: int) -> None:
         """Take memory at an address for pinned, as cudaHostRegister does."""
@@ -30,7 +36,11 @@ class Pinned:
     def pin(self, tensor: Any) -> Any:
         """Remember what a tensor lies in, and hand the tensor back."""
         if isinstance(tensor, torch.Tensor) and true_device(tensor).type == "cpu":
-            self._storages.add(tensor.untyped_storage())
+            storage = tensor.untyped_storage()
+            if storage not in self._storages and storage.nbytes():
+                block = self.pool.take(storage.nbytes())
+                weakref.finalize(storage, self.pool.give, block).atexit = False
+            self._storages.add(storage)
         return tensor
 
     def holds(self, tensor: torch.Tensor) -> bool:

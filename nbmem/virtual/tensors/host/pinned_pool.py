@@ -1,0 +1,96 @@
+"""torch's caching allocator of pinned memory: blocks of a power of two, kept when nobody has them.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/core/CachingHostAllocator.h
+Known limit: a block is free at once; on a card it waits for the copies that still read from it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+
+class _Level:
+    """A figure that rises and falls."""
+
+    def __init__(self) -> None:
+        self.current = self.peak = self.allocated = self.freed = 0
+
+    def rise(self, count: int) -> None:
+        self.current += count
+        self.allocated += count
+        self.peak = max(self.peak, self.current)
+
+    def fall(self, count: int) -> None:
+        self.current -= count
+        self.freed += count
+
+    def told(self) -> dict[str, int]:
+        return dict(vars(self))
+
+
+class PinnedPool:
+    """What is pinned, as figures: no memory is pinned here."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a tensor may end while another one is pinned
+        self._free: Counter[int] = Counter()
+        self._levels = {
+            name: _Level()
+            for name in ("allocations", "active_requests", "allocated_bytes", "active_bytes")
+        }
+        self._made = self._given_up = 0
+
+    def take(self, size: int) -> int:
+        """Hand out a block for so many bytes, and say how large it is."""
+        block = 1 << max(size - 1, 0).bit_length()
+        with self._lock:
+            if self._free[block]:
+                self._free[block] -= 1
+            else:
+                self._made += 1
+                self._move(("allocations", "allocated_bytes"), block)
+            self._move(("active_requests", "active_bytes"), block)
+        return block
+
+    def give(self, block: int) -> None:
+        """Take a block back, for the next one of its size."""
+        with self._lock:
+            self._free[block] += 1
+            self._move(("active_requests", "active_bytes"), -block)
+
+    def empty_cache(self) -> None:
+        """Give up what nobody has."""
+        with self._lock:
+            for block in self._free.elements():
+                self._given_up += 1
+                self._move(("allocations", "allocated_bytes"), -block)
+            self._free.clear()
+
+    def statistics(self) -> dict[str, object]:
+        """As torch._C._cuda_hostMemoryStats has them; no time passes."""
+        time = dict.fromkeys(("total", "max", "min", "count", "avg"), 0)
+        return {
+            "num_host_alloc": self._made,
+            "num_host_free": self._given_up,
+            **{name: level.told() for name, level in self._levels.items()},
+            "host_alloc_time": dict(time),
+            "host_free_time": dict(time),
+        }
+
+    def reset_peaks(self) -> None:
+        """Peaks begin anew with what there is."""
+        for level in self._levels.values():
+            level.peak = level.current
+
+    def reset_accumulated(self) -> None:
+        """What was ever allocated and freed begins anew."""
+        self._made = self._given_up = 0
+        for level in self._levels.values():
+            level.allocated = level.freed = 0
+
+    def _move(self, names: tuple[str, str], block: int) -> None:
+        """One block more or, where its bytes are negative, less: in number and in bytes."""
+        for name, count in zip(names, (1, abs(block)), strict=True):
+            level = self._levels[name]
+            (level.rise if block > 0 else level.fall)(count)
