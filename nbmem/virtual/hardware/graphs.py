@@ -140,7 +140,13 @@ class VirtualGraph:
         """Nothing to do: a virtual graph has no nodes."""
 
     def replay(self) -> None:
-        """Nothing is allocated and nothing is computed."""
+        """Nothing is allocated and nothing is computed.
+
+        Raises:
+            RuntimeError: Nothing was captured, or it was given up.
+        """
+        if self._pool is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         self._gpu.note(VALUES)
 
     def reset(self) -> None:

@@ -188,9 +188,7 @@ class VirtualEvent:
             ValueError: One of them measures no time or was never recorded.
         """
         if not (self._timed and end_event._timed):
-            raise ValueError(
-                "Both events must be created with argument 'enable_timing=True' for 'elapsed_time'."
-            )
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self.t_ns is None or end_event.t_ns is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         return max(1, end_event.t_ns - self.t_ns) / 1e6

@@ -27,7 +27,8 @@ class Workspaces:
 
     def __init__(self, gpu: VirtualGPU) -> None:
         self._gpu = gpu
-        self._held: dict[tuple[str, str, int, int], tuple[int, int]] = {}
+        self._held: dict[tuple[str, str, int, int], int] = {}
+        self._sizes: dict[tuple[str, str, int, int], int] = {}
         self._handles: set[tuple[str, str, int]] = set()
         self._callers: dict[threading.Thread, int] = {}
         self.handle_bytes = 0
@@ -44,11 +45,11 @@ class Workspaces:
             kinds.append(("cublaslt", self.cublaslt_size))
         for kind, size in kinds:
             key = (kind, role, thread, stream)
-            addr, there = self._held.get(key, (0, 0))
-            if size > there:  # the larger one is there before the smaller one goes
-                self._held[key] = self._gpu.take(size), size
-                if addr:
-                    self._gpu.give(addr)
+            if size > self._sizes.get(key, 0):
+                smaller = self._held.get(key)
+                self._held[key], self._sizes[key] = self._gpu.take(size), size
+                if smaller is not None:  # it goes when the larger one is there
+                    self._gpu.give(smaller)
 
     def dnn(self) -> None:
         """A cuDNN kernel is launched: make its handle if it is the first."""
@@ -63,7 +64,8 @@ class Workspaces:
     def clear(self) -> None:
         """Free every workspace, as torch._C._cuda_clearCublasWorkspaces does."""
         held, self._held = self._held, {}
-        for addr, _ in held.values():
+        self._sizes.clear()
+        for addr in held.values():
             self._gpu.give(addr)
 
     @property

@@ -38,7 +38,7 @@ def linear(
 
 def _check_numbers(tensor: torch.Tensor) -> None:
     if not (tensor.is_floating_point() or tensor.is_complex()):
-        raise RuntimeError(f"\"addmm_cuda\" not implemented for '{short(tensor)}'")
+        raise NotImplementedError(f"\"addmm_cuda\" not implemented for '{short(tensor)}'")
 
 
 def _check_product(call: OperatorCall) -> None:

@@ -25,6 +25,7 @@ from nbmem.virtual.operators.host_code import run_python
 from nbmem.virtual.operators.refusals import said_by_cpu
 from nbmem.virtual.operators.touching import touched
 from nbmem.virtual.operators.tracing import passed_on, untraced_call
+from nbmem.virtual.operators.types import refuse_types
 from nbmem.virtual.tensors.calls import OperatorCall, facts_of
 from nbmem.virtual.tensors.host.pinned import Pinned
 from nbmem.virtual.tensors.host.unwritten import Unwritten
@@ -186,13 +187,11 @@ class CardMode(TorchDispatchMode):
         if facts.view or facts.reshapes:
             with DataKernels():
                 return call.func(*call.args, **call.kwargs)
-        try:
-            results, plan = self._results(call)
-        except NotImplementedError:
-            return self._decompose(call)
-        return self._deliver(call, results, plan)
+        answer = self._results(call)
+        return self._decompose(call) if answer is None else self._deliver(call, *answer)
 
-    def _results(self, call: OperatorCall) -> tuple[Results, MemoryPlan | None]:
+    def _results(self, call: OperatorCall) -> tuple[Results, MemoryPlan | None] | None:
+        """What the call returns and takes; None without a shape rule."""
         key = key_of(call)
         if key is not None and (known := self._known.get(key)) is not None:
             return known
@@ -200,11 +199,12 @@ class CardMode(TorchDispatchMode):
         check_devices(call, with_cpu=operator.mixes_devices)
         if operator.refuse is not None:
             operator.refuse(call)
+        refuse_types(call)
         try:
             results = infer(call) if operator.shape is None else operator.shape(call)
         except NotImplementedError:
             if not facts_of(call.func).mutates or call.func._schema.returns:
-                raise
+                return None
             results = Results(None, ())  # It only writes to its arguments.
         except RuntimeError:
             if (said := said_by_cpu(call)) is None:

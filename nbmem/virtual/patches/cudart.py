@@ -65,6 +65,12 @@ def _statistics(machine: Machine) -> dict[str, Any]:
         for gpu in machine.gpus:
             gpu.empty_cache()
 
+    def delete(pointer: int) -> None:
+        try:
+            machine.give(pointer)
+        except (UsageError, IndexError):
+            raise RuntimeError(f"invalid device pointer: {pointer:#x}") from None
+
     def clear_workspaces() -> None:
         for gpu in machine.gpus:
             gpu.workspaces.clear()
@@ -87,7 +93,7 @@ def _statistics(machine: Machine) -> dict[str, Any]:
         "_cuda_cudaCachingAllocator_raw_alloc": lambda size, stream: machine.current.take(
             size, int(stream)
         ),
-        "_cuda_cudaCachingAllocator_raw_delete": machine.give,
+        "_cuda_cudaCachingAllocator_raw_delete": delete,
         "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
         "_cuda_cudaCachingAllocator_enable": lambda value: None,
         "_cuda_getAllocatorBackend": lambda: "native",

@@ -65,7 +65,11 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
         return _Base.numpy(self, force=force)
 
     def record_stream(self: torch.Tensor, stream: Any) -> None:
-        block = mode.storages.of(self) if is_virtual(self) else None
+        if not is_virtual(self):
+            raise NotImplementedError(
+                "Could not run 'aten::record_stream' with arguments from the 'CPU' backend."
+            )
+        block = mode.storages.of(self)
         if block is not None and block.addr:
             block.gpu.record_stream(block.addr, int(stream.cuda_stream))
 

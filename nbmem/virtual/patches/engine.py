@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch import autograd
@@ -9,6 +10,14 @@ from torch.autograd import graph
 
 from nbmem.virtual.operators.gradients import Runs
 from nbmem.virtual.patches.patcher import Patch
+
+_TYPE = re.compile(r"\bLazy(\w+)Type\b")
+
+
+def of_card(text: str) -> str:
+    """A message of torch's C++, to which a virtual card is of another kind, as of a card."""
+    text = _TYPE.sub(lambda found: f"torch.cuda.{found[1]}Tensor", text)
+    return text.replace("lazy:", "cuda:")
 
 
 def engine_patches() -> list[Patch]:
@@ -20,6 +29,11 @@ def engine_patches() -> list[Patch]:
         Runs.stack.append(create_graph)
         try:
             return true_run(outputs, *args, **kwargs)
+        except RuntimeError as err:
+            said = of_card(str(err))
+            if said == str(err):
+                raise
+            raise type(err)(said) from None
         finally:
             Runs.stack.pop()
 

@@ -73,6 +73,12 @@ NUMBERED = (
 )  # fmt: skip
 
 
+def _check_generator(generator: torch.Generator) -> None:
+    """A card's numbers come from a generator of the card."""
+    if generator.device.type == "cpu":
+        raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+
+
 def _by_number() -> list[Patch]:
     """Without a card torch cannot read `device=0`: there is no accelerator that it could mean."""
 
@@ -81,6 +87,9 @@ def _by_number() -> list[Patch]:
             __tracebackhide__ = True
             if type(kwargs.get("device")) is int:
                 kwargs["device"] = card_device(kwargs["device"])
+            generator = kwargs.get("generator")
+            if generator is not None and is_card(card_device(kwargs.get("device"))):
+                _check_generator(generator)
             return true_factory(*args, **kwargs)
 
         return factory

@@ -69,7 +69,7 @@ class Results:
 
 def key_of(call: OperatorCall) -> tuple[Any, ...] | None:
     """What the results of a call depend on; None if it cannot be a key."""
-    parts: list[Any] = [call.func, call.gpu.index]
+    parts: list[Any] = [call.func, call.gpu.index, torch.get_default_dtype()]
     try:
         parts.extend(_part(arg) for arg in call.args)
         parts.extend((name, _part(arg)) for name, arg in call.kwargs.items())

@@ -43,7 +43,12 @@ def check(tensor: torch.Tensor, found: Any) -> None:
 
     Raises:
         IndexError: An index has a type of its own, or a mask another shape than what it masks.
+        RuntimeError: What is indexed is on the CPU, and an index is not.
     """
+    if not is_virtual(tensor) and any(is_virtual(index) for index in found if index is not None):
+        raise RuntimeError(
+            "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
+        )
     at = 0
     for index in found:
         if index is None:

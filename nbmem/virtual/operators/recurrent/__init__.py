@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C
 
+from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operators.operator import BY_ORACLE, Operator
 from nbmem.virtual.operators.recurrent import cells, kernels
 from nbmem.virtual.operators.recurrent.layers import MODES, layer
+from nbmem.virtual.operators.refusals import short
 from nbmem.virtual.tensors.shapes import spec_of
 
 if TYPE_CHECKING:
@@ -19,7 +22,8 @@ if TYPE_CHECKING:
 
 def pack(executor: Executor, call: OperatorCall) -> Any:
     """Sequences of known lengths, one after the other; the batch sizes stay on the CPU."""
-    source, lengths = call.args[:2]
+    source, lengths, batch_first = call.args
+    _check_lengths(lengths, source.size(0 if batch_first else 1))
     with _C._DisableTorchDispatch():
         steps = torch.arange(int(lengths.max()))
         sizes = (lengths[:, None] > steps).sum(0)
@@ -28,6 +32,33 @@ def pack(executor: Executor, call: OperatorCall) -> Any:
         0
     ]
     return packed, sizes
+
+
+def _check_lengths(lengths: torch.Tensor, rows: int) -> None:
+    """What _pack_padded_sequence of PackedSequence.cpp refuses."""
+    if is_virtual(lengths) or lengths.dim() != 1 or lengths.dtype is not torch.int64:
+        raise RuntimeError(
+            "'lengths' argument should be a 1D CPU int64 tensor, but got "
+            f"{lengths.dim()}D {lengths.device} {short(lengths)} tensor"
+        )
+    with _C._DisableTorchDispatch():
+        known = lengths.tolist()
+    if len(known) != rows:
+        raise RuntimeError(
+            "Expected `len(lengths)` to be equal to batch_size, but got "
+            f"{len(known)} (batch_size={rows})"
+        )
+    if known[-1] <= 0:
+        raise RuntimeError(
+            "Length of all samples has to be greater than 0, but found an element in 'lengths' "
+            "that is <= 0"
+        )
+    if any(later > before for before, later in pairwise(known)):
+        raise RuntimeError(
+            "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You "
+            "can pass `enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to "
+            "sidestep this requirement if you do not need ONNX exportability."
+        )
 
 
 _CELLS = "aten/src/ATen/native/cuda/RNN.cu: "
