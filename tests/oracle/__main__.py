@@ -2,6 +2,7 @@
 
 python -m tests.oracle [--card NAME ...] [--dtype TYPE ...] [OPERATOR ...]
 python -m tests.oracle --models [PART OF A NAME ...]      training steps of many libraries' models
+python -m tests.oracle --everyday                         calls and mistakes of everyday
 python -m tests.oracle --run script.py ...      any program on the oracle
 
 What the oracle answers is kept beside its libraries and asked again with --fresh alone; the virtual
@@ -17,7 +18,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from tests.oracle import compare, models
+from tests.oracle import compare, everyday, models
 from tests.oracle.launch import OUT, environment
 from tests.oracle.record import results
 
@@ -66,12 +67,22 @@ def both(options: argparse.Namespace, card: str, dtype: str) -> tuple[Any, Any]:
     return oracle, here
 
 
+def compare_everyday(card: str, python: str) -> None:
+    """Both answers to each line of everyday.txt; every difference goes into a file."""
+    real = everyday.answers(sys.executable, environment(card), virtual=None)
+    found = everyday.differences(real, everyday.answers(python, dict(os.environ), virtual=card))
+    path = OUT / f"{card} everyday.txt"
+    path.write_text("\n".join([*found, ""]))
+    print(f"{len(real)} lines, {len(found)} differ: {path}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="operators, or models (all)")
     parser.add_argument("--models", action="store_true", help="models instead of operators")
+    parser.add_argument("--everyday", action="store_true", help="calls and mistakes of everyday")
     parser.add_argument("--card", action="append", help=f"may be repeated ({', '.join(CARDS)})")
     parser.add_argument("--dtype", action="append", help=f"may be repeated ({' '.join(DTYPES)})")
     parser.add_argument("--fresh", action="store_true", help="ask the oracle again, too")
@@ -83,6 +94,9 @@ def main() -> None:
         command = [sys.executable, *options.run]
         env = environment((options.card or CARDS)[0])
         raise SystemExit(subprocess.run(command, env=env, check=False).returncode)
+    if options.everyday:
+        compare_everyday((options.card or CARDS)[0], options.virtual_python)
+        return
     kind: Any = models if options.models else compare
     table = [kind.HEAD]
     whole: dict[str, Any] = {}

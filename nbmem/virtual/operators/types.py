@@ -61,8 +61,8 @@ _OF_TYPES = re.compile(
     r"with a bool tensor is not supported|only supports? (floating.point|boolean masks)|"
     r"not support bool|does not support complex dtypes|Found dtype \w+ but expected|"
     r"expected scalar type|to have the same dtype|Expected dtype int32 or int64|"
-    r"Integers to negative integer powers|expects 'from' to be less|is out of bounds for|"
-    r"expected probabilities tensor to have floating"
+    r"Integers to negative integer powers|expects 'from' to be less|"
+    r"(from|to - 1) is out of bounds for|expected probabilities tensor to have floating"
 )
 _OF_MIXED = re.compile("can't be cast|to have the same dtype")
 _OF_DIMS = re.compile("Dimension out of range")
