@@ -51,6 +51,7 @@ REFUSED = {
     "x.index_copy(0, i, h[:3])": "expected to have the same dtype",
     "torch.linalg.qr(h)": "\"geqrf_cuda\" not implemented for 'Half'",
     "nn.Softmax(dim=5)(x)": "Dimension out of range",
+    "x[:, :0].max()": r"max\(\): Expected reduction dim to be specified",
     "cpu[i]": "indices should be either on cpu or on the same device as the indexed tensor",
     "cpu.record_stream(torch.cuda.Stream())": "aten::record_stream",
     "torch.rand(3, device='cuda', generator=torch.Generator())": "but found 'cpu'",

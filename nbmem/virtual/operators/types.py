@@ -85,6 +85,12 @@ _OVERLAPS = (
     "memory location. Please clone() the tensor before performing the operation."
 )
 
+_OF_ALL = frozenset({torch.ops.aten.max.default, torch.ops.aten.min.default})
+_NOTHING = (
+    "Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with "
+    "the 'dim' argument."
+)
+
 _said: dict[Any, tuple[type[Exception], str] | None] = {}
 
 
@@ -104,6 +110,8 @@ def refuse_types(call: OperatorCall) -> None:
         raise RuntimeError(_OVERLAPS)
     if name.startswith("aten::masked_fill"):
         _check_mask(call.argument("mask"))
+    if call.func in _OF_ALL and not call.tensors[0].numel():
+        raise RuntimeError(f"{name.removeprefix('aten::')}(): {_NOTHING}")
     if not _is_asked(call.func):
         return
     key = (call.func, *map(_kind, call.args), *((n, _kind(v)) for n, v in call.kwargs.items()))
