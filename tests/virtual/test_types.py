@@ -10,8 +10,6 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from torch import nn
 from torch.nn import functional
 
-from nbmem.core.errors import UsageError
-
 
 @pytest.fixture
 def names(gpu):
@@ -84,13 +82,6 @@ def test_what_a_kernel_refuses_is_refused_every_time(names, code):
 @pytest.mark.parametrize("code", TAKEN)
 def test_what_a_kernel_takes_is_taken(names, code):
     assert eval(code, names) is not None
-
-
-def test_a_quantized_tensor_is_no_dense_one(names):
-    for code in ("quantize_per_tensor(x, 0.1, 0, torch.qint8)",
-                 "quantize_per_channel(x, x[:, 0], i.new_zeros(4), 0, torch.quint8)"):  # fmt: skip
-        with pytest.raises(UsageError, match="no quantized ones"):
-            eval(f"torch.{code}", names)
 
 
 def test_asking_draws_no_numbers_of_the_program(gpu):

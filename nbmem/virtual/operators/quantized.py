@@ -1,16 +1,15 @@
-"""Quantization that is only simulated: dense tensors in, dense tensors out; no other kind."""
+"""Quantization that is only simulated: dense tensors in, dense tensors out."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import torch
 
 from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.tensors.shapes import no_such_tensors, one, several
+from nbmem.virtual.tensors.shapes import one, several
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operators.operator import Executor
     from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.shapes import Results
 
@@ -26,12 +25,6 @@ def dequantized(call: OperatorCall) -> Results:
     return one(call.args[0].size(), torch.float32)
 
 
-def quantized(executor: Executor, call: OperatorCall) -> NoReturn:
-    """A tensor with a scale of its own, which the shape rule takes for a dense one."""
-    del executor
-    raise no_such_tensors(f"as {call.func} makes them")
-
-
 OPERATORS = (
     Operator(
         (
@@ -42,11 +35,4 @@ OPERATORS = (
         shape=fake_quantized,
     ),
     Operator(("dequantize.self",), shape=dequantized),
-    Operator(
-        (
-            *("quantize_per_tensor", "quantize_per_tensor.tensor_qparams"),
-            *("quantize_per_tensor_dynamic", "quantize_per_channel"),
-        ),
-        run=quantized,
-    ),
 )
