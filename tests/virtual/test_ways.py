@@ -315,3 +315,14 @@ def test_a_buffer_of_recurrent_weights_has_room_for_biases(has_biases):
     found = taken(lambda: result.backward(ones))
     assert 1536 in found
     assert (768 in found and 576 in found) is not has_biases
+
+
+@pytest.mark.usefixtures("card")
+def test_what_fsdp_calls_by_names_of_its_own_takes_the_same_tables():
+    pytest.importorskip("torch.distributed.fsdp._fully_shard._fsdp_collectives")
+    parts, packed = zeros((1000, 300), (50, 30)), torch.zeros(4, 75_390, device="cuda")
+    assert taken(lambda: torch.ops.fsdp.chunk_cat(parts, 0, 4, out=packed)) == [1296, -1296]
+    (whole, *halves) = zeros((2, 1 << 20), (2, 1 << 19), (2, 1 << 19))
+    sizes = [1 << 19] * 2
+    unpack = torch.ops.fsdp.split_with_sizes_copy
+    assert taken(lambda: unpack(whole, sizes, dim=1, out=halves)) == [16456, -16456]

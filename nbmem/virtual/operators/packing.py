@@ -8,7 +8,9 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cuda/Tensor
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from nbmem.virtual.operators.operator import BY_ORACLE, LONG, Operator, outs, temporary
 
@@ -62,6 +64,16 @@ def split_copy(launch: Launch) -> Iterator[Step]:
     yield temporary("table", (4 * len(sizes) + 1 + blocks) * LONG)
 
 
+def unpack(gathered: torch.Tensor, sizes: list[int], dim: int = 0, *, out: Any) -> None:
+    """`fsdp::split_with_sizes_copy`: FSDP2's name for it, which returns nothing."""
+    torch.split_with_sizes_copy(gathered, sizes, dim=dim, out=out)
+
+
+def pack(tensors: list[torch.Tensor], dim: int, count: int, *, out: torch.Tensor) -> None:
+    """`fsdp::chunk_cat`, as well."""
+    torch._chunk_cat(tensors, dim, count, out=out)
+
+
 _SOURCE = "aten/src/ATen/native/cuda/TensorShape.cu: "
 OPERATORS = (
     Operator(
@@ -76,4 +88,6 @@ OPERATORS = (
         source=_SOURCE + "split_with_sizes_copy_out_cuda_contiguous_no_cast",
         shown_by=BY_ORACLE,
     ),
+    Operator(("fsdp::split_with_sizes_copy",), composite=unpack),
+    Operator(("fsdp::chunk_cat",), composite=pack),
 )
