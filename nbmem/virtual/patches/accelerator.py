@@ -63,16 +63,12 @@ def accelerator_patches(machine: Machine) -> list[Patch]:
 
 
 def _counters(machine: Machine) -> dict[str, Any]:
-    """What torch.accelerator asks of torch._C: the same allocator under another name."""
+    """What torch.accelerator asks of torch._C beside what it shares with torch.cuda (cudart.py)."""
 
     def memory_info(device: int) -> tuple[int, int]:
         gpu = machine.gpu(device)
         gpu.initialize()
         return max(0, gpu.free_bytes), gpu.card.total_bytes
-
-    def empty_cache() -> None:
-        for gpu in machine.gpus:
-            gpu.empty_cache()
 
     def statistics(device: int) -> dict[str, Any]:
         found = machine.gpu(device).allocator.memory_stats()
@@ -83,13 +79,6 @@ def _counters(machine: Machine) -> dict[str, Any]:
         "_accelerator_maybeExchangeDevice": lambda device: machine.select(device, touch=False),
         "_accelerator_isAllocatorInitialized": lambda: machine.initialized,
         "_accelerator_getDeviceStats": statistics,
-        "_accelerator_resetPeakStats": lambda device: machine.gpu(
-            device
-        ).allocator.reset_peak_stats(),
-        "_accelerator_resetAccumulatedStats": lambda device: machine.gpu(
-            device
-        ).allocator.reset_accumulated_stats(),
-        "_accelerator_emptyCache": empty_cache,
         "_accelerator_getMemoryInfo": memory_info,
         "_accelerator_getDeviceCapability": _capability,
     }

@@ -41,13 +41,40 @@ def _devices(machine: Machine) -> dict[str, Any]:
     }
 
 
+def _allocator(machine: Machine, device: int | None) -> CachingAllocator:
+    if device is not None and not 0 <= device < len(machine.gpus):
+        raise RuntimeError(f"Invalid device argument {device}: did you call init?")
+    return machine.gpu(device).allocator
+
+
+def _resets(machine: Machine) -> dict[str, Any]:
+    """What torch.cuda and torch.accelerator ask for by names of their own."""
+
+    def empty_cache() -> None:
+        for gpu in machine.gpus:
+            gpu.empty_cache()
+
+    def reset_peaks(device: int | None = None) -> None:
+        _allocator(machine, device).reset_peak_stats()
+
+    def reset_accumulated(device: int | None = None) -> None:
+        _allocator(machine, device).reset_accumulated_stats()
+
+    return {
+        "_cuda_emptyCache": empty_cache,
+        "_accelerator_emptyCache": empty_cache,
+        "_cuda_resetPeakMemoryStats": reset_peaks,
+        "_accelerator_resetPeakStats": reset_peaks,
+        "_cuda_resetAccumulatedMemoryStats": reset_accumulated,
+        "_accelerator_resetAccumulatedStats": reset_accumulated,
+    }
+
+
 def _statistics(machine: Machine) -> dict[str, Any]:
     """Counters and limits of each card's allocator."""
 
     def allocator(device: int | None = None) -> CachingAllocator:
-        if device is not None and not 0 <= device < len(machine.gpus):
-            raise RuntimeError(f"Invalid device argument {device}: did you call init?")
-        return machine.gpu(device).allocator
+        return _allocator(machine, device)
 
     def attach(observer: Any) -> None:
         for gpu in machine.gpus:
@@ -61,10 +88,6 @@ def _statistics(machine: Machine) -> dict[str, Any]:
             except UsageError as err:
                 raise RuntimeError(str(err)) from None
 
-    def empty_cache() -> None:
-        for gpu in machine.gpus:
-            gpu.empty_cache()
-
     def delete(pointer: int) -> None:
         try:
             machine.give(pointer)
@@ -77,15 +100,10 @@ def _statistics(machine: Machine) -> dict[str, Any]:
 
     return {
         "_cuda_memoryStats": lambda device=None: allocator(device).memory_stats(),
-        "_cuda_resetPeakMemoryStats": lambda device=None: allocator(device).reset_peak_stats(),
-        "_cuda_resetAccumulatedMemoryStats": lambda device=None: allocator(
-            device
-        ).reset_accumulated_stats(),
         "_cuda_setMemoryFraction": lambda fraction, device=None: allocator(
             device
         ).set_memory_fraction(fraction),
         "_cuda_getMemoryFraction": lambda device=None: machine.gpu(device).fraction,
-        "_cuda_emptyCache": empty_cache,
         "_cuda_clearCublasWorkspaces": clear_workspaces,
         "_cuda_attach_out_of_memory_observer": attach,
         "_cuda_cudaCachingAllocator_set_allocator_settings": set_settings,
@@ -157,6 +175,7 @@ def c_functions(machine: Machine) -> dict[str, Any]:
     return {
         **_devices(machine),
         **_statistics(machine),
+        **_resets(machine),
         **_history(machine),
         **queue_functions(machine),
         **_without_effect(),

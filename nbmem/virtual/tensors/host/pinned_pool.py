@@ -6,27 +6,10 @@ Known limit: a block is free at once; on a card it waits for the copies that sti
 
 from __future__ import annotations
 
+import collections
 import threading
-from collections import Counter
 
-
-class _Level:
-    """A figure that rises and falls."""
-
-    def __init__(self) -> None:
-        self.current = self.peak = self.allocated = self.freed = 0
-
-    def rise(self, count: int) -> None:
-        self.current += count
-        self.allocated += count
-        self.peak = max(self.peak, self.current)
-
-    def fall(self, count: int) -> None:
-        self.current -= count
-        self.freed += count
-
-    def told(self) -> dict[str, int]:
-        return dict(vars(self))
+from nbmem.allocator.statistics import Counter
 
 
 class PinnedPool:
@@ -34,9 +17,9 @@ class PinnedPool:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a tensor may end while another one is pinned
-        self._free: Counter[int] = Counter()
+        self._free: collections.Counter[int] = collections.Counter()
         self._levels = {
-            name: _Level()
+            name: Counter()
             for name in ("allocations", "active_requests", "allocated_bytes", "active_bytes")
         }
         self._made = self._given_up = 0
@@ -73,7 +56,7 @@ class PinnedPool:
         return {
             "num_host_alloc": self._made,
             "num_host_free": self._given_up,
-            **{name: level.told() for name, level in self._levels.items()},
+            **{name: level.to_dict() for name, level in self._levels.items()},
             "host_alloc_time": dict(time),
             "host_free_time": dict(time),
         }
@@ -93,4 +76,4 @@ class PinnedPool:
         """One block more or, where its bytes are negative, less: in number and in bytes."""
         for name, count in zip(names, (1, abs(block)), strict=True):
             level = self._levels[name]
-            (level.rise if block > 0 else level.fall)(count)
+            (level.add if block > 0 else level.remove)(count)
