@@ -10,6 +10,7 @@ from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.core.names import common_path, without_form
 from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.holders.layouts import parts_of_sparse
 from nbmem.probes.holders.objects import attributes_of
 from nbmem.probes.holders.storages import form_of, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
@@ -76,6 +77,22 @@ def see(tensor: Any, category: Category, name: str, *, form: bool = True) -> See
     return Seen(*place, category, f"{name} {form_of(torch, tensor)}" if form else name)
 
 
+def see_parts(tensor: Any, category: Category, name: str) -> Iterator[Seen]:
+    """Look at one tensor, or at the dense parts of a sparse one; of a gradient at its values alone.
+
+    The indices of an embedding's gradient are the batch that was looked up.
+    """
+    seen = see(tensor, category, name)
+    if seen is not None:
+        yield seen
+        return
+    parts = parts_of_sparse(loaded_torch(), tensor)
+    for part, inner in parts[-1:] if category is Category.GRADIENTS else parts:
+        found = see(inner, category, f"{name}.{part}")
+        if found is not None:
+            yield found
+
+
 def address_of(tensor: Any) -> tuple[int, int, int] | None:
     """CUDA ordinal, address and bytes of a tensor's storage; None if it lies on no card."""
     return place_of(loaded_torch(), tensor)
@@ -129,7 +146,7 @@ def of_module(module: Any) -> Iterator[Seen]:
         (Category.WEIGHTS, named_parameters(module)),
         (Category.BUFFERS, named_buffers(module)),
     ):
-        found = (see(tensor, category, f".{member}") for member, tensor in members)
+        found = (seen for n, tensor in members for seen in see_parts(tensor, category, f".{n}"))
         yield from by_storage(found)
 
 
@@ -152,9 +169,7 @@ def gradients_of_module(module: Any) -> Iterator[Seen]:
     for member, parameter in named_parameters(module):
         gradient = gradient_of(parameter)
         if gradient is not None:
-            seen = see(gradient, Category.GRADIENTS, f".{member}.grad")
-            if seen is not None:
-                yield seen
+            yield from see_parts(gradient, Category.GRADIENTS, f".{member}.grad")
 
 
 def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Seen]:
@@ -162,9 +177,7 @@ def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator
     named = chain(((f"args[{i}]", a) for i, a in enumerate(args)), kwargs.items())
     for name, tensor in leaves(named, Budget(MAX_OF_CALL)):
         if not is_made(tensor) and not is_parameter(tensor):
-            seen = see(tensor, Category.INPUTS, f"input {name}")
-            if seen is not None:
-                yield seen
+            yield from see_parts(tensor, Category.INPUTS, f"input {name}")
 
 
 def stays_on_host(
@@ -246,14 +259,10 @@ def _named_tensors(
             names.made(tensor)
         if names.call is not None:
             names.call(f"{name}{where}", tensor)
-        seen = see(tensor, Category.USER_TENSORS, f"{name}{where}")
-        if seen is not None:
-            yield seen
+        yield from see_parts(tensor, Category.USER_TENSORS, f"{name}{where}")
         gradient = gradient_of(tensor)
         if gradient is not None and names.member(tensor) is None:
-            seen = see(gradient, Category.GRADIENTS, f"{name}.grad{where}")
-            if seen is not None:
-                yield seen
+            yield from see_parts(gradient, Category.GRADIENTS, f"{name}.grad{where}")
 
 
 def modules_in(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

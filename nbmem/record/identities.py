@@ -172,6 +172,9 @@ class IdentityLog:
             known.form = known.form or form_of(loaded_torch(), gradient)
             name = f"{known.path}.grad {known.form}"
             seen = tensors.see(gradient, Category.GRADIENTS, name, form=False)
+            if seen is None:  # a sparse one, perhaps
+                name = f"{known.path}.grad"
+                seen = next(tensors.see_parts(gradient, Category.GRADIENTS, name), None)
             if seen is not None:
                 shared.setdefault(seen[:2], []).append(known.path)
                 self._rows.append((mark, seen, known.owner))

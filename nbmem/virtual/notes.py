@@ -47,6 +47,13 @@ NONZERO = (
 )
 MASKED_SELECT = f"How many elements masked_select finds {_UNKNOWN}: all are assumed, {_BOUND}."
 UNIQUE = f"How many different values unique finds {_UNKNOWN}: all are assumed to differ, {_BOUND}."
+COALESCE = (
+    f"How many different places coalesce finds {_UNKNOWN}: all are assumed to differ, {_BOUND}."
+)
+SPARSE_PRODUCT = (
+    f"How many elements the product of two sparse matrices has {_UNKNOWN}: as many are assumed as "
+    "it has where their places are drawn by lot."
+)
 REPEAT = (
     f"How often repeat_interleave repeats {_UNKNOWN}: once each is assumed, which may be too few. "
     "output_size=... says the sum."

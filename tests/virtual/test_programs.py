@@ -165,9 +165,6 @@ def test_a_trace_has_its_convolutions(gpu):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 2), device="cuda"),
-        lambda: torch.eye(3).to_sparse().cuda(),
-        lambda: torch.eye(3).to_sparse_csr().cuda(),
         lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device="cuda"),
         lambda: torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8).cuda(),
     ],

@@ -11,8 +11,6 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 import numpy as np
 from torch import nn
 
-from nbmem.core.errors import UsageError
-
 CUDA = torch.device("cuda", 0)
 
 
@@ -256,11 +254,6 @@ def test_a_subclass_says_itself_what_it_consists_of(gpu):
     ragged = torch.nested.nested_tensor(parts, layout=torch.jagged)
     assert (ragged * 2).values().size() == (7, 8)
     assert nn.Linear(8, 4).cuda()(ragged).values().device == CUDA
-
-
-def test_what_has_no_shape_rule_says_so(gpu):
-    with pytest.raises(UsageError, match=r"it has dense ones, but no sparse ones \(COO, CSR\)"):
-        torch.randn(3, 3, device="cuda").to_sparse()
 
 
 def test_memory_is_freed_when_the_last_reference_goes(gpu):

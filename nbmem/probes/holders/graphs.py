@@ -12,6 +12,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.interrupts import let_pass
+from nbmem.probes.holders.layouts import parts_of_sparse
 from nbmem.probes.holders.objects import mro_of, name_of, namespace_of
 
 if TYPE_CHECKING:
@@ -62,21 +63,7 @@ class Graphs:
 
     def of_sparse(self, tensor: Any) -> list[Any]:
         """The dense parts of a sparse tensor."""
-        layout = self._tensor.layout.__get__(tensor)
-        torch = self._torch
-        try:
-            if layout is torch.sparse_coo:
-                return [self._tensor._indices(tensor), self._tensor._values(tensor)]  # noqa: SLF001
-            if layout in {torch.sparse_csr, torch.sparse_bsr}:
-                names = ("crow_indices", "col_indices", "values")
-            elif layout in {torch.sparse_csc, torch.sparse_bsc}:
-                names = ("ccol_indices", "row_indices", "values")
-            else:
-                return []
-            return [getattr(self._tensor, name)(tensor) for name in names]
-        except Exception as err:  # noqa: BLE001
-            let_pass(err)
-            return []
+        return [part for _, part in parts_of_sparse(self._torch, tensor)]
 
     def of_node(self, node: Any) -> list[Any]:
         """The nodes before a node, and the tensors that it has saved for backward.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbmem.core.holders import Holder, HolderKind
 from nbmem.core.names import IN_TRACEBACK, KEY_OF, as_typed
 from nbmem.probes.holders.graphs import is_node
+from nbmem.probes.holders.layouts import parts_of_sparse
 from nbmem.probes.holders.objects import (
     Members,
     entries_of,
@@ -32,6 +33,7 @@ from nbmem.probes.holders.objects import (
     name_of,
     namespace_of,
 )
+from nbmem.probes.holders.storages import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,7 +169,14 @@ class Wording:
                 keys = self._keys[id(parent)] = frozenset(map(id, dict.keys(parent)))
             return None if id(child) in keys else ""
         both = self._trait(type(parent)), self._trait(type(child))
-        return ".grad" if both == (_Trait.TENSOR, _Trait.TENSOR) else ""
+        return self._of_tensor(parent, child) if both == (_Trait.TENSOR, _Trait.TENSOR) else ""
+
+    def _of_tensor(self, parent: Any, child: Any) -> str:
+        """A tensor leads to its gradient; a sparse one to its dense parts."""
+        for name, part in parts_of_sparse(self._torch, parent):
+            if place_of(self._torch, part) == place_of(self._torch, child):
+                return f".{name}"
+        return ".grad"
 
     def _labels_of(self, parent: Any, *, dotted: bool) -> dict[int, str]:
         """For each object that a container or an instance holds, what one would append."""

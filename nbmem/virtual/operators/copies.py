@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.shapes import Results
 
 aten = torch.ops.aten
+LARGEST_COUNTED = 1 << 26
+"""Elements of a matrix whose entries are counted as it comes: those of a graph of 8,192 nodes."""
 
 
 def to_copy(executor: Executor, call: OperatorCall) -> Any:
@@ -48,7 +50,17 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
     value = executor.values.twin(source) if is_virtual(source) else source
     if value is not None:
         executor.values.teach(result, value)
+        _count_entries(executor, result, source)
     return result
+
+
+def _count_entries(executor: Executor, result: torch.Tensor, source: torch.Tensor) -> None:
+    """How much of a matrix that comes to the card is not zero: an adjacency's edges."""
+    block = executor.storages.of(result)
+    if block is None or block.twin is not None or is_virtual(source) or source.dim() != 2:
+        return
+    if source.numel() <= LARGEST_COUNTED and executor.host.kept_of(source) is None:
+        block.most = int(torch.count_nonzero(source))
 
 
 def is_on(tensor: torch.Tensor, gpu: VirtualGPU) -> bool:

@@ -33,6 +33,10 @@ SELECT_TILE = 128 * 10
 """Of a type of torch's own (halves), which is not tuned."""
 ENCODE_TILE = 128 * 6
 """Elements whose runs are counted in 64 bits, which is not tuned."""
+REDUCE_BY_KEY_TILE = 128 * 9
+"""Keys of eight bytes whose sums one block finds."""
+MERGE_TILE = 256 * 8
+"""Keys of eight bytes that one block sorts and merges, on every card."""
 REDUCE_THREADS = 256
 REDUCE_TILE = REDUCE_THREADS * 16
 WAVES = 5
@@ -150,6 +154,25 @@ def scan_by_key(card: Card, count: int, item: int) -> int:
 def unique_by_key(card: Card, count: int, item: int) -> int:
     """Bytes for finding where keys change that have values as large."""
     return tile_states(_tiles(count, card.arch.cub.unique_by_key[item]), 16)
+
+
+def merge_sort(count: int, key: int, value: int = 0) -> int:
+    """Bytes for sorting by a comparison of the caller's, as Thrust does (dispatch_merge_sort.cuh).
+
+    Buffers, and where in each tile of a merge its parts begin.
+    """
+    return parts(count * key, count * value, (_tiles(count, MERGE_TILE) + 1) * 4)
+
+
+def thrust_unique_by_key(card: Card, count: int, item: int) -> int:
+    """Bytes for finding where keys change, as Thrust does: how many there are lies beside."""
+    tiles = _tiles(count, card.arch.cub.unique_by_key[item])
+    return parts(tile_states(tiles, 8), 8)
+
+
+def thrust_reduce_by_key(count: int) -> int:
+    """Bytes for sums within runs of equal keys of eight bytes, as Thrust does."""
+    return parts(tile_states(_tiles(count, REDUCE_BY_KEY_TILE), 8), 8)
 
 
 def unique(card: Card, count: int, item: int, *, own: bool) -> int:

@@ -16,9 +16,9 @@ import torch._prims  # its operators are named below
 from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nbmem.virtual.devices import is_virtual, true_device
+from nbmem.virtual.devices import true_device
 from nbmem.virtual.hardware.dying import whole
-from nbmem.virtual.operators import formulas, table
+from nbmem.virtual.operators import formulas, sparse, table
 from nbmem.virtual.operators.float8 import refuse as refuse_float8
 from nbmem.virtual.operators.gradients import Nodes
 from nbmem.virtual.operators.host_code import run_python
@@ -30,16 +30,15 @@ from nbmem.virtual.tensors.calls import OperatorCall, facts_of
 from nbmem.virtual.tensors.host.pinned import Pinned
 from nbmem.virtual.tensors.host.unwritten import Unwritten
 from nbmem.virtual.tensors.shapes import (
-    Again,
     Results,
-    Shares,
     TensorSpec,
     check_devices,
     infer,
     key_of,
     no_shape_rule,
 )
-from nbmem.virtual.tensors.storages import DataKernels, Storages, bare_of
+from nbmem.virtual.tensors.sparse import is_foreign
+from nbmem.virtual.tensors.storages import DataKernels, Storages, bare_of, build
 from nbmem.virtual.tensors.values import Values
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ _TO_DEVICE = (torch.ops.aten.to.device, _DEVICE_PUT)
 (inference_mode)."""
 _CARD_DEVICES = frozenset({"cuda", "lazy"})
 _CACHE_LIMIT = 20_000
-_NO_SUBCLASS = torch.Tensor.__torch_dispatch__
 
 
 class CardMode(TorchDispatchMode):
@@ -105,7 +103,7 @@ class CardMode(TorchDispatchMode):
             is not NotImplemented
         ):
             return traced
-        if types and any(kind.__torch_dispatch__ is not _NO_SUBCLASS for kind in types):
+        if types and is_foreign(func, types):
             return NotImplemented  # It says itself which tensors it consists of.
         try:
             return self._run(func, args, kwargs)
@@ -143,6 +141,7 @@ class CardMode(TorchDispatchMode):
     def _on_card(self, call: OperatorCall) -> Any:
         """Ask the operator's record, in this order; without an answer, shape and memory say it.
 
+        sparse/: one of its tensors is sparse, and kernels work on the parts of that.
         formulas.py: a formula of autograd takes another way than on a card.
         composite: CUDA makes other operators of it.
         autograd: a formula would write in place.
@@ -150,6 +149,8 @@ class CardMode(TorchDispatchMode):
         host_code.py: another library's operator, without a record, whose kernel is Python.
         """
         self.host.write_small(call)
+        if sparse.concerns(call) and (answer := sparse.answer(self, call)) is not NotImplemented:
+            return answer
         refuse_float8(call)
         if (answer := formulas.answer(self, call)) is not NotImplemented:
             return answer
@@ -230,7 +231,7 @@ class CardMode(TorchDispatchMode):
     def _deliver(self, call: OperatorCall, results: Results, plan: MemoryPlan | None) -> Any:
         made = self.allocate(call.gpu, results.fresh, plan)
         self.values.follow(call, made)
-        return _build(results.shape, made, call.tensors)
+        return build(results.shape, made, call.tensors)
 
     def allocate(
         self, gpu: VirtualGPU, fresh: tuple[TensorSpec, ...], plan: MemoryPlan | None = None
@@ -279,22 +280,3 @@ class CardMode(TorchDispatchMode):
             if rule is not None:
                 return rule(*call.args, **call.kwargs)
         raise no_shape_rule(call.func)
-
-
-def _build(shape: Any, made: list[torch.Tensor], tensors: list[torch.Tensor]) -> Any:
-    if isinstance(shape, TensorSpec):
-        return made[shape.number]
-    if isinstance(shape, Again):
-        return tensors[shape.tensor]
-    if isinstance(shape, Shares):
-        base = made[shape.result] if shape.result is not None else tensors[shape.tensor or 0]
-        spec = shape.spec
-        if not is_virtual(base):
-            return base
-        with DataKernels():
-            return base.as_strided(spec.size, spec.stride, spec.offset)
-    if isinstance(shape, list):
-        return [_build(item, made, tensors) for item in shape]
-    if isinstance(shape, tuple):
-        return tuple([_build(item, made, tensors) for item in shape])
-    return shape

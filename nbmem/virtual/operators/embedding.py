@@ -6,7 +6,9 @@ EmbeddingBackwardKernel.cu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from nbmem.virtual.operators import cub
 from nbmem.virtual.operators.operator import Operator, drop, out, temporary
@@ -14,10 +16,9 @@ from nbmem.virtual.operators.operator import Operator, drop, out, temporary
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import torch
-
     from nbmem.virtual.cards import Card
-    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.operators.operator import Executor, Launch, Step
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 FEW_INDICES = 3072
 """Up to here one kernel adds without sorting."""
@@ -111,6 +112,18 @@ def bags_backward(launch: Launch) -> Iterator[Step]:
         yield from sorted_sums(launch, gradient, bags=True)
 
 
+def sparse_bags_backward(executor: Executor, call: OperatorCall) -> Any:
+    """A sparse gradient is a composite of its own."""
+    if not call.argument("sparse", default=False):
+        return NotImplemented
+    named = (
+        *("grad", "indices", "offsets", "offset2bag", "bag_size", "num_weights"),
+        *("scale_grad_by_freq", "mode", "per_sample_weights", "padding_idx"),
+    )
+    with executor:
+        return torch.ops.aten._embedding_bag_sparse_backward(*map(call.argument, named))
+
+
 SOURCE = "aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu: embedding_backward_cuda_kernel"
 OPERATORS = (
     Operator(
@@ -133,6 +146,7 @@ OPERATORS = (
     ),
     Operator(
         ("_embedding_bag_backward", "_embedding_bag_dense_backward"),
+        run=sparse_bags_backward,
         memory=bags_backward,
         source="aten/src/ATen/native/cuda/EmbeddingBag.cu: embedding_bag_backward_cuda_sum_avg",
         shown_by="none of the H100's runs has one",

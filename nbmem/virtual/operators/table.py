@@ -36,6 +36,7 @@ from nbmem.virtual.operators import (
     segments,
     softmax,
     sort,
+    sparse,
     storage,
     trilinear,
     unique,
@@ -55,7 +56,7 @@ FAMILIES = (
     attention, blas, collectives, convolution, copies, counting, detection, distance, embedding,
     factories, fft, functional_collectives, index, interpolation, linalg, loss, norm, packing,
     pointwise, pooling, quantized, random, recurrent, reduce, scaled, scan, segments, softmax,
-    sort, storage, trilinear, unique,
+    sort, sparse, storage, trilinear, unique,
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
 PLAIN = Operator(())

@@ -15,6 +15,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
 from nbmem.virtual.patches.moving import MOVES, card_device, is_card, lazy_patches
 from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.tensors.sparse import is_sparse
 from nbmem.virtual.tensors.storages import true_wrapper
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
 
     def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
         if is_virtual(self):
+            if is_sparse(self):
+                raise TypeError(
+                    "can't convert Sparse layout tensor to numpy. Use Tensor.to_dense() first."
+                )
             if not force:
                 raise TypeError(
                     f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to "
@@ -137,7 +142,7 @@ def printing_patches(mode: CardMode) -> list[Patch]:
     """Printing shows a copy's values; a real card's scratch memory for printing is not modelled."""
     from torch import _tensor_str
 
-    true_body = _tensor_str._tensor_str
+    true_body, true_whole = _tensor_str._tensor_str, _tensor_str._str_intern
 
     def body(self: torch.Tensor, indent: int) -> str:
         # Torch prints with every mode off, so the copy cannot be made by .cpu().
@@ -146,4 +151,16 @@ def printing_patches(mode: CardMode) -> list[Patch]:
         mode.host.show(self)
         return true_body(self, indent)
 
-    return [Patch(_tensor_str, "_tensor_str", body)]
+    def whole(inp: torch.Tensor, *, tensor_contents: Any = None) -> str:
+        if not (is_virtual(inp) and is_sparse(inp)):
+            return true_whole(inp, tensor_contents=tensor_contents)
+        with mode:
+            copy = inp.detach().cpu()
+        text = true_whole(copy, tensor_contents=tensor_contents)
+        contents, size, rest = text.rpartition("size=(")
+        return f"{contents}device='{inp.device}', {size}{rest}"
+
+    return [
+        Patch(_tensor_str, "_tensor_str", body),
+        Patch(_tensor_str, "_str_intern", whole),
+    ]

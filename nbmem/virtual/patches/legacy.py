@@ -13,6 +13,7 @@ from torch import _C
 
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.tensors.sparse import is_sparse
 
 NAMES = {
     torch.float32: "FloatTensor",
@@ -50,11 +51,40 @@ class CardType(type):
         return is_virtual(instance) and getattr(instance, "dtype", None) is cls.dtype
 
 
+def _sparse_types() -> dict[str, SparseCardType]:
+    return {
+        name: SparseCardType(name, (), {"__module__": "torch.cuda.sparse", "dtype": dtype})
+        for name, dtype in _DTYPES.items()
+    }
+
+
 def _card_types() -> dict[str, CardType]:
     return {
         name: CardType(name, (), {"__module__": "torch.cuda", "dtype": dtype})
         for name, dtype in _DTYPES.items()
     }
+
+
+class SparseCardType(type):
+    """The same of sparse tensors: torch.cuda.sparse.FloatTensor(indices, values, size)."""
+
+    dtype: torch.dtype
+    is_cuda, is_sparse, layout = True, True, torch.sparse_coo
+
+    def __call__(cls, *args: Any, device: Any = None) -> torch.Tensor:
+        """Indices and values, with or without a size; or a size alone."""
+        return sparse_coo(args, dtype=cls.dtype, device="cuda" if device is None else device)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return is_virtual(instance) and instance.is_sparse and instance.dtype is cls.dtype  # type: ignore[attr-defined]
+
+
+def sparse_coo(args: tuple[Any, ...], **options: Any) -> torch.Tensor:
+    """What the old constructors take: indices and values, or sizes."""
+    if args and isinstance(args[0], torch.Tensor):
+        return torch.sparse_coo_tensor(*args, **options)
+    size = args[0] if args and not isinstance(args[0], int) else args
+    return torch.sparse_coo_tensor(tuple(size) or (0,), **options)
 
 
 def legacy_patches() -> list[Patch]:
@@ -88,7 +118,8 @@ def legacy_patches() -> list[Patch]:
         if dtype is None:
             if not is_virtual(self):
                 return true_type(self, *args, **kwargs)
-            return f"torch.cuda.{NAMES.get(self.dtype, str(self.dtype))}"
+            where = "torch.cuda.sparse" if is_sparse(self) else "torch.cuda"
+            return f"{where}.{NAMES.get(self.dtype, str(self.dtype))}"
         found = meaning(dtype)
         if found is not None and (is_virtual(self) or found[0] == "cuda"):
             stays = found[0] == "cuda" and is_virtual(self)
@@ -106,10 +137,13 @@ def legacy_patches() -> list[Patch]:
         if not is_virtual(self):
             return true_new(self, *args, **kwargs)
         device = kwargs.get("device") or self.device
+        if is_sparse(self):
+            return sparse_coo(args, dtype=self.dtype, device=device)
         return types[NAMES[self.dtype]](*args, device=device)
 
     return [
         *wanted(torch.cuda, dict(types)),
+        *wanted(torch.cuda.sparse, _sparse_types()),
         Patch(torch, "set_default_tensor_type", set_default_tensor_type),
         *wanted(torch.Tensor, {"type": type_, "type_as": type_as, "new": new}),
     ]

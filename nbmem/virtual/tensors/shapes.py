@@ -242,15 +242,24 @@ def check_devices(call: OperatorCall, *, with_cpu: bool = False) -> None:
 def no_such_tensors(which: str) -> UsageError:
     """What to say of tensors that a virtual card does not have."""
     return UsageError(
-        f"The virtual GPU has no tensors {which}: it has dense ones, but no sparse ones (COO, "
-        "CSR), no quantized ones from the CPU and no nested ones of the strided layout. Use dense "
-        "ones here (nn.Embedding(sparse=False), padding, layout=torch.jagged), or the CPU."
+        f"The virtual GPU has no tensors {which}: it has dense and sparse ones, but no quantized "
+        "ones from the CPU and no nested ones of the strided layout. Use dense ones here (padding, "
+        "layout=torch.jagged), or the CPU."
+    )
+
+
+def no_sparse_rule(func: Any, layout: torch.layout) -> UsageError:
+    """What to say about an operator that takes sparse tensors on a card, but not here."""
+    return UsageError(
+        f"The virtual GPU cannot run {func} on a tensor of the layout {layout}, though a card can: "
+        "its products, sums, elementwise operators and conversions are there. Use to_dense() here, "
+        "or run this part on the CPU."
     )
 
 
 def no_shape_rule(func: Any) -> UsageError:
     """What to say about an operator that cannot be imitated."""
-    if any(kind in func._schema.name for kind in ("sparse", "nested")):
+    if "nested" in func._schema.name:
         return no_such_tensors(f"as {func} makes them")
     return UsageError(
         f"The virtual GPU cannot run {func}: torch has no shape rule (meta kernel) for it. "

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.devices import CUDA, LAZY
+from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
+from nbmem.virtual.tensors.shapes import Again, Shares, TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.virtual.hardware.gpu import VirtualGPU
-    from nbmem.virtual.tensors.shapes import TensorSpec
 
 _make = torch.Tensor._make_subclass
 true_nbytes: Any = vars(_C.StorageBase)["nbytes"]
@@ -74,6 +74,16 @@ def bare_of(spec: TensorSpec, ordinal: int) -> torch.Tensor:
     return bare(spec.size, spec.stride, spec.offset, spec.dtype, spec.nbytes, ordinal)
 
 
+def bare_sparse(size: tuple[int, ...], dtype: torch.dtype, part: torch.Tensor) -> torch.Tensor:
+    """A tensor of the layout COO on the card of its parts (sparse.py), with no memory itself."""
+    wrapper = true_wrapper(
+        _Wrapper, size, (0,) * len(size), 0, dtype=dtype, device=true_device(part),
+        layout=torch.sparse_coo, storage_size=0,
+    )  # fmt: skip
+    with DataKernels():
+        return _make(torch.Tensor, wrapper, False, device_for_backend_keys=CUDA[0])
+
+
 class CardMemory(weakref.ref):  # type: ignore[type-arg]
     """The card's memory behind one storage; freed when the storage dies.
 
@@ -108,6 +118,32 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
         """Take it off its list, where another storage may be listed in its place by now."""
         if self.home.get(self.key) is self:
             del self.home[self.key]
+
+
+def build(shape: Any, made: list[torch.Tensor], tensors: list[torch.Tensor]) -> Any:
+    """What a call returns, of its fresh results and its arguments.
+
+    Args:
+        shape: As in Results.
+        made: The fresh results.
+        tensors: The tensors that the call was given.
+    """
+    if isinstance(shape, TensorSpec):
+        return made[shape.number]
+    if isinstance(shape, Again):
+        return tensors[shape.tensor]
+    if isinstance(shape, Shares):
+        base = made[shape.result] if shape.result is not None else tensors[shape.tensor or 0]
+        spec = shape.spec
+        if not is_virtual(base):
+            return base
+        with DataKernels():
+            return base.as_strided(spec.size, spec.stride, spec.offset)
+    if isinstance(shape, list):
+        return [build(item, made, tensors) for item in shape]
+    if isinstance(shape, tuple):
+        return tuple([build(item, made, tensors) for item in shape])
+    return shape
 
 
 DIES_FOR_GOOD = torch.__version__ >= "2.10"

@@ -97,7 +97,7 @@ class Unwritten:
                 return made
         elif self._kept:
             facts = facts_of(call.func)
-            kept = [t for t in call.tensors if self._of(t) is not None]
+            kept = [t for t in call.tensors if self.kept_of(t) is not None]
             if kept and not facts.view and not facts.reshapes:
                 noted = self._noted(call)
                 if noted is not None:
@@ -114,7 +114,7 @@ class Unwritten:
         generator: torch.Generator | None,
     ) -> bool:
         """Note down a whole function that fills a tensor; False if it must run."""
-        kept = self._of(tensor)
+        kept = self.kept_of(tensor)
         if kept is None:
             return False
         call = OperatorCall(function, args, {})
@@ -134,13 +134,13 @@ class Unwritten:
 
     def show(self, tensor: torch.Tensor) -> None:
         """Write the storage that a tensor lies in."""
-        if self._kept and self._of(tensor) is not None:
+        if self._kept and self.kept_of(tensor) is not None:
             self.write(tensor.untyped_storage())
 
     def write_small(self, call: OperatorCall) -> None:
         """Write the small arguments of a call on the card: it may look at their values."""
         for tensor in call.tensors if self._kept else ():
-            if self._of(tensor) is not None and tensor.numel() * tensor.element_size() <= TINY:
+            if self.kept_of(tensor) is not None and tensor.numel() * tensor.element_size() <= TINY:
                 self.write(tensor.untyped_storage())
 
     def zeros(
@@ -175,7 +175,8 @@ class Unwritten:
                 self.write(storage)
         self._kept.clear()
 
-    def _of(self, tensor: torch.Tensor) -> Kept | None:
+    def kept_of(self, tensor: torch.Tensor) -> Kept | None:
+        """The recipe of a tensor that nobody has read yet; None: it is an ordinary one."""
         if true_device(tensor) != CPU or tensor.layout is not torch.strided:
             return None
         return self._kept.get(tensor.untyped_storage()._cdata)
@@ -218,7 +219,7 @@ class Unwritten:
 
     def _in_place(self, call: OperatorCall) -> torch.Tensor | None:
         target: torch.Tensor = call.args[0]
-        kept = self._of(target)
+        kept = self.kept_of(target)
         if kept is None:
             return None
         whole = target.numel() * target.element_size() == target.untyped_storage().nbytes()
@@ -251,7 +252,7 @@ class Unwritten:
         sources: list[RecipeSource] = []
 
         def argument(tensor: torch.Tensor) -> Any:
-            kept = self._of(tensor)
+            kept = self.kept_of(tensor)
             if kept is not None:
                 nbytes = tensor.untyped_storage().nbytes()
                 sources.append(RecipeSource(kept.recipe, nbytes, _view(tensor)))

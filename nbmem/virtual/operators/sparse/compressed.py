@@ -1,0 +1,208 @@
+"""The layouts CSR and CSC.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/sparse/SparseCsrTensor.cpp,
+TensorConversions.cpp and cuda/SparseBlasImpl.cpp; what cuSPARSE itself asks for is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.operators.sparse.parts import facts
+from nbmem.virtual.operators.sparse.products import sparse_addmm
+from nbmem.virtual.operators.sparse.turning import CSC, CSR, OTHER, flipped, to_dense
+from nbmem.virtual.tensors.sparse import (
+    COO,
+    Compressed,
+    alias,
+    compressed,
+    coo,
+    is_sparse,
+    parts_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nbmem.virtual.operators.operator import Executor
+    from nbmem.virtual.tensors.calls import OperatorCall
+
+
+def part(name: str) -> Callable[[Executor, OperatorCall], torch.Tensor]:
+    """A handler that gives one part back."""
+
+    def read(executor: Executor, call: OperatorCall) -> torch.Tensor:
+        del executor
+        parts: Compressed = parts_of(call.args[0])
+        asked = call.func._schema.name.removeprefix("aten::")
+        if asked in (_OF_COLUMNS if parts.rows else _OF_ROWS):
+            raise RuntimeError(f"{asked} expected another layout but got {parts.layout}")
+        return alias(getattr(parts, name))
+
+    return read
+
+
+_OF_ROWS = frozenset({"crow_indices", "col_indices"})
+_OF_COLUMNS = frozenset({"ccol_indices", "row_indices"})
+
+
+def _like(tensor: torch.Tensor, parts: Compressed) -> torch.Tensor:
+    return compressed(tensor.size(), parts.layout, parts.compressed, parts.plain, parts.values)
+
+
+def to_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """`.to()`, `.cuda()`, `.cpu()`: values, where rows begin, columns."""
+    del executor
+    source = call.args[0]
+    device, dtype = call.kwargs.get("device"), call.kwargs.get("dtype")
+    if is_virtual(source):
+        parts: Compressed = parts_of(source)
+    else:
+        rows = source.layout in (CSR, torch.sparse_bsr)
+        outer = source.crow_indices() if rows else source.ccol_indices()
+        inner = source.col_indices() if rows else source.row_indices()
+        parts = Compressed(source.layout, outer, inner, source.values())
+    to = device or parts.values.device
+    values = parts.values.to(to, dtype or source.dtype, copy=True)
+    outer = parts.compressed.to(to, copy=True)
+    inner = parts.plain.to(to, copy=True)
+    if is_virtual(values):
+        return compressed(source.size(), parts.layout, outer, inner, values)
+    return torch.sparse_compressed_tensor(
+        outer, inner, values, source.size(), layout=parts.layout, check_invariants=False
+    )
+
+
+def of_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """A function of each value, or a copy: values, columns, where rows begin."""
+    del executor
+    tensor = call.args[0]
+    parts: Compressed = parts_of(tensor)
+    if any(isinstance(other, torch.Tensor) and other.dim() for other in call.args[1:]):
+        raise NotImplementedError(f"{call.func} of a tensor of the layout {parts.layout}")
+    values = call.func(parts.values, *call.args[1:], **call.kwargs)
+    inner = parts.plain.clone()
+    outer = parts.compressed.clone()
+    return _like(tensor, Compressed(parts.layout, outer, inner, values))
+
+
+def detach(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """The same parts."""
+    del executor
+    return _like(call.args[0], parts_of(call.args[0]))
+
+
+def transpose(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """The same parts, read by columns."""
+    del executor
+    tensor = call.args[0]
+    parts: Compressed = parts_of(tensor)
+    size = list(tensor.size())
+    size[-2:] = size[:-3:-1]
+    return compressed(size, OTHER[parts.layout], parts.compressed, parts.plain, parts.values)
+
+
+def to_sparse(executor: Executor, call: OperatorCall) -> Any:
+    """`to_sparse()`: the layout COO shares the values; `to_sparse(layout=)` another one."""
+    tensor = call.args[0]
+    parts: Compressed = parts_of(tensor)
+    wanted = call.kwargs.get("layout") or COO
+    if wanted is parts.layout:
+        return detach(executor, call)
+    if wanted is OTHER[parts.layout]:
+        return flipped(tensor)
+    if wanted is not COO or tensor.dim() != parts.values.dim() + 1:
+        return NotImplemented
+    indices = torch.empty((2, parts.nnz), dtype=parts.plain.dtype, device=tensor.device)
+    return coo(tensor.size(), indices, parts.values, coalesced=parts.rows)
+
+
+def to_other(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """`to_sparse_csr()`, `to_sparse_csc()`."""
+    wanted = CSR if call.func._schema.name.endswith("csr") else CSC
+    tensor = call.args[0]
+    return detach(executor, call) if parts_of(tensor).layout is wanted else flipped(tensor)
+
+
+def mm(executor: Executor, call: OperatorCall) -> Any:
+    """`sparse @ dense`: added to zeros."""
+    left, right = call.args[:2]
+    if not is_sparse(left) or is_sparse(right):
+        return NotImplemented
+    del executor
+    rows = left if parts_of(left).rows else flipped(left)
+    t = torch.zeros((left.size(0), right.size(1)), dtype=right.dtype, device=right.device)
+    made = torch.addmm(t, rows, right, beta=0, alpha=1)
+    del t, rows
+    return made
+
+
+def addmm(executor: Executor, call: OperatorCall) -> Any:
+    """A matrix by columns is turned into rows first; the dense one is made contiguous."""
+    t, sparse, dense = call.args[:3]
+    if is_sparse(dense) or not is_sparse(sparse):
+        return _other_way_round(executor, call)
+    if sparse.size(1) != dense.size(0):
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({sparse.size(0)}x{sparse.size(1)} and "
+            f"{dense.size(0)}x{dense.size(1)})"
+        )
+    rows = sparse if parts_of(sparse).rows else flipped(sparse)
+    made = torch.empty((sparse.size(0), dense.size(1)), dtype=t.dtype, device=t.device)
+    straight = dense if 1 in dense.stride() else dense.contiguous()
+    del straight, rows
+    return made
+
+
+def _other_way_round(executor: Executor, call: OperatorCall) -> Any:
+    """`dense @ sparse`: the product of both turned."""
+    del executor
+    t, dense, sparse = call.args[:3]
+    if is_sparse(dense):
+        return NotImplemented
+    turned = torch.addmm(t.t(), sparse.t(), dense.t(), **call.kwargs)
+    return turned.t().contiguous()
+
+
+def mv(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """With a vector."""
+    del executor
+    matrix, vector = call.args[:2]
+    return torch.empty(matrix.size(0), dtype=vector.dtype, device=vector.device)
+
+
+def total(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """The sum of all values."""
+    del executor
+    return parts_of(call.args[0]).values.sum(dtype=call.argument("dtype"))
+
+
+def handlers() -> Iterator[tuple[str, Any]]:
+    """By the operator's name."""
+    for name in ("_nnz", "sparse_dim", "dense_dim"):
+        yield name, facts(name)
+    for name in ("crow_indices", "ccol_indices"):
+        yield name, part("compressed")
+    for name in ("col_indices", "row_indices"):
+        yield name, part("plain")
+    for name in ("values", "_values"):
+        yield name, part("values")
+    for name in ("clone", "mul", "div", "neg", "relu", "abs", "sqrt", "sin", "tanh", "sgn", "sign"):
+        yield name, of_values
+    for name in ("detach", "alias"):
+        yield name, detach
+    for name in ("transpose", "t"):
+        yield name, transpose
+    for name in ("_to_sparse_csr", "_to_sparse_csc"):
+        yield name, to_other
+    yield "_to_copy", to_copy
+    yield "_to_sparse", to_sparse
+    yield "_to_dense", to_dense
+    yield "_sparse_addmm", sparse_addmm
+    yield "mm", mm
+    yield "addmm", addmm
+    yield "mv", mv
+    yield "sum", total

@@ -1,0 +1,135 @@
+"""The layout COO from and to others, other types and the CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.operators.gradients import SOLE_TENSOR, in_backward
+from nbmem.virtual.operators.sparse.parts import again, nothing
+from nbmem.virtual.tensors.sparse import COO, Coo, become, coo, is_sparse, parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operators.operator import Executor
+    from nbmem.virtual.tensors.calls import OperatorCall
+
+
+def to_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """`.to()`, `.cuda()`, `.cpu()`, `.half()`: indices, then values."""
+    del executor
+    source = call.args[0]
+    device, dtype = call.kwargs.get("device"), call.kwargs.get("dtype")
+    if is_virtual(source):
+        parts: Coo = parts_of(source)
+    else:
+        parts = Coo(source._indices(), source._values(), source.is_coalesced())
+    indices = parts.indices.to(device or parts.indices.device, copy=True)
+    values = parts.values.to(device or parts.values.device, dtype or source.dtype, copy=True)
+    if not is_virtual(values):
+        return torch.sparse_coo_tensor(
+            indices, values, source.size(), check_invariants=False, is_coalesced=parts.coalesced
+        )
+    return again(source.size(), parts, indices, values)
+
+
+def clone(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """Values, then indices; a gradient that nobody else holds becomes the leaf's without a copy.
+
+    With a mode on the stack the engine takes each for one that somebody holds:
+    https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/functions/accumulate_grad.h
+    """
+    del executor
+    if call.argument("memory_format") not in (None, torch.preserve_format):
+        raise RuntimeError("unsupported memory format option Contiguous")
+    tensor = call.args[0]
+    parts: Coo = parts_of(tensor)
+    plain = parts.indices.is_contiguous() and parts.values.is_contiguous()
+    if plain and in_backward() and tensor._use_count() <= SOLE_TENSOR:
+        return coo(tensor.size(), parts.indices, parts.values, coalesced=False)
+    values = parts.values.clone()
+    return again(tensor.size(), parts, parts.indices.clone(), values)
+
+
+def detach(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """The same parts."""
+    del executor
+    parts: Coo = parts_of(call.args[0])
+    return again(call.args[0].size(), parts, parts.indices, parts.values)
+
+
+def copy_(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """`copy_` between sparse tensors: the target gets buffers of its own.
+
+    Raises:
+        RuntimeError: One of them is dense, as torch says it.
+    """
+    target, source = call.args[:2]
+    if not (is_sparse(target) and is_sparse(source)):
+        raise RuntimeError(
+            "copy_() between dense and sparse Tensors is not implemented! Found self type = "
+            f"{target.type()} and src type = {source.type()}"
+        )
+    source = source if is_virtual(source) else source.to(target.device)
+    del executor
+    parts: Coo = parts_of(source)
+    values = parts.values.to(target.dtype, copy=True)
+    indices = parts.indices.clone()
+    return become(target, Coo(indices, values, parts.coalesced, parts.distinct))
+
+
+def to_dense(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """Zeros, and the elements added to them."""
+    del executor
+    tensor = call.args[0]
+    dtype = call.argument("dtype") or tensor.dtype
+    dense = torch.zeros(tensor.size(), dtype=dtype, device=tensor.device)
+    return dense.add_(tensor)
+
+
+def to_sparse(executor: Executor, call: OperatorCall) -> Any:
+    """`to_sparse()` of a dense tensor: what is not zero, which may be all."""
+    dense = call.args[0]
+    if is_sparse(dense):
+        return NotImplemented
+    layout = call.kwargs.get("layout")
+    if layout not in (None, COO) or not dense.dim():
+        return NotImplemented
+    wanted = call.args[1] if len(call.args) > 1 and isinstance(call.args[1], int) else dense.dim()
+    with executor:
+        places = dense.nonzero().t()
+        if not places.size(1):
+            return nothing(call, tuple(dense.size()), wanted, dense.dtype)
+        if wanted == dense.dim():
+            indices = places.clone(memory_format=torch.contiguous_format)
+        else:
+            indices = places[:wanted].unique(dim=1)
+        values = dense[tuple(indices)]
+        return coo(dense.size(), indices, values, coalesced=True)
+
+
+def sparse_mask(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """`dense.sparse_mask(mask)`: times ones at the mask's places."""
+    tensor, mask = call.args[:2]
+    del executor
+    parts: Coo = parts_of(mask)
+    if not parts.nnz:
+        return nothing(call, tuple(tensor.size()), parts.sparse_dim, tensor.dtype)
+    ones = torch.ones((1,), dtype=mask.dtype, device=mask.device)
+    values = ones.view((1,) * parts.values.dim()).expand_as(parts.values)
+    return tensor.mul(again(mask.size(), parts, parts.indices, values)).to(tensor.dtype)
+
+
+def handlers() -> Iterator[tuple[str, Any]]:
+    """By the operator's name."""
+    yield "_to_copy", to_copy
+    yield "clone", clone
+    for name in ("detach", "alias"):
+        yield name, detach
+    for name in ("copy_", "copy_sparse_to_sparse_"):
+        yield name, copy_
+    yield "_to_dense", to_dense
+    yield "sparse_mask", sparse_mask

@@ -1,0 +1,121 @@
+"""Sums, norms and softmaxes of the layout COO.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/sparse/SparseTensorMath.cpp
+and cuda/SoftMax.cu
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.operators import cub
+from nbmem.virtual.operators.operator import LONG
+from nbmem.virtual.operators.sparse.parts import again, coalesced, scratch
+from nbmem.virtual.tensors.sparse import Coo, coo, parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operators.operator import Executor
+    from nbmem.virtual.tensors.calls import OperatorCall
+
+
+def total(executor: Executor, call: OperatorCall) -> Any:
+    """`sum()` of all values; over some dimensions: sum_dims."""
+    dims = call.argument("dim")
+    if dims is not None:
+        return sum_dims(executor, call)
+    return parts_of(call.args[0]).values.sum(dtype=call.argument("dtype"))
+
+
+def sum_dims(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """Without these dimensions: fewer rows of indices, and what then has one place is added up."""
+    del executor
+    tensor = call.args[0]
+    dims = call.argument("dim")
+    dims = sorted(dim % tensor.dim() for dim in ([dims] if isinstance(dims, int) else dims))
+    parts: Coo = parts_of(tensor)
+    within = [dim - parts.sparse_dim + 1 for dim in dims if dim >= parts.sparse_dim]
+    gone = [dim for dim in dims if dim < parts.sparse_dim]
+    if len(gone) == parts.sparse_dim:
+        return parts.values.sum([0, *within])
+    values = parts.values.sum(within) if within else parts.values.clone()
+    size = [length for dim, length in enumerate(tensor.size()) if dim not in dims]
+    if not gone:
+        return coo(size, parts.indices.clone(), values, coalesced=parts.coalesced)
+    kept = [dim for dim in range(parts.sparse_dim) if dim not in gone]
+    indices = torch.empty((len(kept), parts.nnz), dtype=torch.int64, device=tensor.device)
+    for row, dim in enumerate(kept):
+        indices[row].copy_(parts.indices[dim])
+    made = coo(size, indices, values, coalesced=False).coalesce()
+    del indices, values
+    return made
+
+
+def norm(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """Of all values."""
+    order = call.argument("p", 2)
+    values = coalesced(call.args[0], executor, call).values
+    return values.norm(2 if order is None else order)
+
+
+def softmax(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """Values and indices; then a sort by the other dimensions, and where each of them begins."""
+    tensor = call.args[0]
+    parts = coalesced(tensor, executor, call)
+    values = torch.empty_like(parts.values)
+    indices = parts.indices.clone()
+    if call.argument("dim") % tensor.dim() >= parts.sparse_dim:
+        return again(tensor.size(), parts, indices, values)
+    offsets = _offsets(values, parts)
+    _pools(values, parts)
+    del offsets
+    return again(tensor.size(), parts, indices, values)
+
+
+def softmax_backward(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """The places of the output, the input and the gradient, and the pools again."""
+    gradient, output = call.args[0], call.args[1]
+    parts = coalesced(output, executor, call)
+    values = torch.empty_like(parts.values)
+    indices = parts.indices.clone()
+    if call.argument("dim") % output.dim() >= parts.sparse_dim:
+        return again(gradient.size(), parts, indices, values)
+    offsets = [_offsets(values, parts) for _ in range(3)]
+    _pools(values, parts)
+    while offsets:
+        offsets.pop()
+    return again(gradient.size(), parts, indices, values)
+
+
+def _offsets(values: torch.Tensor, parts: Coo) -> torch.Tensor:
+    """A number for each place; the strides that it is made of go when it is there."""
+    strides = scratch(values, parts.sparse_dim * LONG)
+    offsets = scratch(values, parts.nnz * LONG)
+    del strides
+    return offsets
+
+
+def _pools(values: torch.Tensor, parts: Coo) -> None:
+    """Elements that the softmax is over together: sorted, counted, and where each pool begins."""
+    order = scratch(values, parts.nnz * LONG)
+    sort = scratch(values, cub.merge_sort(parts.nnz, LONG))
+    del sort
+    pools = scratch(values, parts.nnz * LONG)
+    for nbytes in (cub.thrust_reduce_by_key(parts.nnz), cub.tile_states(1, 8)):
+        held = scratch(values, nbytes)
+        del held
+    del order, pools
+
+
+def handlers() -> Iterator[tuple[str, Any]]:
+    """By the operator's name."""
+    yield "sum", total
+    yield "_sparse_sum", total
+    for name in ("norm", "native_norm"):
+        yield name, norm
+    for name in ("_sparse_softmax", "_sparse_log_softmax"):
+        yield name, softmax
+        yield f"{name}_backward_data", softmax_backward

@@ -1,0 +1,174 @@
+"""Sparse tensors on a virtual card: no data of their own, but dense parts that are on the card.
+
+To C++ such a tensor is one without data, like a dense one (storages.py), whose dispatch keys say
+that it is sparse. Its parts hang on its storage, so that what C++ copies shallowly (saved for the
+backward pass, `.data`) has them, too, and they die with the last of these.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import _C
+
+from nbmem.virtual.devices import CUDA, LAZY
+from nbmem.virtual.tensors.storages import DataKernels, bare_sparse, true_wrapper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COO = torch.sparse_coo
+ROWS = (torch.sparse_csr, torch.sparse_bsr)
+"""Layouts whose rows are compressed."""
+LAYOUTS = (COO, *ROWS, torch.sparse_csc, torch.sparse_bsc)
+_HOME = "nbmem_parts"
+
+
+class Coo(NamedTuple):  # its parts die as on a card: the last first
+    """What a tensor of the layout COO consists of.
+
+    Attributes:
+        indices: Shape (sparse dimensions, elements), int64.
+        values: Shape (elements, *dense dimensions).
+        coalesced: Whether no place occurs twice and the places are in order, as torch knows it.
+        distinct: How many different places there are, where that is known although the tensor is
+            not coalesced; None: it is not.
+    """
+
+    indices: torch.Tensor
+    values: torch.Tensor
+    coalesced: bool
+    distinct: int | None = None
+
+    @property
+    def nnz(self) -> int:
+        """Elements that are specified."""
+        return self.values.size(0)
+
+    @property
+    def sparse_dim(self) -> int:
+        """Dimensions that the indices name."""
+        return self.indices.size(0)
+
+    @property
+    def dense_dim(self) -> int:
+        """Dimensions of each element."""
+        return self.values.dim() - 1
+
+
+class Compressed(NamedTuple):
+    """What a tensor of the layouts CSR, CSC, BSR and BSC consists of.
+
+    Attributes:
+        layout: Which of them.
+        compressed: Where each row (CSC, BSC: column) begins, and the end.
+        plain: The column (row) of each element or block.
+        values: Shape (elements, *block, *dense dimensions).
+    """
+
+    layout: torch.layout
+    compressed: torch.Tensor
+    plain: torch.Tensor
+    values: torch.Tensor
+
+    @property
+    def nnz(self) -> int:
+        """Elements or blocks that are specified."""
+        return self.plain.size(-1)
+
+    @property
+    def rows(self) -> bool:
+        """Whether the rows are compressed."""
+        return self.layout in ROWS
+
+
+class CompressedTensor(torch.Tensor):
+    """A tensor of a compressed layout, which C++ asks Python for: it knows only COO by its keys."""
+
+    __torch_function__ = _C._disabled_torch_function_impl
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As torch saves its own ones, so that the file is no different."""
+        del protocol
+        parts: Compressed = parts_of(self)
+        saved = (parts.compressed, parts.plain, parts.values, self.size())
+        return torch._utils._rebuild_sparse_tensor, (parts.layout, saved)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The layout; anything else is the card's, and there is none any more."""
+        del types, kwargs
+        if func is torch.ops.prim.layout.default:
+            return parts_of(args[0]).layout
+        raise RuntimeError(f"{func}: this sparse tensor was made on a virtual card that is gone.")
+
+
+_PLAIN = (torch.Tensor.__torch_dispatch__, CompressedTensor.__torch_dispatch__)
+
+
+def is_foreign(func: Any, types: Any) -> bool:
+    """Whether a call is some subclass's own, not the card's: of C++ it is what asks the layout."""
+    asks = func is torch.ops.prim.layout.default
+    return asks or any(kind.__torch_dispatch__ not in _PLAIN for kind in types)
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    """Whether it has one of the sparse layouts."""
+    return tensor.layout is not torch.strided and tensor.layout in LAYOUTS
+
+
+def coo(
+    size: Sequence[int],
+    indices: torch.Tensor,
+    values: torch.Tensor,
+    *,
+    coalesced: bool,
+    distinct: int | None = None,
+) -> torch.Tensor:
+    """A tensor of the layout COO from parts on a card, whose memory it shares."""
+    known = values.size(0) if coalesced else distinct
+    parts = Coo(alias(indices), alias(values), coalesced or values.size(0) < 2, known)
+    return _made(bare_sparse(tuple(size), values.dtype, parts.values), parts)
+
+
+def compressed(
+    size: Sequence[int],
+    layout: torch.layout,
+    outer: torch.Tensor,
+    inner: torch.Tensor,
+    values: torch.Tensor,
+) -> torch.Tensor:
+    """A tensor of a compressed layout from parts on a card, whose memory it shares."""
+    parts = Compressed(layout, alias(outer), alias(inner), alias(values))
+    ordinal = LAZY.index(_C.TensorBase.device.__get__(values))
+    wrapper = true_wrapper(
+        CompressedTensor, tuple(size), (0,) * len(size), 0, dtype=values.dtype,
+        device=LAZY[ordinal], layout=layout, storage_size=0, dispatch_layout=True,
+    )  # fmt: skip
+    with DataKernels():
+        made = torch.Tensor._make_subclass(
+            CompressedTensor, wrapper, False, dispatch_layout=True, device_for_backend_keys=CUDA[0]
+        )
+    return _made(made, parts)
+
+
+def _made(tensor: torch.Tensor, parts: Any) -> torch.Tensor:
+    setattr(tensor.untyped_storage(), _HOME, parts)
+    return tensor
+
+
+def parts_of(tensor: torch.Tensor) -> Any:
+    """The Coo or Compressed behind a sparse tensor on a card."""
+    return getattr(tensor.untyped_storage(), _HOME)
+
+
+def become(tensor: torch.Tensor, parts: Coo | Compressed) -> torch.Tensor:
+    """Give a sparse tensor other parts, as an operator in place does."""
+    return _made(tensor, parts)
+
+
+def alias(part: torch.Tensor) -> torch.Tensor:
+    """The same memory as a tensor of its own, which autograd knows nothing of."""
+    with DataKernels():
+        return torch.ops.aten.alias.default(part)
