@@ -10,9 +10,8 @@ from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.core.names import common_path, without_form
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.holders.layouts import parts_of_sparse
 from nbmem.probes.holders.objects import attributes_of
-from nbmem.probes.holders.storages import form_of, place_of, unwrapped
+from nbmem.probes.holders.storages import form_of, parts_of_sparse, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
 from nbmem.probes.modules import (
     is_module,

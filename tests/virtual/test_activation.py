@@ -54,7 +54,7 @@ def test_every_patch_is_undone():
         torch.nn.parallel._functions.Scatter, torch._TorchCompileInductorWrapper,
         torch.nn.parameter.UninitializedTensorMixin, torch.jit._builtins, torch.jit._recursive,
         torch.utils.dlpack, torch.cuda.nvtx, torch.multiprocessing, fake_tensor,
-        fake_tensor.FakeTensor, torch.jit, torch.jit._trace, torch.nested,
+        fake_tensor.FakeTensor, torch.jit, torch.jit._trace, torch.nested, torch.cuda.sparse,
         torch.autograd.profiler.profile, queues.Queue, fake_tensor.FakeTensorMode,
         torch.distributed.device_mesh, torch._C._distributed_c10d.FakeProcessGroup,
          torch._C._distributed_c10d.FakeWork, symbolic_convert.InstructionTranslator,

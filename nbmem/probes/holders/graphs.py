@@ -12,8 +12,8 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.interrupts import let_pass
-from nbmem.probes.holders.layouts import parts_of_sparse
 from nbmem.probes.holders.objects import mro_of, name_of, namespace_of
+from nbmem.probes.holders.storages import parts_of_sparse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

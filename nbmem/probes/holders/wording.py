@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbmem.core.holders import Holder, HolderKind
 from nbmem.core.names import IN_TRACEBACK, KEY_OF, as_typed
 from nbmem.probes.holders.graphs import is_node
-from nbmem.probes.holders.layouts import parts_of_sparse
 from nbmem.probes.holders.objects import (
     Members,
     entries_of,
@@ -33,7 +32,7 @@ from nbmem.probes.holders.objects import (
     name_of,
     namespace_of,
 )
-from nbmem.probes.holders.storages import place_of
+from nbmem.probes.holders.storages import parts_of_sparse, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
