@@ -83,6 +83,7 @@ ASKED = {
     "r @ x": [76800, 76800, -76800],
     "r @ v": [1200],
     "r * 2": [4000, 8000, 2408],
+    "torch.sparse.sampled_addmm(r, d[:, :64], x.t())": [8, 2408, -8, 8000, 4000],
     "r.half()": [2000, 2408, 8000],
     "r.t()": [],
     "r.to_sparse_coo()": [16000],
@@ -162,6 +163,25 @@ def test_edges_of_a_matrix_that_comes_to_the_card_are_counted(gpu):
     dense[torch.arange(40), torch.arange(40)] = 1
     assert dense.cuda().nonzero().size() == (40, 2)
     assert dense.cuda().to_sparse()._nnz() == 40
+    del gpu
+
+
+def test_the_ways_to_make_one(gpu):
+    crow, col = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 2])
+    values = torch.ones(3, device="cuda")
+    named = torch.sparse_csr_tensor(
+        crow_indices=crow.cuda(), col_indices=col.cuda(), values=values, size=(2, 4)
+    )
+    listed = torch.sparse_csr_tensor([0, 2, 3], [0, 1, 2], [1.0, 2.0, 3.0], device="cuda")
+    of_columns = torch.sparse_csc_tensor(crow.cuda(), col.cuda(), values)
+    assert (named.size(), listed.size(), of_columns.size()) == ((2, 4), (2, 3), (3, 2))
+    assert (named.layout, of_columns.layout) == (torch.sparse_csr, torch.sparse_csc)
+    assert named.crow_indices().tolist() == [0, 2, 3]
+    assert of_columns.to_sparse_csr().crow_indices().size() == (4,)
+    empty = torch.sparse_coo_tensor((2, 3), device="cuda")
+    inferred = torch.sparse_coo_tensor([[0, 1], [2, 0]], [1.0, 2.0], device="cuda")
+    typed = torch.sparse_coo_tensor([[0], [0]], [1], (1, 1), dtype=torch.float16, device="cuda")
+    assert (empty._nnz(), inferred.size(), typed.dtype) == (0, (2, 3), torch.float16)
     del gpu
 
 

@@ -81,20 +81,24 @@ def _coo(  # noqa: PLR0913 - torch's signature
     return made.requires_grad_() if requires_grad else made
 
 
-def _compressed(  # noqa: PLR0913 - torch's signature
-    outer: Any,
-    inner: Any,
-    values: Any,
-    size: Any = None,
-    *,
+_OUTER = ("crow_indices", "ccol_indices", "compressed_indices")
+_INNER = ("col_indices", "row_indices", "plain_indices")
+
+
+def _compressed(
+    *given: Any,
     known: torch.layout | None,
     dtype: torch.dtype | None = None,
     layout: torch.layout | None = None,
     device: Any = None,
     requires_grad: bool = False,
-    **_: Any,
+    **named: Any,
 ) -> torch.Tensor:
     """`torch.sparse_csr_tensor` and its kin; without a size, as large as the indices say."""
+    outer, inner, values, size = (
+        given[place] if place < len(given) else next((named[n] for n in names if n in named), None)
+        for place, names in enumerate((_OUTER, _INNER, ("values",), ("size",)))
+    )
     where = _home(device, values, inner)
     values, outer, inner = _there(values, where, dtype), _there(outer, where), _there(inner, where)
     wanted_layout = known or layout or torch.sparse_csr
@@ -130,7 +134,6 @@ def _on_card(args: Any, kwargs: Any) -> bool:
     device = kwargs.get("device")
     if device is not None:
         return is_card(card_device(device))
-    named = (kwargs.get(name) for name in ("indices", "values", "crow_indices", "col_indices"))
-    given = [*args, *named]
+    given = [*args, *kwargs.values()]
     flat = [x for arg in given for x in (arg if isinstance(arg, (list, tuple)) else [arg])]
     return any(is_virtual(item) for item in flat)

@@ -112,7 +112,10 @@ class Values:
 
     def _follow(self, call: OperatorCall, rule: ValueRule, fresh: list[torch.Tensor]) -> None:
         mutates = bool(facts_of(call.func).mutates)
-        if rule.undefined or not (mutates or fresh):
+        if rule.undefined:
+            self._follow_pieces(fresh)
+            return
+        if not (mutates or fresh):
             return
         if (mutates or any(worth_following(t) for t in fresh)) and self._follow_exactly(
             call, rule, fresh
@@ -130,6 +133,13 @@ class Values:
                     self.forget(tensor)
         if len(fresh) == 1 and rule.health is not None:
             self._follow_health(call, rule.health, fresh[0])
+
+    def _follow_pieces(self, fresh: list[torch.Tensor]) -> None:
+        """A program that makes integers without a value writes them, often piece by piece."""
+        for tensor in fresh:
+            if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+                with _C._DisableTorchDispatch():
+                    self.teach(tensor, torch.zeros((), dtype=tensor.dtype).expand(tensor.size()))
 
     def _follow_exactly(
         self, call: OperatorCall, rule: ValueRule, fresh: list[torch.Tensor]

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.operators.operator import LONG
 from nbmem.virtual.operators.sparse.parts import facts
 from nbmem.virtual.operators.sparse.products import sparse_addmm
-from nbmem.virtual.operators.sparse.turning import CSC, CSR, OTHER, flipped, to_dense
+from nbmem.virtual.operators.sparse.turning import CSC, CSR, OTHER, flipped, taken, to_dense
 from nbmem.virtual.tensors.sparse import (
     COO,
     Compressed,
@@ -174,6 +175,17 @@ def mv(executor: Executor, call: OperatorCall) -> torch.Tensor:
     return torch.empty(matrix.size(0), dtype=vector.dtype, device=vector.device)
 
 
+def sampled_addmm(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """`torch.sparse.sampled_addmm`: the product's elements at the places of the first matrix."""
+    del executor
+    matrix = call.args[0]
+    parts: Compressed = parts_of(matrix)
+    with taken(parts.values, LONG):
+        outer = parts.compressed.clone()
+    inner = parts.plain.clone()
+    return _like(matrix, Compressed(parts.layout, outer, inner, parts.values.clone()))
+
+
 def total(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """The sum of all values."""
     del executor
@@ -206,3 +218,4 @@ def handlers() -> Iterator[tuple[str, Any]]:
     yield "addmm", addmm
     yield "mv", mv
     yield "sum", total
+    yield "sparse_sampled_addmm", sampled_addmm
