@@ -62,3 +62,34 @@ def test_a_mask_of_bytes_fills_as_on_a_card(gpu):
     assert scores.masked_fill(mask, 0.0).size() == (4, 4)
     assert scores.masked_fill_(mask, 0.0) is scores
     del gpu
+
+
+def test_a_prediction_is_one_of_the_classes(gpu):
+    logits = torch.randn(200, 4, device="cuda")
+    predicted = logits.argmax(1)
+    assert predicted.unique().numel() == 4
+    assert predicted.view(20, 10)[3:].clone().to(torch.int32).unique().numel() == 4
+    assert logits.topk(2).indices.unique().numel() == 4
+    assert logits.max(dim=1).indices.bincount().numel() == 4
+    assert torch.cat([predicted, predicted + 1]).unique().numel() == 400  # nobody knows the sum's
+    assert torch.cat([predicted, predicted]).unique().numel() == 4
+    assert (logits > 0).unique().numel() == 2
+    del gpu
+
+
+def test_integers_drawn_are_below_what_was_asked_for(gpu):
+    drawn = torch.randint(7, (100_000, 4), device="cuda")
+    assert drawn.unique().numel() == 7
+    assert drawn.flatten().bincount().numel() == 7
+    assert torch.randint(-3, 4, (1000,), device="cuda").unique().numel() == 1000
+    drawn.add_(1)
+    assert drawn.unique().numel() == 400_000
+    del gpu
+
+
+def test_integers_that_are_written_piece_by_piece_are_known(gpu):
+    positions = torch.empty(5, dtype=torch.int64, device="cuda")
+    positions[0] = 7
+    positions[1:] = torch.arange(4, device="cuda")
+    assert positions.tolist() == [7, 0, 1, 2, 3]
+    del gpu

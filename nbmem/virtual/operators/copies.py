@@ -8,7 +8,7 @@ import torch
 
 from nbmem.virtual.devices import LAZY, is_virtual, true_device
 from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.tensors.bounds import kept
+from nbmem.virtual.tensors.bounds import as_before, kept
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import dense, no_such_tensors, one, spec_of
@@ -169,13 +169,13 @@ OPERATORS = (
     Operator(
         ("_to_copy",),
         run=to_copy,
-        values=ValueRule(health=passed_on, most=kept),
+        values=ValueRule(health=passed_on, most=kept, below=as_before),
         host=HostRule(copies=True),
     ),
     Operator(
         ("clone",),
         shape=shape_clone,
-        values=ValueRule(health=passed_on, most=kept),
+        values=ValueRule(health=passed_on, most=kept, below=as_before),
         host=HostRule(copies=True),
     ),
     Operator(

@@ -10,6 +10,7 @@ from torch import _C
 from nbmem.virtual.notes import BINS, COUNTS
 from nbmem.virtual.operators.operator import Operator, drop, out, temporary
 from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.tensors.bounds import below_of
 from nbmem.virtual.tensors.shapes import one
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def bincount(executor: Executor, call: OperatorCall) -> Any:
     twin = executor.values.twin(tensor)
     if twin is not None and twin.numel():
         bins = max(bins, int(twin.max()) + 1)
+    elif (bound := below_of(executor.values, tensor)) is not None:
+        bins = max(bins, bound)
     elif not bins:
         call.gpu.note(BINS)
         bins = 1

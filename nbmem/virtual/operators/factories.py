@@ -9,6 +9,7 @@ import torch
 from nbmem.virtual.devices import META
 from nbmem.virtual.operators.copies import is_on
 from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.tensors.bounds import drawn
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import infer
@@ -85,5 +86,5 @@ OPERATORS = (
     Operator(("_efficientzerotensor",), run=zeros_without_memory),
     Operator(("rand.*", "rand_like.*"), host=_UNIFORM),
     Operator(("randn.*", "randn_like.*"), host=_NORMAL),
-    Operator(("randint.*", "randint_like.*"), host=_INTEGERS),
+    Operator(("randint.*", "randint_like.*"), values=ValueRule(below=drawn), host=_INTEGERS),
 )

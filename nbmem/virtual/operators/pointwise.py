@@ -17,7 +17,7 @@ from nbmem.virtual.operators.operator import (
     outs,
     temporary,
 )
-from nbmem.virtual.tensors.bounds import kept, narrowed, united
+from nbmem.virtual.tensors.bounds import kept, narrowed, together, united
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import Results, dense, like, one
 from nbmem.virtual.tensors.value_rules import ValueRule, always, compared, flipped, passed_on
@@ -234,7 +234,8 @@ OPERATORS = (
         ("bitwise_or.Tensor",),
         values=ValueRule(health=passed_on, absorbs=True, most=united),
     ),
-    Operator(("logical_or_", "bitwise_or_.Tensor", "cat"), values=ValueRule(most=united)),
+    Operator(("logical_or_", "bitwise_or_.Tensor"), values=ValueRule(most=united)),
+    Operator(("cat",), values=ValueRule(most=united, below=together)),
     Operator(("logical_not", "bitwise_not"), values=ValueRule(health=flipped)),
     Operator(("abs", "view"), values=ValueRule(health=passed_on)),
     Operator(("isnan",), values=ValueRule(health=always(False))),

@@ -21,6 +21,8 @@ from nbmem.virtual.operators.operator import (
     temporary,
 )
 from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.tensors.bounds import place
+from nbmem.virtual.tensors.value_rules import ValueRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,12 +187,14 @@ OPERATORS = (
     Operator(
         ("sort", "sort.stable"),
         memory=sort,
+        values=ValueRule(below=place),
         source="aten/src/ATen/native/cuda/Sort.cpp: sort_cuda_kernel; SortStable.cu",
         shown_by="none of the H100's runs has one",
     ),
     Operator(
         ("topk",),
         memory=topk,
+        values=ValueRule(below=place),
         source="aten/src/ATen/native/cuda/TensorTopK.cu: mbtopk::launch, should_use_multiblock",
         shown_by="none of the H100's runs has one",
     ),

@@ -15,6 +15,7 @@ from nbmem.virtual.notes import UNIQUE
 from nbmem.virtual.operators import cub
 from nbmem.virtual.operators.operator import BY_ORACLE, HALVES, LONG, Operator, drop, out, temporary
 from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.tensors.bounds import below_of
 from nbmem.virtual.tensors.shapes import Results, spec_of
 
 if TYPE_CHECKING:
@@ -105,6 +106,9 @@ def unique(executor: Executor, call: OperatorCall) -> Any:
     else:
         call.gpu.note(UNIQUE)
         found = tensor.numel() if dim is None else tensor.size(dim)
+        anywhere = call.func is aten._unique2.default
+        bound = below_of(executor.values, tensor) if anywhere else None
+        found = found if bound is None else min(found, bound)
     size = [found]
     if dim is not None:
         size = list(tensor.size())

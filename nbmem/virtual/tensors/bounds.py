@@ -1,6 +1,7 @@
-"""How many elements of a mask can be set, where a program's own steps say so.
+"""How many elements of a mask can be set, or how large an integer is, where the steps say so.
 
-A sampler writes ones at 512 places of a mask of zeros: which places is unknown, how many is not.
+A sampler writes ones at 512 places of a mask of zeros: which places is unknown, how many is not. A
+prediction is the largest of ten scores: which one is unknown, but it is one of ten.
 """
 
 from __future__ import annotations
@@ -57,3 +58,43 @@ def written(values: Values, call: OperatorCall) -> int | None:
         return None
     below = target.size()[len(places) :].numel()
     return before + torch.broadcast_shapes(*[at.size() for at in places]).numel() * below
+
+
+def below_of(values: Values, tensor: torch.Tensor) -> int | None:
+    """What no integer of a tensor reaches; None if nobody knows, or one may be negative."""
+    if tensor.dtype in (torch.bool, torch.uint8):
+        return 2 if tensor.dtype is torch.bool else 256
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or not is_virtual(tensor):
+        return None
+    twin = values.twin(tensor)
+    if twin is None or not twin.numel():
+        block = values.storages.of(tensor)
+        return None if block is None else block.below
+    with _C._DisableTorchDispatch():
+        return int(twin.max()) + 1 if int(twin.min()) >= 0 else None
+
+
+def place(values: Values, call: OperatorCall) -> int | None:
+    """A place along a dimension, or among all elements."""
+    del values
+    tensor, dim = call.args[0], call.argument("dim")
+    return tensor.numel() if dim is None else tensor.size(dim) if tensor.dim() else 1
+
+
+def drawn(values: Values, call: OperatorCall) -> int | None:
+    """Integers drawn by lot."""
+    del values
+    low, high = call.argument("low", 0), call.argument("high")
+    return int(high) if low is not None and low >= 0 and high is not None else None
+
+
+def as_before(values: Values, call: OperatorCall) -> int | None:
+    """A copy, which may be of another type."""
+    return below_of(values, call.args[0])
+
+
+def together(values: Values, call: OperatorCall) -> int | None:
+    """Of several tensors together."""
+    found = [below_of(values, tensor) for tensor in call.args[0]]
+    known = [bound for bound in found if bound is not None]
+    return max(known) if known and len(known) == len(found) else None

@@ -96,11 +96,14 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
         healthy: What a bool made from these values is in a healthy run, where that is known; of
             counts False, where they are 0.
         most: How many elements are not zero at the most, where the values are unknown; None: all.
+        below: No integer in it is negative, or as large as this; None: nobody knows.
         owned: Whether the memory is freed with the storage; False: it is that of a CUDA graph.
         resized: Bytes since `storage.resize_`, which C++ does not know of; None: as C++ says.
     """
 
-    __slots__ = ("addr", "gpu", "healthy", "home", "key", "most", "owned", "resized", "twin")
+    __slots__ = (
+        *("addr", "below", "gpu", "healthy", "home", "key", "most", "owned", "resized", "twin"),
+    )
     __hash__ = object.__hash__  # a reference's own asks the storage, which is dead by then
     __eq__ = object.__eq__
 
@@ -111,8 +114,18 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     twin: torch.UntypedStorage | None
     healthy: bool | None
     most: int | None
+    below: int | None
     owned: bool
     resized: int | None
+
+    def know_nothing(self) -> None:
+        """Whatever was known of the values no longer holds."""
+        self.twin = self.healthy = self.most = self.below = None
+
+    def know_what(self, other: CardMemory) -> None:
+        """The same values as another's."""
+        self.twin, self.healthy = other.twin, other.healthy
+        self.most, self.below, self.resized = other.most, other.below, other.resized
 
     def leave(self) -> None:
         """Take it off its list, where another storage may be listed in its place by now."""
@@ -180,9 +193,7 @@ class Storages:
         block.key, block.home = storage._cdata, self._blocks
         block.gpu = gpu
         block.addr = addr
-        block.twin = None
-        block.healthy = None
-        block.most = None
+        block.know_nothing()
         block.resized = None
         self._blocks[block.key] = block
         return block
@@ -203,8 +214,7 @@ class Storages:
         if before is None or storage is None or before.owned == wanted:
             return
         block = self._watch(storage, before.gpu, before.addr, owned=wanted)
-        block.twin, block.healthy, block.most = before.twin, before.healthy, before.most
-        block.resized = before.resized
+        block.know_what(before)
 
     def owns(self, key: int) -> bool:
         """Whether a storage's block is freed with it."""
@@ -235,8 +245,7 @@ class Storages:
         if block is None and storage._cdata in self._lost:
             lost = self._lost.pop(storage._cdata)
             block = self._watch(storage, lost.gpu, lost.addr)
-            block.twin, block.healthy, block.most = lost.twin, lost.healthy, lost.most
-            block.resized = lost.resized
+            block.know_what(lost)
         return block
 
     def resize(self, storage: torch.UntypedStorage, nbytes: int) -> None:
@@ -254,7 +263,7 @@ class Storages:
         addr = block.gpu.take(nbytes) if nbytes else 0
         block.gpu.give(block.addr)
         block.addr, block.resized = addr, nbytes
-        block.twin = block.healthy = block.most = None
+        block.know_nothing()
         if nbytes > true_nbytes(storage):
             view = bare((0,), (1,), 0, torch.uint8, 0, block.gpu.index)
             with DataKernels():

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.values import Values
 
+    Bound = Callable[[Values, OperatorCall], int | None]
     Health = Callable[[OperatorCall, bool | None], bool | None]
 
 aten = torch.ops.aten
@@ -35,6 +36,7 @@ class ValueRule:
         by_geometry: It reads no more of its arguments than their shape.
         harmless: In a healthy run it changes nothing that is not known.
         most: The most elements of its result that are not zero, where a program's steps say so.
+        below: What no integer of its last result reaches, where its steps say so.
     """
 
     health: Health | None = None
@@ -43,7 +45,16 @@ class ValueRule:
     undefined: bool = False
     by_geometry: bool = False
     harmless: bool = False
-    most: Callable[[Values, OperatorCall], int | None] | None = None
+    most: Bound | None = None
+    below: Bound | None = None
+
+    @property
+    def bounds(self) -> tuple[tuple[str, Bound], ...]:
+        """What is bounded, and how; mostly nothing is."""
+        if self.most is None and self.below is None:
+            return ()
+        both = ("most", self.most), ("below", self.below)
+        return tuple((name, rule) for name, rule in both if rule is not None)
 
 
 def always(answer: bool) -> Health:  # noqa: FBT001 - it is the answer

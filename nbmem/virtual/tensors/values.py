@@ -96,19 +96,18 @@ class Values:
         """The values of a tensor's storage are no longer known."""
         block = self.storages.of(tensor)
         if block is not None:
-            block.twin = block.healthy = block.most = None
+            block.know_nothing()
 
     def follow(self, call: OperatorCall, fresh: list[torch.Tensor]) -> None:
         """Compute on the twins what the call computes on the card, or forget what it changed."""
         rule = self._rule_of(call.func)
-        if rule.most is None:
-            self._follow(call, rule, fresh)
-            return
-        most = rule.most(self, call)  # by what is known before it is carried out
+        known = [(name, bound(self, call)) for name, bound in rule.bounds]
         self._follow(call, rule, fresh)
-        block = self.storages.of(fresh[0] if fresh else call.args[0])
-        if most is not None and block is not None:
-            block.most = most
+        for name, bound in known:
+            tensor = fresh[0 if name == "most" else -1] if fresh else call.args[0]
+            block = self.storages.of(tensor)
+            if bound is not None and block is not None:
+                setattr(block, name, bound)
 
     def _follow(self, call: OperatorCall, rule: ValueRule, fresh: list[torch.Tensor]) -> None:
         mutates = bool(facts_of(call.func).mutates)

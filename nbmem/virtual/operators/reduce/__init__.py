@@ -8,6 +8,7 @@ import torch
 
 from nbmem.virtual.operators.operator import HALVES, Operator, drop, outs, temporary
 from nbmem.virtual.operators.reduce.staging import accumulator, dims_of, shared, steps
+from nbmem.virtual.tensors.bounds import place
 from nbmem.virtual.tensors.shapes import several
 from nbmem.virtual.tensors.value_rules import ValueRule, always, counted_up, passed_on
 
@@ -195,6 +196,7 @@ OPERATORS = (
     Operator(
         ("argmax", "argmin", "max.dim", "min.dim"),
         memory=with_index,
+        values=ValueRule(below=place),
         source=_SOURCE + "; ReduceArgMaxKernel.cu: argmax_kernel_cuda_impl",
         shown_by=_NONE_LARGE,
     ),
