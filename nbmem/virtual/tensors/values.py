@@ -103,9 +103,9 @@ class Values:
         rule = self._rule_of(call.func)
         known = [(name, bound(self, call)) for name, bound in rule.bounds]
         self._follow(call, rule, fresh)
+        made = (fresh or call.mutated()) if known else []
         for name, bound in known:
-            tensor = fresh[0 if name == "most" else -1] if fresh else call.args[0]
-            block = self.storages.of(tensor)
+            block = self.storages.of(made[0 if name == "most" else -1]) if made else None
             if bound is not None and block is not None:
                 setattr(block, name, bound)
 
