@@ -236,6 +236,36 @@ def test_flex_attention_writes_no_scores(gpu):
     assert q.grad.size() == size
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("score_mod", [None, lambda score, b, h, i, j: score + (i - j)])
+def test_flex_attention_without_a_compiler_writes_all_scores(gpu, score_mod):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q = torch.randn(2, 12, 1024, 64, device="cuda", requires_grad=True)
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 1024, 1024, device="cuda")
+    scores = 2 * 12 * 1024 * 1024 * 4
+    flex_attention(q, q, q)  # for cuBLAS's workspace
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out = flex_attention(q, q, q, score_mod=score_mod, block_mask=mask)
+    assert 3 * scores < torch.cuda.max_memory_allocated() - held < 4 * scores
+    assert torch.cuda.memory_allocated() - held < scores / 10
+    torch.cuda.reset_peak_memory_stats()
+    out.sum().backward()
+    assert 7 * scores < torch.cuda.max_memory_allocated() - held < 8 * scores
+    assert q.grad.size() == q.size()
+    del gpu
+
+
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+def test_a_whole_graph_that_runs_eagerly_passes_for_compiled(backend):
+    with virtual.activated("H100", eager=True):
+        layer = torch.compile(nn.Linear(4, 4).cuda(), backend=backend, fullgraph=True)
+        for _ in range(2):
+            layer(torch.randn(2, 4, device="cuda")).sum().backward()
+    assert torch.compile(lambda x: x + 1, backend="eager", fullgraph=True)(torch.ones(2)).sum() == 4
+
+
 def test_the_compiler_is_itself_again_afterwards():
     seen = []
     compiled = torch.compile(double, backend=lambda graph, _inputs: seen.append(graph) or graph)

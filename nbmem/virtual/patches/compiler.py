@@ -63,6 +63,7 @@ class Compiler:
         self._capture = Capture(mode, patches)
         self._begun = False
         self._region = ""
+        self._passes = False
 
     def patches(self) -> list[Patch]:
         """What is replaced from the beginning."""
@@ -77,24 +78,43 @@ class Compiler:
             if chosen is None or chosen is False:  # the program's own choice
                 return chosen
             if self._eager:
-                self._note(notes.COMPILE_LATER)
-                return None
+                return self._eagerly(notes.COMPILE_LATER)
             backend = eval_frame.innermost_backend(chosen)
             if PLANNED and isinstance(backend, _Wrapper):
                 self._begin()
                 return chosen
-            self._note(notes.COMPILE)
-            return None
+            return self._eagerly(notes.COMPILE)
 
         return [
             Patch(trace_rules, "get_torch_obj_rule_map", functools.cache(lambda: rules)),
             Patch(eval_frame, "_callback_from_stance", callback_from_stance),
             Patch(torch.compiler, "cudagraph_mark_step_begin", self._graphs.mark_step_begin),
+            *self._counting(eval_frame),
             *wanted(torch._C, self._graphs.functions()),
             # torch.compile() imports Inductor for this alone: for seconds, and to start workers.
             *wanted(_Wrapper, {"get_compiler_config": lambda self: {}}, only_existing=True),
             *(self._planned(convert_frame) if PLANNED else []),
         ]
+
+    def _eagerly(self, note: str) -> None:
+        """Run a function as it is, which with fullgraph=True passes for compiled all the same."""
+        self._note(note)
+        self._passes = True
+
+    def _counting(self, eval_frame: Any) -> list[Patch]:
+        """Since torch 2.13 a whole graph of which no frame was compiled is an error."""
+        true_count: Any = getattr(eval_frame, "set_fullgraph_compiled_frame_count", None)
+
+        def count(value: int) -> int:
+            before: int = true_count(value)
+            passes, self._passes = self._passes, False
+            return 1 if before == 0 and passes else before
+
+        return (
+            []
+            if true_count is None
+            else [Patch(eval_frame, "set_fullgraph_compiled_frame_count", count)]
+        )
 
     def leave(self) -> None:
         """Forget what was captured, while the card is still there."""
