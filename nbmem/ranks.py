@@ -13,6 +13,7 @@ import functools
 import os
 import socket
 import sys
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 
     from nbmem.api import Trace
     from nbmem.record.journal import JournalWriter
+
+
+WRITTEN: deque[Path] = deque(maxlen=8)
+"""Folders into which functions of this process let ranks write, the latest ones: what a live view
+of them follows."""
 
 
 class RankFolder:
@@ -182,6 +188,8 @@ def recorded(
         NotWrittenError: The folder cannot be made.
     """
     place = new_folder(folder).absolute()
+    if place not in WRITTEN:
+        WRITTEN.append(place)
     return Recorded(function, place, gpu=gpu, stacks=stacks)
 
 

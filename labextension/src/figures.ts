@@ -1,7 +1,7 @@
 /** Which bytes of a card belong to what: the parts of its bar and the figures beside it. */
 
 import { CATEGORIES, PENDING } from './categories.js';
-import type { ICardSample, IHostSample } from './messages.js';
+import type { ICardSample, IHostSample, IRankNow } from './messages.js';
 
 /** A part of a whole card; `key` chooses its colour. */
 export interface IPart {
@@ -61,6 +61,16 @@ export function partsOf(card: ICardSample, named = card.by_category): IPart[] {
 /** Some bytes by category, where those add up to them; else in one part. */
 function splitOf(named: Ledger, bytes: number, label: string): Ledger {
   return bytesOf(named) === bytes ? named.slice(0, MOST_PARTS) : [['allocated', label, bytes]];
+}
+
+/** What a rank holds: by category where that is known, and what its allocator keeps. */
+export function partsOfRank(rank: IRankNow): IPart[] {
+  const allocated = rank.allocated ?? 0;
+  const named = splitOf(rank.by_category, allocated, 'allocated');
+  const cached: Ledger = [['cached', 'cached', (rank.reserved ?? allocated) - allocated]];
+  return [...named, ...cached]
+    .map(([key, label, bytes]) => ({ key, label, bytes }))
+    .filter(part => part.bytes > 0);
 }
 
 /** The whole of the host's memory: this process (by category where that is known), others, free. */

@@ -287,6 +287,59 @@ export interface IProcesses {
   processes: IProcess[];
 }
 
+/** One rank as it wrote last, at most a second ago; figures are null where it wrote none yet. */
+export interface IRankNow {
+  /** Its rank in the world. */
+  number: number;
+  /** Its machine. */
+  host: string;
+  /**
+   * `running`; `silent`, if it lives and has written nothing for ten seconds; `lost`, if its
+   * process is gone without a word; `finished` or `failed`; `ended`, if its session has not been
+   * looked into yet.
+   */
+  state: 'running' | 'silent' | 'lost' | 'ended' | 'finished' | 'failed';
+  /** Where its training loop is (`forward`). */
+  phase: string | null;
+  /** Its step, from 0. */
+  step: number | null;
+  /** Its card's name. */
+  card: string | null;
+  /** Bytes of that card. */
+  total: number | null;
+  /** Bytes in live blocks. */
+  allocated: number | null;
+  /** Bytes held from the driver. */
+  reserved: number | null;
+  /** Highest `allocated` since it began. */
+  peak: number | null;
+  /**
+   * `allocated` by what is known of it: key, label, bytes. They add up to it; the last one is the
+   * rest. Empty where nothing is known.
+   */
+  by_category: [string, string, number][];
+  /** Where its main thread was: `in all_reduce, called at train.py:41`; null if unknown. */
+  at: string | null;
+  /** The exception that ended it. */
+  error: string | null;
+}
+
+/** The ranks that a cell has started, by number. Pushed when they have changed. */
+export interface IRanksNow {
+  nbmem: typeof VERSION;
+  kind: 'ranks_now';
+  /** When they were read, milliseconds since the epoch. */
+  t_ms: number;
+  /** Where they write. */
+  folder: string;
+  /** How many there are, as they say. */
+  size: number;
+  /** Those that have written, MOST_RANKS at most. */
+  ranks: IRankNow[];
+  /** How many more have written. */
+  left_out: number;
+}
+
 /** Something that the user should know once (`the live readings stopped: ...`). */
 export interface INote {
   nbmem: typeof VERSION;
@@ -411,6 +464,8 @@ export interface IState {
   report: ILastReport | null;
   /** Other processes on the cards. */
   processes: IProcess[];
+  /** What a cell's ranks wrote last; null if none has started any. */
+  ranks: IRanksNow | null;
   /** Rules whose advice is not shown. */
   muted: string[];
   /** Faults of nbmem's own, one sentence each. */
@@ -434,7 +489,15 @@ export interface IRefused {
 }
 
 export type Push =
-  ISample | ICellBegun | ICellEnded | ILastReport | IProcesses | INote | ILoaded | IUnloaded;
+  | ISample
+  | ICellBegun
+  | ICellEnded
+  | ILastReport
+  | IProcesses
+  | IRanksNow
+  | INote
+  | ILoaded
+  | IUnloaded;
 export type Request =
   IGetState | IChooseCard | IRunCommand | IMuteRule | ISetRate | ITraceNext | IExpectQuestion;
 export type Reply = IState | IDone | IRefused;
@@ -622,6 +685,30 @@ const isProcesses = record([
   ['processes', list(isProcess)]
 ]);
 
+const isRankNow = record([
+  ['number', integer],
+  ['host', text],
+  ['state', oneOf('running', 'silent', 'lost', 'ended', 'finished', 'failed')],
+  ['phase', nullable(text)],
+  ['step', nullable(integer)],
+  ['card', nullable(text)],
+  ['total', nullable(integer)],
+  ['allocated', nullable(integer)],
+  ['reserved', nullable(integer)],
+  ['peak', nullable(integer)],
+  ['by_category', list(tuple(text, text, integer))],
+  ['at', nullable(text)],
+  ['error', nullable(text)]
+]);
+
+const isRanksNow = record([
+  ['t_ms', number],
+  ['folder', text],
+  ['size', integer],
+  ['ranks', list(isRankNow)],
+  ['left_out', integer]
+]);
+
 const isNote = record([
   ['t_ms', number],
   ['sentence', text]
@@ -654,6 +741,7 @@ const isState = record([
   ['cells', list(isCellEnded)],
   ['report', nullable(isLastReport)],
   ['processes', list(isProcess)],
+  ['ranks', nullable(isRanksNow)],
   ['muted', list(text)],
   ['notes', list(text)]
 ]);
@@ -674,6 +762,7 @@ const PUSHES = new Map<string, Check>([
   ['cell_ended', isCellEnded],
   ['last_report', isLastReport],
   ['processes', isProcesses],
+  ['ranks_now', isRanksNow],
   ['note', isNote],
   ['loaded', isLoaded],
   ['unloaded', isUnloaded]

@@ -7,6 +7,7 @@ import type {
   ICellEnded,
   ILastReport,
   IProcess,
+  IRanksNow,
   ISample,
   IState,
   Push
@@ -41,6 +42,8 @@ export interface IKernelState {
   cells: ICellEnded[];
   report: ILastReport | null;
   processes: IProcess[];
+  /** What a cell's ranks wrote last. */
+  ranks: IRanksNow | null;
   cards: ICardInfo[];
   choices: ICardChoice[];
   muted: string[];
@@ -65,6 +68,7 @@ export function emptyState(link: Link): IKernelState {
     cells: [],
     report: null,
     processes: [],
+    ranks: null,
     cards: [],
     choices: [],
     muted: [],
@@ -90,6 +94,8 @@ export function afterPush(state: IKernelState, push: Push): IKernelState {
       return { ...live, report: push, muted: state.muted.filter(rule => !finds(push, rule)) };
     case 'processes':
       return { ...live, processes: push.processes };
+    case 'ranks_now':
+      return { ...live, ranks: push };
     case 'note':
       return { ...live, notes: withNote(state.notes, push.sentence) };
     case 'unloaded':
@@ -107,6 +113,7 @@ export function afterState(state: IKernelState, told: IState): IKernelState {
     cells: state.cells.filter(isLater(told)).reduce(withCell, told.cells.slice(-MOST_CELLS)),
     report: state.report !== null && isLater(told)(state.report) ? state.report : told.report,
     processes: told.processes,
+    ranks: state.ranks !== null && isLater(told)(state.ranks) ? state.ranks : told.ranks,
     cards: told.cards,
     choices: told.choices,
     muted: told.muted,

@@ -68,7 +68,9 @@ export function whyNothing(state: IKernelState | null, trans: ITranslator): IRea
         )
       );
     case 'live':
-      return isOfSomething(newest(state)) ? null : whyNoReading(state, trans);
+      return isOfSomething(newest(state)) || state.ranks !== null
+        ? null
+        : whyNoReading(state, trans);
   }
 }
 

@@ -4,7 +4,14 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 
 import { isAllowed } from '../lib/actions.js';
-import { allocatedPart, drawnOf, partsOf, partsOfHost, seriesOf } from '../lib/figures.js';
+import {
+  allocatedPart,
+  drawnOf,
+  partsOf,
+  partsOfHost,
+  partsOfRank,
+  seriesOf
+} from '../lib/figures.js';
 import { axisEnd, clipped, exactBytes, formatBytes, formatMs, percent } from '../lib/format.js';
 import { areaPath, stepPath, windowOf } from '../lib/line.js';
 import { golden } from './golden.mjs';
@@ -174,4 +181,18 @@ test('the line of the host stacks the process', () => {
       ['allocated', 0, host.process]
     ]
   );
+});
+
+test('the parts of a rank are what its allocator holds', () => {
+  const [runs, failed] = golden('ranks_now').ranks;
+  assert.deepEqual(bytesOf(partsOfRank(runs)), [
+    ['weights', 1 << 30],
+    ['rest', 2 * 2 ** 30],
+    ['cached', 2 ** 30]
+  ]);
+  assert.deepEqual(partsOfRank(failed), []);
+  assert.deepEqual(bytesOf(partsOfRank({ ...runs, by_category: [] }))[0], [
+    'allocated',
+    3 * 2 ** 30
+  ]);
 });

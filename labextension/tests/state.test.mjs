@@ -69,6 +69,14 @@ test('what a new report finds is not muted, and what was muted stays so', () => 
   assert.deepEqual(afterPush(state, golden('last_report')).muted, ['fragmentation']);
 });
 
+test('ranks that are told later count more than those of the state', () => {
+  const told = golden('state');
+  const later = { ...golden('ranks_now'), t_ms: told.t_ms + 1, size: 9 };
+  assert.equal(afterState(pushed(later), told).ranks.size, 9);
+  const before = { ...golden('ranks_now'), t_ms: told.t_ms - 1, size: 9 };
+  assert.equal(afterState(pushed(before), told).ranks.size, told.ranks.size);
+});
+
 test('nbmem that is taken out leaves nothing behind', () => {
   const state = pushed(golden('sample'), golden('last_report'), golden('unloaded'));
   assert.deepEqual(state, emptyState({ kind: 'not-loaded' }));

@@ -5,6 +5,7 @@ import { test } from 'node:test';
 
 import { kernelRows, otherProcesses } from '../lib/kernels.js';
 import { afterPush, emptyState } from '../lib/state.js';
+import { countsOf, scaleOf } from '../lib/ranks.js';
 import { statusOf } from '../lib/status.js';
 import { golden } from './golden.mjs';
 
@@ -129,4 +130,12 @@ test('a card that is in use comes before the host', () => {
     host: HOST
   });
   assert.match(statusOf(both, trans).text, /^GPU 4.0 MiB/);
+});
+
+test('ranks are counted by what became of them', () => {
+  const ranks = golden('ranks_now');
+  assert.equal(countsOf(ranks, trans), '1 of 4 run, 1 failed');
+  assert.equal(scaleOf(ranks), 4 * 2 ** 30);
+  const run = { ...ranks.ranks[0], state: 'silent' };
+  assert.equal(countsOf({ ...ranks, ranks: [run, run] }, trans), '2 of 4 run');
 });

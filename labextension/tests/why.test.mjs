@@ -25,6 +25,12 @@ const LINKS = [
   { kind: 'live' }
 ];
 
+test('a kernel whose ranks write has something to show, whatever it holds itself', () => {
+  const state = { ...emptyState({ kind: 'live' }), cell: golden('cell_begun').cell };
+  assert.notEqual(whyNothing(state, trans), null);
+  assert.equal(whyNothing({ ...state, ranks: golden('ranks_now') }, trans), null);
+});
+
 test('each has a sentence of its own', () => {
   const sentences = LINKS.map(link => whyNothing(emptyState(link), trans).sentence);
   sentences.push(whyNothing(null, trans).sentence);

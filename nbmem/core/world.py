@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from nbmem.core.errors import UsageError
@@ -79,6 +79,23 @@ def require_inside(rank: int, world: int) -> None:
         raise UsageError(
             f"Rank {rank} is not in a world of {world}: ranks count from 0 to {world - 1}."
         )
+
+
+def as_one_world(ranks: Sequence[Rank]) -> list[Rank]:
+    """Number processes that each are a world of their own by host and process; others as they are.
+
+    Engines of a notebook know nothing of each other, as long as none of them makes a group.
+
+    Returns:
+        The ranks, in the order given.
+    """
+    if len(ranks) < 2 or any(rank.world > 1 for rank in ranks):
+        return list(ranks)
+    places = sorted((rank.host, rank.pid) for rank in ranks)
+    return [
+        replace(rank, number=places.index((rank.host, rank.pid)), world=len(ranks))
+        for rank in ranks
+    ]
 
 
 def numbers_text(numbers: Sequence[int]) -> str:

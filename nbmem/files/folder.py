@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST_FILES = 100_000
 """Files of a folder that are looked at, in the order of their names."""
-_SESSION = ".nbmem"
+SESSION_SUFFIX = ".nbmem"
 _PLAIN = re.compile(r"[^A-Za-z0-9-]+")
 
 
@@ -49,7 +49,7 @@ class RankFile:
 
 def session_name(rank: Rank) -> str:
     """The file's name of a rank's session: `rank-3-of-8.node1.4711.nbmem`."""
-    return f"{_stem(rank)}{_SESSION}"
+    return f"{_stem(rank)}{SESSION_SUFFIX}"
 
 
 def journal_name(rank: Rank) -> str:
@@ -88,9 +88,9 @@ def rank_files(path: str | Path, limits: Limits | None = None) -> Iterator[RankF
     there = set(names[:MOST_FILES])
     for name in names[:MOST_FILES]:
         journal = name.endswith(SUFFIX)
-        if journal and name.removesuffix(SUFFIX) + _SESSION in there:
+        if journal and name.removesuffix(SUFFIX) + SESSION_SUFFIX in there:
             continue
-        if journal or name.endswith(_SESSION):
+        if journal or name.endswith(SESSION_SUFFIX):
             yield rank_file(folder / name, limits)
         else:
             yield f"{name} is no file of a rank: it was left alone."
@@ -101,15 +101,23 @@ def rank_file(path: Path, limits: Limits | None = None) -> RankFile | str:
     limits = limits or Limits()
     try:
         if path.name.endswith(SUFFIX):
-            journal = read_journal(path, limits)
-            silent = max(0.0, time.time() - path.stat().st_mtime)
-            return RankFile(path, journal.rank, journal, silent, _lives(journal.rank))
+            return journal_file(path, read_journal(path, limits))
         session = open_session(path, limits)
     except (NbmemError, OSError) as err:
         return f"{path.name} was left out: {err}"
     if session.rank is None:
         return f"{path.name} is of a program of one process and belongs to no world: left alone."
     return RankFile(path, session.rank, session, 0.0, lives=False)
+
+
+def journal_file(path: Path, journal: Journal) -> RankFile:
+    """What a journal says, and whether anybody still writes it.
+
+    Raises:
+        OSError: The file is gone.
+    """
+    silent = max(0.0, time.time() - path.stat().st_mtime)
+    return RankFile(path, journal.rank, journal, silent, _lives(journal.rank))
 
 
 def _lives(rank: Rank) -> bool | None:

@@ -36,6 +36,8 @@ SUFFIX = ".journal"
 _FORMAT = 1
 _MOST_FRAMES = 2
 _MOST_STEPS = 1 << 40
+_AT_ONCE = 1 << 20
+"""Bytes of one look at a journal that grows by some hundred a second, and of one line at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,42 +169,113 @@ def read_journal(path: str | Path, limits: Limits | None = None) -> Journal:
         FileFormatError: It is no journal.
     """
     limits = limits or Limits()
-    lines = content(path, limits).split(b"\n")[:-1]  # behind the last line's end is half a line
-    try:
-        rows = [Fields(plain_json(line, "a line", limits), "a line of it") for line in lines]
-        return _journal(rows)
-    except (FileFormatError, ValueError, RecursionError) as err:
-        raise FileFormatError(
-            f"{path} is not the journal of a rank: {err}. It may be of another program."
-        ) from None
+    told = _JournalLines(path, limits)
+    told.take(content(path, limits))
+    return told.journal()
 
 
-def _journal(rows: list[Fields]) -> Journal:
-    if not rows or rows[0].maybe(rows[0].number, "journal") != _FORMAT:
-        raise FileFormatError("its first line does not say whose it is")
-    rank, error = rank_of(rows[0].object("rank")), None
-    devices: dict[int, DeviceInfo] = {}
-    entries: list[Entry] = []
-    refusals: list[Refusal] = []
-    for row in rows[1:]:
+class JournalTail:
+    """A journal that is read again and again while its rank writes: only what is new of it.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self._told = _JournalLines(path, Limits())
+
+    def now(self) -> Journal | None:
+        """What it says by now, of its moments the last alone; None before its first line is whole.
+
+        Raises:
+            OSError: It is gone: its session is whole, or somebody took it away.
+            FileFormatError: It is no journal.
+        """
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            new = file.read(_AT_ONCE)
+        self._read += len(new)
+        self._told.take(new)
+        del self._told.entries[:-1]
+        return self._told.journal() if self._told.begun else None
+
+
+class _JournalLines:
+    """What the lines of a journal have said, taken piece by piece.
+
+    Args:
+        path: The file, for messages.
+        limits: How large a line may be.
+    """
+
+    def __init__(self, path: str | Path, limits: Limits) -> None:
+        self.begun = False
+        self.entries: list[Entry] = []
+        self._path, self._limits = path, limits
+        self._half = b""
+        self._rank: Rank
+        self._name = ""
+        self._error: str | None = None
+        self._devices: dict[int, DeviceInfo] = {}
+        self._refusals: list[Refusal] = []
+
+    def take(self, data: bytes) -> None:
+        """Take what follows; behind the last line's end is half a line, which waits for the rest.
+
+        Raises:
+            FileFormatError: It is no journal.
+        """
+        *lines, self._half = (self._half + data).split(b"\n")
+        if len(self._half) > _AT_ONCE:
+            raise self._no_journal("a line of it has no end")
+        try:
+            for line in lines:
+                row = Fields(plain_json(line, "a line", self._limits), "a line of it")
+                (self._take if self.begun else self._begin)(row)
+        except (FileFormatError, ValueError, RecursionError) as err:
+            raise self._no_journal(err) from None
+
+    def journal(self) -> Journal:
+        """All of it.
+
+        Raises:
+            FileFormatError: There is no line yet.
+        """
+        if not self.begun:
+            raise self._no_journal("its first line does not say whose it is")
+        return Journal(
+            rank=self._rank,
+            name=self._name,
+            devices=tuple(self._devices.values()),
+            entries=tuple(self.entries),
+            refusals=tuple(self._refusals),
+            error=self._error,
+        )
+
+    def _begin(self, row: Fields) -> None:
+        if row.maybe(row.number, "journal") != _FORMAT:
+            raise FileFormatError("its first line does not say whose it is")
+        self._rank, self._name = rank_of(row.object("rank")), row.text("name")
+        self.begun = True
+
+    def _take(self, row: Fields) -> None:
         if card := row.object("card"):
             info = info_of(card)
-            devices[info.index] = info
+            self._devices[info.index] = info
         elif now := row.object("rank"):
-            rank = rank_of(now)
-            error = row.maybe(partial(row.text, most=SENTENCE), "error")
+            self._rank = rank_of(now)
+            self._error = row.maybe(partial(row.text, most=SENTENCE), "error")
         elif refused := row.object("refused"):
-            refusals.append(refusal_of(refused))
+            self._refusals.append(refusal_of(refused))
         else:
-            entries.append(_entry(row))
-    return Journal(
-        rank=rank,
-        name=rows[0].text("name"),
-        devices=tuple(devices.values()),
-        entries=tuple(entries),
-        refusals=tuple(refusals),
-        error=error,
-    )
+            self.entries.append(_entry(row))
+
+    def _no_journal(self, why: object) -> FileFormatError:
+        return FileFormatError(
+            f"{self._path} is not the journal of a rank: {why}. It may be of another program."
+        )
 
 
 def _entry(row: Fields) -> Entry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,9 +44,10 @@ from nbmem.files.settings import plain_settings
 from nbmem.files.writing import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from nbmem.core.world import Rank
 
 FORMAT = 2
 """Raised when a reader of the older format could no longer read the file."""
@@ -113,13 +115,29 @@ def open_session(path: str | Path, limits: Limits | None = None) -> Session:
         FileFormatError: It is too large, truncated, hostile, no session, or of a newer format.
     """
     limits = limits or Limits()
+    with _reading(path, limits) as (head, archive):
+        session = _session(head, archive)
+        check(session, limits)
+        return session
+
+
+def rank_in(path: str | Path) -> tuple[Rank | None, str | None]:
+    """Whose a session is and the exception that ended it, without its recording.
+
+    Raises:
+        UsageError, FileFormatError: As of `open_session`.
+    """
+    with _reading(path, Limits()) as (head, _):
+        return _rank(head), _error(head)
+
+
+@contextmanager
+def _reading(path: str | Path, limits: Limits) -> Iterator[tuple[Fields, Archive]]:
+    """The head of a session and the archive of its columns; what is odd about them is said."""
     file = opened(path, limits)
     try:
         with file, Archive(file, limits) as archive:
-            head = _read_head(archive, path)
-            session = _session(head, archive)
-            check(session, limits)
-            return session
+            yield _read_head(archive, path), archive
     except _NewerFormatError as err:
         raise FileFormatError(str(err)) from None
     except FileFormatError as err:
@@ -197,6 +215,14 @@ def _read_head(archive: Archive, path: str | Path) -> Fields:
     return head
 
 
+def _rank(head: Fields) -> Rank | None:
+    return head.maybe(lambda name: rank_of(head.object(name)), "rank")
+
+
+def _error(head: Fields) -> str | None:
+    return head.maybe(lambda name: head.text(name, SENTENCE), "error")
+
+
 def _session(head: Fields, archive: Archive) -> Session:
     refusals = head.items("refusals")
     if len(refusals) > _MOST_REFUSALS:
@@ -209,11 +235,11 @@ def _session(head: Fields, archive: Archive) -> Session:
         stacks=stacks_of(head, archive),
         names=head.texts("names"),
         notes=head.texts("notes", SENTENCE),
-        error=head.maybe(lambda name: head.text(name, SENTENCE), "error"),
+        error=_error(head),
         # Files of nbmem 0.1 have none of these.
         facts=facts(head.object("facts")),
         source=head.maybe(lambda name: source_of(head.object(name)), "source"),
-        rank=head.maybe(lambda name: rank_of(head.object(name)), "rank"),
+        rank=_rank(head),
         refusals=tuple(refusal_of(raw) for raw in refusals),
     )
 

@@ -36,6 +36,7 @@ class RunningCell:
     Attributes:
         title: The trace's: the name that the user gave, or `In [3]`.
         label: The history's: the name that the user gave, or the cell's first line.
+        code: Its source.
         number: The 3 of `In [3]`; None for a cell that is not kept in IPython's history.
         cell_id: The front end's id of the cell, if it sends one.
         counted: Whether it gets a line in the history.
@@ -47,6 +48,7 @@ class RunningCell:
 
     title: str
     label: str
+    code: str
     number: int | None
     cell_id: str | None
     counted: bool
@@ -109,6 +111,7 @@ class CellHooks:
             cell = RunningCell(
                 title=_title(number),
                 label=_first_line(info.raw_cell),
+                code=info.raw_cell,
                 number=number,
                 cell_id=getattr(info, "cell_id", None),
                 counted=self.deltas and info.store_history and not _is_ours(info.raw_cell),

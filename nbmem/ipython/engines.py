@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nbmem.files.door import is_folder
+from nbmem.core.errors import NbmemError
+from nbmem.files.door import expanded, is_folder
 from nbmem.files.writing import new_folder
 from nbmem.ipython.guest import guest, shell_entry
 from nbmem.ipython.options import parse_cell_line
@@ -19,10 +21,14 @@ from nbmem.ipython.showing import show_bundle
 from nbmem.ipython.transformer import memtrace_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from nbmem.api import Trace
     from nbmem.ranks import RankFolder
 
 _PX = re.compile(r"\s*%%px\b[^\n]*\n")
+_SAVES = re.compile(r"\bnbmem run\b[^\n]*?\s--save[ =](\S+/)(?=\s|$)")
 
 
 @shell_entry("show the engines' report")
@@ -45,6 +51,21 @@ def engines_folder(raw_cell: str) -> str | None:
         return None
     folder = parse_cell_line(line).save
     return folder if folder is not None and is_folder(folder) else None
+
+
+def ranks_folders(raw_cell: str) -> Iterator[Path]:
+    """Where a cell may let ranks write that this process does not record: what the sidebar follows.
+
+    Its engines' folder, those of `nbmem.recorded` in this process, and what a line of the cell's
+    gives to `nbmem run --save`, as in `!torchrun ... -m nbmem run train.py --save runs/today/`.
+    """
+    ranks = sys.modules.get("nbmem.ranks")
+    folders = [] if ranks is None else [str(folder) for folder in ranks.WRITTEN]
+    folders += _SAVES.findall(raw_cell.replace("\\\n", " "))
+    engines = engines_folder(raw_cell)
+    for folder in dict.fromkeys([*folders, *([] if engines is None else [engines])]):
+        with suppress(NbmemError):
+            yield expanded(folder)
 
 
 def writes_into(trace: Trace, place: str | None) -> RankFolder | None:

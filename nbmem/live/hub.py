@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.history import CellDelta
     from nbmem.live.messages import CardSample, Cell, LastReport, Push
+    from nbmem.live.readings import Folders
     from nbmem.record.recorder import Recorder
     from nbmem.report import Command
 
@@ -78,6 +79,7 @@ class Hub:
         self._samples = deque(before.samples)
         self._cells = deque(before.cells, maxlen=MOST_CELLS)
         self._report, self._processes = before.report, before.processes
+        self._ranks = before.ranks
         self._notes: list[str] = []
         self._running: list[Cell] = []
         self._announced: Cell | None = None
@@ -91,9 +93,14 @@ class Hub:
         """Say that nbmem is here."""
         self._talk(lambda: self._push(Loaded(t_ms=now_ms(), package=nbmem.__version__)))
 
-    def cell_begun(self, cell: Cell) -> None:
-        """A cell begins: from here on there are readings."""
-        self._talk(self._begin, cell)
+    def cell_begun(self, cell: Cell, folders: Folders = tuple) -> None:
+        """A cell begins: from here on there are readings.
+
+        Args:
+            cell: Which.
+            folders: Says where it lets ranks write by now.
+        """
+        self._talk(self._begin, cell, folders)
 
     def cell_ended(self, cell: Cell, delta: CellDelta | None) -> None:
         """A cell has run; nothing is sent after this returns.
@@ -151,6 +158,7 @@ class Hub:
                 cells=tuple(self._cells),
                 report=self._report,
                 processes=self._processes,
+                ranks=self._ranks,
                 notes=tuple(self._notes),
             )
 
@@ -171,9 +179,9 @@ class Hub:
                 logger.debug("the live readings stopped", exc_info=True)
                 self._give_up(err)
 
-    def _begin(self, cell: Cell) -> None:
+    def _begin(self, cell: Cell, folders: Folders) -> None:
         if not self._running:
-            self._readings.begin()
+            self._readings.begin(folders)
         self._running.append(cell)
         self._awake.set()
         if self._thread is None:
@@ -186,9 +194,11 @@ class Hub:
         self._running.remove(cell)
         if not self._running:
             self._awake.clear()
-        if not says_something(last := self._readings.read(cell)):
+        self._push_ranks(cell, final=True)
+        if says_something(last := self._readings.read(cell)):
+            self._push_sample(last)
+        elif self._announced is not cell:
             return
-        self._push_sample(last)
         peak = (delta.peak if delta else None) or max((c.peak for c in last.cards), default=None)
         ended = CellEnded(t_ms=now_ms(), cell=cell, peak=peak, delta=delta)
         if delta is not None:
@@ -218,13 +228,24 @@ class Hub:
         cell = self._running[0]
         sample = self._readings.read(cell)
         if says_something(sample):
-            if self._announced is not cell:
-                self._announced = cell
-                self._push(CellBegun(t_ms=now_ms(), cell=cell))
+            self._announce(cell)
             self._push_sample(sample)
             self._look_around()
+        self._push_ranks(cell)
         for watcher in tuple(self.watchers):
             watcher(sample)
+
+    def _announce(self, cell: Cell) -> None:
+        if self._announced is not cell:
+            self._announced = cell
+            self._push(CellBegun(t_ms=now_ms(), cell=cell))
+
+    def _push_ranks(self, cell: Cell, *, final: bool = False) -> None:
+        """Push what ranks wrote, also from a notebook that has no torch: engines have theirs."""
+        if (ranks := self._readings.ranks(final=final)) is not None:
+            self._announce(cell)
+            self._ranks = ranks
+            self._push(ranks)
 
     def _push_sample(self, sample: Sample) -> None:
         """Push a reading, unless it says what the last one of this cell said."""

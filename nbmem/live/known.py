@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from nbmem.core.categories import OF_TRAINING, Category
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nbmem.live.messages import Entry
     from nbmem.record.progress import LoopProgress
 
@@ -23,12 +25,27 @@ def by_category(progress: LoopProgress, device: int, allocated: int) -> tuple[En
         allocated: Its allocated bytes, read after that.
     """
     sums = {c: progress.known.get((device, c), 0) for c in OF_TRAINING}
-    gradients = sums.pop(Category.GRADIENTS) - progress.freed.get(device, 0)
+    sums[Category.GRADIENTS] -= progress.freed.get(device, 0)
+    return stacked(sums, allocated, REST if device >= 0 else REST_OF_HOST)
+
+
+def stacked(
+    known: Mapping[Category, int], allocated: int, rest: tuple[str, str]
+) -> tuple[Entry, ...]:
+    """The categories of a training loop in the order to stack them, and the rest of the bytes.
+
+    Args:
+        known: Bytes by category; what is less than 0 or more than there are is none.
+        allocated: The bytes that they are of.
+        rest: Key and label of what has no category.
+    """
+    sums = {c: known.get(c, 0) for c in OF_TRAINING}
+    gradients = sums.pop(Category.GRADIENTS)
     beside = allocated - sum(sums.values())
     # zero_grad() frees one after the other, and only its end is seen: no more than there are.
     sums[Category.GRADIENTS] = max(0, min(gradients, beside))
-    rest = beside - sums[Category.GRADIENTS]
-    if rest < 0 or rest == allocated:  # seen before something went, or nothing seen
+    left = beside - sums[Category.GRADIENTS]
+    if left < 0 or left == allocated:  # seen before something went, or nothing seen
         return ()
     named = tuple((c.key, c.label, sums[c]) for c in OF_TRAINING if sums[c])
-    return (*named, (*(REST if device >= 0 else REST_OF_HOST), rest))
+    return (*named, (*rest, left))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nbmem.core.history import CellDelta
+from nbmem.live.rank_messages import RanksNow
 from nbmem.report import Finding, Peak
 
 VERSION = 1
@@ -282,4 +283,4 @@ class Unloaded:
     t_ms: float
 
 
-Push = Sample | CellBegun | CellEnded | LastReport | Processes | Note | Loaded | Unloaded
+Push = Sample | CellBegun | CellEnded | LastReport | Processes | RanksNow | Note | Loaded | Unloaded

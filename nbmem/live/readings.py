@@ -12,13 +12,18 @@ from nbmem.core.clock import CLOCK
 from nbmem.live.messages import Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from nbmem.live.cards import CardReader
     from nbmem.live.machine import HostReader
     from nbmem.live.messages import CardSample, Cell, HostSample, Process
+    from nbmem.live.rank_messages import RanksNow
+    from nbmem.live.ranks import RanksReader
     from nbmem.record.progress import LoopProgress
     from nbmem.record.recorder import Recorder
+
+    Folders = Callable[[], Iterable[Path]]
 
 
 class Readings:
@@ -36,9 +41,17 @@ class Readings:
         self.cards: CardReader | None = None
         self.host: HostReader | None = None
         self._recorder = recorder
+        self._folders: Folders = tuple
+        self._begun_ns = 0
+        self._ranks: RanksReader | None = None
 
-    def begin(self) -> None:
-        """A cell begins: peaks are counted from here."""
+    def begin(self, folders: Folders = tuple) -> None:
+        """A cell begins: peaks are counted from here.
+
+        Args:
+            folders: Says where the cell lets ranks write by now.
+        """
+        self._folders, self._ranks, self._begun_ns = folders, None, CLOCK.time_ns()
         for reader in (self.cards, self.host):
             if reader is not None:
                 reader.begin()
@@ -66,6 +79,21 @@ class Readings:
 
             self.cards = CardReader()
         return self.cards.read(progress)
+
+    def ranks(self, *, final: bool = False) -> RanksNow | None:
+        """What ranks that the cell has started write, if it has changed; None if there are none.
+
+        Args:
+            final: Look also if the last look was a moment ago.
+        """
+        folders = tuple(self._folders())
+        if not folders:
+            return None
+        if self._ranks is None:
+            from nbmem.live.ranks import RanksReader
+
+            self._ranks = RanksReader(self._begun_ns)
+        return self._ranks.read(folders, final=final)
 
     def processes(self) -> tuple[Process, ...]:
         """The other processes on these cards."""

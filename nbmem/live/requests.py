@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nbmem.live.messages import CardInfo, Cell, CellEnded, LastReport, Process, Sample
+from nbmem.live.rank_messages import RanksNow
 
 RPC_TARGET = "nbmem.rpc"
 """Of the comms that pages open."""
@@ -113,6 +114,7 @@ class State:
         cells: The last MOST_CELLS cells, oldest first.
         report: Of the last trace.
         processes: Other processes on the cards.
+        ranks: What a cell's ranks wrote last; None if none has started any.
         muted: Rules whose advice is not shown.
         notes: Faults of nbmem's own, one sentence each.
     """
@@ -130,6 +132,7 @@ class State:
     cells: tuple[CellEnded, ...]
     report: LastReport | None
     processes: tuple[Process, ...]
+    ranks: RanksNow | None
     muted: tuple[str, ...]
     notes: tuple[str, ...]
 

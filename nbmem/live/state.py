@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from nbmem.live.messages import Cell, CellEnded, LastReport, Process, Sample
+    from nbmem.live.rank_messages import RanksNow
 
 
 class HubState(NamedTuple):
@@ -17,6 +18,7 @@ class HubState(NamedTuple):
         cells: The last cells.
         report: Of the last trace.
         processes: The other processes on the cards, as last seen.
+        ranks: What a cell's ranks wrote last; None if none has started any.
         notes: Faults, one sentence each.
     """
 
@@ -25,4 +27,5 @@ class HubState(NamedTuple):
     cells: tuple[CellEnded, ...] = ()
     report: LastReport | None = None
     processes: tuple[Process, ...] = ()
+    ranks: RanksNow | None = None
     notes: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.analysis.world.model import Imbalance, RankRow, SharedCard, WorldReport
+    from nbmem.core.events import Stack
 
 _LONGEST_ERROR, _LONGEST_NAME = 200, 80
 _SOCKET = re.compile(r"\[[\d.:a-f]+\]:\d+|\[\d[\d.]*\]")
@@ -158,12 +159,15 @@ def _errors(world: WorldReport) -> Iterator[str]:
 def _place(row: RankRow) -> str:
     """`in all_reduce, called at train.py:31, step 4`."""
     step = "" if row.last_step is None else f", step {row.last_step}"
-    if not row.place:
-        return f"before its first line{step}"
-    at = one_line(frame_line(row.place[-1]))
-    if len(row.place) == 1:
-        return f"at {at}{step}"
-    return f"in {one_line(row.place[0].function)}, called at {at}{step}"
+    return (place_text(row.place) or "before its first line") + step
+
+
+def place_text(place: Stack) -> str | None:
+    """Where a rank's main thread was: `in all_reduce, called at train.py:31`; None if unknown."""
+    if not place:
+        return None
+    at = one_line(frame_line(place[-1]))
+    return f"at {at}" if len(place) == 1 else f"in {one_line(place[0].function)}, called at {at}"
 
 
 def _out_of_balance(one: Imbalance) -> str:

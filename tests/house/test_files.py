@@ -35,6 +35,7 @@ FULLER = {
     "nbmem/ipython": "what the notebook gives nbmem, and what nbmem gives it: one thing in each",
     "nbmem/ipython/commands": "one subcommand in each",
     "nbmem/ledger": "passes over one recording's allocations, and the books that they fill",
+    "nbmem/live": "what a page is told: one thing in each, and who reads it",
     "nbmem/probes": "one source of readings in each",
     "nbmem/record": "what one recording gathers, one kind in each",
     "nbmem/tips/rules": "one rule in each",

@@ -8,6 +8,7 @@ from pathlib import Path
 from nbmem.core.history import CellDelta
 from nbmem.live import messages as m
 from nbmem.live import requests as r
+from nbmem.live.rank_messages import RankNow
 from nbmem.live.wire import encode, kind_of
 from nbmem.report import Command, Finding, Moment, Peak
 
@@ -134,6 +135,44 @@ REPORT = m.LastReport(
     error=None,
 )
 PROCESS = m.Process(card=0, pid=4711, name="python (4711)", notebook="other.ipynb", used=GIB)
+RANKS = m.RanksNow(
+    t_ms=T0 + 2002,
+    folder="runs/today",
+    size=4,
+    ranks=(
+        RankNow(
+            number=0,
+            host="node1",
+            state="running",
+            phase="backward",
+            step=12,
+            card="NVIDIA H100 80GB HBM3",
+            total=H100,
+            allocated=3 * GIB,
+            reserved=4 * GIB,
+            peak=3 * GIB + 512,
+            by_category=(("weights", "weights", GIB), ("rest", "activations etc.", 2 * GIB)),
+            at="in all_reduce, called at train.py:41",
+            error=None,
+        ),
+        RankNow(
+            number=3,
+            host="node1",
+            state="failed",
+            phase=None,
+            step=None,
+            card=None,
+            total=None,
+            allocated=None,
+            reserved=None,
+            peak=None,
+            by_category=(),
+            at=None,
+            error="OutOfMemoryError: <b>out of memory</b>",
+        ),
+    ),
+    left_out=2,
+)
 
 PUSHES = (
     SAMPLE,
@@ -141,6 +180,7 @@ PUSHES = (
     ENDED,
     REPORT,
     m.Processes(t_ms=T0 + 2002, processes=(PROCESS,)),
+    RANKS,
     m.Note(t_ms=T0 + 2003, sentence="The live readings stopped."),
     m.Loaded(t_ms=T0, package="0.1.0"),
     m.Unloaded(t_ms=T0 + 2004),
@@ -169,6 +209,7 @@ REPLIES = (
         cells=(ENDED,),
         report=REPORT,
         processes=(PROCESS,),
+        ranks=RANKS,
         muted=("fragmentation",),
         notes=(),
     ),

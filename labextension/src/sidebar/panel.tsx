@@ -21,6 +21,7 @@ import { memoryIcon } from './icons.js';
 import { Kernels } from './kernels.js';
 import { Now } from './now.js';
 import { Others } from './others.js';
+import { Ranks } from './ranks.js';
 import { placeOf, Report } from './report.js';
 import { Trans } from './text.js';
 import { Tips } from './tips.js';
@@ -246,6 +247,7 @@ function Body(props: {
     <>
       {newest(state) === null ? menu : null}
       <Now state={state} />
+      {state.ranks === null ? null : <Ranks ranks={state.ranks} />}
       <Tips
         findings={state.report?.findings ?? []}
         muted={state.muted}

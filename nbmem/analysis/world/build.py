@@ -11,7 +11,7 @@ from nbmem.analysis.world.between import first_out, imbalances, shared_cards, sp
 from nbmem.analysis.world.model import HeldThen, RankRow, WorldReport
 from nbmem.analysis.world.rows import held_at, row_of
 from nbmem.core.errors import UsageError
-from nbmem.core.world import numbers_text
+from nbmem.core.world import as_one_world, numbers_text
 from nbmem.files.folder import RankFile, rank_file, rank_files
 
 if TYPE_CHECKING:
@@ -90,17 +90,13 @@ def _before(row: RankRow, last: RankRow) -> bool:
 
 def _numbered(rows: Sequence[RankRow], notes: list[str]) -> Sequence[RankRow]:
     """Processes that each are a world of their own (engines without a group) as one world."""
-    if len(rows) < 2 or any(row.rank.world > 1 for row in rows):
-        return rows
-    notes.append(
-        f"These {len(rows)} processes know nothing of each other (no torch.distributed): they are "
-        "numbered by host and process."
-    )
-    ordered = sorted(rows, key=lambda row: (row.rank.host, row.rank.pid))
-    return [
-        replace(row, rank=replace(row.rank, number=number, world=len(rows)))
-        for number, row in enumerate(ordered)
-    ]
+    ranks = as_one_world([row.rank for row in rows])
+    if len(rows) > 1 and rows[0].rank.world < ranks[0].world:
+        notes.append(
+            f"These {len(rows)} processes know nothing of each other (no torch.distributed): they "
+            "are numbered by host and process."
+        )
+    return [replace(row, rank=rank) for row, rank in zip(rows, ranks, strict=True)]
 
 
 def _one_each(rows: Sequence[RankRow], notes: list[str]) -> list[RankRow]:

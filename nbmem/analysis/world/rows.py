@@ -46,7 +46,7 @@ def held_at(file: RankFile, t_ns: int) -> HeldThen:
     found, number = file.found, file.rank.number
     if isinstance(found, Journal):
         entry = next((e for e in reversed(found.entries) if e.t_ns <= t_ns), None)
-        card = None if entry is None else _fullest_of(entry)
+        card = None if entry is None else fullest_of(entry)
         if entry is None or card is None:
             return HeldThen(rank=number, t_ns=None)
         return HeldThen(
@@ -132,7 +132,7 @@ def _of_journal(file: RankFile, journal: Journal) -> RankRow:
     last = journal.entries[-1] if journal.entries else None
     device, top = None, None
     for entry in journal.entries:
-        card = _fullest_of(entry)
+        card = fullest_of(entry)
         if card is not None and (top is None or card.peak > top[1].peak):
             top = entry, card
     if top is not None:
@@ -141,7 +141,7 @@ def _of_journal(file: RankFile, journal: Journal) -> RankRow:
         rank=file.rank,
         path=file.path,
         title=journal.name,
-        state=_state(file),
+        state=state_of(file),
         device=device,
         allocated=None if top is None else top[1].peak,
         reserved=max((c.reserved for e in journal.entries for c in e.cards), default=None),
@@ -155,7 +155,8 @@ def _of_journal(file: RankFile, journal: Journal) -> RankRow:
     )
 
 
-def _fullest_of(entry: Entry) -> CardNow | None:
+def fullest_of(entry: Entry) -> CardNow | None:
+    """The card on which a rank had held the most by then; None if it had used none."""
     return max(entry.cards, key=lambda card: card.peak, default=None)
 
 
@@ -170,7 +171,8 @@ def _since(entries: tuple[Entry, ...]) -> int | None:
     return since
 
 
-def _state(file: RankFile) -> State:
+def state_of(file: RankFile) -> State:
+    """How a rank is, of which there is a journal."""
     ended = file.rank.ended
     if ended is not None:
         return ended

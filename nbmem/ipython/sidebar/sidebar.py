@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.ipython.commands import asking
+from nbmem.ipython.engines import ranks_folders
 from nbmem.ipython.sidebar.comms import Comms, between_cells
 from nbmem.ipython.sidebar.output import can_be_replaced
 from nbmem.ipython.sidebar.status_line import StatusLine
@@ -71,7 +72,7 @@ class Sidebar:
             traced=cell.trace is not None,
             begun_ms=now_ms(),
         )
-        self.hub.cell_begun(begun)
+        self.hub.cell_begun(begun, lambda: ranks_folders(cell.code))
 
     def peak_of(self, cell: RunningCell) -> int | None:
         """The highest that was read or that torch counts for this cell; its badge says the same."""

@@ -1,0 +1,74 @@
+"""Ranks in the sidebar, as they write: real processes that a cell of a notebook starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.pages import PANEL, golden, picture
+
+FILE = """\
+%%writefile train.py
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).cuda()
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.Adam(model.parameters())
+step = 0
+while not os.path.exists("enough"):
+    model(torch.randn(64 << rank, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    step += 1
+    stop = torch.tensor(int(os.path.exists("enough")))
+    dist.all_reduce(stop)
+    if stop:
+        break
+"""
+TORCHRUN = (
+    "import sys\n"
+    "!{sys.executable} -m torch.distributed.run --nproc-per-node 2 -m nbmem run train.py "
+    "--gpu H100 --save runs/today/"
+)
+WEIGHTS = 4 * 4 * (1024 * 1024 + 1024)
+
+
+@pytest.mark.cells("%load_ext nbmem", FILE, TORCHRUN, name="ranks.ipynb")
+def test_ranks_of_torchrun_are_live_in_a_notebook_that_has_no_torch(notebook, page, lab, pictures):
+    notebook.run(0)
+    notebook.wait_link("live")
+    notebook.run(1)
+    notebook.run(2, wait=False)
+    ranks = page.get_by_test_id("nbmem-ranks")
+    ranks.locator("[data-rank='1'][data-state=running]").get_by_text("step").wait_for(
+        timeout=90_000
+    )
+    assert page.get_by_test_id("nbmem-running").inner_text() == "In [3]: running"
+    bar = ranks.locator("tr[data-rank='0'] + tr [title^=weights]")
+    bar.wait_for(state="attached")
+    assert bar.get_attribute("title") == "weights: 16.0 MiB"
+    if pictures is not None:
+        notebook.command("application:toggle-left-area")
+        notebook.drag_sidebar(360)
+        for theme in ("Dark", "Light"):
+            notebook.theme(f"JupyterLab {theme}")
+            picture(page, pictures, f"sidebar-ranks-{theme.lower()}")
+    lab.touch("enough")
+    notebook.wait_run()
+    page.get_by_text("no cell runs").wait_for()
+    ranks.get_by_text("0 of 2 run").wait_for()
+    assert ranks.locator("[data-state=running]").count() == 0
+
+
+@pytest.mark.cells("%load_ext nbmem")
+def test_what_a_rank_says_is_text(notebook, page, pictures):
+    notebook.run(0)
+    notebook.wait_link("live")
+    notebook.push(golden("ranks_now"))
+    ranks = page.get_by_test_id("nbmem-ranks")
+    ranks.get_by_text("OutOfMemoryError: <b>out of memory</b>").wait_for()
+    assert ranks.get_by_text("and 2 more, with lower peaks").is_visible()
+    notebook.drag_sidebar(200)
+    node = f"{PANEL}.node"
+    assert page.evaluate(f"() => {node}.scrollWidth <= {node}.clientWidth")
+    picture(page, pictures, "sidebar-ranks-narrow", page.locator("#nbmem-sidebar"))
