@@ -87,7 +87,15 @@ class _AsRecorded(SimulatedDriver):
 class Rerun:
     """One replay."""
 
-    def __init__(self, trace: DeviceTrace, settings: AllocatorSettings, limit: int | None) -> None:
+    def __init__(
+        self,
+        trace: DeviceTrace,
+        settings: AllocatorSettings,
+        limit: int | None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        self.at_once = at_once
         self.events = trace.events
         recording = recording_of(trace)
         self.pools: Mapping[int, int] = pools_of(recording)
@@ -174,7 +182,7 @@ class Rerun:
             return
         events = self.events
         follows = index + 1 < len(events) and events.action[index + 1] == _COMPLETED
-        if not (follows and events.addr[index + 1] == addr):
+        if not self.at_once and not (follows and events.addr[index + 1] == addr):
             self.allocator.record_stream(where, _OTHER_STREAM)
             self.deferred.add(where)
         self.allocator.free(where)

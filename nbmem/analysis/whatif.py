@@ -35,6 +35,7 @@ def try_settings(  # noqa: PLR0913 - each names one thing that could have been o
     empty_at: Collection[int] = (),
     resized: Mapping[int, int] | None = None,
     last: int | None = None,
+    at_once: bool = False,
 ) -> Outcome:
     """Replay the recorded requests.
 
@@ -47,12 +48,13 @@ def try_settings(  # noqa: PLR0913 - each names one thing that could have been o
         empty_at: Positions at which torch.cuda.empty_cache() is called, too.
         resized: Other bytes for the requests at these positions; 0 leaves one out.
         last: Position at which to stop; None: at the end, or after MOST_EVENTS.
+        at_once: No block that is freed waits for a stream that used it.
 
     Raises:
         UsageError: torch refuses the text.
     """
     trace = books.trace
-    run = Rerun(trace, _settings(trace, conf), limit)
+    run = Rerun(trace, _settings(trace, conf), limit, at_once=at_once)
     run.begin(_old(books))
     count = min(len(trace.events), MOST_EVENTS if last is None else last)
     return run.go(count, frozenset(empty_at), resized or {})

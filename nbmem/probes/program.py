@@ -54,7 +54,7 @@ def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
 
 def module_facts(module: Any) -> dict[str, Any]:
-    """Class, parameters and repeated blocks of a module; what DDP and ZeRO were told."""
+    """Class, parameters and repeated blocks of a module; what DDP, FSDP and ZeRO were told."""
     torch: Any = loaded_torch()
     parameters = [p for _, p in named_parameters(module)]
     on_card = [p for p in parameters if place_of(torch, p) is not None]
@@ -72,6 +72,8 @@ def module_facts(module: Any) -> dict[str, Any]:
     }
     if type(module).__name__ == "DistributedDataParallel":
         found["gradient_as_bucket_view"] = bool(module.__dict__.get("gradient_as_bucket_view"))
+    if type(module).__name__ == "FullyShardedDataParallel":
+        found["limit_all_gathers"] = bool(module.__dict__.get("limit_all_gathers"))
     units = units_of(module)
     if units:
         found["fsdp_units"] = [size for _, size in units]

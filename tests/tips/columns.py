@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.owners import test_advice
-from tests.tips import test_commands, test_predictions, test_scenarios, test_sharded
+from tests.tips import test_commands, test_predictions, test_scenarios, test_sharded, test_streams
 from tests.tips.programs import FREEING, MODEL, REWRITING
 
 LOOP = """
@@ -126,6 +126,10 @@ del node
     ),
     "fsdp_reshard": sharded("model[-1].set_reshard_after_forward(False)\n"),
     "full_state": sharded("state = model.state_dict()\n"),
+    "late_stream": Near(
+        code=loop(test_streams.LATE.format(before="", behind="torch.cuda.synchronize()")),
+        everything=True,
+    ),
     "zero_bucket": Near(code=loop(), everything=True),
     "batch_size": Near(code=loop(rows=8192)),
     "grows_each_step": Near(
@@ -163,6 +167,7 @@ SPOKEN = {
     "fsdp_prefetch": test_sharded.test_the_peak_falls_by_what_was_said_where_the_line_is_pasted,
     "fsdp_reshard": test_sharded.test_the_peak_falls_by_what_was_said_where_the_line_is_pasted,
     "full_state": test_sharded.test_a_full_state_dict_goes_to_the_host,
+    "late_stream": test_streams.test_what_waits_is_told_with_what_would_be_reserved,
     "zero_bucket": test_predictions.test_a_bucket_of_zero_that_all_gradients_fill,
     "batch_size": test_scenarios.test_an_oom_is_answered_with_the_missing_bytes,
     "other_process": test_predictions.test_another_process_on_a_full_card_is_named_with_its_bytes,

@@ -46,8 +46,6 @@ GROWTH = 0.05
 """Part of the reserved peak by which what lies unused must grow after the second step."""
 FEWEST = 3
 """Steps that must have taken more: one batch that was larger is no change from step to step."""
-ALIKE = 0.02
-"""Part of the recorded reserved peak by which the unchanged replay may be off."""
 SPLIT_SIZES = (64, 256)
 """max_split_size_mb values that are tried."""
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
@@ -59,7 +57,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     if reason is None:
         return
     now = try_settings(e.books)
-    if not _is_as_recorded(e, now):
+    if not e.is_as_recorded(now):
         return
     refused = e.ran_out or bool(e.retries)
     # Replayed without a refusal, the run itself takes more than there was: that is no figure.
@@ -97,17 +95,6 @@ def _figure(e: Evidence, count: int) -> str:
     """Bytes that a replay reserved, which has all the memory that it wants."""
     there = e.card_known and 0 < e.trace.info.total_bytes < count
     return "more than the card has" if there else say(count)
-
-
-def _is_as_recorded(e: Evidence, now: Outcome) -> bool:
-    """Whether the replay takes what the run took: else it says nothing about another setting.
-
-    Behind a refusal it cannot, since it has all the memory that it wants.
-    """
-    if e.ran_out or e.retries:
-        return True
-    took = int(e.books.reserved[: now.events + 1].max())
-    return abs(now.peak_reserved - took) <= ALIKE * took
 
 
 def _reason(e: Evidence) -> str | None:
