@@ -78,12 +78,14 @@ class RankFolder:
 
         saved, session = False, self._trace.session
         rank = session.rank if session is not None else None
+        own = None if self._journal is None else self._journal.own_peak
         try:
             if session is None:
                 self._trace.report()  # says why there is none
                 raise UsageError(f"{self._trace.name!r} has no session to be saved.")
             if rank is None:
                 rank = self._alone(failed=session.error is not None)
+            rank = replace(rank, own_peak=own)
             whole = replace(session, rank=rank)
             path = save(whole, self._folder / session_name(rank), self._trace.report)
             saved = True

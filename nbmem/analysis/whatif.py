@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from nbmem.core.session import DeviceTrace
     from nbmem.ledger.books import Books
 
+ALIKE = 0.02
+"""Part of the recorded reserved peak by which a replay of the run as it was may be off."""
 MOST_EVENTS = 100_000
 """Events that are replayed at most (a fifth of a second); figures then speak of these alone."""
 
@@ -58,6 +60,15 @@ def try_settings(  # noqa: PLR0913 - each names one thing that could have been o
     run.begin(_old(books))
     count = min(len(trace.events), MOST_EVENTS if last is None else last)
     return run.go(count, frozenset(empty_at), resized or {})
+
+
+def is_as_recorded(books: Books, replay: Outcome) -> bool:
+    """Whether a replay of the run as it was takes what the run took: else no other says anything.
+
+    Where a request was refused it cannot, since it has all the memory that it wants.
+    """
+    took = int(books.reserved[: replay.events + 1].max())
+    return abs(replay.peak_reserved - took) <= ALIKE * took
 
 
 def try_longest_first(books: Books, first: int, last: int) -> Outcome:

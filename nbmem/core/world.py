@@ -43,6 +43,9 @@ class Rank:
         mesh: Its place in each dimension of its device mesh, by the dimension's name, outermost
             first; empty without a mesh.
         stands_for: Ranks that it was run for beside itself; empty for a real rank.
+        host_bytes: Its machine's memory, or the limit of its container; None where nobody said.
+        own_peak: Highest bytes of that which were its own, read once a second: what the machine
+            cannot drop, so without files that it has mapped. None where nobody read them.
         started_ns: When its recording began, nanoseconds since the epoch.
         ended_ns: When it ended; None where no end was written: it died, was killed, hangs or runs.
         ended: How it ended; None as for `ended_ns`.
@@ -57,6 +60,8 @@ class Rank:
     card: str | None = None
     mesh: Mapping[str, Coordinate] = field(default_factory=dict)
     stands_for: tuple[int, ...] = ()
+    host_bytes: int | None = None
+    own_peak: int | None = None
     started_ns: int
     ended_ns: int | None = None
     ended: Ending | None = None

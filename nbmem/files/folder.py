@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.files.door import expanded
-from nbmem.files.journal import SUFFIX, Journal, read_journal
+from nbmem.files.journal import SUFFIX, Journal
+from nbmem.files.journal_reader import read_journal
 from nbmem.files.limits import Limits
 from nbmem.files.session import open_session
 

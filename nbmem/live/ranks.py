@@ -18,7 +18,8 @@ from nbmem.core.clock import CLOCK
 from nbmem.core.errors import NbmemError
 from nbmem.core.world import as_one_world
 from nbmem.files.folder import SESSION_SUFFIX, journal_file
-from nbmem.files.journal import SUFFIX, JournalTail
+from nbmem.files.journal import SUFFIX
+from nbmem.files.journal_reader import JournalTail
 from nbmem.files.session import rank_in
 from nbmem.live.known import REST, stacked
 from nbmem.live.rank_messages import MOST_RANKS, RankNow, RanksNow

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from nbmem.probes.checked import whole_bytes
+
+_OWN = ("RssAnon", "RssShmem")
 
 
 def resident_bytes() -> int | None:
@@ -14,6 +16,22 @@ def resident_bytes() -> int | None:
 
         return whole_bytes(psutil.Process().memory_info().rss)
     except Exception:  # noqa: BLE001 - a missing or refused reading is a None, not a fault
+        return None
+
+
+def own_bytes() -> int | None:
+    """Bytes of the host's memory that are this process's own and cannot be dropped.
+
+    Resident without mapped files, so a checkpoint that several processes map counts for none. What
+    the system looks at when it kills for want of memory. None where the system does not say (it
+    is no Linux).
+    https://docs.kernel.org/filesystems/proc.html
+    """
+    try:
+        with Path("/proc/self/status").open(encoding="ascii", errors="replace") as file:
+            rows = dict(line.split(":", 1) for line in file if line.startswith(_OWN))
+        return sum(int(rows[name].split()[0]) << 10 for name in _OWN)
+    except (OSError, KeyError, ValueError, IndexError):
         return None
 
 

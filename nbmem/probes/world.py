@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.world import Coordinate, Rank
 from nbmem.probes.cuda import device_count, initialized_torch, read_counters
+from nbmem.probes.devices.host import total_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,8 +88,17 @@ def _rank(
         run=_run(),
         card=card_now(),
         mesh=mesh or {},
+        host_bytes=_machine_bytes(),
         started_ns=started_ns,
     )
+
+
+@cache
+def _machine_bytes() -> int | None:
+    try:
+        return total_bytes()
+    except Exception:  # noqa: BLE001 - a missing psutil, a hidden /proc: not known, and no fault
+        return None
 
 
 def _mesh(groups: Mapping[Any, Mapping[int, int]], number: int) -> dict[str, Coordinate]:

@@ -16,6 +16,7 @@ from nbmem.core.faults import error_of
 from nbmem.files.folder import journal_name
 from nbmem.files.journal import CardNow, Entry, JournalFile
 from nbmem.probes.cuda import device_count, device_info, read_counters
+from nbmem.probes.host import own_bytes
 from nbmem.probes.patience import expendable
 from nbmem.probes.stacks import MainThread
 
@@ -45,6 +46,9 @@ class JournalWriter:
         folder: Where the world's files lie.
         name: The script's name.
         recorder: What records.
+
+    Attributes:
+        own_peak: Highest bytes of the host's memory that were this process's own, as read.
     """
 
     def __init__(self, folder: Path, name: str, recorder: Recorder) -> None:
@@ -58,6 +62,7 @@ class JournalWriter:
         self._rank: Rank | None = None
         self._cards: dict[int, DeviceInfo] = {}
         self._refused_ns = 0
+        self.own_peak: int | None = None
 
     def start(self) -> None:
         """Begin."""
@@ -129,13 +134,16 @@ class JournalWriter:
         for refusal in refusals:
             self._refused_ns = refusal.t_ns
             file.add_refusal(refusal)
-        progress = self._recorder.progress()
+        progress, own = self._recorder.progress(), own_bytes()
+        if own is not None:
+            self.own_peak = max(own, self.own_peak or 0)
         file.add(
             Entry(
                 t_ns=CLOCK.time_ns(),
                 phase=progress.phase,
                 step=progress.step,
                 cards=tuple(_card_now(index, counters, progress) for index, counters in cards),
+                own=own,
                 place=self._main.place(),
             )
         )

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.analysis.growth import Growth
-    from nbmem.analysis.rerun import Outcome
     from nbmem.core.categories import Category
     from nbmem.core.events import Stack
     from nbmem.core.holders import HeldStorage
@@ -39,8 +38,6 @@ LEAST_SHARE = 0.02
 """... and the share of the highest reserved bytes below which it is not, either."""
 NEARLY_FULL = 0.9
 """The share of the card in use from which on memory is short."""
-ALIKE = 0.02
-"""Part of the recorded reserved peak by which a replay of the run as it was may be off."""
 OF_THE_CARD = 0.05
 """The share of a card with room below which bytes that nobody misses are not worth a word."""
 
@@ -89,16 +86,6 @@ class Evidence:
     def dominates(self, count: int, share: float) -> bool:
         """Whether so many bytes are at least a share of what was allocated at the peak."""
         return self.worth(count) and count >= share * self.report.peak.allocated
-
-    def is_as_recorded(self, replay: Outcome) -> bool:
-        """Whether an unchanged replay takes what the run took: else no other says anything.
-
-        Behind a refusal it cannot, since it has all the memory that it wants.
-        """
-        if self.ran_out or self.retries:
-            return True
-        took = int(self.books.reserved[: replay.events + 1].max())
-        return abs(replay.peak_reserved - took) <= ALIKE * took
 
     # --- is memory short?
 

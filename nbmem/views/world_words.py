@@ -16,7 +16,7 @@ from nbmem.views.markup import clipped, one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.analysis.world.model import Imbalance, RankRow, SharedCard, WorldReport
+    from nbmem.analysis.world.model import HostMemory, Imbalance, RankRow, SharedCard, WorldReport
     from nbmem.core.events import Stack
 
 _LONGEST_ERROR, _LONGEST_NAME = 200, 80
@@ -29,6 +29,8 @@ STATES = {
     "silent": "silent",
     "lost": "no end",
 }
+CROWDED = 0.8
+"""Part of a host's memory from which on its ranks may run out of it."""
 HANGS_NS = 10 * 10**9
 """A world hangs if no rank has moved for so long."""
 MOST = 24
@@ -110,6 +112,9 @@ def sentences(world: WorldReport) -> Iterator[str]:
         yield _out_of_balance(one)
     for card in world.shared:
         yield _shared(card)
+    for host in world.hosts:
+        if host.together >= CROWDED * host.total:
+            yield _crowded(host)
 
 
 def _waiting(world: WorldReport) -> Iterator[str]:
@@ -168,6 +173,17 @@ def place_text(place: Stack) -> str | None:
         return None
     at = one_line(frame_line(place[-1]))
     return f"at {at}" if len(place) == 1 else f"in {one_line(place[0].function)}, called at {at}"
+
+
+def _crowded(host: HostMemory) -> str:
+    many = len(host.ranks) > 1
+    who = f"The {len(host.ranks)} ranks" if many else numbers_text(host.ranks).capitalize()
+    return (
+        f"{who} of {one_line(host.host)} took {format_bytes(host.together)} of the host's "
+        f"{format_bytes(host.total)}{', each at its highest' if many else ''}: where that runs "
+        "out, the system kills processes without a word. If each builds the whole model there or "
+        'reads the whole checkpoint: `with torch.device("meta"):`, `torch.load(..., mmap=True)`.'
+    )
 
 
 def _out_of_balance(one: Imbalance) -> str:

@@ -12,7 +12,8 @@ from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Frame
 from nbmem.core.world import Rank, as_one_world
 from nbmem.files.folder import journal_name, session_name
-from nbmem.files.journal import CardNow, Entry, JournalFile, JournalTail
+from nbmem.files.journal import CardNow, Entry, JournalFile
+from nbmem.files.journal_reader import JournalTail
 from nbmem.files.session import rank_in, save_session
 from nbmem.ipython.engines import ranks_folders
 from nbmem.live import ranks as live

@@ -12,7 +12,8 @@ from nbmem.core.oom import Refusal
 from nbmem.core.units import format_bytes
 from nbmem.core.world import Coordinate, Rank, numbers_text
 from nbmem.files.folder import journal_name, session_name
-from nbmem.files.journal import CardNow, Entry, JournalFile, read_journal
+from nbmem.files.journal import CardNow, Entry, JournalFile
+from nbmem.files.journal_reader import read_journal
 from nbmem.files.session import save_session
 from nbmem.views.world import render_world
 from tests.recorded import load, session_of
@@ -55,6 +56,32 @@ def test_a_whole_world_has_nothing_odd(tmp_path):
     assert (report.size, report.missing, report.notes, report.imbalances) == (4, (), (), ())
     assert len(report.rows) == 4
     assert "0-3   finished" in render_world(report)
+
+
+def test_ranks_that_fill_their_host_are_told_so(tmp_path):
+    """A killed one left its journal, the others their sessions; each counts at its highest."""
+    there = {"host_bytes": 40 * GIB}
+    devices = tuple(replace(d, info=replace(d.info, virtual=False)) for d in SESSION.devices)
+    real = replace(SESSION, devices=devices)
+    write(tmp_path, *(rank(n, 3, own_peak=11 * GIB, **there) for n in (0, 1)), session=real)
+    moments = [entry(10**9 * n, GIB, own=own * GIB) for n, own in enumerate((3, 12, 9), 1)]
+    journal(tmp_path, rank(2, 3, ended=None, pid=2**22 + 1, **there), *moments)
+    world = nbmem.open(tmp_path)
+    (host,) = world.report.hosts
+    assert (host.host, host.total, host.ranks) == ("node", 40 * GIB, (0, 1, 2))
+    assert host.together == (11 + 11 + 12) * GIB
+    told = " ".join(str(world).split())
+    assert "The 3 ranks of node took 34.00 GiB of the host's 40.00 GiB, each at its highest" in told
+    assert [one["host_peak"] for one in world.to_json()["ranks"]] == [11 * GIB, 11 * GIB, 12 * GIB]
+    assert world.to_json()["hosts"][0]["together"] == host.together
+
+
+def test_a_host_with_room_and_one_of_virtual_ranks_are_not_spoken_of(tmp_path):
+    write(tmp_path, *(rank(n, 2, own_peak=GIB, host_bytes=40 * GIB) for n in (0, 1)))
+    world = nbmem.open(tmp_path)
+    virtual = all(row.device.virtual for row in world.report.rows)
+    assert bool(world.report.hosts) is not virtual
+    assert "of the host's" not in " ".join(str(world).split())
 
 
 def test_a_missing_rank_is_named(tmp_path):

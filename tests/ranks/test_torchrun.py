@@ -12,7 +12,7 @@ import pytest
 import nbmem
 from nbmem.core.categories import RESERVED, Category
 from nbmem.core.errors import UsageError
-from nbmem.files.journal import read_journal
+from nbmem.files.journal_reader import read_journal
 
 pytestmark = pytest.mark.torch
 MIB = 1 << 20
@@ -103,6 +103,7 @@ def test_text_html_and_json_of_a_world_say_the_same(trained, tmp_path):
         "imbalances",
         "first_out",
         "shared_cards",
+        "hosts",
         "notes",
     ]
     assert list(found["ranks"][0]) == [
@@ -119,6 +120,7 @@ def test_text_html_and_json_of_a_world_say_the_same(trained, tmp_path):
         "started_ns",
         "ended_ns",
         "last_heard_ns",
+        "host_peak",
         "device",
         "peak",
         "phase",
@@ -166,6 +168,9 @@ def test_a_world_that_hangs_and_one_that_was_killed_are_told(start):
         process.communicate(timeout=120)
     world = nbmem.open(folder)
     assert [(row.state, row.held) for row in world.report.rows] == [("lost", {})] * 2
+    # A process that has imported torch has 50 MiB of its own at least, a checkpoint's pages aside.
+    assert all(row.own_peak > 50 * MIB for row in world.report.rows)
+    assert all(row.rank.host_bytes > row.own_peak for row in world.report.rows)
     # The counters that torch had, of processes that could not say anything at their end.
     assert world.report.rows[1].allocated >= waiting[1].entries[-1].cards[0].peak > 320 * MIB
     assert "Rank 1 came to no end (killed, or the machine is gone)" in str(world)

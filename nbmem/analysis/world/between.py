@@ -1,11 +1,11 @@
-"""What ranks have between them: spread, imbalance, the first to run out, cards of several."""
+"""What ranks have between them: spread, imbalance, the first to run out, cards and machines."""
 
 from __future__ import annotations
 
 from statistics import median_low
 from typing import TYPE_CHECKING
 
-from nbmem.analysis.world.model import FirstOut, Imbalance, SharedCard, Spread
+from nbmem.analysis.world.model import FirstOut, HostMemory, Imbalance, SharedCard, Spread
 from nbmem.core.categories import ACTIVE, PROCESS, Category
 
 if TYPE_CHECKING:
@@ -100,6 +100,24 @@ def first_out(rows: Sequence[RankRow], held: Callable[[RankRow, int], HeldThen])
     refusal, first = min(refused, key=lambda one: one[0].t_ns)
     others = tuple(held(row, refusal.t_ns) for row in rows if row is not first)
     return FirstOut(rank=first.rank.number, refusal=refusal, others=others)
+
+
+def hosts(rows: Sequence[RankRow]) -> tuple[HostMemory, ...]:
+    """What ranks took of the memory of their machines; a virtual rank takes an estimate's."""
+    on: dict[str, list[RankRow]] = {}
+    for row in rows:
+        estimated = row.rank.stands_for or (row.device is not None and row.device.virtual)
+        if row.own_peak is not None and row.rank.host_bytes is not None and not estimated:
+            on.setdefault(row.rank.host, []).append(row)
+    return tuple(
+        HostMemory(
+            host=host,
+            total=max(row.rank.host_bytes or 0 for row in there),
+            ranks=tuple(row.rank.number for row in there),
+            together=sum(row.own_peak or 0 for row in there),
+        )
+        for host, there in on.items()
+    )
 
 
 def shared_cards(rows: Sequence[RankRow]) -> tuple[SharedCard, ...]:

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nbmem.analysis.world.between import first_out, imbalances, shared_cards, spreads
+from nbmem.analysis.world.between import first_out, hosts, imbalances, shared_cards, spreads
 from nbmem.analysis.world.model import HeldThen, RankRow, WorldReport
 from nbmem.analysis.world.rows import held_at, row_of
 from nbmem.core.errors import UsageError
@@ -60,6 +60,7 @@ def read_world(path: str | Path, limits: Limits | None = None) -> WorldReport:
         imbalances=imbalances(chosen),
         first_out=out,
         shared=shared_cards(chosen),
+        hosts=hosts(chosen),
         notes=tuple(notes),
     )
 

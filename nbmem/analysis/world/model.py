@@ -39,6 +39,7 @@ class RankRow:
             without a session.
         largest: What holds most of each live category then, by its name without numbers, and its
             bytes; without those that have no name.
+        own_peak: Highest bytes of the host's memory that were its own (`core.world.Rank`).
         last_ns: When it was last heard of, nanoseconds since the epoch.
         last_step: The step that it was at then.
         place: Where its main thread was then (`files.journal.Entry`).
@@ -60,6 +61,7 @@ class RankRow:
     step: int | None = None
     held: Mapping[Category, int] = field(default_factory=dict)
     largest: Mapping[Category, tuple[str, int]] = field(default_factory=dict)
+    own_peak: int | None = None
     last_ns: int
     last_step: int | None = None
     place: Stack = ()
@@ -166,6 +168,23 @@ class SharedCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """What the ranks of one machine took of its memory.
+
+    Attributes:
+        host: The machine.
+        total: Its bytes, or those of the container.
+        ranks: The ranks that said what they took.
+        together: What was their own, each at its highest: as much as they held at once, or more.
+    """
+
+    host: str
+    total: int
+    ranks: tuple[int, ...]
+    together: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorldReport:
     """A world of ranks.
 
@@ -179,6 +198,7 @@ class WorldReport:
         imbalances: Ranks that differ without a reason, the largest first.
         first_out: Who ran out of memory first; None where nobody did.
         shared: Cards of several ranks.
+        hosts: What ranks of real processes took of their machines' memory, by machine.
         notes: What is odd about the folder, one sentence each.
     """
 
@@ -191,6 +211,7 @@ class WorldReport:
     imbalances: tuple[Imbalance, ...]
     first_out: FirstOut | None
     shared: tuple[SharedCard, ...]
+    hosts: tuple[HostMemory, ...]
     notes: tuple[str, ...]
 
     @property

@@ -101,6 +101,7 @@ def _of_session(file: RankFile, session: Session) -> RankRow:
             title=session.name,
             state=state,
             device=None,
+            own_peak=rank.own_peak,
             last_ns=session.created_ns,
             refusal=refusal,
             error=session.error,
@@ -121,6 +122,7 @@ def _of_session(file: RankFile, session: Session) -> RankRow:
         step=step,
         held=_held(books, top),
         largest=_largest(books, top),
+        own_peak=rank.own_peak,
         last_ns=rank.ended_ns or session.created_ns,
         refusal=refusal,
         error=session.error,
@@ -145,6 +147,7 @@ def _of_journal(file: RankFile, journal: Journal) -> RankRow:
         device=device,
         allocated=None if top is None else top[1].peak,
         reserved=max((c.reserved for e in journal.entries for c in e.cards), default=None),
+        own_peak=max((e.own for e in journal.entries if e.own is not None), default=None),
         # The counter says how high it was, and the line by which it had been so: not where.
         last_ns=last.t_ns if last else file.rank.started_ns,
         last_step=last.step if last else None,

@@ -24,6 +24,7 @@ import numpy as np
 from nbmem.analysis.whatif import (
     MOST_EVENTS,
     in_force,
+    is_as_recorded,
     try_longest_first,
     try_settings,
     with_conf,
@@ -57,9 +58,9 @@ def check(e: Evidence) -> Iterator[Finding]:
     if reason is None:
         return
     now = try_settings(e.books)
-    if not e.is_as_recorded(now):
-        return
     refused = e.ran_out or bool(e.retries)
+    if not refused and not is_as_recorded(e.books, now):
+        return
     # Replayed without a refusal, the run itself takes more than there was: that is no figure.
     took = int(e.books.reserved.max()) if refused else now.peak_reserved
     tried = sorted(_that_serve(e, took), key=lambda entry: entry[1].peak_reserved)

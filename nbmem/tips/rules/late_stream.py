@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.analysis.program import typed
-from nbmem.analysis.whatif import try_settings
+from nbmem.analysis.whatif import is_as_recorded, try_settings
 from nbmem.core.categories import Category
 from nbmem.core.names import without_form, without_numbers
 from nbmem.report import Finding
@@ -43,7 +43,8 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     now, freed = try_settings(e.books), try_settings(e.books, at_once=True)
     saved = now.peak_reserved - freed.peak_reserved
-    if not e.is_as_recorded(now) or not e.matters(saved):
+    refused = e.ran_out or bool(e.retries)
+    if not e.matters(saved) or not (refused or is_as_recorded(e.books, now)):
         return
     unlimited = next((m for m in e.modules if m.get("limit_all_gathers") is False), None)
     yield Finding(

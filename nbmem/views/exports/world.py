@@ -1,11 +1,12 @@
 """A world of ranks as JSON: a documented, stable form for scripts and CI.
 
 `title`; `size`; `ranks`, a list by rank of {rank, host, pid, card, local_rank, mesh, stands_for,
-run, file, state, started_ns, ended_ns, last_heard_ns, device, peak, phase, step, held_at_peak,
-place, error}; `missing`; `highest` (a rank); `spread`, a list of {category, least, least_rank,
-most, most_rank, mean}; `imbalances`, a list of {rank, more, median, by_category}; `first_out`, null
-or {rank, t_ns, wanted, free, allocated, reserved, others}; `shared_cards`, a list of {host, card,
-total_bytes, ranks, together}; `notes`.
+run, file, state, started_ns, ended_ns, last_heard_ns, host_peak, device, peak, phase, step,
+held_at_peak, place, error}; `missing`; `highest` (a rank); `spread`, a list of {category, least,
+least_rank, most, most_rank, mean}; `imbalances`, a list of {rank, more, median, by_category};
+`first_out`, null or {rank, t_ns, wanted, free, allocated, reserved, others}; `shared_cards`, a list
+of {host, card, total_bytes, ranks, together}; `hosts`, a list of {host, total_bytes, ranks,
+together} of the host's memory; `notes`.
 
 All figures are bytes, times nanoseconds since the epoch. What a rank did not write is null. Keys
 are added in later versions, never renamed or removed.
@@ -63,6 +64,15 @@ def world_json(world: WorldReport) -> dict[str, Any]:
             }
             for one in world.shared
         ],
+        "hosts": [
+            {
+                "host": one.host,
+                "total_bytes": one.total,
+                "ranks": list(one.ranks),
+                "together": one.together,
+            }
+            for one in world.hosts
+        ],
         "notes": list(world.notes),
     }
 
@@ -83,6 +93,7 @@ def _rank(row: RankRow) -> dict[str, Any]:
         "started_ns": rank.started_ns,
         "ended_ns": rank.ended_ns,
         "last_heard_ns": row.last_ns,
+        "host_peak": row.own_peak,
         "device": None
         if device is None
         else {
