@@ -26,6 +26,8 @@ from nbmem.core.events import Action
 from nbmem.files.torch_snapshot import pool_id
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from nbmem.allocator.driver import Driver
     from nbmem.allocator.heap import OnEvent
     from nbmem.core.events import Layout
@@ -332,11 +334,12 @@ class CachingAllocator(Heap):
         """
         self.apply(self.settings.updated(conf, self.rules.release))
 
-    def begin_pool(
+    def begin_pool(  # noqa: PLR0913 - each by name
         self,
         pool: int,
         *,
-        stream: int | None = None,
+        streams: Collection[int] | None = None,
+        thread: int | None = None,
         capture: bool = False,
         no_split: bool = False,
         shared_on_oom: bool = False,
@@ -345,7 +348,8 @@ class CachingAllocator(Heap):
 
         Args:
             pool: Its id, made on first use; 0 is the default pool and not allowed.
-            stream: Only allocations on this stream; None: all.
+            streams: Only allocations on one of these, which may become more; None: all.
+            thread: Only allocations by this thread; None: all.
             capture: A CUDA graph is being captured.
             no_split: The pool never splits a block.
             shared_on_oom: Others may use its free blocks rather than run out of memory.
@@ -363,7 +367,7 @@ class CachingAllocator(Heap):
         owner.users += 1
         owner.no_split = owner.no_split or no_split
         owner.shared_on_oom = owner.shared_on_oom or shared_on_oom
-        self.scopes.append(Scope(owner, stream, capture=capture))
+        self.scopes.append(Scope(owner, streams, thread, capture=capture))
         self.apply(self.settings)
 
     def end_pool(self, pool: int) -> None:
@@ -391,9 +395,9 @@ class CachingAllocator(Heap):
         owner.users -= 1
         if not owner.users:
             self.freeable[pool] = owner
-        if self.rules.rounded_limit:
-            owner.no_split = False
-            self.apply(self.settings)
+            if self.rules.rounded_limit:
+                owner.no_split = False
+                self.apply(self.settings)
 
     def memory_stats(self) -> dict[str, Any]:
         """The nested counters that torch._C._cuda_memoryStats(device) returns."""
@@ -467,7 +471,7 @@ class CachingAllocator(Heap):
 
     def _scoped(self, pool: Pool, stream: int) -> Pool:
         for scope in reversed(self.scopes):
-            if scope.stream is None or scope.stream == stream:
+            if scope.takes(stream):
                 return scope.pool.small if pool.small else scope.pool.large
         return pool
 

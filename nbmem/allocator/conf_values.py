@@ -8,8 +8,15 @@ from nbmem.allocator.rounding import NO_DIVISIONS
 from nbmem.core.errors import UsageError
 from nbmem.core.names import quoted
 
+
+class MalformedSettings(UsageError):  # noqa: N818 - it is one
+    """The text does not have the form of settings at all."""
+
+
 Value = str | list[tuple[str, str]]
 
+_MOST_THREADS = 128
+"""Threads that register pinned memory, as torch 2.13 limits them (the oracle)."""
 _TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]]+")
 
 
@@ -54,8 +61,8 @@ def _listed(tokens: list[str], conf: str) -> list[tuple[str, str]]:
     return found
 
 
-def _malformed(conf: str) -> UsageError:
-    return UsageError(
+def _malformed(conf: str) -> MalformedSettings:
+    return MalformedSettings(
         f"{quoted(conf)} is not of the form key:value,key:value that PYTORCH_CUDA_ALLOC_CONF has, "
         "for example max_split_size_mb:128,expandable_segments:True."
     )
@@ -77,14 +84,24 @@ def number_of(key: str, value: Value) -> int:
     return int(value)
 
 
-def fraction_of(key: str, value: Value, *, one_allowed: bool) -> float:
+def power_of(key: str, value: Value) -> int:
+    """A power of two, at most 128."""
+    number = number_of(key, value)
+    if number < 1 or number & (number - 1) or number > _MOST_THREADS:
+        raise UsageError(
+            f"{key} must be a power of two, at most {_MOST_THREADS}; got {quoted(value)}."
+        )
+    return number
+
+
+def fraction_of(key: str, value: Value, *, ends_allowed: bool) -> float:
     """A number between 0 and 1."""
     try:
         fraction = float(value) if isinstance(value, str) else -1.0
     except ValueError:
         fraction = -1.0
-    if not (0.0 < fraction < 1.0 or (one_allowed and fraction == 1.0)):
-        raise UsageError(f"{key} must lie between 0 and 1; got {quoted(value)}.")
+    if not (0.0 < fraction < 1.0 or (ends_allowed and fraction in (0.0, 1.0))):
+        raise UsageError(f"{key} is invalid: it must lie between 0 and 1; got {quoted(value)}.")
     return fraction
 
 

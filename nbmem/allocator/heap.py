@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from nbmem.allocator.pool import COUNTER_SHIFT, NEVER, Block, Pool, PrivatePool, Segment
@@ -14,7 +15,7 @@ from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from nbmem.allocator.driver import Driver
     from nbmem.allocator.settings import AllocatorSettings
@@ -67,16 +68,31 @@ class Scope:
 
     Attributes:
         pool: Where they go.
-        stream: Only allocations on this stream; None: all.
+        streams: Only allocations on one of these, which may become more; None: all.
+        thread: Only allocations by this thread; None: all.
         capture: Whether a CUDA graph is being captured.
     """
 
-    __slots__ = ("capture", "pool", "stream")
+    __slots__ = ("capture", "pool", "streams", "thread")
 
-    def __init__(self, pool: PrivatePool, stream: int | None, *, capture: bool) -> None:
+    def __init__(
+        self,
+        pool: PrivatePool,
+        streams: Collection[int] | None,
+        thread: int | None,
+        *,
+        capture: bool,
+    ) -> None:
         self.pool = pool
-        self.stream = stream
+        self.streams = streams
+        self.thread = thread
         self.capture = capture
+
+    def takes(self, stream: int) -> bool:
+        """Whether an allocation on a stream, by the thread that asks, goes to the pool."""
+        if self.thread is not None and self.thread != get_ident():
+            return False
+        return self.streams is None or stream in self.streams
 
 
 class Heap:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,6 +12,7 @@ from nbmem.allocator.conf_values import (
     fraction_of,
     mib_of,
     number_of,
+    power_of,
     tokens_of,
 )
 from nbmem.allocator.rounding import LARGE_SEGMENT, NO_DIVISIONS
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 NO_EFFECT: dict[str, Callable[[str, Value], Any]] = {
     "graph_capture_record_stream_reuse": flag_of,
-    "pinned_num_register_threads": number_of,
+    "pinned_num_register_threads": power_of,
     "pinned_reserve_segment_size_mb": number_of,
     "pinned_max_cached_size_mb": number_of,
     "pinned_max_round_threshold_mb": number_of,
@@ -138,6 +140,11 @@ class AllocatorSettings:
         return replace(self, **values)
 
 
+def conf_of_environment() -> str:
+    """The settings of the environment as text; CUDA's own name wins, as in torch."""
+    return os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF", "")
+
+
 def _check_backend(value: Value) -> None:
     if value != "native":
         raise UsageError(
@@ -160,12 +167,12 @@ def _segment_size(key: str, value: Value, rules: Rules) -> int:
 
 def _threshold(key: str, value: Value, rules: Rules) -> float:
     del rules
-    return fraction_of(key, value, one_allowed=False)
+    return fraction_of(key, value, ends_allowed=False)
 
 
 def _fraction(key: str, value: Value, rules: Rules) -> float:
     del rules
-    return fraction_of(key, value, one_allowed=True)
+    return fraction_of(key, value, ends_allowed=True)
 
 
 def _flag(key: str, value: Value, rules: Rules) -> bool:

@@ -29,6 +29,14 @@ TRITON = (
     "their arguments, and leave values there that are not known. Which configuration a tuner finds "
     "fastest is not known either: the first one is taken."
 )
+RAW_KERNELS = (
+    "Kernels from torch.cuda._compile_kernel are not run on a virtual GPU: their launches pass, "
+    "take no memory beside their arguments, and leave values there that are not known."
+)
+UNCACHED = (
+    "caching_allocator_enable(False) is remembered on a virtual GPU, and its allocator goes on "
+    "caching: what a card would give back at once is shown as cached."
+)
 SPAWN = (
     "A virtual GPU is in one process alone: of the processes that torch.multiprocessing.spawn "
     "would start, one for each card, the first one's part runs here, and the others are taken to "

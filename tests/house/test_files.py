@@ -40,6 +40,7 @@ FULLER = {
     "nbmem/record": "what one recording gathers, one kind in each",
     "nbmem/tips/rules": "one rule in each",
     "nbmem/views": "one thing that people see in each, and the parts that they share",
+    "nbmem/virtual/hardware": "one thing that a machine has in each",
     "nbmem/virtual/operators": "one family in each",
     "nbmem/virtual/patches": "one thing of torch's that is replaced in each",
     "tools": "one command of the house in each",

@@ -57,3 +57,19 @@ def test_a_gru_takes_its_workspace_for_each_call_and_keeps_its_reserve_for_backw
     stats = torch.cuda.memory_stats()
     assert stats["requested_bytes.all.current"] - before == kept + first
     assert stats["requested_bytes.all.peak"] - before == kept + first + sizes.workspace
+
+
+def test_a_packed_batch_says_its_sizes_on_the_cpu(gpu):
+    sizes = torch.tensor([2, 1], device="cuda")
+    rest = torch.zeros(1, 2, 4, device="cuda"), [torch.zeros(4, 4, device="cuda")] * 2
+    with pytest.raises(RuntimeError, match="batch_sizes tensor should be on CPU, but got cuda:0"):
+        torch.rnn_relu(
+            torch.zeros(3, 4, device="cuda"),
+            sizes,
+            *rest,
+            has_biases=False,
+            num_layers=1,
+            dropout=0.0,
+            train=False,
+            bidirectional=False,
+        )

@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
+from nbmem import virtual
 from nbmem.core.errors import UsageError
 from nbmem.core.units import MIB
 
@@ -121,3 +122,54 @@ def test_a_stream_from_outside_is_that_stream(gpu):
 def test_another_allocator_is_refused_in_a_sentence(gpu):
     with pytest.raises(UsageError, match="torch's own allocator"):
         torch.cuda.memory.CUDAPluggableAllocator("libc.so.6", "malloc", "free")
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._C, "_accelerator_setAllocatorSettings"), reason="since torch 2.9"
+)
+def test_settings_are_refused_by_torchs_class_of_error(gpu):
+    put = torch._C._accelerator_setAllocatorSettings
+    for text in (
+        "foo:1", "garbage_collection_threshold:1.2", "max_split_size_mb:2",
+        "expandable_segments:x", "pinned_num_register_threads:1024",
+        "pinned_num_register_threads:3", "per_process_memory_fraction:1.1",
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=text.partition(":")[0]):
+            put(text)
+    for text in ("max_split_size_mb", "roundup_power2_divisions:[64:8"):
+        with pytest.raises(RuntimeError, match="not of the form"):
+            put(text)
+    put("pinned_num_register_threads:128")
+
+
+@pytest.mark.parametrize(("text", "part"), [("0.0", 0.0), ("0.5", 0.5), ("1.0", 1.0)])
+def test_the_environment_limits_a_process_to_a_part_of_the_card(monkeypatch, text, part):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", f"per_process_memory_fraction:{text}")
+    with virtual.activated("H100 80GB") as gpu:
+        assert torch.cuda.memory.get_per_process_memory_fraction() == part
+        if part < 1:
+            with pytest.raises(torch.OutOfMemoryError):
+                torch.empty(int(gpu.card.total_bytes * 0.6), dtype=torch.uint8, device="cuda")
+
+
+def test_an_allocator_that_does_not_cache_says_what_is_not_as_on_a_card(gpu):
+    torch.cuda.init()
+    torch.cuda.caching_allocator_enable(value=False)
+    assert not torch._C._cuda_cudaCachingAllocator_is_enabled()
+    assert any("goes on caching" in note for note in gpu.notes)
+
+
+@pytest.mark.skipif(not hasattr(torch.cuda, "_compile_kernel"), reason="since torch 2.8")
+def test_a_kernel_from_a_string_is_launched_and_writes_what_nobody_knows(gpu):
+    source = "__global__ void plus(const int* a, int* b, int n) { b[threadIdx.x] = a[0] + n; }"
+    kernel = torch.cuda._compile_kernel(source, "plus")
+    a, b = torch.arange(4, device="cuda"), torch.zeros(4, dtype=torch.int64, device="cuda")
+    before = torch.cuda.memory_allocated()
+    kernel(grid=(1, 1, 1), block=(4, 1, 1), args=[a, b, 4])
+    assert torch.cuda.memory_allocated() == before
+    assert any("_compile_kernel" in note for note in gpu.notes)
+    assert b.tolist() == [1] * 4, "a stand-in, no longer the zeros"
+    with pytest.raises(ValueError, match="must be CUDA tensors or pinned"):
+        kernel(args=[torch.zeros(4)])
+    with pytest.raises(RuntimeError, match="exceeds device limit"):
+        kernel.set_shared_memory_config(1 << 20)

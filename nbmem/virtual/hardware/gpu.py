@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import uuid
 import warnings
@@ -14,9 +13,11 @@ import torch
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.driver import DownwardDriver
 from nbmem.allocator.heap import AllocatorOOM
+from nbmem.allocator.settings import conf_of_environment
 from nbmem.core.events import Action
 from nbmem.virtual.frames import level_of_user
 from nbmem.virtual.hardware.busy import Busy
+from nbmem.virtual.hardware.capturing import Capturing
 from nbmem.virtual.hardware.cudnn.client import Client
 from nbmem.virtual.hardware.current_stream import CurrentStream
 from nbmem.virtual.hardware.dying import Dying, whole
@@ -118,7 +119,7 @@ class VirtualGPU:
         self.pools = Pools(self)
         self.stream = CurrentStream()
         self.busy = Busy()
-        self.capturing = False
+        self.capturing = Capturing()
         self.launched = 0
         self.touches: Touches | None = None
         self.dropout_state: torch.Tensor | None = None
@@ -225,8 +226,11 @@ class VirtualGPU:
         """
         if not self._settings_are_set:
             self._settings_are_set = True
-            if conf := _conf_from_environment():
+            if conf := conf_of_environment():
                 self.allocator.set_settings(conf)
+                fraction = self.allocator.settings.per_process_memory_fraction
+                if fraction is not None:
+                    self.allocator.set_memory_fraction(fraction)
 
     @whole
     def synchronize(self) -> None:
@@ -249,7 +253,8 @@ class VirtualGPU:
     @property
     def fraction(self) -> float:
         """The part of the card that this process may hold."""
-        return float(getattr(self.allocator, "fraction", 1.0) or 1.0)
+        self.read_environment()
+        return self.allocator.fraction
 
     @property
     def nvml_used(self) -> int:
@@ -293,8 +298,3 @@ class VirtualGPU:
         return (
             f"<VirtualGPU cuda:{self.index} {self.card.key}: {self.allocator.reserved} B reserved>"
         )
-
-
-def _conf_from_environment() -> str:
-    """The allocator settings of the environment; CUDA's own name wins, as in torch."""
-    return os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF", "")

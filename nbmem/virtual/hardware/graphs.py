@@ -16,6 +16,8 @@ from nbmem.virtual.frames import level_of_user
 from nbmem.virtual.notes import VALUES
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from nbmem.allocator.checkpoints import PoolState, Restored
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.hardware.machine import Machine
@@ -58,9 +60,18 @@ class Pools:
         """Torch's id of a pool; (0, 0) is the default one."""
         return next((pair for pair, n in self._numbers.items() if n == number), (0, 0))
 
-    def begin(self, pool: Any, *, stream: int | None = None, capture: bool = False) -> None:
-        """Send allocations to a pool."""
-        self._gpu.allocator.begin_pool(self.number(pool), stream=stream, capture=capture)
+    def begin(
+        self,
+        pool: Any,
+        *,
+        streams: Collection[int] | None = None,
+        thread: int | None = None,
+        capture: bool = False,
+    ) -> None:
+        """Send allocations to a pool: all, those on some streams, or those by a thread."""
+        self._gpu.allocator.begin_pool(
+            self.number(pool), streams=streams, thread=thread, capture=capture
+        )
 
     def end(self, pool: Any) -> None:
         """Stop doing so."""
@@ -69,6 +80,10 @@ class Pools:
     def release(self, pool: Any) -> None:
         """One user of the pool is gone."""
         self._gpu.allocator.release_pool(self.number(pool))
+
+    def users(self, pool: Any) -> int:
+        """Who has the pool: its object, the graphs in it, and whoever allocates from it now."""
+        return self._gpu.allocator.private[self.number(pool)].users
 
     def checkpoint(self, pool: Any) -> PoolState:
         """Keep its state, which a recording that follows a replay begins with."""
@@ -114,16 +129,20 @@ class VirtualGraph:
             raise RuntimeError(_ON_DEFAULT_STREAM)
         self._pool = (next(_NUMBERS), 0) if pool is None else (int(pool[0]), int(pool[1]))
         self.register_generator_state(torch.cuda.default_generators[gpu.index])
-        gpu.pools.begin(self._pool, stream=gpu.stream.handle, capture=True)
-        gpu.capturing = True
+        gpu.capturing.begin(gpu.stream.handle)
+        gpu.pools.begin(self._pool, streams=gpu.capturing.streams, capture=True)
         self._launched = gpu.launched
 
     def capture_end(self) -> None:
-        """The graph is complete; its pool lives as long as it does."""
+        """The graph is complete; its pool lives as long as it does.
+
+        Raises:
+            RuntimeError: Something was done that cannot be captured.
+        """
         gpu, pool = self._gpu, self._pool
-        gpu.capturing = False
         gpu.pools.end(pool)
         self._release = weakref.finalize(self, gpu.pools.release, pool)
+        gpu.capturing.end()
         if gpu.launched == self._launched:
             warnings.warn(_EMPTY, UserWarning, stacklevel=level_of_user())
 
@@ -183,15 +202,15 @@ class VirtualMemPool:
         self.use_on_oom = use_on_oom
         self.no_split = no_split
         self.id = pool_handle()
-        gpu = self.machine.current
+        gpu = self._gpu = self.machine.current
         number = gpu.pools.number(self.id)
         gpu.allocator.begin_pool(number, no_split=no_split, shared_on_oom=use_on_oom)
         gpu.allocator.end_pool(number)
         weakref.finalize(self, gpu.pools.release, self.id)
 
     def use_count(self) -> int:
-        """Users of the pool, as far as this process knows."""
-        return 1
+        """Users of the pool: this object, and whoever allocates from it now."""
+        return self._gpu.pools.users(self.id)
 
     def snapshot(self, include_traces: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
         """The pool's segments."""

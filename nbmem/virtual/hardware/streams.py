@@ -58,6 +58,7 @@ class VirtualStream:
 
     def synchronize(self) -> None:
         """Wait for the stream."""
+        self.gpu.capturing.check_wait(self.cuda_stream)
         self.gpu.busy.clear(self.cuda_stream)
         self.gpu.synchronize()
 
@@ -69,16 +70,18 @@ class VirtualStream:
         return True
 
     def is_capturing(self) -> bool:
-        """Whether a CUDA graph is being captured."""
-        return self.gpu.capturing
+        """Whether its work goes into a CUDA graph."""
+        return self.cuda_stream in self.gpu.capturing.streams
 
     def wait_event(self, event: Any) -> None:
         """Let later work wait for an event."""
+        self.gpu.capturing.join(self.cuda_stream, event._stream)
         if not event.query():
             self.gpu.busy.waits(self.cuda_stream, event.t_ns)
 
     def wait_stream(self, stream: Any) -> None:
         """Let later work wait for another stream."""
+        self.gpu.capturing.join(self.cuda_stream, stream.cuda_stream)
         self.gpu.busy.waits(self.cuda_stream, stream.gpu.busy.until(stream.cuda_stream))
 
     def record_event(self, event: Any = None) -> VirtualEvent:

@@ -34,6 +34,7 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
     layout = call.kwargs.get("memory_format")
     if source.layout is not torch.strided or source.is_quantized or source.is_nested:
         raise no_such_tensors("of another layout than strided, or quantized")
+    _check_capture(executor, call, source, target.type)
     if not call.kwargs.get("non_blocking"):
         call.gpu.busy.clear(call.gpu.stream.handle)
     if target.type == "cpu":
@@ -52,6 +53,14 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
         executor.values.teach(result, value)
         _count_entries(executor, result, source)
     return result
+
+
+def _check_capture(executor: Executor, call: OperatorCall, source: torch.Tensor, to: str) -> None:
+    """What a CUDA graph cannot take up: memory of the CPU's that may go, and waiting for it."""
+    if call.gpu.capturing and (to == "cpu" or not is_virtual(source)):
+        queued = bool(call.kwargs.get("non_blocking"))
+        pinned = queued if to == "cpu" else executor.pinned.holds(source)
+        call.gpu.capturing.check_copy(call.gpu.stream.handle, pinned=pinned, waits=not queued)
 
 
 def _count_entries(executor: Executor, result: torch.Tensor, source: torch.Tensor) -> None:
@@ -88,6 +97,10 @@ def copy_(executor: Executor, call: OperatorCall) -> Any:
     target, source = call.args[0], call.args[1]
     if is_virtual(target) and true_device(source) == true_device(target):
         return NotImplemented
+    if call.gpu.capturing and is_virtual(target) is not is_virtual(source):
+        pinned = executor.pinned.holds(source if is_virtual(target) else target)
+        waits = not call.argument("non_blocking", False)
+        call.gpu.capturing.check_copy(call.gpu.stream.handle, pinned=pinned, waits=waits)
     if is_virtual(target):
         torch.broadcast_shapes(target.size(), source.size())
         executor.values.follow(call, [])

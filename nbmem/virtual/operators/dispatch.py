@@ -149,6 +149,8 @@ class CardMode(TorchDispatchMode):
         host_code.py: another library's operator, without a record, whose kernel is Python.
         """
         self.host.write_small(call)
+        if call.gpu.capturing and facts_of(call.func).waits:
+            call.gpu.capturing.check_wait(call.gpu.stream.handle)
         if sparse.concerns(call) and (answer := sparse.answer(self, call)) is not NotImplemented:
             return answer
         refuse_float8(call)

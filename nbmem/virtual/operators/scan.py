@@ -62,6 +62,7 @@ def repeat_interleave(executor: Executor, call: OperatorCall) -> Any:
     repeats = call.args[0]
     size = call.argument("output_size")
     if size is None:
+        call.gpu.capturing.check_wait(call.gpu.stream.handle)
         twin = executor.values.twin(repeats)
         if twin is None:
             call.gpu.note(REPEAT)

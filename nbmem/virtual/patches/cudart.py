@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmem.allocator.conf_values import MalformedSettings
 from nbmem.core.errors import UsageError
 from nbmem.virtual.hardware.snapshot import snapshot_of
+from nbmem.virtual.notes import UNCACHED
 from nbmem.virtual.patches.generators import card_generators
 from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.patches.queues import queue_functions, queue_patches
@@ -19,8 +21,13 @@ from nbmem.virtual.patches.settings import plan_patches, setting_functions
 
 if TYPE_CHECKING:
     from nbmem.allocator.caching import CachingAllocator
+    from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.hardware.machine import Machine
     from nbmem.virtual.tensors.host.pinned import Pinned
+
+
+_REFUSED = ValueError if hasattr(torch._C, "_accelerator_setAllocatorSettings") else RuntimeError
+"""How torch refuses a setting: by its class since all accelerators share them."""
 
 
 def _devices(machine: Machine) -> dict[str, Any]:
@@ -37,8 +44,13 @@ def _devices(machine: Machine) -> dict[str, Any]:
         "_cuda_getArchFlags": lambda: " ".join(
             sorted({"sm_{}{}".format(*gpu.card.capability) for gpu in machine.gpus})
         ),
-        "_cuda_synchronize": lambda: machine.gpu().synchronize(),
+        "_cuda_synchronize": lambda: _synchronize(machine.current),
     }
+
+
+def _synchronize(gpu: VirtualGPU) -> None:
+    gpu.capturing.check_wait(gpu.stream.handle)
+    gpu.synchronize()
 
 
 def _allocator(machine: Machine, device: int | None) -> CachingAllocator:
@@ -85,14 +97,27 @@ def _statistics(machine: Machine) -> dict[str, Any]:
             gpu.read_environment()  # what it says comes first, as in torch
             try:
                 gpu.allocator.set_settings(conf)
-            except UsageError as err:
+            except MalformedSettings as err:
                 raise RuntimeError(str(err)) from None
+            except UsageError as err:
+                raise _REFUSED(str(err)) from None
 
     def delete(pointer: int) -> None:
         try:
             machine.give(pointer)
         except (UsageError, IndexError):
             raise RuntimeError(f"invalid device pointer: {pointer:#x}") from None
+
+    caching = {"on": True}
+
+    def enable(wanted: bool) -> None:  # noqa: FBT001 - torch's signature
+        caching["on"] = wanted
+        if not wanted:
+            machine.current.note(UNCACHED)
+
+    def backend() -> str:
+        machine.current.read_environment()  # which refuses another one
+        return "native"
 
     def clear_workspaces() -> None:
         for gpu in machine.gpus:
@@ -112,9 +137,9 @@ def _statistics(machine: Machine) -> dict[str, Any]:
             size, int(stream)
         ),
         "_cuda_cudaCachingAllocator_raw_delete": delete,
-        "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
-        "_cuda_cudaCachingAllocator_enable": lambda value: None,
-        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_cudaCachingAllocator_is_enabled": lambda: caching["on"],
+        "_cuda_cudaCachingAllocator_enable": enable,
+        "_cuda_getAllocatorBackend": backend,
     }
 
 
@@ -228,7 +253,7 @@ def cuda_patches(machine: Machine, pinned: Pinned) -> list[Patch]:
         "is_tf32_supported": modern,
         "cudart": lambda: runtime,
         "_cudart": runtime,
-        "synchronize": lambda device=None: machine.gpu(device).synchronize(),
+        "synchronize": lambda device=None: _synchronize(machine.gpu(device)),
         "default_generators": card_generators(len(machine.gpus)),
         "_lazy_call": lambda callable, **_: callable(),  # noqa: A006 - torch's name
         "device_memory_used": lambda device=None: machine.gpu(device).nvml_used,

@@ -75,8 +75,8 @@ def cuda(
     memory_format: torch.memory_format = torch.preserve_format,
 ) -> torch.Tensor:
     """`tensor.cuda()`."""
-    del non_blocking
-    return to(self, card_device("cuda" if device is None else device), memory_format=memory_format)
+    target = card_device("cuda" if device is None else device)
+    return to(self, target, non_blocking=non_blocking, memory_format=memory_format)
 
 
 def new_tensor(self: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:

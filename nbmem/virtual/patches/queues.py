@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +32,15 @@ def queue_functions(machine: Machine) -> dict[str, Any]:
     def pools(device: int) -> Pools:
         return machine.gpu(device).pools
 
+    def by_thread(device: int, pool: Any) -> None:
+        pools(device).begin(pool, thread=get_ident())
+
+    def by_stream(device: int, pool: Any) -> None:
+        pools(device).begin(pool, streams={machine.gpu(device).stream.handle})
+
+    def is_capturing() -> bool:
+        return machine.current.stream.handle in machine.current.capturing.streams
+
     def sleep(cycles: int) -> None:
         machine.current.busy.sleep(machine.current.stream.handle, cycles)
 
@@ -40,10 +50,11 @@ def queue_functions(machine: Machine) -> dict[str, Any]:
         "_cuda_getDefaultStream": lambda device=None: (0, machine.gpu(device).index, 1),
         "_cuda_setStream": set_stream,
         "_cuda_sleep": sleep,
-        "_cuda_isCurrentStreamCapturing": lambda: machine.current.capturing,
+        "_cuda_isCurrentStreamCapturing": is_capturing,
         "_graph_pool_handle": pool_handle,
         "_cuda_beginAllocateToPool": lambda device, pool: pools(device).begin(pool),
-        "_cuda_beginAllocateCurrentThreadToPool": lambda device, pool: pools(device).begin(pool),
+        "_cuda_beginAllocateCurrentThreadToPool": by_thread,
+        "_cuda_beginAllocateCurrentStreamToPool": by_stream,
         "_cuda_endAllocateToPool": lambda device, pool: pools(device).end(pool),
         "_cuda_endAllocateCurrentStreamToPool": lambda device, pool: pools(device).end(pool),
         "_cuda_releasePool": lambda device, pool: pools(device).release(pool),

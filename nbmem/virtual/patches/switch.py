@@ -36,6 +36,7 @@ from nbmem.virtual.patches.patcher import Patch, Patches, wanted
 from nbmem.virtual.patches.processes import Ranks, leave_world, process_patches
 from nbmem.virtual.patches.profiling import profiling_patches
 from nbmem.virtual.patches.random_states import teach_random
+from nbmem.virtual.patches.raw_kernels import raw_kernel_patches
 from nbmem.virtual.patches.storage import storage_patches
 from nbmem.virtual.patches.threads import remove, thread_patches
 from nbmem.virtual.patches.tracebacks import excepthook_patch
@@ -123,6 +124,7 @@ class Activation:
             *thread_patches(self.mode),
             *tracing_patches(),
             *triton_patches(self.mode, self.machine),
+            *raw_kernel_patches(self.mode, self.machine),
             *self._autocast.patches(),
             *self._nvml_patches(),
             excepthook_patch(),

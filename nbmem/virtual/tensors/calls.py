@@ -18,6 +18,8 @@ ALIASES = frozenset({aten._unsafe_view.default, aten._reshape_alias.default})
 correction of torch's schemas, which everything that reads them needs, not the card alone."""
 
 
+_BY_MASK = frozenset({aten.index.Tensor, aten.repeat_interleave.Tensor})
+"""Operators that wait for values with some arguments alone."""
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _OWN = frozenset(
     {"aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "inductor", "profiler"}
@@ -39,6 +41,7 @@ class OpFacts:
             for operators on one tensor autograd has done that before:
             https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/ForeachFunctors.cuh
         foreign: It is no operator of torch's own.
+        waits: The host waits for values of its arguments.
     """
 
     view: bool
@@ -48,6 +51,7 @@ class OpFacts:
     composite: bool
     counts: bool
     foreign: bool
+    waits: bool
 
 
 @cache
@@ -67,6 +71,8 @@ def facts_of(func: Any) -> OpFacts:
         and not any(func.has_kernel_for_dispatch_key(key) for key in _KERNELS),
         counts=mutates[:1] == [0] and func._schema.name.startswith("aten::_foreach_"),
         foreign=func.namespace not in _OWN,
+        waits=torch.Tag.data_dependent_output in func.tags
+        or (torch.Tag.dynamic_output_shape in func.tags and func not in _BY_MASK),
     )
 
 

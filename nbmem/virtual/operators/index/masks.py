@@ -27,6 +27,7 @@ aten = torch.ops.aten
 
 def _count(executor: Executor, call: OperatorCall, tensor: torch.Tensor, note: str) -> int:
     """How many elements are not zero; all of them, with a note, where nobody knows."""
+    call.gpu.capturing.check_wait(call.gpu.stream.handle)  # for the number
     twin = executor.values.twin(tensor) if is_virtual(tensor) else tensor
     if twin is not None:
         with _C._DisableTorchDispatch():

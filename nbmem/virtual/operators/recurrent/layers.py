@@ -47,6 +47,9 @@ def layer(mode: str, *, packed: bool) -> Callable[..., Any]:
         train: bool,  # noqa: FBT001
         bidirectional: bool,  # noqa: FBT001
     ) -> Any:
+        if batch_sizes.is_cuda:
+            device = batch_sizes.device
+            raise RuntimeError(f"batch_sizes tensor should be on CPU, but got {device}")
         sizes = batch_sizes.tolist()
         return _run(
             mode, source, hx, params, has_biases, num_layers, dropout, train, bidirectional,

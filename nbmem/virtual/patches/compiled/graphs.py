@@ -99,10 +99,12 @@ class GraphTrees:
         def restore(
             device: int, state: PoolState, stale: Sequence[int], living: Sequence[int]
         ) -> None:
-            del stale
-            made = self._machine.gpu(device).pools.restore(state).made
+            done = self._machine.gpu(device).pools.restore(state)
+            for key in stale:
+                if storages.at(key) in done.freed:
+                    storages.own(key, wanted=False)
             for key in living:
-                if storages.at(key) in made:
+                if storages.at(key) in done.made:
                     storages.own(key, wanted=True)
 
         return {
