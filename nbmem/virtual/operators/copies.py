@@ -8,6 +8,7 @@ import torch
 
 from nbmem.virtual.devices import LAZY, is_virtual, true_device
 from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.operators.quantized.making import moved
 from nbmem.virtual.tensors.bounds import as_before, kept
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
@@ -32,8 +33,10 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
     target = source.device if device is None else device
     dtype = call.kwargs.get("dtype") or source.dtype
     layout = call.kwargs.get("memory_format")
-    if source.layout is not torch.strided or source.is_quantized or source.is_nested:
-        raise no_such_tensors("of another layout than strided, or quantized")
+    if source.is_quantized:
+        return moved(executor, call)
+    if source.layout is not torch.strided or source.is_nested:
+        raise no_such_tensors("of another layout than strided")
     _check_capture(executor, call, source, target.type)
     if not call.kwargs.get("non_blocking"):
         call.gpu.busy.clear(call.gpu.stream.handle)

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.virtual.devices import true_device
 from nbmem.virtual.hardware.dying import whole
-from nbmem.virtual.operators import formulas, sparse, table
+from nbmem.virtual.operators import formulas, quantized, sparse, table
 from nbmem.virtual.operators.float8 import refuse as refuse_float8
 from nbmem.virtual.operators.gradients import Nodes
 from nbmem.virtual.operators.host_code import run_python
@@ -142,6 +142,7 @@ class CardMode(TorchDispatchMode):
         """Ask the operator's record, in this order; without an answer, shape and memory say it.
 
         sparse/: one of its tensors is sparse, and kernels work on the parts of that.
+        quantized/: one of its tensors is quantized.
         formulas.py: a formula of autograd takes another way than on a card.
         composite: CUDA makes other operators of it.
         autograd: a formula would write in place.
@@ -153,6 +154,8 @@ class CardMode(TorchDispatchMode):
             call.gpu.capturing.check_wait(call.gpu.stream.handle)
         if sparse.concerns(call) and (answer := sparse.answer(self, call)) is not NotImplemented:
             return answer
+        if quantized.concerns(call):
+            return quantized.answer(self, call)
         refuse_float8(call)
         if (answer := formulas.answer(self, call)) is not NotImplemented:
             return answer

@@ -15,6 +15,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
 from nbmem.virtual.patches.moving import MOVES, card_device, is_card, lazy_patches
 from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.tensors.quantized import is_quantized
 from nbmem.virtual.tensors.sparse import is_sparse
 from nbmem.virtual.tensors.storages import true_wrapper
 
@@ -152,7 +153,7 @@ def printing_patches(mode: CardMode) -> list[Patch]:
         return true_body(self, indent)
 
     def whole(inp: torch.Tensor, *, tensor_contents: Any = None) -> str:
-        if not (is_virtual(inp) and is_sparse(inp)):
+        if not (is_virtual(inp) and (is_sparse(inp) or is_quantized(inp))):
             return true_whole(inp, tensor_contents=tensor_contents)
         with mode:
             copy = inp.detach().cpu()

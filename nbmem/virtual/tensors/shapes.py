@@ -147,6 +147,8 @@ class _Described:
         for at, meta in enumerate(self._metas):
             if meta is value:
                 return Again(at)
+        if value.is_quantized:
+            raise no_such_tensors("without a scale of the quantized type " + str(value.dtype))
         storage = value.untyped_storage()
         spec = TensorSpec(
             tuple(value.size()),
@@ -242,9 +244,9 @@ def check_devices(call: OperatorCall, *, with_cpu: bool = False) -> None:
 def no_such_tensors(which: str) -> UsageError:
     """What to say of tensors that a virtual card does not have."""
     return UsageError(
-        f"The virtual GPU has no tensors {which}: it has dense and sparse ones, but no quantized "
-        "ones from the CPU and no nested ones of the strided layout. Use dense ones here (padding, "
-        "layout=torch.jagged), or the CPU."
+        f"The virtual GPU has no tensors {which}: it has dense, sparse and quantized ones, but no "
+        "nested ones of the strided layout, and no quantized ones without a scale or of less than "
+        "a byte. Use dense ones here (padding, layout=torch.jagged), or the CPU."
     )
 
 
@@ -254,6 +256,14 @@ def no_sparse_rule(func: Any, layout: torch.layout) -> UsageError:
         f"The virtual GPU cannot run {func} on a tensor of the layout {layout}, though a card can: "
         "its products, sums, elementwise operators and conversions are there. Use to_dense() here, "
         "or run this part on the CPU."
+    )
+
+
+def no_quantized_rule(func: Any) -> UsageError:
+    """What to say about an operator of another library that takes quantized tensors."""
+    return UsageError(
+        f"The virtual GPU cannot run {func} on quantized tensors. Use dequantize() here, or run "
+        "this part on the CPU."
     )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CUDA, LAZY
+from nbmem.virtual.tensors.quantized import QuantizedTensor
 from nbmem.virtual.tensors.storages import DataKernels, bare_sparse, true_wrapper
 
 if TYPE_CHECKING:
@@ -104,7 +105,11 @@ class CompressedTensor(torch.Tensor):
         raise RuntimeError(f"{func}: this sparse tensor was made on a virtual card that is gone.")
 
 
-_PLAIN = (torch.Tensor.__torch_dispatch__, CompressedTensor.__torch_dispatch__)
+_PLAIN = (
+    torch.Tensor.__torch_dispatch__,
+    CompressedTensor.__torch_dispatch__,
+    QuantizedTensor.__torch_dispatch__,
+)
 
 
 def is_foreign(func: Any, types: Any) -> bool:

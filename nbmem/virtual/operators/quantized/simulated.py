@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.tensors.shapes import one, several
+from nbmem.virtual.tensors.shapes import several
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
@@ -20,11 +20,6 @@ def fake_quantized(call: OperatorCall) -> Results:
     return several((tensor.size(), tensor.dtype), (tensor.size(), torch.bool))
 
 
-def dequantized(call: OperatorCall) -> Results:
-    """Float32 in the same shape."""
-    return one(call.args[0].size(), torch.float32)
-
-
 OPERATORS = (
     Operator(
         (
@@ -34,5 +29,4 @@ OPERATORS = (
         ),
         shape=fake_quantized,
     ),
-    Operator(("dequantize.self",), shape=dequantized),
 )

@@ -1,0 +1,51 @@
+"""Quantized tensors: each operator that a card has a kernel for, on the integers in memory.
+
+What CUDA has kernels for is what torch 2.13's build registers for the key QuantizedCUDA; the rest
+is refused in torch's words.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.operators.quantized import kernels, making, simulated
+from nbmem.virtual.tensors.calls import facts_of
+from nbmem.virtual.tensors.quantized import is_quantized
+from nbmem.virtual.tensors.shapes import no_quantized_rule
+
+if TYPE_CHECKING:
+    from nbmem.virtual.operators.operator import Executor
+    from nbmem.virtual.tensors.calls import OperatorCall
+
+_HANDLERS = dict(kernels.handlers())
+OPERATORS = (*simulated.OPERATORS, *making.OPERATORS)
+
+
+def concerns(call: OperatorCall) -> bool:
+    """Whether a tensor of the call is a quantized one of a card's."""
+    return any(map(is_quantized, call.tensors))
+
+
+def answer(executor: Executor, call: OperatorCall) -> Any:
+    """Run a call with a quantized tensor.
+
+    Raises:
+        NotImplementedError: In torch's words, where no card runs it.
+        UsageError: A card runs it, the virtual one cannot.
+    """
+    name = call.func._schema.name
+    handler = _HANDLERS.get(name.removeprefix("aten::"))
+    if handler is not None:
+        with executor:
+            return handler(executor, call)
+    facts = facts_of(call.func)
+    if (facts.view or facts.reshapes) and call.func is not torch.ops.aten.resize_.default:
+        return kernels.view(call)
+    if call.func._can_decompose():
+        with executor:
+            return call.func.decompose(*call.args, **call.kwargs)
+    if not name.startswith("aten::"):
+        raise no_quantized_rule(call.func)
+    raise kernels.not_run(call)

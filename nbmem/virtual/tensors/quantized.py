@@ -1,0 +1,106 @@
+"""Quantized tensors on a virtual card: integers with a scale, which hangs on their storage.
+
+C++ reads a quantizer of a tensor that it takes for one of its own class, which no tensor from
+Python is. So each operator is answered in Python (operators/quantized/), on the integers, and a
+tensor of an activation that is over says so instead of ending the process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import _C
+
+from nbmem.virtual.devices import CUDA, LAZY
+from nbmem.virtual.tensors.storages import DataKernels, bare, true_wrapper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INTEGERS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
+"""By the quantized type, that of the integers in memory; others no card has."""
+_HOME = "nbmem_quantizer"
+_SET: Any = torch.ops.aten.set_.source_Storage_storage_offset
+
+
+class Affine(NamedTuple):
+    """One scale for all elements."""
+
+    scale: float
+    zero_point: int
+    scheme: torch.qscheme = torch.per_tensor_affine
+
+
+class Channels(NamedTuple):
+    """A scale for each place along a dimension; the tensors are on the card."""
+
+    scales: torch.Tensor
+    zero_points: torch.Tensor
+    axis: int
+    scheme: torch.qscheme = torch.per_channel_affine
+
+
+class QuantizedTensor(torch.Tensor):
+    """A quantized tensor, whose operators C++ asks Python for."""
+
+    __torch_function__ = _C._disabled_torch_function_impl
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As torch saves its own ones, so that the file is no different."""
+        return self._reduce_ex_internal(protocol)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The card answers, and there is none any more."""
+        del types, args, kwargs
+        raise RuntimeError(f"{func}: this quantized tensor is of a virtual card that is gone.")
+
+
+def is_quantized(tensor: torch.Tensor) -> bool:
+    """Whether it is one of a card's."""
+    return type(tensor) is QuantizedTensor
+
+
+def quantized(integers: torch.Tensor, dtype: torch.dtype, quantizer: Affine | Channels) -> Any:
+    """A quantized tensor in the memory of integers on a card."""
+    ordinal = LAZY.index(_C.TensorBase.device.__get__(integers))
+    wrapper = true_wrapper(
+        QuantizedTensor, (0,), (1,), 0, dtype=dtype, device=LAZY[ordinal], storage_size=0
+    )
+    with DataKernels():
+        made = torch.Tensor._make_subclass(
+            QuantizedTensor, wrapper, False, device_for_backend_keys=CUDA[0]
+        )
+    place(made, integers, integers.storage_offset(), integers.size(), integers.stride())
+    give(made, quantizer)
+    return made
+
+
+def give(tensor: torch.Tensor, quantizer: Affine | Channels) -> None:
+    """Let a storage have a quantizer."""
+    setattr(tensor.untyped_storage(), _HOME, quantizer)
+
+
+def integers_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as integers."""
+    ordinal = LAZY.index(_C.TensorBase.device.__get__(tensor))
+    made = bare((0,), (1,), 0, INTEGERS[tensor.dtype], 0, ordinal)
+    return place(made, tensor, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def place(
+    tensor: torch.Tensor, where: Any, offset: int, size: Sequence[int], stride: Sequence[int]
+) -> torch.Tensor:
+    """Let a tensor be at a place in the storage of another one, or in a storage."""
+    storage = where.untyped_storage() if isinstance(where, torch.Tensor) else where
+    if not tensor.is_quantized:
+        with DataKernels():
+            return tensor.set_(storage, offset, size, stride)
+    with _C._DisableTorchDispatch():  # the one of its kernels that is there, on all builds
+        return _SET._op_dk(_C.DispatchKey.QuantizedCPU, tensor, storage, offset, size, stride)
+
+
+def quantizer_of(tensor: torch.Tensor) -> Any:
+    """Its Affine or Channels."""
+    return getattr(tensor.untyped_storage(), _HOME)
