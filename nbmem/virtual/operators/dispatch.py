@@ -21,6 +21,7 @@ from nbmem.virtual.hardware.dying import whole
 from nbmem.virtual.operators import formulas, quantized, sparse, table
 from nbmem.virtual.operators.float8 import refuse as refuse_float8
 from nbmem.virtual.operators.gradients import Nodes
+from nbmem.virtual.operators.higher_order import call_functions, is_higher_order
 from nbmem.virtual.operators.host_code import run_python
 from nbmem.virtual.operators.refusals import said_by_cpu
 from nbmem.virtual.operators.touching import touched
@@ -69,6 +70,8 @@ class CardMode(TorchDispatchMode):
         nodes: The node that the engine is at.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, machine: Machine, *, defer: bool = False) -> None:
         super().__init__()
         self.machine: Machine | None = machine
@@ -95,6 +98,8 @@ class CardMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.machine is None:
             return func(*args, **kwargs)
+        if is_higher_order(func):
+            return call_functions(self, func, args, kwargs)
         if (
             torch._C._len_torch_dispatch_stack()
             and (  # torch's own tracing modes alone are left

@@ -34,6 +34,44 @@ def resize_(executor: Executor, call: OperatorCall) -> Any:
         return tensor.as_strided_(size, strides, tensor.storage_offset())
 
 
+def resize_as_(executor: Executor, call: OperatorCall) -> Any:
+    """`resize_as_`: to the shape of another tensor."""
+    tensor, template = call.args[:2]
+    with executor:
+        return tensor.resize_(template.size())
+
+
+def set_nothing(executor: Executor, call: OperatorCall) -> Any:
+    """`set_()`: no memory and no elements."""
+    tensor = call.args[0]
+    fresh = bare((0,), (1,), 0, tensor.dtype, 0, call.gpu.index)
+    executor.storages.adopt(fresh, call.gpu)
+    with DataKernels():
+        return tensor.set_(fresh.untyped_storage(), 0, (0,), (1,))
+
+
+def as_strided(executor: Executor, call: OperatorCall) -> Any:
+    """Within the storage: shape-only kernels do not look, for theirs have no end.
+
+    Raises:
+        RuntimeError: It would reach beyond, in torch's words.
+    """
+    del executor
+    tensor, size, stride = call.args[:3]
+    given = call.argument("storage_offset")
+    offset = tensor.storage_offset() if given is None else given
+    item, held = tensor.element_size(), tensor.untyped_storage().nbytes()
+    last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    needed = (offset + last + 1) * item if all(size) else 0
+    if needed > held:
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and "
+            f"itemsize {item} requiring a storage size of {needed} are out of bounds for storage "
+            f"of size {held}"
+        )
+    return NotImplemented
+
+
 def set_storage(executor: Executor, call: OperatorCall) -> Any:
     """`set_(storage, offset, size, stride)`: the tensor's old storage may die."""
     del executor
@@ -58,6 +96,9 @@ def is_pinned(executor: Executor, call: OperatorCall) -> bool:
 
 OPERATORS = (
     Operator(("resize_",), run=resize_),
+    Operator(("resize_as_",), run=resize_as_),
+    Operator(("as_strided", "as_strided_"), run=as_strided),
+    Operator(("set_",), run=set_nothing),
     Operator(
         (
             *("set_.source_Tensor", "set_.source_Storage"),

@@ -10,6 +10,7 @@ from torch.utils import _device as default_devices
 
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.patches.layouts import stood_for
+from nbmem.virtual.patches.lists import plain
 from nbmem.virtual.patches.moving import card_device, is_card
 from nbmem.virtual.patches.patcher import Patch, wanted
 
@@ -37,14 +38,20 @@ def factory_patches() -> list[Patch]:
         fresh = make(data, **kwargs).to(target)
         return fresh.requires_grad_() if needs_grad else fresh
 
+    def listed(make: Any, data: Any, kwargs: dict[str, Any]) -> torch.Tensor:
+        data, dtype = plain(data, kwargs.get("dtype"))
+        if dtype is not None:
+            kwargs["dtype"] = dtype
+        return moved(make, data, kwargs)
+
     def tensor(data: Any, **kwargs: Any) -> torch.Tensor:
-        return moved(true_tensor, _off_card(data, keep=True), kwargs)
+        return listed(true_tensor, data, kwargs)
 
     def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
-        return moved(true_as_tensor, _off_card(data, keep=True), {"dtype": dtype, "device": device})
+        return listed(true_as_tensor, data, {"dtype": dtype, "device": device})
 
     def asarray(obj: Any, **kwargs: Any) -> torch.Tensor:
-        return moved(true_asarray, _off_card(obj, keep=True), kwargs)
+        return listed(true_asarray, obj, kwargs)
 
     names = {"tensor": tensor, "as_tensor": as_tensor, "asarray": asarray}
     # Computed before the patches: it must hold torch's own functions, also in its cache.
@@ -141,14 +148,7 @@ def _numbered_device() -> Any:
     return DeviceType("device", (), {"__module__": "torch"})
 
 
-def _off_card(data: Any, *, keep: bool = False) -> Any:
-    """Nested lists with scalars on the card become numbers; a tensor itself stays if `keep`."""
-    if is_virtual(data):
-        return data if keep else data.cpu()
-    if isinstance(data, torch.UntypedStorage):
-        return data.cpu()  # itself where it is no card's
-    if isinstance(data, (list, tuple)) and any(
-        is_virtual(item) or isinstance(item, (list, tuple)) for item in data
-    ):
-        return [item.tolist() if is_virtual(item) else _off_card(item) for item in data]
-    return data
+def _off_card(data: Any) -> Any:
+    """What is read of a card comes to the CPU."""
+    on_card = is_virtual(data) or isinstance(data, torch.UntypedStorage)
+    return data.cpu() if on_card else data  # a storage itself where it is no card's

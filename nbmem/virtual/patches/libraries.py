@@ -52,6 +52,10 @@ def library_patches(mode: CardMode) -> list[Patch]:
         if isinstance(external, Capsule):
             return external.tensor
         if is_virtual(external):
+            if external.requires_grad:
+                raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+            if external.is_conj():
+                raise BufferError("Can't export tensors with the conjugate bit set")
             device = options.get("device")
             moved = external if device is None else external.to(device)
             return moved.clone() if options.get("copy") else moved.detach()

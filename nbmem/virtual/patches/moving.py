@@ -10,6 +10,7 @@ from torch.nn import parameter
 
 from nbmem.virtual import current
 from nbmem.virtual.devices import CUDA, is_virtual
+from nbmem.virtual.patches.lists import plain
 from nbmem.virtual.patches.patcher import Patch
 
 _Base: Any = _C.TensorBase
@@ -83,9 +84,10 @@ def new_tensor(self: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
     """`tensor.new_tensor(data)`: made on the CPU and moved."""
     wish = kwargs.pop("device", None)
     target = card_device(self.device if wish is None else wish)
+    kwargs.setdefault("dtype", self.dtype)
+    data, _ = plain(data)
     if not is_card(target):
         return _Base.new_tensor(self, data, device=target, **kwargs)
-    kwargs.setdefault("dtype", self.dtype)
     needs_grad = kwargs.pop("requires_grad", False)
     fresh = torch.tensor(data, device="cpu", **kwargs)
     return fresh.to(target).requires_grad_(needs_grad)

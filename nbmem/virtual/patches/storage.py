@@ -24,6 +24,7 @@ READERS = (
 
 COPIED = frozenset({"__getitem__", "__iter__", "tolist", "_write_file"})
 """Readers that get a copy where the bytes are on a card."""
+WRITERS = frozenset({"__setitem__", "fill_", "copy_"})
 
 
 def storage_patches(mode: CardMode) -> list[Patch]:
@@ -95,6 +96,8 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         def method(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
             if _on_card(self) and name in COPIED:
                 return getattr(cpu(self), name)(*args, **kwargs)
+            if name in WRITERS and (_on_card(self) or (args and _on_card(args[0]))):
+                return _written(mode, self, name, *args)
             for storage in (self, *args):
                 if isinstance(storage, torch.UntypedStorage) and not _on_card(storage):
                     mode.host.write(storage)
@@ -113,6 +116,21 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         "to": to,
     }
     return wanted(torch.UntypedStorage, names)
+
+
+def _written(mode: CardMode, storage: torch.UntypedStorage, name: str, *args: Any) -> Any:
+    """Bytes that go to a card, or come from one."""
+    if not _on_card(storage):
+        return getattr(storage, name)(args[0].cpu())
+    if name == "copy_" and args[0].nbytes() != storage.nbytes():
+        raise RuntimeError(
+            f"size does not match, self was {storage.nbytes()} bytes but src was "
+            f"{args[0].nbytes()} bytes"
+        )
+    block = mode.storages.of_storage(storage)
+    if block is not None:
+        block.know_nothing()
+    return None if name == "__setitem__" else storage
 
 
 def _sizes(mode: CardMode) -> dict[str, Any]:
@@ -135,5 +153,5 @@ def _sizes(mode: CardMode) -> dict[str, Any]:
     return {"nbytes": nbytes, "size": nbytes, "__len__": nbytes, "resize_": resize_}
 
 
-def _on_card(self: torch.UntypedStorage) -> bool:
-    return bool(_device(self).type == "lazy")
+def _on_card(self: Any) -> bool:
+    return isinstance(self, torch.UntypedStorage) and bool(_device(self).type == "lazy")

@@ -25,6 +25,7 @@ from nbmem.virtual.patches.engine import engine_patches
 from nbmem.virtual.patches.factories import factory_patches
 from nbmem.virtual.patches.filling import filling_patches
 from nbmem.virtual.patches.flex import flex_patches
+from nbmem.virtual.patches.functions import function_patches
 from nbmem.virtual.patches.generators import generator_patches
 from nbmem.virtual.patches.indexing import indexing_patches
 from nbmem.virtual.patches.jiterator import jiterator_patches
@@ -108,6 +109,7 @@ class Activation:
             *storage_patches(self.mode),
             *factory_patches(),
             *flex_patches(),
+            *function_patches(self.mode),
             *jiterator_patches(),
             *generator_patches(),
             *layout_patches(),

@@ -1,0 +1,55 @@
+"""Lists that constructors are given, with tensors among their numbers.
+
+A class with `__getitem__` in Python, as torch.Tensor has here (indexing.py), is a sequence to C++,
+which asks a tensor without dimensions for its length then. So each becomes the number that it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+_NESTED = (list, tuple)
+_HOLDING = (torch.Tensor, torch.UntypedStorage, *_NESTED)
+
+
+def plain(data: Any, dtype: torch.dtype | None = None) -> tuple[Any, torch.dtype | None]:
+    """What a constructor is given, without tensors in it, and the type that it gets then.
+
+    Args:
+        data: Numbers, or lists of them, or anything else, which stays.
+        dtype: As it was asked for; None: what the tensors and the numbers are together.
+
+    Raises:
+        ValueError: A tensor in a list has several elements.
+    """
+    if not (isinstance(data, _NESTED) and any(isinstance(item, _HOLDING) for item in data)):
+        return data, dtype
+    kinds: set[torch.dtype] = set()
+    found: list[bool] = []
+    numbers = _numbers(data, kinds, found)
+    if not found:
+        return data, dtype
+    if dtype is None and kinds:
+        dtype = functools.reduce(torch.promote_types, kinds)
+    return numbers, dtype
+
+
+def _numbers(data: Any, kinds: set[torch.dtype], found: list[bool]) -> Any:
+    if isinstance(data, _NESTED):
+        return [_numbers(item, kinds, found) for item in data]
+    if isinstance(data, torch.Tensor):
+        found.append(True)
+        kinds.add(data.dtype)
+        if data.numel() != 1:
+            raise ValueError("only one element tensors can be converted to Python scalars")
+        return data.item()
+    kind = _KINDS.get(type(data))
+    if kind is not None:
+        kinds.add(torch.get_default_dtype() if kind is torch.float32 else kind)
+    return data
+
+
+_KINDS = {bool: torch.bool, int: torch.int64, float: torch.float32, complex: torch.complex64}
