@@ -50,8 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
         if no_torch and item.get_closest_marker("torch"):
             item.add_marker(pytest.mark.skip(reason="needs torch, which is not installed"))
-        if item.get_closest_marker("gpu") and (reason := why_no_card()):
-            item.add_marker(pytest.mark.skip(reason=f"needs a real card: {reason}"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Ask for a card in the process that runs the test, and only there."""
+    if item.get_closest_marker("gpu") and (reason := why_no_card()):
+        pytest.skip(f"needs a real card: {reason}")
 
 
 @pytest.fixture(autouse=True, scope="module")

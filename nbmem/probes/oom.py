@@ -20,7 +20,7 @@ from nbmem.core.events import Frame
 from nbmem.core.oom import Refusal
 from nbmem.core.raised import traceback_of
 from nbmem.probes.cells import with_cells
-from nbmem.probes.cuda import initialized_torch, loaded_torch, read_counters
+from nbmem.probes.cuda import backend, initialized_torch, loaded_torch, read_counters
 from nbmem.probes.modules import children_of, is_module, is_training, named_modules, own_parameters
 from nbmem.probes.tensors import modules_in
 
@@ -93,8 +93,15 @@ def _attach() -> None:
     if attach is None or attach is _attached_to[0]:
         return
     _attached_to[0] = attach
-    # It would initialize CUDA; torch runs this at the end of its own initialization.
-    torch.cuda._lazy_call(lambda: attach(_refused))  # noqa: SLF001
+
+    @entry("watching for out-of-memory errors", lost=_lost)
+    def begin() -> None:
+        if backend() == "native":  # no other one has an observer, and they raise
+            attach(_refused)
+
+    # It would initialize CUDA; torch runs this at the end of its own initialization, which is the
+    # user's code.
+    torch.cuda._lazy_call(begin)  # noqa: SLF001
 
 
 def _lost(part: str, err: Exception) -> None:

@@ -51,7 +51,8 @@ class Card:
         processors: Streaming multiprocessors.
         capability: Compute capability.
         l2_bytes: L2 cache.
-        context_bytes: Process memory of a bare context; recorded on the H100 alone.
+        context_bytes: Process memory of a bare context.
+        context_recorded: It was read from such a card; else it is an estimate.
         cublas_bytes: Process memory of one cuBLAS handle, outside of torch's allocator.
         cudnn_bytes: The same for cuDNN.
         nccl_bytes: The same for NCCL's communicator.
@@ -70,14 +71,15 @@ class Card:
     cublas_bytes: int
     cudnn_bytes: int
     nccl_bytes: int = H100_NCCL
+    context_recorded: bool = False
     aliases: tuple[str, ...] = ()
     source: str = field(default="", repr=False)
 
     @property
     def context_band(self) -> tuple[int, int]:
         """Least and most bytes of a bare context; one figure where it was recorded."""
-        if self.context_bytes == H100_CONTEXT:
-            return H100_CONTEXT, H100_CONTEXT
+        if self.context_recorded:
+            return self.context_bytes, self.context_bytes
         off = int(self.context_bytes * CONTEXT_BAND)
         return self.context_bytes - off, self.context_bytes + off
 
@@ -102,6 +104,10 @@ def _card(row: dict[str, Any]) -> Card:
     arch = arch_of((major, minor))
     processors = int(row["processors"])
     stacks = processors * arch.multiprocessor.threads * STACK
+
+    def measured(key: str, otherwise: int) -> int:
+        return row[key] * MIB if key in row else otherwise
+
     return Card(
         key=row["key"],
         name=row["name"],
@@ -110,9 +116,11 @@ def _card(row: dict[str, Any]) -> Card:
         processors=processors,
         capability=(major, minor),
         l2_bytes=int(row["l2"] * MIB),
-        context_bytes=_context(stacks, data_centre=arch.data_centre),
-        cublas_bytes=_between(T4_CUBLAS, H100_CUBLAS, stacks),
-        cudnn_bytes=_between(T4_CUDNN, H100_CUDNN, stacks),
+        context_bytes=measured("context", _context(stacks, data_centre=arch.data_centre)),
+        context_recorded="context" in row,
+        cublas_bytes=measured("cublas", _between(T4_CUBLAS, H100_CUBLAS, stacks)),
+        cudnn_bytes=measured("cudnn", _between(T4_CUDNN, H100_CUDNN, stacks)),
+        nccl_bytes=measured("nccl", H100_NCCL),
         aliases=tuple(row.get("aliases", ())),
         source=row["source"],
     )

@@ -17,13 +17,14 @@ def refuse(*_args, **_options):
 
 @pytest.mark.parametrize("backend", ["pluggable", "cudaMallocAsync"])
 def test_a_cell_runs_and_one_note_says_why_there_is_nothing(monkeypatch, backend):
-    with virtual.activated("T4"):
+    with virtual.activated("T4"), monkeypatch.context() as patch:
         torch.zeros(1, device="cuda")
-        monkeypatch.setattr(torch._C, "_cuda_getAllocatorBackend", lambda: backend)
-        monkeypatch.setattr(torch._C, "_cuda_record_memory_history", refuse)
-        monkeypatch.setattr(torch._C, "_cuda_memorySnapshot", refuse)
+        patch.setattr(torch._C, "_cuda_getAllocatorBackend", lambda: backend)
+        patch.setattr(torch._C, "_cuda_record_memory_history", refuse)
+        patch.setattr(torch._C, "_cuda_memorySnapshot", refuse)
+        patch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", lambda _: refuse())
         if backend == "pluggable":
-            monkeypatch.setattr(torch._C, "_cuda_memoryStats", refuse)
+            patch.setattr(torch._C, "_cuda_memoryStats", refuse)
         with nbmem.trace("cell", namespace={}) as t:
             torch.nn.Linear(8, 8).cuda()(torch.zeros(1, 8, device="cuda")).sum().backward()
         (note,) = t.session.notes

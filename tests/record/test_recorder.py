@@ -125,8 +125,7 @@ def test_every_reading_agrees_with_the_history():
     assert not faults(t.report())
 
 
-def test_what_the_driver_keeps_is_nobody_elses(tmp_path):
-    card = virtual.active().card
+def test_what_the_driver_keeps_is_nobody_elses(tmp_path, card):
     with nbmem.trace("alone") as t:
         torch.zeros(8, device="cuda")
     for report in (t.report(), nbmem.open(t.save(tmp_path / "alone.nbmem")).report()):

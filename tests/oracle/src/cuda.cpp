@@ -96,11 +96,12 @@ const std::vector<int>& visible() {
       for (size_t i = 0; i < all().size(); ++i) out.push_back(int(i));
       return out;
     }
-    for (auto& name : split(v, ',')) {  // the first unknown one ends the list, as in the driver
-      int at = -1;
+    for (auto& name : split(v, ',')) {  // as in the driver: an unknown or ambiguous one ends the list, a repeated one empties it
+      int at = -1, fits = 0;
       for (int i = 0; i < int(all().size()); ++i)
-        if (name == std::to_string(i) || (name.size() > 4 && uuid_text(i).rfind(name, 0) == 0)) at = i;
-      if (at < 0) break;
+        if (name == std::to_string(i) || (name.size() > 4 && uuid_text(i).rfind(name, 0) == 0)) at = i, ++fits;
+      if (fits != 1) break;
+      if (std::find(out.begin(), out.end(), at) != out.end()) return std::vector<int>();
       out.push_back(at);
     }
     return out;

@@ -1,0 +1,107 @@
+"""A card's quarter of an hour: `python -m tests.card [--minutes 15] [PART ...]`.
+
+Measures on the first card that torch sees what nbmem's tables are made from, each part in a process
+of its own and into a file of its own under out/card, named by card, driver, torch and CUDA. It can
+be interrupted at any time: a second start goes on. `python -m tests.card.tables` reads the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.card.one import OUT_OF_TIME
+from tests.card.parts import PARTS
+from tests.card.results import read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tests.card.parts import Part
+
+ROOT = Path(__file__).parents[2]
+OUT = ROOT / "out" / "card"
+PATIENCE_S = 30
+"""Beyond a part's time, for the case that it is at."""
+
+
+def measure(part: Part, path: Path, seconds: float) -> int:
+    """Run a part in a process; its status, 1 if it had to be ended."""
+    command = [sys.executable, "-m", "tests.card.one", part.name, str(path)]
+    command += ["--seconds", f"{seconds:.0f}"]
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
+        try:
+            return process.wait(seconds + PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return 1
+        finally:  # It, and what it has started; also when a person interrupts.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def go(
+    parts: Iterable[Part],
+    folder: Path,
+    until: float,
+    run: Callable[[Part, Path, float], int] = measure,
+) -> dict[str, str]:
+    """Run what the folder lacks; how each part stands afterwards, in words.
+
+    Args:
+        parts: In the order of their worth.
+        folder: Of their files.
+        until: `time.monotonic()` at which the last has to end.
+        run: Runs a part, and returns its process's status.
+    """
+    stand: dict[str, str] = {}
+    for part in parts:
+        path = folder / f"{part.name}.jsonl"
+        before = read(path).begun
+        end = min(until, time.monotonic() + part.seconds)
+        while not read(path).complete and (left := end - time.monotonic()) >= 1:
+            print(f"{part.name}: {part.what}, {left:.0f} s at most", flush=True)
+            status = run(part, path, left)
+            begun = read(path).begun
+            if status in (0, OUT_OF_TIME) or begun == before:
+                break
+            before = begun  # One that crashes is followed by another.
+        known = read(path)
+        told = "complete" if known.complete else "not complete" if known.cases else "nothing yet"
+        stand[part.name] = f"{told}, {len(known.cases)} cases"
+    return stand
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="PART", help=", ".join(p.name for p in PARTS))
+    parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    begin = time.monotonic()
+    asked = [sys.executable, "-c", "from tests.card.results import *; print(folder_name(head()))"]
+    answer = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        last = (answer.stderr.splitlines() or [""])[-1]
+        raise SystemExit(f"No card can be used here: {last}")
+    folder = options.out / answer.stdout.strip()
+    parts = [part for part in PARTS if not options.names or part.name in options.names]
+    try:
+        stand = go(parts, folder, begin + 60 * options.minutes)
+    except KeyboardInterrupt:
+        raise SystemExit(f"\nInterrupted: start it again to go on. So far: {folder}") from None
+    for name, told in stand.items():
+        print(f"{name}: {told}")
+    print(f"{folder}\ndocs/questions/measuring.md says how to send it.")
+
+
+if __name__ == "__main__":
+    main()

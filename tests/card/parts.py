@@ -1,0 +1,47 @@
+"""What is measured on a card, the most valuable first."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Case = tuple[str, "Callable[[], Any]"]
+
+
+class Part(NamedTuple):
+    """One file of results: `cases()` of its module.
+
+    Attributes:
+        name: The module in tests/card, and the file.
+        seconds: The most that it may take of the quarter of an hour.
+        what: For whoever waits.
+    """
+
+    name: str
+    seconds: float
+    what: str
+
+    def cases(self) -> Iterator[Case]:
+        """Each with a name of its own; what is called returns plain data."""
+        found: Iterator[Case] = importlib.import_module(f"tests.card.{self.name}").cases()
+        return found
+
+
+PARTS = (
+    Part("context", 60, "memory of the context and of each library"),
+    Part("workspaces", 180, "workspaces of convolutions and recurrent layers"),
+    Part("balance", 30, "the books against nvidia-smi"),
+    Part("overhead", 150, "what tracing costs a step"),
+    Part("readings", 30, "what a live reading costs"),
+    Part("atlas", 120, "what operators of everyday ask for"),
+    Part("promises", 120, "tests/gpu"),
+    Part("samples", 210, "what torch's samples of its operators ask for, while time is left"),
+)
+
+
+def part(name: str) -> Part:
+    """The part of that name."""
+    return next(one for one in PARTS if one.name == name)

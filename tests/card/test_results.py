@@ -1,0 +1,159 @@
+"""A part's file: whole lines count, an interruption costs one case, a crash two tries of it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.card.__main__ import go
+from tests.card.one import OUT_OF_TIME, fill
+from tests.card.parts import PARTS, Part
+from tests.card.results import Writer, folder_name, read
+
+ABOUT = {
+    "card": "NVIDIA H100 80GB HBM3",
+    "driver": "580.159.04",
+    "torch": "2.13.0+cu130",
+    "cuda": "13.0",
+    "real": True,
+}
+LONG = time.monotonic() + 1e6
+
+
+def numbers(count, called):
+    """Cases 0 to `count`, each its own double; `called` notes which were run."""
+
+    def run(number):
+        called.append(number)
+        return 2 * number
+
+    return [(str(number), lambda number=number: run(number)) for number in range(count)]
+
+
+def test_a_second_start_runs_what_is_missing_and_nothing_else(tmp_path):
+    path, called = tmp_path / "part.jsonl", []
+    cases = numbers(4, called)
+    moments = iter([0.0, 0.0, LONG + 1])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: next(moments))
+        assert not fill(path, ABOUT, cases, LONG)
+    assert called == [0, 1]
+    assert not read(path).complete
+    assert fill(path, {"card": "another"}, cases, LONG)
+    assert called == [0, 1, 2, 3]
+    found = read(path)
+    assert found.cases == {"0": 0, "1": 2, "2": 4, "3": 6}
+    assert found.head == ABOUT
+    assert found.complete
+    assert fill(path, ABOUT, cases, LONG)
+    assert called == [0, 1, 2, 3]
+
+
+def test_a_torn_line_is_none_and_the_next_stands_on_its_own(tmp_path):
+    path = tmp_path / "part.jsonl"
+    fill(path, ABOUT, numbers(2, []), LONG)
+    whole = path.read_text().removesuffix('{"complete": true}\n')
+    path.write_text(whole + '{"case": "2", "fou')
+    assert read(path).cases == {"0": 0, "1": 2}
+    assert fill(path, ABOUT, numbers(3, []), LONG)
+    assert read(path).cases == {"0": 0, "1": 2, "2": 4}
+
+
+def test_what_a_case_raises_is_its_finding(tmp_path):
+    def refused():
+        raise RuntimeError("no such kernel\nand a trace")
+
+    fill(tmp_path / "part.jsonl", ABOUT, [("one", refused)], LONG)
+    assert read(tmp_path / "part.jsonl").cases == {"one": "RuntimeError: no such kernel"}
+
+
+def test_a_case_that_ends_its_process_is_tried_twice(tmp_path):
+    path, called = tmp_path / "part.jsonl", []
+    for _ in range(2):
+        writer = Writer(path, ABOUT)
+        writer.begin("1")
+    assert fill(path, ABOUT, numbers(3, called), LONG)
+    assert called == [0, 2]
+    assert "1" not in read(path).cases
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from tests.card.one import fill
+def slow(): print("begun", flush=True); time.sleep(60)
+fill(Path(sys.argv[1]), {"card": "T4"}, [("a", lambda: 1), ("b", slow)], time.monotonic() + 99)
+"""
+
+
+def test_a_killed_process_leaves_what_it_had(tmp_path):
+    path, root = tmp_path / "part.jsonl", Path(__file__).parents[2]
+    command = [sys.executable, "-c", KILLED, str(path)]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"begun\n"
+        process.send_signal(signal.SIGKILL)
+    assert read(path).cases == {"a": 1}
+    called = []
+    assert fill(path, ABOUT, [("a", None), ("b", lambda: called.append("b"))], LONG)
+    assert called == ["b"]
+
+
+def fakes(*names, seconds=10):
+    return [Part(name, seconds, name) for name in names]
+
+
+def test_parts_run_in_order_each_in_its_time_and_none_that_is_complete(tmp_path):
+    ran = []
+
+    def run(part, path, seconds):
+        ran.append((part.name, round(seconds)))
+        fill(path, ABOUT, numbers(2, []), LONG)
+        return 0
+
+    assert go(fakes("a", "b"), tmp_path, time.monotonic() + 15, run) == {
+        "a": "complete, 2 cases",
+        "b": "complete, 2 cases",
+    }
+    assert ran == [("a", 10), ("b", 10)]
+    go(fakes("a", "b", "c", seconds=40), tmp_path, time.monotonic() + 15, run)
+    assert ran[2:] == [("c", 15)]
+
+
+def test_no_part_begins_when_the_time_is_over(tmp_path):
+    def run(*_):
+        raise AssertionError
+
+    assert go(fakes("a"), tmp_path, time.monotonic(), run) == {"a": "nothing yet, 0 cases"}
+
+
+def test_a_part_that_crashes_goes_on_behind_the_case_and_one_that_cannot_start_is_left(tmp_path):
+    ran = []
+
+    def run(part, path, seconds):
+        ran.append(part.name)
+        if part.name == "never":
+            return 1
+        if ran.count("crashes") < 3:
+            Writer(path, ABOUT).begin("0")
+            return -signal.SIGSEGV
+        return 0 if fill(path, ABOUT, numbers(2, []), LONG) else OUT_OF_TIME
+
+    stand = go(fakes("never", "crashes"), tmp_path, time.monotonic() + 60, run)
+    assert ran == ["never", "crashes", "crashes", "crashes"]
+    assert stand == {"never": "nothing yet, 0 cases", "crashes": "complete, 1 cases"}
+
+
+def test_all_of_it_is_a_quarter_of_an_hour():
+    assert sum(part.seconds for part in PARTS) <= 15 * 60
+
+
+def test_no_folder_of_another_machine_is_taken_for_a_real_cards():
+    real = "NVIDIA-H100-80GB-HBM3-580.159.04-torch-2.13.0+cu130-cuda-13.0"
+    assert folder_name(ABOUT) == real
+    assert folder_name({**ABOUT, "real": False}) == f"NO-REAL-CARD-{real}"

@@ -1,0 +1,41 @@
+"""Measure on this machine's NVIDIA card what nbmem's tables are made from: 15 minutes at most."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+
+from environment import prepare, require_python
+from installing import ROOT, say
+
+
+def main() -> int:
+    """Say what it costs, make the environment, pass the arguments on to tests/card."""
+    require_python()
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="Passed on: PART ... and --minutes, --out; with --tables FOLDER ... and --write "
+        "(into cards.toml), --no-compare (the row alone).",
+    )
+    parser.add_argument(
+        "--python", help="one that has torch's CUDA build already; no environment is made"
+    )
+    parser.add_argument("--tables", action="store_true", help="read the files instead")
+    options, arguments = parser.parse_known_args()
+    python = options.python
+    if python is None:
+        say(
+            "This environment holds the CUDA build of torch: about 5 GB, in .venv-cuda. "
+            "The quarter of an hour begins when it is there."
+        )
+        python = str(prepare(".venv-cuda", "torch-cuda", "test"))
+    known = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(ROOT), *([known] if known else [])])
+    command = [python, "-m", "tests.card.tables" if options.tables else "tests.card", *arguments]
+    env = dict(os.environ, PYTHONPATH=path)
+    return subprocess.run(command, cwd=str(ROOT), env=env, check=False).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
