@@ -27,16 +27,8 @@ def norm_backward(gradient, *size):
     x, channels = rand(*size), rand(size[1])
     nothing = torch.empty(0, dtype=torch.uint8, device="cuda")
     statistics = (channels,) * 4
-    return lambda: aten.batch_norm_backward(
-        gradient(*size),
-        x,
-        channels,
-        *statistics,
-        True,
-        1e-5,
-        [True] * 3,
-        nothing,  # noqa: FBT003 - the schema's
-    )
+    rest = [True, 1e-5, [True] * 3, nothing]
+    return lambda: aten.batch_norm_backward(gradient(*size), x, channels, *statistics, *rest)
 
 
 def expanded(*size):
@@ -102,6 +94,18 @@ CASES = {
             *(200, 50, 50, 50, -50, -50, -200, 200, 50, 50, 50, -50, -50, -200, -50, 1, -1),
             *(-50, 8, 400, 80, 400, -400, 80, 400, -400, -80, 1, -1, -8),
         ],
+    ),
+    "norm in float64": (
+        lambda: of(lambda x: linalg.vector_norm(x, 2, 1, dtype=torch.float64), rand(20, 3)),
+        [160, 480, -480],
+    ),
+    "norms of a list with nothing": (
+        lambda: of(lambda *x: torch._foreach_norm(x, 2), rand(20), rand(0), rand(3)),
+        [12, 4, 4, 4, 4, -4, -12],
+    ),
+    "norms of a list in float64": (
+        lambda: of(lambda *x: torch._foreach_norm(x, 3, dtype=torch.float64), rand(20), rand(3)),
+        [8, 160, -160, 8, 24, -24],
     ),
     "products of a list": (
         lambda: of(torch._foreach_mm, [rand(16, 16)] * 2, [rand(16, 16)] * 2),
