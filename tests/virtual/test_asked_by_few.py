@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
+from nbmem import virtual
 from tests.virtual.test_scratch import taken
 
 pytestmark = pytest.mark.skipif(
@@ -106,6 +107,10 @@ CASES = {
     "norms of a list in float64": (
         lambda: of(lambda *x: torch._foreach_norm(x, 3, dtype=torch.float64), rand(20), rand(3)),
         [8, 160, -160, 8, 24, -24],
+    ),
+    "times powers of two, in halves": (
+        lambda: of(torch.ldexp, rand(50, dtype=torch.half), rand(1, dtype=torch.half)),
+        [2, 2, -2, 100, -2],
     ),
     "products of a list": (
         lambda: of(torch._foreach_mm, [rand(16, 16)] * 2, [rand(16, 16)] * 2),
@@ -214,3 +219,10 @@ def test_a_transposed_convolution_is_not_padded_by_its_stride_and_its_dilation()
         "dilation_height: 1 dilation_width: 1"
     )
     assert torch.conv_transpose1d(rand(2, 4, 4), weight, None, 2, 0, 1).size() == (2, 3, 10)
+
+
+def test_flash_attention_by_name_wants_ampere():
+    with virtual.activated("T4"):
+        query = rand(2, 16, 4, 8, dtype=torch.half)
+        with pytest.raises(RuntimeError, match="FlashAttention only supports Ampere"):
+            aten._scaled_dot_product_flash_attention(query, query, query)

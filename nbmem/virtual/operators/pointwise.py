@@ -10,6 +10,7 @@ import torch
 from nbmem.virtual.operators import gradients
 from nbmem.virtual.operators.operator import (
     BY_ORACLE,
+    HALVES,
     Operator,
     contiguous,
     drop,
@@ -159,7 +160,12 @@ def times_power_of_two(executor: Executor, call: OperatorCall) -> Any:
     if not exponent.is_floating_point():
         return NotImplemented
     with executor:
-        return aten.mul.Tensor(tensor, aten.pow.Scalar(2.0, exponent))
+        if exponent.dtype not in HALVES:
+            return aten.mul.Tensor(tensor, aten.pow.Scalar(2.0, exponent))
+        base = torch.full((), 2.0, dtype=exponent.dtype, device=exponent.device)
+        power = aten.pow.Tensor_Tensor(base, exponent)
+        del base
+        return aten.mul.Tensor(tensor, power)
 
 
 def dense_like_input(call: OperatorCall) -> Results:

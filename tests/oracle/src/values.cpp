@@ -95,13 +95,14 @@ void write(const IValue& to, const IValue& value) {
   for (size_t i = 0; i < to.toListRef().size(); ++i) write(to.toListRef()[i], value.toListRef()[i]);
 }
 
-// What an operator's host code reads of its own kernels, by what it returns.
-int64_t count_of(const std::string& name, const torch::jit::Stack& made) {
-  static const std::set<std::string> longest{"aten::nonzero", "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim", "aten::unique_dim_consecutive"};
-  if (!longest.count(name)) return -1;
+// What an operator's host code reads of its own kernels: how long its first result is, along `dim`.
+int64_t count_of(const std::string& name, const torch::jit::Stack& made, int64_t dim) {
+  static const std::set<std::string> counted{"aten::nonzero", "aten::_unique", "aten::_unique2", "aten::unique_consecutive",
+                                             "aten::unique_dim", "aten::unique_dim_consecutive"};
+  if (!counted.count(name)) return -1;
   auto first = made.at(0).toTensor();
-  if (name == "aten::_unique2" && first.scalar_type() == kBool) return first.any().item<bool>();
-  return first.dim() ? first.size(0) : 1;
+  bool trues = name == "aten::_unique2" && first.scalar_type() == kBool;  // those are counted instead
+  return trues ? first.any().item<bool>() : first.dim() ? first.size(dim) : 1;
 }
 
 // CPU's random numbers are drawn as if nobody had.
@@ -137,11 +138,12 @@ class Halves : public OperatorKernel {
     for (size_t i = 0; i < count && twins.known; ++i) made.push_back(twins.of((*stack)[begin + i]));
     std::vector<std::pair<IValue, IValue>> changed;
     bool known = twins.known;
+    int64_t dim = known && count > 1 && made[1].isInt() ? made[1].toInt() : 0;  // of unique_dim and its kin
     if (known) {
       for (size_t i : written_) changed.emplace_back((*stack)[begin + i], made[i]);
       known = computed(op, made);
     }
-    int64_t outer = std::exchange(expected, known ? count_of(op.operator_name().name, made) : -1);
+    int64_t outer = std::exchange(expected, known ? count_of(op.operator_name().name, made, dim) : -1);
     standin_count(expected);
     try {
       kernel_.callBoxed(op, keys, stack);
