@@ -54,6 +54,8 @@ class Rules:
             t5_small_b8s256_adafactor was recorded.
         embedding_sorts_rows: Since 2.13 the indices of an embedding's gradient are sorted by the
             bits that its rows have, before by all bits.
+        outer_products_multiply: Since 2.13 a batched product over one number is no matter of
+            cuBLAS, but a multiplication (the oracle).
     """
 
     release: str
@@ -73,6 +75,7 @@ class Rules:
     sixteenths_of_dropout: bool
     learned_masks_fused: bool
     embedding_sorts_rows: bool
+    outer_products_multiply: bool
 
 
 @lru_cache(maxsize=64)
@@ -111,4 +114,5 @@ def rules_for(release: str) -> Rules:
         sixteenths_of_dropout=version >= (2, 12),
         learned_masks_fused=version >= (2, 13),
         embedding_sorts_rows=version >= (2, 13),
+        outer_products_multiply=version >= (2, 13),
     )

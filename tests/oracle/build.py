@@ -149,13 +149,21 @@ def stub(name: str, prototype: Prototype | None) -> str:
     return f"long {name}({', '.join(taken) or 'void'}) {{ {' '.join(body)} }}"
 
 
-def compiled(source: Path, work: Path, site: Path) -> Path:
+def compiled(source: Path, work: Path, site: Path, standard: str = "c++17") -> Path:
     """The object of one of our own sources."""
-    headers = [SOURCES / "compat", SOURCES, *site.glob("nvidia/*/include")]
+    torchs = [site / "torch/include", site / "torch/include/torch/csrc/api/include"]
+    headers = [SOURCES / "compat", SOURCES, *site.glob("nvidia/*/include"), *torchs]
     made = work / f"{source.stem}.o"
-    options = ("-std=c++17", "-O1", "-fPIC", "-w", "-fvisibility=default")
+    options = (f"-std={standard}", "-O1", "-fPIC", "-w", "-fvisibility=default")
     run("g++", *options, *(f"-I{path}" for path in headers), "-c", source, "-o", made)
     return made
+
+
+def values(site: Path, out: Path) -> None:
+    """What computes values beside torch's kernels; it links torch, and is loaded after it."""
+    made = compiled(SOURCES / "values.cpp", out / "generated", site, "c++20")
+    torchs = (f"-L{site}/torch/lib", "-ltorch_cpu", "-lc10", "-lc10_cuda")
+    run("g++", "-shared", "-o", out / "values.so", made, *torchs, f"-L{out}", "-l:libcuda.so.1")
 
 
 class Place(NamedTuple):
@@ -248,5 +256,6 @@ def build(site: Path, out: Path) -> None:
         print(library(soname, symbols, place, under))
         below.append(soname)
     (out / "cards.tsv").write_text(cards())
+    values(site, out)
     kernels(site, out)
     (out / "preload").write_text(":".join(str(out / name) for name in below))

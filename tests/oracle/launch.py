@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 from pathlib import Path
 
@@ -26,12 +27,18 @@ def site_packages() -> Path:
     return site
 
 
-def environment(card: str, *, count: int = 1) -> dict[str, str]:
-    """What a Python must be started with to see `count` of those cards; builds what is missing."""
+def environment(card: str, *, count: int = 1, values: bool = False) -> dict[str, str]:
+    """What a Python must be started with to see `count` of those cards; builds what is missing.
+
+    Args:
+        card: Its name.
+        count: How many.
+        values: Whether the process computes on the CPU what kernels would write (`follow_values`).
+    """
     site = site_packages()
     release = next(site.glob("torch-*.dist-info")).name.removesuffix(".dist-info")
     built = OUT / release
-    if not (built / "preload").exists():
+    if not all((built / made).exists() for made in ("values.so", "preload")):
         build(site, built)
     # One process must not see another's memory.
     state = built / f"state.{os.getpid()}"
@@ -44,5 +51,14 @@ def environment(card: str, *, count: int = 1) -> dict[str, str]:
         "STANDIN_COUNT": str(count),
         "STANDIN_SITE": str(site),
         "STANDIN_STATE": str(state),
+        "STANDIN_VALUES": str(built / "values.so") if values else "",
         "TRITON_LIBCUDA_PATH": str(built),
     }
+
+
+def follow_values() -> None:
+    """In a process that was started for it: kernels write what the CPU computes (values.cpp)."""
+    if path := os.environ.get("STANDIN_VALUES"):
+        import torch  # noqa: F401 - the library finds it in the process
+
+        ctypes.CDLL(path).standin_follow()

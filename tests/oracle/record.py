@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.oracle.launch import follow_values
 from tests.oracle.samples import database
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ PATIENCE_S = 30
 HUNG_S = 180
 """Of the clock; then the process ends, and the next begins with the next operator."""
 UNFINISHED = "did not end"
+FLOATS = 1 << 18
+"""Floats that the virtual card follows here: the values that the oracle's kernels would have."""
 _EVENTS = 200_000
 
 
@@ -155,8 +158,12 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     if options.virtual:
         from nbmem import virtual
+        from nbmem.virtual.tensors import values
 
         virtual.activate(options.virtual)
+        values.FLOATS = FLOATS
+    else:
+        follow_values()
     record(options.out, options.names, options.dtype)
     os._exit(0)  # The stand-in's threads may abort a process that takes itself apart.
 

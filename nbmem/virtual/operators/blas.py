@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.operator import BLAS, BLASLT, Operator, out, temporary
+from nbmem.virtual.operators.operator import BLAS, BLASLT, BY_ORACLE, Operator, out, outs, temporary
 from nbmem.virtual.operators.refusals import in_cpp, short
 from nbmem.virtual.tensors.shapes import is_dense
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.operators.operator import Executor, Launch, Step
     from nbmem.virtual.tensors.calls import OperatorCall
 
 aten = torch.ops.aten
@@ -87,6 +89,19 @@ def product(launch: Launch) -> Iterator[Step]:
         yield BLAS
 
 
+def products(launch: Launch) -> Iterator[Step]:
+    """Those over one number are a multiplication, which takes its operands as they lie.
+
+    torch/_native/ops/bmm_outer_product/triton_impl.py: _is_outer_product
+    """
+    left, right = launch.call.args[:2]
+    is_outer = left.size(-1) == 1 and left.numel() and right.numel() and not left.is_complex()
+    if is_outer and launch.rules.outer_products_multiply:
+        yield from outs(launch)
+    else:
+        yield from product(launch)
+
+
 def product_with_bias(launch: Launch) -> Iterator[Step]:
     """A vector as bias goes through cuBLASLt's epilogue."""
     if launch.outs:
@@ -94,6 +109,28 @@ def product_with_bias(launch: Launch) -> Iterator[Step]:
     if _is_computed(launch, launch.call.args[1:3]):
         yield from _copied(launch.call.args[1:3])
         yield BLASLT if launch["self"].dim() == 1 else BLAS
+
+
+def each_product(executor: Executor, call: OperatorCall) -> Any:
+    """torch's own Python packs lists for one grouped product, on cards that have such."""
+    packing = _packing()
+    if packing is None:
+        return NotImplemented
+    with executor:
+        if not packing._foreach_mm_cond(*call.args):
+            return NotImplemented
+        return packing._foreach_mm_impl(*call.args)
+
+
+@cache
+def _packing() -> Any:
+    """The module, since torch 2.13; None before."""
+    try:
+        module = import_module("torch._native.ops.foreach_mm.impl")
+    except ImportError:
+        return None
+    parts = ("_foreach_mm_cond", "_foreach_mm_impl")
+    return module if all(hasattr(module, part) for part in parts) else None
 
 
 def _is_computed(launch: Launch, operands: Sequence[torch.Tensor]) -> bool:
@@ -134,8 +171,14 @@ _HANDLE = "aten/src/ATen/cuda/CublasHandlePool.cpp: getCurrentCUDABlasHandle"
 _SHOWN = "gpt2_b4s512_adamw"
 OPERATORS = (
     Operator(("linear",), composite=linear),
+    Operator(
+        ("_foreach_mm",),
+        run=each_product,
+        source="torch/_native/ops/foreach_mm/impl.py",
+        shown_by=BY_ORACLE,
+    ),
     Operator(("mm",), refuse=_check_product, memory=product, source=_HANDLE, shown_by=_SHOWN),
-    Operator(("bmm",), refuse=_check_products, memory=product, source=_HANDLE, shown_by=_SHOWN),
+    Operator(("bmm",), refuse=_check_products, memory=products, source=_HANDLE, shown_by=_SHOWN),
     Operator(
         ("mv", "addmv"), refuse=_check_vector, memory=product, source=_HANDLE, shown_by=_SHOWN
     ),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.operator import BY_ORACLE, LONG, Operator, outs, temporary
+from nbmem.virtual.operators.operator import BY_ORACLE, LONG, Operator, drop, outs, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +45,8 @@ def chunk_cat(launch: Launch) -> Iterator[Step]:
         ahead = tensor.size()[: dim % tensor.dim()].numel()
         yield temporary(f"padded {number}", ahead * chunk * count)
     yield from outs(launch)
+    for number in range(len(tensors)):
+        yield drop(f"padded {number}")
 
 
 def split_copy(launch: Launch) -> Iterator[Step]:

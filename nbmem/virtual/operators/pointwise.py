@@ -10,6 +10,7 @@ import torch
 from nbmem.virtual.operators import gradients
 from nbmem.virtual.operators.operator import (
     BY_ORACLE,
+    HALVES,
     Operator,
     contiguous,
     drop,
@@ -82,13 +83,24 @@ def norms(launch: Launch) -> Iterator[Step]:
     tensors = launch["self"]
     alike = len({(tensor.dtype, tensor.device) for tensor in tensors}) == 1
     if not alike or launch["ord"] not in (0, 1, 2, math.inf):
-        yield from outs(launch)  # one after the other
+        yield from _one_by_one(launch)
         return
     most = max(-(-tensor.numel() // CHUNK) for tensor in tensors)
     item = 8 if launch.outs[0].dtype is torch.float64 else 4
     yield temporary("norms of chunks", len(tensors) * most * item)
-    for number in range(len(launch.outs)):
+    yield from outs(launch)
+    for number, tensor in enumerate(tensors):
+        if not tensor.numel():
+            yield temporary(f"zero in place of {number}", launch.outs[number].nbytes)
+
+
+def _one_by_one(launch: Launch) -> Iterator[Step]:
+    """Norms in float64 are of copies."""
+    for number, (tensor, spec) in enumerate(zip(launch["self"], launch.outs, strict=True)):
         yield out(number)
+        if tensor.dtype is torch.float32 and spec.dtype is torch.float64:
+            yield temporary("converted", tensor.numel() * spec.dtype.itemsize)
+            yield drop("converted")
 
 
 def largest(launch: Launch) -> Iterator[Step]:
@@ -148,7 +160,12 @@ def times_power_of_two(executor: Executor, call: OperatorCall) -> Any:
     if not exponent.is_floating_point():
         return NotImplemented
     with executor:
-        return aten.mul.Tensor(tensor, aten.pow.Scalar(2.0, exponent))
+        if exponent.dtype not in HALVES:
+            return aten.mul.Tensor(tensor, aten.pow.Scalar(2.0, exponent))
+        base = torch.full((), 2.0, dtype=exponent.dtype, device=exponent.device)
+        power = aten.pow.Tensor_Tensor(base, exponent)
+        del base
+        return aten.mul.Tensor(tensor, power)
 
 
 def dense_like_input(call: OperatorCall) -> Results:

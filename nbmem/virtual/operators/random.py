@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import torch
+
 from nbmem.virtual.operators import cub
 from nbmem.virtual.operators.operator import BY_ORACLE, HALVES, Operator, drop, out, outs, temporary
 from nbmem.virtual.operators.reduce import staging
@@ -88,6 +90,33 @@ def _checks(launch: Launch) -> Iterator[Step]:
     yield drop("both")
 
 
+def normal(launch: Launch) -> Iterator[Step]:
+    """Deviations on the card are asked twice whether any is negative; numbers become tensors.
+
+    aten/src/ATen/native/DistributionTemplates.h: normal_impl, normal_out_impl
+    """
+    mean, deviation = launch["mean"], launch["std"]
+    if not isinstance(deviation, torch.Tensor):
+        yield from outs(launch)
+        if isinstance(mean, torch.Tensor):
+            yield temporary("deviations", launch.outs[0].nbytes)
+        return
+    yield from _least(launch, deviation)
+    yield from outs(launch)
+    yield from _least(launch, deviation)
+    if not isinstance(mean, torch.Tensor):
+        yield temporary("mean", launch.outs[0].dtype.itemsize)
+
+
+def _least(launch: Launch, deviation: torch.Tensor) -> Iterator[Step]:
+    item = deviation.element_size()
+    if deviation.numel():
+        yield temporary("least", item)
+        yield from staging.shared(deviation, range(deviation.dim()), item, launch.card)
+        yield temporary("is positive", 1)
+        yield from (drop("is positive"), drop("least"))
+
+
 def coins(launch: Launch) -> Iterator[Step]:
     """Probabilities of half types are read from a copy in float32."""
     yield from outs(launch)
@@ -101,6 +130,12 @@ OPERATORS = (
         ("bernoulli", "bernoulli_.Tensor", "bernoulli.Tensor"),
         memory=coins,
         source="aten/src/ATen/native/cuda/DistributionBernoulli.cu: bernoulli_tensor_kernel",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor"),
+        memory=normal,
+        source="aten/src/ATen/native/DistributionTemplates.h: normal_impl, normal_out_impl",
         shown_by=BY_ORACLE,
     ),
     Operator(

@@ -169,10 +169,21 @@ def median(launch: Launch) -> Iterator[Step]:
     else:
         yield temporary("are nan", tensor.numel())
         yield temporary("how many", LONG)
+        if tensor.dtype is not torch.int64:
+            yield temporary("counted", tensor.numel() * LONG)
         yield from staging.shared(tensor.reshape(-1), [0], LONG, launch.card)
-        yield drop("how many")
+        yield drop("counted")
+        yield from _place_among_numbers()
         yield drop("are nan")
     yield out()
+
+
+def _place_among_numbers() -> Iterator[Step]:
+    """Half of how many are numbers, rounded down: from a count, through a float."""
+    yield temporary("numbers", LONG)
+    yield temporary("half", 4)
+    yield temporary("place", LONG)
+    yield from (drop("half"), drop("numbers"), drop("how many"))
 
 
 def mode(launch: Launch) -> Iterator[Step]:

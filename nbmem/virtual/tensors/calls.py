@@ -24,7 +24,9 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _OWN = frozenset(
     {"aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "inductor", "profiler"}
 )
-_KERNELS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.Meta)
+_CPU = torch._C.DispatchKey.CPU
+_KERNEL_ON_CUDA = frozenset({"aten::_fused_rms_norm"})
+"""Composite on the CPU alone. A shape rule does not make a kernel: composites have such, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ def facts_of(func: Any) -> OpFacts:
         random=torch.Tag.nondeterministic_seeded in func.tags,
         # silu_backward and its like have a decomposition, but kernels of their own, too.
         composite=func.has_kernel_for_dispatch_key(_COMPOSITE)
-        and not any(func.has_kernel_for_dispatch_key(key) for key in _KERNELS),
+        and not func.has_kernel_for_dispatch_key(_CPU)
+        and func._schema.name not in _KERNEL_ON_CUDA,
         counts=mutates[:1] == [0] and func._schema.name.startswith("aten::_foreach_"),
         foreign=func.namespace not in _OWN,
         waits=torch.Tag.data_dependent_output in func.tags

@@ -38,6 +38,19 @@ def shape_efficient_backward(call: OperatorCall) -> Results:
     return several(*((size, query.dtype) for size in sizes))
 
 
+AMPERE = (8, 0)
+
+
+def refuse_flash(call: OperatorCall) -> None:
+    """What a program calls by name on a card without it.
+
+    Raises:
+        RuntimeError: The card is older than Ampere.
+    """
+    if call.gpu.card.capability < AMPERE:
+        raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
+
+
 OPERATORS = (
     Operator(("scaled_dot_product_attention",), composite=scaled_dot_product_attention),
     Operator(
@@ -67,8 +80,10 @@ OPERATORS = (
         "_efficient_attention_backward",
         shown_by=BY_ORACLE,
     ),
+    Operator(("_flash_attention_forward",), refuse=refuse_flash),
     Operator(
         ("_scaled_dot_product_flash_attention",),
+        refuse=refuse_flash,
         memory=kernels.flash,
         source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_fwd",
         shown_by="none of the H100's runs: cuDNN is preferred there",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.convolution import kernels
+from nbmem.virtual.operators.convolution import kernels, slow
 from nbmem.virtual.operators.convolution.layout import layout, of_call, planar, source_of, strides
 from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.tensors.calls import OperatorCall
@@ -29,6 +29,7 @@ def _check(call: OperatorCall) -> None:
         raise RuntimeError(
             f"Input type ({source.type()}) and weight type ({weight.type()}) should be the same"
         )
+    slow.refuse(call)
 
 
 def shape(call: OperatorCall) -> Results:

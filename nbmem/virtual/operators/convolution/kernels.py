@@ -11,7 +11,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from nbmem.virtual.hardware.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Problem
-from nbmem.virtual.operators.convolution import workspace
+from nbmem.virtual.operators.convolution import slow, workspace
 from nbmem.virtual.operators.convolution.layout import of_call, planar, strides
 from nbmem.virtual.operators.operator import DNN, drop, out, temporary
 from nbmem.virtual.operators.reduce import staging
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 def forward(launch: Launch) -> Iterator[Step]:
     """The input's copy if its format is the wrong one, the result, the weight's, the workspace."""
+    if slow.is_slow(launch.call):
+        yield from slow.forward(launch)
+        return
     source, weight = launch["input"], launch["weight"]
     layout, native = of_call(launch.call)
     yield from _copy("input", source, layout)
@@ -40,6 +43,9 @@ def forward(launch: Launch) -> Iterator[Step]:
 
 def backward(launch: Launch) -> Iterator[Step]:
     """Gradients of input, weight and bias, one kernel after the other."""
+    if slow.is_slow(launch.call):
+        yield from slow.backward(launch)
+        return
     gradient, source, weight = launch["grad_output"], launch["input"], launch["weight"]
     layout, native = of_call(launch.call)
     if native:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch._prims_common import suggest_memory_format
 
+from nbmem.virtual.operators.convolution.slow import is_slow
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
@@ -58,9 +59,9 @@ def strides(size: Sequence[int], memory_format: torch.memory_format) -> tuple[in
 
 
 def of_call(call: OperatorCall) -> tuple[torch.memory_format, bool]:
-    """The format of a (backward) convolution, and whether torch's own depthwise kernel takes it."""
+    """The format of a (backward) convolution, and whether a kernel of torch's own takes it."""
     source, weight = source_of(call.argument("input")), call.argument("weight")
-    native = _native_depthwise(call, planar(source), planar(weight))
+    native = is_slow(call) or _native_depthwise(call, planar(source), planar(weight))
     return (torch.contiguous_format if native else layout(source, weight)), native
 
 

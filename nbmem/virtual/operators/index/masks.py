@@ -97,7 +97,7 @@ def _call(call: OperatorCall, func: Any, *args: Any) -> OperatorCall:
 def masked_select(executor: Executor, call: OperatorCall) -> Any:
     """The elements where a mask holds; the mask becomes indices first."""
     tensor, mask = call.args
-    size = torch.broadcast_shapes(tensor.size(), mask.size())
+    size = torch.broadcast_shapes(tensor.size(), mask.size(), (1,))  # A number is a row of one.
     found = _count(executor, call, mask, MASKED_SELECT) * (size.numel() // max(1, mask.numel()))
     with executor:
         indices = _indices(executor, call, mask.expand(size), found)
@@ -197,7 +197,9 @@ def masked_scatter_backward(
     missing = torch.Size(sizes).numel() - selected.numel()
     if missing > 0:
         zeros = torch.zeros(missing, dtype=grad.dtype, device=grad.device)
-        selected = torch.cat([selected, zeros])
+        whole = torch.cat([selected, zeros])
+        del zeros  # The last one of a list goes first.
+        selected = whole
     return selected.view(sizes)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.linalg import factors, pseudo, solving
+from nbmem.virtual.operators.linalg import eigen, factors, pseudo, solving
 from nbmem.virtual.operators.operator import BY_ORACLE, Operator
 from nbmem.virtual.tensors.shapes import Results, one, several
 
@@ -153,6 +153,20 @@ OPERATORS = (
     Operator(
         ("_linalg_svd",), memory=factors.svd, source=_ATEN + "_linalg_svd_out", shown_by=BY_ORACLE
     ),
+    Operator(
+        ("linalg_eig",),
+        run=eigen.with_vectors,
+        memory=eigen.eigen,
+        source=_ATEN + "linalg_eig_out",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("_linalg_eigvals",),
+        memory=eigen.eigen,
+        source=_ATEN + "linalg_eigvals_out",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(("linalg_eigvals",), composite=eigen.values_alone),
     Operator(("linalg_svdvals",), composite=pseudo.singular_values),
     Operator(("linalg_eigvalsh",), composite=pseudo.eigenvalues),
     Operator(("linalg_pinv.atol_rtol_tensor",), run=pseudo.pseudoinverse),

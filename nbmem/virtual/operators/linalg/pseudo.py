@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def _is_learned(tensor: torch.Tensor) -> bool:
+def is_learned(tensor: torch.Tensor) -> bool:
+    """Whether a gradient is wanted."""
     return torch.is_grad_enabled() and tensor.requires_grad
 
 
 def singular_values(tensor: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:
     """`linalg_svdvals`: with the vectors only where a gradient needs them."""
-    found = aten._linalg_svd.default(tensor, False, _is_learned(tensor), driver=driver)
+    found = aten._linalg_svd.default(tensor, False, is_learned(tensor), driver=driver)
     return found[1]
 
 
 def eigenvalues(tensor: torch.Tensor, uplo: str = "L") -> torch.Tensor:
     """`linalg_eigvalsh`, likewise."""
-    found = aten._linalg_eigh.default(tensor, uplo, _is_learned(tensor))
+    found = aten._linalg_eigh.default(tensor, uplo, is_learned(tensor))
     return found[0]
 
 

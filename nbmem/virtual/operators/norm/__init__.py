@@ -8,7 +8,7 @@ import torch
 
 from nbmem.virtual.operators.norm import kernels
 from nbmem.virtual.operators.norm.choice import batch_norm, is_composite_here, rms_norm
-from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.operators.operator import BY_ORACLE, Operator
 from nbmem.virtual.operators.refusals import short
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import infer, like, several
@@ -38,13 +38,9 @@ def _statistics(count: int) -> Callable[[OperatorCall], Results]:
 
 
 def _on_contiguous_input(call: OperatorCall) -> Results:
-    """Results lie by rows, however the input lies: torch's rule keeps its strides."""
-    source = call.argument("input")
-    if source.is_contiguous():
-        return infer(call)
-    lying = torch.empty(source.size(), dtype=source.dtype, device="meta")
-    args = tuple(lying if arg is source else arg for arg in call.args)
-    return infer(OperatorCall(call.func, args, call.kwargs))
+    """Results lie by rows, however the arguments lie: torch's rule keeps their strides."""
+    args, kwargs = call.map(lambda t: torch.empty(t.size(), dtype=t.dtype, device="meta"))
+    return infer(OperatorCall(call.func, args, kwargs))
 
 
 OPERATORS = (
@@ -101,6 +97,12 @@ OPERATORS = (
         memory=kernels.native_batch_norm_backward,
         source="aten/src/ATen/native/cuda/Normalization.cu: batch_norm_backward_cuda",
         shown_by="resnet50_b64_sgdm_ampbf16",
+    ),
+    Operator(
+        ("batch_norm_backward",),
+        memory=kernels.batch_norm_backward,
+        source="aten/src/ATen/native/cuda/Normalization.cu: _new_batch_norm_backward_cuda",
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("cudnn_batch_norm",),

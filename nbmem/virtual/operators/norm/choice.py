@@ -22,28 +22,11 @@ def batch_norm(  # noqa: PLR0913 - the schema's
     eps: float,
     cudnn_enabled: bool,  # noqa: FBT001
 ) -> torch.Tensor:
-    """cuDNN's kernel where its conditions hold, else the native one.
-
-    https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Normalization.cpp
-    (_select_batch_norm_backend)
-    """
+    """cuDNN's kernel where its conditions hold, else the native one."""
     if not tensor.numel():
         return _of_nothing(tensor, weight, bias)
-    rows = tensor.size(0) if tensor.dim() else 0
-    both = running_mean is not None and running_var is not None
-    neither = running_mean is None and running_var is None
-    cudnn = (
-        cudnn_enabled
-        and weight is not None
-        and bias is not None
-        and (both or (neither and training))
-        and torch.bfloat16 not in (tensor.dtype, weight.dtype)
-        and (tensor.dtype is not torch.float16 or weight.dtype is torch.float32)
-        and tensor.dim() > 2
-        and rows <= (880801 if training else 65535)
-        and tensor.numel() < 2**31 - 1
-    )
-    if cudnn and torch.backends.cudnn.enabled:
+    running = running_mean, running_var
+    if cudnn_enabled and bias is not None and by_cudnn(tensor, weight, running, training=training):
         source = tensor.contiguous(memory_format=_suggested(tensor))
         return aten.cudnn_batch_norm.default(
             source, weight, bias, running_mean, running_var, training, momentum, eps
@@ -51,6 +34,27 @@ def batch_norm(  # noqa: PLR0913 - the schema's
     return aten.native_batch_norm.default(
         tensor, weight, bias, running_mean, running_var, training, momentum, eps
     )[0]
+
+
+def by_cudnn(
+    tensor: torch.Tensor, weight: torch.Tensor | None, running: tuple[Any, Any], *, training: bool
+) -> bool:
+    """Whether a batch norm that has a bias is cuDNN's.
+
+    https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Normalization.cpp
+    (_select_batch_norm_backend)
+    """
+    given = sum(one is not None for one in running)
+    return (
+        torch.backends.cudnn.enabled
+        and weight is not None
+        and (given == len(running) or (not given and training))
+        and torch.bfloat16 not in (tensor.dtype, weight.dtype)
+        and (tensor.dtype is not torch.float16 or weight.dtype is torch.float32)
+        and tensor.dim() > 2
+        and tensor.size(0) <= (880801 if training else 65535)
+        and tensor.numel() < 2**31 - 1
+    )
 
 
 def _of_nothing(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._prims_common import suggest_memory_format
 
+from nbmem.virtual.operators.norm.choice import by_cudnn
 from nbmem.virtual.operators.operator import DNN, HALVES, contiguous, drop, out, outs, temporary
 from nbmem.virtual.operators.reduce import staging
 
@@ -104,15 +105,27 @@ def native_batch_norm(launch: Launch) -> Iterator[Step]:
 
 def native_batch_norm_backward(launch: Launch) -> Iterator[Step]:
     """One kernel for all where channels come first, else sums, then the input's gradient."""
+    yield from _native_backward(launch, launch["save_invstd"], training=launch["train"])
+
+
+def batch_norm_backward(launch: Launch) -> Iterator[Step]:
+    """That of `_batch_norm_with_update`: cuDNN's or the native one."""
+    running = launch["running_mean"], launch["running_var"]
+    if by_cudnn(launch["input"], launch["weight"], running, training=True):
+        yield from _on_formatted(launch, launch["grad_out"])
+    else:
+        yield from _native_backward(launch, launch["save_var"], training=launch["update"])
+
+
+def _native_backward(launch: Launch, saved: Any, *, training: bool) -> Iterator[Step]:
     source, weight, mask = launch["input"], launch["weight"], launch["output_mask"]
     if not _channels_last(source):
         yield from outs(launch)
         return
     size = source.size(1) * _wide(source)
-    saved = launch["save_invstd"]
     if saved is None or not saved.numel():
         yield temporary("inverse of the deviation", size)
-    if any(mask[1:]) or launch["train"]:
+    if any(mask[1:]) or training:
         yield from (temporary("sum", size), temporary("sum of products", size))
         for number in range(int(mask[0]), len(launch.outs)):
             yield out(number)
@@ -169,7 +182,11 @@ def cudnn_batch_norm(launch: Launch) -> Iterator[Step]:
 
 def cudnn_batch_norm_backward(launch: Launch) -> Iterator[Step]:
     """The gradient is brought into the input's format."""
-    gradient, wanted = launch["grad_output"], suggest_memory_format(launch["input"])
+    yield from _on_formatted(launch, launch["grad_output"])
+
+
+def _on_formatted(launch: Launch, gradient: torch.Tensor) -> Iterator[Step]:
+    wanted = suggest_memory_format(launch["input"])
     if not gradient.is_contiguous(memory_format=wanted):
         yield temporary("gradient", gradient.numel() * gradient.element_size())
     yield from cudnn_batch_norm(launch)

@@ -47,8 +47,11 @@ def _in_type_of_result(launch: Launch, tensor: torch.Tensor, result: torch.dtype
 
 
 def norm(launch: Launch) -> Iterator[Step]:
-    """Norms accumulate in float32 for half types."""
+    """Norms accumulate in float32 for half types; in float64 they are of a copy."""
     tensor = launch["self"]
+    if launch.outs and launch.outs[0].dtype is torch.float64 and not tensor.is_complex():
+        yield from _in_type_of_result(launch, tensor, torch.float64)
+        return
     yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(tensor.dtype))
 
 

@@ -107,7 +107,7 @@ def to_sparse(executor: Executor, call: OperatorCall) -> Any:
             indices = places.clone(memory_format=torch.contiguous_format)
         else:
             indices = places[:wanted].unique(dim=1)
-        values = dense[tuple(indices)]
+        values = dense[tuple(indices)].clone()
         return coo(dense.size(), indices, values, coalesced=True)
 
 

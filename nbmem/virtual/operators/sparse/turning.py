@@ -100,7 +100,10 @@ def of_dense(executor: Executor, call: OperatorCall) -> Any:
         places = mask.nonzero().t()
         inner = places[1].contiguous()
         outer = torch.empty(mask.size(0) + 1, dtype=torch.int64, device=dense.device)
-        values = dense.flatten().index_select(0, mask.flatten().nonzero().flatten())
+        among_all = mask.flatten().nonzero().flatten()
+        by_lines = dense if wanted is CSR else dense.t()
+        values = by_lines.flatten().index_select(0, among_all)
+        del among_all, by_lines
         return compressed(dense.size(), wanted, outer, inner, values)
 
 
