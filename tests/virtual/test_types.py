@@ -115,3 +115,9 @@ def test_a_message_of_the_engine_is_of_a_card(gpu):
     y.add_(1)
     with pytest.raises(RuntimeError, match=r"inplace operation: \[torch.cuda.FloatTensor \[3\]\]"):
         y.sum().backward()
+
+
+@pytest.mark.parametrize("line", ["x.std()", "x.var(0)", "torch.std_mean(x, 1)", "h.std(1)"])
+def test_what_the_cpu_is_asked_warns_of_nothing(names, line, recwarn):
+    eval(line, names)
+    assert [str(one.message) for one in recwarn if "freedom" in str(one.message)] == []

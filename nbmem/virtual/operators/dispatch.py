@@ -27,7 +27,7 @@ from nbmem.virtual.operators.refusals import said_by_cpu
 from nbmem.virtual.operators.touching import touched
 from nbmem.virtual.operators.tracing import passed_on, untraced_call
 from nbmem.virtual.operators.types import refuse_types
-from nbmem.virtual.tensors.calls import OperatorCall, facts_of
+from nbmem.virtual.tensors.calls import COMPOSITE, OperatorCall, facts_of, has_own_composite
 from nbmem.virtual.tensors.host.pinned import Pinned
 from nbmem.virtual.tensors.host.unwritten import Unwritten
 from nbmem.virtual.tensors.shapes import (
@@ -284,7 +284,9 @@ class CardMode(TorchDispatchMode):
         """Run an operator without a shape rule as the smaller ones it consists of."""
         rule = torch._decomp.decomposition_table.get(call.func)
         with self:
-            # First what autograd would have seen: a composite's own C++.
+            # First what autograd would have seen: a composite's own C++, whatever Python says of it.
+            if has_own_composite(call.func):
+                return call.func._op_dk(COMPOSITE, *call.args, **call.kwargs)
             if call.func._can_decompose():
                 return call.func.decompose(*call.args, **call.kwargs)
             if rule is not None:

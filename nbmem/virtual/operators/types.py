@@ -1,6 +1,6 @@
 """What a card's kernels say of types that they do not take, where torch's shape rules are silent.
 
-The CPU's kernels are asked, with one element in each dimension: of 10,777 calls of torch's own
+The CPU's kernels are asked, with two elements in each dimension: of 10,777 calls of torch's own
 operators, with every type, on the oracle (torch 2.13, H100), CUDA ran what the CPU refuses in those
 of `_CPU_ALONE` only. What CUDA alone refuses is in `_CUDA_ALONE`. Each kind of call is asked once.
 """
@@ -69,6 +69,9 @@ _WRAPPED = frozenset({"aten::_softmax", "aten::_log_softmax", "aten::index_selec
 """Operators whose shape rule takes any dimension."""
 _MOST = 1 << 20
 """A product of sizes among the arguments from which on the CPU is not asked: it would make it."""
+_EACH, _FEW_DIMENSIONS = 2, 8
+"""Elements in each dimension of what the CPU is asked with: of one it warns that it has no standard
+deviation, and the user would see that. Of many dimensions they would be too many."""
 _SMALL = 16
 """Numbers up to which an argument may be a dimension; of others their type is enough to know."""
 _CHECKED = frozenset(
@@ -147,7 +150,8 @@ def _asked(call: OperatorCall) -> tuple[type[Exception], str] | None:
     random = torch.get_rng_state() if facts_of(call.func).random else None
 
     def like(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.zeros((1,) * tensor.dim(), dtype=tensor.dtype, device=CPU)
+        each = _EACH if tensor.dim() <= _FEW_DIMENSIONS else 1
+        return torch.zeros((each,) * tensor.dim(), dtype=tensor.dtype, device=CPU)
 
     try:
         with _C._DisableTorchDispatch():

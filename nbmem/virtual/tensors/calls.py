@@ -20,7 +20,7 @@ correction of torch's schemas, which everything that reads them needs, not the c
 
 _BY_MASK = frozenset({aten.index.Tensor, aten.repeat_interleave.Tensor})
 """Operators that wait for values with some arguments alone."""
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _OWN = frozenset(
     {"aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "inductor", "profiler"}
 )
@@ -69,7 +69,7 @@ def facts_of(func: Any) -> OpFacts:
         mutates=tuple(mutates),
         random=torch.Tag.nondeterministic_seeded in func.tags,
         # silu_backward and its like have a decomposition, but kernels of their own, too.
-        composite=func.has_kernel_for_dispatch_key(_COMPOSITE)
+        composite=func.has_kernel_for_dispatch_key(COMPOSITE)
         and not func.has_kernel_for_dispatch_key(_CPU)
         and func._schema.name not in _KERNEL_ON_CUDA,
         counts=mutates[:1] == [0] and func._schema.name.startswith("aten::_foreach_"),
@@ -77,6 +77,11 @@ def facts_of(func: Any) -> OpFacts:
         waits=torch.Tag.data_dependent_output in func.tags
         or (torch.Tag.dynamic_output_shape in func.tags and func not in _BY_MASK),
     )
+
+
+def has_own_composite(func: Any) -> bool:
+    """Whether C++ says which operators it consists of; Python's way may be another for tracers."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE.name))
 
 
 class OperatorCall:
