@@ -46,6 +46,7 @@ class DeviceInfo:
         capability: Compute capability (major, minor); None if nobody could ask.
         driver_bytes: What the driver keeps of them for itself, by NVML; 0 where nobody says.
         kind: torch's name for where its tensors live: `cuda`, `cpu` for the host, `mps`, `xpu`.
+        allocator: Whose memory torch hands out there: `native` is its own caching allocator.
     """
 
     index: int
@@ -56,6 +57,7 @@ class DeviceInfo:
     capability: tuple[int, int] | None = None
     driver_bytes: int = 0
     kind: str = "cuda"
+    allocator: str = "native"
 
     @property
     def is_host(self) -> bool:
@@ -65,7 +67,7 @@ class DeviceInfo:
     @property
     def keeps_history(self) -> bool:
         """Whether torch's allocator has written its own history; else it is what was seen."""
-        return self.kind == "cuda"
+        return self.kind == "cuda" and self.allocator == "native"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -20,7 +20,7 @@ from nbmem.core.events import Frame
 from nbmem.core.oom import Refusal
 from nbmem.core.raised import traceback_of
 from nbmem.probes.cells import with_cells
-from nbmem.probes.cuda import initialized_torch, loaded_torch, read_counters
+from nbmem.probes.cuda import backend, initialized_torch, loaded_torch, read_counters
 from nbmem.probes.modules import children_of, is_module, is_training, named_modules, own_parameters
 from nbmem.probes.tensors import modules_in
 
@@ -94,7 +94,7 @@ def _attach() -> None:
         return
     _attached_to[0] = attach
     # It would initialize CUDA; torch runs this at the end of its own initialization.
-    torch.cuda._lazy_call(lambda: attach(_refused))  # noqa: SLF001
+    torch.cuda._lazy_call(lambda: backend() == "native" and attach(_refused))  # noqa: SLF001
 
 
 def _lost(part: str, err: Exception) -> None:

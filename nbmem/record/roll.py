@@ -11,7 +11,7 @@ import numpy as np
 from nbmem.core.clock import CLOCK
 from nbmem.core.interrupts import let_pass
 from nbmem.core.session import NOT_KNOWN
-from nbmem.probes.cuda import initialized_torch, loaded_torch
+from nbmem.probes.cuda import loaded_torch, recorded_torch
 from nbmem.probes.devices.accelerators import accelerator, uncounted
 from nbmem.probes.devices.host import Host
 from nbmem.probes.roll import MAX_MET, Roll, following
@@ -37,7 +37,7 @@ def _nobody(_part: str, _err: Exception) -> None:
 
 
 class RollLog:
-    """Keeps a roll while something is recorded and CUDA is not up, and reads the device's counters.
+    """Keeps a roll while torch writes no history of what is recorded, and reads counters.
 
     Attributes:
         roll: Whatever is looked at is written there; None before `begin`, once CUDA came up, and
@@ -56,7 +56,7 @@ class RollLog:
     def begin(self) -> None:
         """Begin a roll, unless there are cards whose history tells more."""
         self._torch = loaded_torch()
-        if self._torch is not None and initialized_torch() is None:
+        if self._torch is not None and recorded_torch() is None:
             self.roll = Roll(self._torch, uncounted(self._torch))
             self.read()
 
@@ -75,7 +75,7 @@ class RollLog:
             self._give_up(err)
 
     def _at_mark(self, mark: int, roll: Roll) -> None:
-        if initialized_torch() is not None:  # what the cards hold is what matters from here on
+        if recorded_torch() is not None:  # what the cards hold is what matters from here on
             self.end()
             self.roll = None
             return

@@ -7,11 +7,12 @@ a device's own counters hold beyond them is one block that nobody named, and cac
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from nbmem.core.events import Action, Blocks, BlockState, Events, Layout, Segments
+from nbmem.core.events import BEYOND, Action, Blocks, BlockState, Events, Layout, Segments
 from nbmem.core.session import NOT_KNOWN, DeviceTrace, Marks, Samples
 from nbmem.probes.roll import ALIVE
 from nbmem.record.holders import columns
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-UNNAMED, CACHED = 1 << 60, 1 << 61
+UNNAMED, CACHED = BEYOND, 2 * BEYOND
 """Addresses, where no tensor lies, of what counters hold beyond the tensors that were seen."""
 _OF_BLOCKS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 _BIRTH = (Action.SEGMENT_ALLOC, Action.ALLOC)
@@ -52,6 +53,11 @@ def _trace(recorder: Recorder, roll: Roll, info: DeviceInfo, names: dict[str, in
     named = stays.addr < CACHED
     allocated = _sums(_Stays(*(column[named] for column in stays)), len(t_ns))
     reserved = _sums(stays, len(t_ns))
+    samples, owners = _samples(read, reserved), None
+    if info.kind == "cuda":
+        info = _sized(recorder, info, int(reserved.max(initial=0)))
+        samples = _beside(recorder.sampler.samples(info.index), t_ns, reserved)
+        owners = recorder.sampler.owners(info.index, names)
     marks = Marks(
         t_ns=t_ns,
         position=position,
@@ -69,10 +75,36 @@ def _trace(recorder: Recorder, roll: Roll, info: DeviceInfo, names: dict[str, in
         end=_layout(stays, stays.gone == len(t_ns)),
         dropped=0,
         marks=marks,
-        samples=_samples(read, reserved),
+        samples=samples,
+        owners=owners,
+        other_processes=recorder.sampler.other_processes(info.index) if owners is not None else {},
         identities=recorder.identities.place(place, marks, names),
         holders=None if held is None else columns(held.by_device.get(place, ()), names),
     )
+
+
+def _sized(recorder: Recorder, info: DeviceInfo, most: int) -> DeviceInfo:
+    """A card as NVML sizes it, or as much larger as managed memory makes it."""
+    total, driver = recorder.sampler.card_bytes(info.index) or (info.total_bytes, 0)
+    if most + driver > total:
+        recorder.note(
+            f"torch's tensors and their pool took up to {most} B of a card that has {total} B: "
+            "it is managed memory, of which the host holds the rest. The ledger's total is what "
+            "both hold."
+        )
+        total = most + driver
+    return replace(info, total_bytes=total, driver_bytes=driver)
+
+
+def _beside(samples: Samples, t_ns: Ints, reserved: Ints) -> Samples:
+    """Readings of a whole card, each beside what was known to be reserved at that time."""
+    mark = np.maximum(np.searchsorted(t_ns, samples.t_ns, side="right") - 1, 0)
+    held = reserved[mark] if len(reserved) else samples.reserved
+    process = np.where(samples.process == NOT_KNOWN, NOT_KNOWN, np.maximum(samples.process, held))
+    used = np.where(
+        samples.used == NOT_KNOWN, NOT_KNOWN, np.maximum(samples.used, np.maximum(process, held))
+    )
+    return replace(samples, used=used, process=process, reserved=held)
 
 
 class _Stays(NamedTuple):

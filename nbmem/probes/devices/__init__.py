@@ -1,9 +1,9 @@
 """Where torch's tensors may live besides an NVIDIA card, behind one protocol.
 
 A kind of memory is one class, and an accelerator a line in `ACCELERATORS`. Of CUDA's cards (ROCm's
-are torch.cuda's, too) the allocator's own history tells everything, see
-probes/cuda.py. Of these kinds nobody reads a history, so their ledger is made of what was seen to
-live (probes/roll.py) and of what these say.
+are torch.cuda's, too) torch's own allocator has a history that tells everything, see
+probes/cuda.py. With another allocator they are among these kinds: nobody reads a history of them,
+so their ledger is made of what was seen to live (probes/roll.py) and of what these say.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ class Device(Protocol):
 
     Attributes:
         kind: torch's name for it, `torch.device.type`.
-        missing: What a recording of it cannot say, in one sentence.
     """
 
     kind: str
-    missing: str
+
+    @property
+    def missing(self) -> str:
+        """What a recording of it cannot say, in a sentence or two."""
 
     def in_use(self, torch: Any) -> bool:
         """Whether the user's code has brought it up; asking must not bring it up."""
