@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from nbmem.core.machine import MachineReadings
     from nbmem.core.oom import Refusal
     from nbmem.core.owners import OwnerReadings
     from nbmem.core.spans import Span
@@ -187,6 +188,7 @@ class DeviceTrace:
         other_processes: Bytes by process name where visible, at the end.
         holders: Who kept what lived at the end; None where nobody looked.
         owners: What other allocators of this process held of the card; None where nobody asked.
+        machine: Parts of the host's memory beside the categories; None of a card.
         calls: What the loop called, in the order in which it returned; None where nobody looked.
         kept_pools: Private pools (Segments.pool) that a graph or a MemPool still used at the end;
             none where nobody looked.
@@ -205,6 +207,7 @@ class DeviceTrace:
     other_processes: Mapping[str, int] = field(default_factory=dict)
     holders: Holders | None = None
     owners: OwnerReadings | None = None
+    machine: MachineReadings | None = None
     calls: Calls | None = None
     kept_pools: tuple[int, ...] = ()
 

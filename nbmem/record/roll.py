@@ -12,6 +12,7 @@ from nbmem.core.clock import CLOCK
 from nbmem.core.interrupts import let_pass
 from nbmem.core.session import NOT_KNOWN
 from nbmem.probes.cuda import loaded_torch, recorded_torch
+from nbmem.probes.devices import DeviceReading
 from nbmem.probes.devices.accelerators import accelerator, uncounted
 from nbmem.probes.devices.host import Host
 from nbmem.probes.roll import MAX_MET, Roll, following
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.core.session import DeviceInfo
-    from nbmem.probes.devices import DeviceReading
     from nbmem.probes.lent import Lost
 
     Ints = NDArray[np.int64]
@@ -188,4 +188,4 @@ class RollLog:
         """One device's: time, mark, then the fields of a DeviceReading, a row each."""
         with self._lock:
             rows = [(*row[:2], *row[3:]) for row in self._rows if row[2] == index]
-        return np.array(sorted(rows), np.int64).reshape(-1, 6)
+        return np.array(sorted(rows), np.int64).reshape(-1, 2 + len(DeviceReading._fields))

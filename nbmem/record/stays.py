@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from nbmem.core.events import BEYOND, Action, Blocks, BlockState, Events, Layout, Segments
+from nbmem.core.machine import MachineReadings
 from nbmem.core.session import NOT_KNOWN, DeviceTrace, Marks, Samples
 from nbmem.probes.roll import ALIVE
 from nbmem.record.holders import columns
@@ -76,6 +77,7 @@ def _trace(recorder: Recorder, roll: Roll, info: DeviceInfo, names: dict[str, in
         dropped=0,
         marks=marks,
         samples=samples,
+        machine=_machine(roll, read, t_ns) if info.is_host else None,
         owners=owners,
         other_processes=recorder.sampler.other_processes(info.index) if owners is not None else {},
         identities=recorder.identities.place(place, marks, names),
@@ -118,7 +120,7 @@ class _Stays(NamedTuple):
 
 def _stays(roll: Roll, index: int, marks: int) -> _Stays:
     """The storages of one device; what lives at the end goes at no mark."""
-    columns = [np.array(column, np.int64) for column in roll.met]
+    columns = [np.array(column, np.int64) for column in roll.met[: len(_Stays._fields) + 1]]
     addr, size, first, gone = (column[columns[0] == index] for column in columns[1:])
     gone = np.where(gone == ALIVE, marks, gone)
     stays = _Stays(addr, size, first, gone)
@@ -183,6 +185,28 @@ def _events(stays: _Stays, t_ns: Ints) -> tuple[Events, Ints]:
     return events, np.searchsorted(table[:, 0], np.arange(len(t_ns)), side="right")
 
 
+def _machine(roll: Roll, read: Ints, t_ns: Ints) -> MachineReadings:
+    """What the kernel says of the host's parts, and which tensors are shared at each mark."""
+    shared = np.array(roll.met.shared, np.int64) == 1
+    stays = _Stays(*(np.array(column, np.int64)[shared] for column in roll.met[1:5]))
+    stays = stays._replace(gone=np.where(stays.gone == ALIVE, len(t_ns), stays.gone))
+    tensors = _sums(stays, len(t_ns))
+    marks = np.flatnonzero(np.diff(tensors, prepend=-1))
+    whole = read[(read[:, 6:] != NOT_KNOWN).any(axis=1)]
+    when = np.unique(np.concatenate([t_ns[marks], whole[:, 0]]))
+    at = np.searchsorted(t_ns, when, side="right") - 1
+    row = np.searchsorted(whole[:, 0], when, side="right") - 1
+    said = whole[np.maximum(row, 0), 6:] if len(whole) else np.full((len(when), 3), NOT_KNOWN)
+    files, shm, cache = said.T
+    return MachineReadings(
+        t_ns=when,
+        tensors=tensors[np.maximum(at, 0)] if len(tensors) else np.zeros(len(when), np.int64),
+        files=files.copy(),
+        shared=shm.copy(),
+        cache=cache.copy(),
+    )
+
+
 def _layout(stays: _Stays, there: NDArray[np.bool_]) -> Layout:
     """What was there at one moment."""
     rows = np.flatnonzero(there)
@@ -212,7 +236,7 @@ def _layout(stays: _Stays, there: NDArray[np.bool_]) -> Layout:
 
 def _samples(read: Ints, reserved: Ints) -> Samples:
     """The readings; between two of the whole machine what others use is as it was."""
-    t_ns, mark, _, _, used, process = read.T
+    t_ns, mark, _, _, used, process, *_ = read.T
     whole = np.flatnonzero((used != NOT_KNOWN) & (process != NOT_KNOWN))
     if len(whole):
         latest = whole[np.maximum(np.searchsorted(whole, np.arange(len(read)), "right") - 1, 0)]

@@ -22,12 +22,18 @@ class DeviceReading(NamedTuple):
         reserved: Bytes that torch's allocator holds.
         used: Bytes in use by anybody.
         process: Bytes that this process holds.
+        files: Those of them that are pages of files: code, and what is mapped.
+        shared: Those of them in shared memory.
+        cache: Bytes beside the used ones that the page cache has and would give back.
     """
 
     allocated: int | None = None
     reserved: int | None = None
     used: int | None = None
     process: int | None = None
+    files: int | None = None
+    shared: int | None = None
+    cache: int | None = None
 
 
 class Device(Protocol):

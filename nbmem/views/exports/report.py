@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbmem.details import LineRow, Lines
+    from nbmem.ledger.balance import Ledger
     from nbmem.report import Autopsy, Finding, PhaseRow, Report
+
+
+def _machine(ledger: Ledger) -> dict[str, int | None] | None:
+    return None if ledger.machine is None else ledger.machine.to_json()
 
 
 def write(report: Report, path: Path) -> None:
@@ -58,6 +63,8 @@ def report_json(report: Report) -> dict[str, Any]:
         "ledger_at_end": report.ledger_at_end.to_json(),
         "frameworks_at_peak": report.ledger_at_peak.owners_json(),
         "frameworks_at_end": report.ledger_at_end.owners_json(),
+        "machine_at_peak": _machine(report.ledger_at_peak),
+        "machine_at_end": _machine(report.ledger_at_end),
         "managed_at_end": None if managed is None else managed.to_json(),
         "phases": [_phase(row) for row in report.phases],
         "unknown": report.ledger_at_peak[Category.UNKNOWN],
