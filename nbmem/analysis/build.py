@@ -13,6 +13,7 @@ from nbmem.analysis.lifetimes import born_in, details, stack_line
 from nbmem.analysis.moments import moment_at
 from nbmem.analysis.oom import autopsies
 from nbmem.analysis.other_cards import other_cards
+from nbmem.analysis.private_pools import private_pools
 from nbmem.analysis.shown import note_of_shown, shown_spans
 from nbmem.core.cards import fullest
 from nbmem.core.categories import Category
@@ -233,7 +234,7 @@ def _notes(session: Session, books: Books, at_peak: Ledger, at_end: Ledger) -> t
     notes += [] if shown_only is None else [shown_only]
     shared = borrowed_note(books, at_end.owners)
     notes += [] if shared is None else [shared]
-    notes += _pinned(session)
+    notes += [*_pinned(session), *private_pools(session, books.trace)]
     unknown = at_peak[Category.UNKNOWN]
     if books.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:
         share = 100 * unknown / at_peak.active
