@@ -10,7 +10,7 @@ from nbmem.core.units import format_bytes, format_ms
 from nbmem.ledger.plain import ledger_lines
 from nbmem.views import wording
 from nbmem.views.lines import lines_table
-from nbmem.views.markup import clipped, one_line, wrapped
+from nbmem.views.markup import clipped, one_line, short_path, wrapped
 from nbmem.views.oom import oom_ended, render_oom
 from nbmem.views.rows import Gap, alike, holdings_title, ledger_rows, peak_row, shorten
 from nbmem.views.tips import render_tips
@@ -178,7 +178,7 @@ def holdings_table(report: Report, width: int) -> str:
 
 
 def _origin(held: Holding) -> str:
-    parts = [held.name or "unnamed"]
+    parts = [short_path(held.name or "unnamed")]
     if held.born_in:
         parts.append(f"born in {held.born_in}")
     if held.line:
