@@ -278,10 +278,7 @@ def _torch_is_there() -> bool:
 
 
 def _is_ours(raw_cell: str) -> bool:
-    """Whether a cell only asks nbmem something: it would be noise in the history.
-
-    What stands below `%%nbmem` is estimated elsewhere and does not run here.
-    """
+    """Whether a cell only asks nbmem: noise in the history. Below `%%nbmem` nothing runs here."""
     text = raw_cell.strip()
     return text.startswith("%%nbmem") or (text.startswith("%nbmem") and "\n" not in text)
 

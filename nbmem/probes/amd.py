@@ -17,7 +17,7 @@ from nbmem.probes.cuda import loaded_torch
 _VISIBLE = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
-class Memory(NamedTuple):
+class VramFigures(NamedTuple):
     """A card's bytes, as NVML's structure has them."""
 
     total: int
@@ -25,7 +25,7 @@ class Memory(NamedTuple):
     free: int
 
 
-class Process(NamedTuple):
+class OnCard(NamedTuple):
     """One process on a card, as NVML's structure has it."""
 
     pid: Any
@@ -77,17 +77,17 @@ class Amdsmi:
         first = self.nvmlDeviceGetHandleByIndex(0)
         return self._amdsmi.amdsmi_get_gpu_driver_info(first)["driver_version"]
 
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Memory:  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> VramFigures:  # noqa: N802
         """A card's own memory; what it maps of the host's (GTT) is not of it."""
         kind = self._amdsmi.AmdSmiMemoryType.VRAM
         total = self._amdsmi.amdsmi_get_gpu_memory_total(handle, kind)
         used = self._amdsmi.amdsmi_get_gpu_memory_usage(handle, kind)
-        return Memory(total, used, total - used)
+        return VramFigures(total, used, total - used)
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Process]:  # noqa: N802
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[OnCard]:  # noqa: N802
         """The processes on a card with what they hold of its own memory."""
         return [
-            Process(one["pid"], one["memory_usage"]["vram_mem"])
+            OnCard(one["pid"], one["memory_usage"]["vram_mem"])
             for one in self._amdsmi.amdsmi_get_gpu_process_list(handle)
         ]
 

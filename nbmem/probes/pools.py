@@ -29,7 +29,7 @@ def kept_pools(among: Iterable[int]) -> tuple[int, ...]:
 
 
 def users_of(among: Iterable[int], names: Mapping[str, Any]) -> dict[int, str]:
-    """Who uses each private pool, in words: `a CUDA graph (step)`; without those that nobody uses.
+    """Find who uses each private pool, in words: `a CUDA graph (step)`; unused ones are left out.
 
     torch gives a pool's free segments back once nobody uses the pool any more: no captured graph,
     no MemPool (`release_cached_blocks` in
@@ -59,7 +59,7 @@ def users_of(among: Iterable[int], names: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _users(by_kind: Mapping[str, list[Any]], called: Mapping[int, str]) -> str:
-    """Those of one pool; a pool that several graphs share has all of them."""
+    """Name the users of one pool; one that several graphs share has all of them."""
     listed = []
     for kind, things in by_kind.items():
         one, many = _USERS[kind]
