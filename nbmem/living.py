@@ -18,7 +18,7 @@ from nbmem.core.holders import HolderKind
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes import tensors
 from nbmem.probes.cells import user_names, with_cells
-from nbmem.probes.cuda import device_count, initialized_torch, loaded_torch
+from nbmem.probes.cuda import device_count, loaded_torch, recorded_torch
 from nbmem.probes.devices.accelerators import uncounted
 from nbmem.probes.holders import walk
 from nbmem.probes.optimizers import of_optimizer, parameters_of_optimizer
@@ -114,7 +114,7 @@ def following_uncounted() -> Iterator[Roll | None]:
     """
     torch: Any = loaded_torch()
     card = virtual_card()
-    if torch is None or initialized_torch() is not None or (card is not None and card.chosen):
+    if torch is None or recorded_torch() is not None or (card is not None and card.chosen):
         yield None
         return
     roll = Roll(torch, uncounted(torch))
@@ -126,8 +126,8 @@ def following_uncounted() -> Iterator[Roll | None]:
 
 
 def histories() -> list[DeviceHistory]:
-    """The layout of every card that torch uses; none before CUDA."""
-    torch: Any = initialized_torch()
+    """The layout of every card that torch uses; none before CUDA, and of another allocator's."""
+    torch: Any = recorded_torch()
     if torch is None:
         return []
     snapshot = {**torch.cuda.memory._snapshot(), "device_traces": ()}  # noqa: SLF001

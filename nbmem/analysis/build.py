@@ -13,6 +13,7 @@ from nbmem.analysis.lifetimes import born_in, details, stack_line
 from nbmem.analysis.moments import moment_at
 from nbmem.analysis.oom import autopsies
 from nbmem.analysis.other_cards import other_cards
+from nbmem.analysis.private_pools import private_pools
 from nbmem.analysis.shown import note_of_shown, shown_spans
 from nbmem.core.cards import fullest
 from nbmem.core.categories import Category
@@ -20,10 +21,13 @@ from nbmem.core.errors import UsageError
 from nbmem.core.faults import UNGUARDED
 from nbmem.core.holders import HolderKind, held_storages
 from nbmem.core.names import of_graph
+from nbmem.core.units import MIB, format_bytes
 from nbmem.ledger.books import Books
 from nbmem.report import Holding, Moment, Peak, PhaseRow, Report, Timeline
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nbmem.core.faults import Faults
     from nbmem.core.holders import HeldStorage
     from nbmem.core.session import Session
@@ -213,12 +217,24 @@ def _name(seen: str | None, held: HeldStorage | None) -> str | None:
     return f"{held.name} {held.form}".rstrip()
 
 
+def _pinned(session: Session) -> Iterator[str]:
+    """What torch holds of the host's memory for a card, where that is worth a word."""
+    pinned = session.facts.get("pinned") or {"held": 0}
+    if pinned["held"] >= MIB:
+        held, used = format_bytes(pinned["held"]), format_bytes(pinned["used"])
+        yield (
+            f"Of the host's memory torch holds {held} pinned for copies at the end, of them "
+            f"{used} in use; they are in no line of the card."
+        )
+
+
 def _notes(session: Session, books: Books, at_peak: Ledger, at_end: Ledger) -> tuple[str, ...]:
     notes = [*session.notes, *books.notes, *other_cards(books)]
     shown_only = note_of_shown(session)
     notes += [] if shown_only is None else [shown_only]
     shared = borrowed_note(books, at_end.owners)
     notes += [] if shared is None else [shared]
+    notes += [*_pinned(session), *private_pools(session, books.trace)]
     unknown = at_peak[Category.UNKNOWN]
     if books.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:
         share = 100 * unknown / at_peak.active

@@ -31,6 +31,8 @@ class Action(IntEnum):
     SNAPSHOT = 8
 
 
+BEYOND = 1 << 60
+"""From this address on lies no tensor: what a device's counters hold beyond those seen."""
 TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 """By which torch takes memory from the driver."""
 GIVES_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)

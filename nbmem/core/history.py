@@ -1,4 +1,4 @@
-"""One cell's change of the card's memory: the line that the history keeps for every cell."""
+"""One cell's change of memory: the line that the history keeps for every cell."""
 
 from __future__ import annotations
 
@@ -44,3 +44,32 @@ class CellDelta:
     def reserved_delta(self) -> int:
         """Bytes that it took from the driver, or gave back if negative."""
         return self.reserved_after - self.reserved_before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostDelta:
+    """What one cell did to the host's memory, where torch holds none of a card.
+
+    Attributes:
+        label: What the cell is called, as in CellDelta.
+        execution_count: The number in `In [n]`; None for a cell without one.
+        tensors: Bytes in tensors that it left beyond those that it found; None if it was not
+            traced: no allocator counts them, so nobody looked.
+        process_before: Resident bytes of this process when it started; None if nobody read them.
+        process_after: The same when it ended.
+        duration_ns: How long it ran.
+        error: The exception that ended it, or None.
+    """
+
+    label: str
+    execution_count: int | None
+    tensors: int | None
+    process_before: int | None
+    process_after: int
+    duration_ns: int
+    error: str | None
+
+    @property
+    def process_delta(self) -> int | None:
+        """Resident bytes that it added, or gave back if negative; None if nobody knows."""
+        return None if self.process_before is None else self.process_after - self.process_before

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from nbmem.core.machine import MachineReadings
     from nbmem.core.oom import Refusal
     from nbmem.core.owners import OwnerReadings
     from nbmem.core.spans import Span
@@ -46,6 +47,7 @@ class DeviceInfo:
         capability: Compute capability (major, minor); None if nobody could ask.
         driver_bytes: What the driver keeps of them for itself, by NVML; 0 where nobody says.
         kind: torch's name for where its tensors live: `cuda`, `cpu` for the host, `mps`, `xpu`.
+        allocator: Whose memory torch hands out there: `native` is its own caching allocator.
     """
 
     index: int
@@ -56,6 +58,7 @@ class DeviceInfo:
     capability: tuple[int, int] | None = None
     driver_bytes: int = 0
     kind: str = "cuda"
+    allocator: str = "native"
 
     @property
     def is_host(self) -> bool:
@@ -65,7 +68,7 @@ class DeviceInfo:
     @property
     def keeps_history(self) -> bool:
         """Whether torch's allocator has written its own history; else it is what was seen."""
-        return self.kind == "cuda"
+        return self.kind == "cuda" and self.allocator == "native"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -185,6 +188,7 @@ class DeviceTrace:
         other_processes: Bytes by process name where visible, at the end.
         holders: Who kept what lived at the end; None where nobody looked.
         owners: What other allocators of this process held of the card; None where nobody asked.
+        machine: Parts of the host's memory beside the categories; None of a card.
         calls: What the loop called, in the order in which it returned; None where nobody looked.
         kept_pools: Private pools (Segments.pool) that a graph or a MemPool still used at the end;
             none where nobody looked.
@@ -203,6 +207,7 @@ class DeviceTrace:
     other_processes: Mapping[str, int] = field(default_factory=dict)
     holders: Holders | None = None
     owners: OwnerReadings | None = None
+    machine: MachineReadings | None = None
     calls: Calls | None = None
     kept_pools: tuple[int, ...] = ()
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.core.events import Columns, Events, Layout
+    from nbmem.core.machine import MachineReadings
     from nbmem.core.owners import OwnerReadings
     from nbmem.core.session import DeviceTrace, Session
     from nbmem.files.limits import Limits
@@ -86,6 +87,7 @@ def _rows(trace: DeviceTrace) -> int:
     tables += [trace.start.blocks] if trace.start is not None else []
     tables += [trace.holders] if trace.holders is not None else []
     tables += [trace.owners] if trace.owners is not None else []
+    tables += [trace.machine] if trace.machine is not None else []
     tables += [trace.calls] if trace.calls is not None else []
     return sum(map(len, tables))
 
@@ -116,6 +118,8 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
             _within(f"holders.{name}", getattr(held, name), 0, names - 1)
     if trace.owners is not None:
         _owners(trace.owners, names)
+    if trace.machine is not None:
+        _machine(trace.machine)
     if trace.calls is not None:
         _within("calls.first", trace.calls.first, NOT_KNOWN, count)
         _within("calls.last", trace.calls.last, 0, count)
@@ -134,6 +138,15 @@ def _owners(said: OwnerReadings, names: int) -> None:
         _refuse("the readings of its owners of memory are not in the order of time")
     if len(np.unique(said.owner)) > MOST_OWNERS:
         _refuse(f"more than {MOST_OWNERS} owners hold memory of a card")
+
+
+def _machine(read: MachineReadings) -> None:
+    _within("machine.t_ns", read.t_ns, 0, LAST_NS)
+    for name, column in read.columns():
+        if name != "t_ns":
+            _within(f"machine.{name}", column, NOT_KNOWN, MOST_BYTES)
+    if (np.diff(read.t_ns) < 0).any():
+        _refuse("the readings of its machine are not in the order of time")
 
 
 def _events(events: Events, stacks: int) -> None:

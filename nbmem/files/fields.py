@@ -67,6 +67,7 @@ FACTS: Kind = {
     "cudnn_benchmark?": "bool",
     "cublas_workspace_config?": "str?",
     "pinned?": {"held": "int", "used": "int"},
+    "pools?": ({"pool": "str", "users": "str"},),
 }
 """What record.program writes and the tips read; other keys are let pass."""
 _OF_EACH_PARAMETER = ("parameters", "shapes", "with_gradient")

@@ -173,6 +173,7 @@ def info_of(raw: Any) -> DeviceInfo:
         capability=(capability[0], capability[1]) if capability else None,
         driver_bytes=info.maybe(info.count, "driver_bytes") or 0,
         kind=info.maybe(info.text, "kind") or "cuda",
+        allocator=info.maybe(info.text, "allocator") or "native",
     )
 
 
@@ -187,4 +188,5 @@ def info_json(info: DeviceInfo) -> dict[str, Any]:
         "capability": info.capability,
         "driver_bytes": info.driver_bytes,
         "kind": info.kind,
+        "allocator": info.allocator,
     }

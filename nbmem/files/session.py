@@ -12,6 +12,7 @@ import numpy as np
 
 from nbmem.core.errors import FileFormatError
 from nbmem.core.events import Blocks, Columns, Events, Frame, Layout, Segments
+from nbmem.core.machine import MachineReadings
 from nbmem.core.names import SENTENCE, shown
 from nbmem.core.owners import OwnerReadings
 from nbmem.core.session import (
@@ -167,6 +168,7 @@ def _tables(device: DeviceTrace) -> dict[str, Columns]:
         "identities": device.identities,
         **({"holders": device.holders} if device.holders is not None else {}),
         **({"owners": device.owners} if device.owners is not None else {}),
+        **({"machine": device.machine} if device.machine is not None else {}),
         **({"calls": device.calls} if device.calls is not None else {}),
     }
 
@@ -194,6 +196,7 @@ def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
                 "start_known": device.start is not None,
                 "holders_known": device.holders is not None,
                 "owners_known": device.owners is not None,
+                "machine_known": device.machine is not None,
                 "calls_known": device.calls is not None,
                 "other_processes": dict(device.other_processes),
                 "kept_pools": device.kept_pools,
@@ -271,6 +274,7 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
         # Files of nbmem 0.1 have none.
         holders=table(Holders, "holders") if head.flag("holders_known") else None,
         owners=table(OwnerReadings, "owners") if head.flag("owners_known") else None,
+        machine=table(MachineReadings, "machine") if head.flag("machine_known") else None,
         calls=table(Calls, "calls") if head.flag("calls_known") else None,
         kept_pools=head.numbers("kept_pools", least=-MOST),
     )

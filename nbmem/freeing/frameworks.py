@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.probes.cuda import device_count, read_counters
+from nbmem.probes.cuda import device_count, is_used
 from nbmem.probes.owners import OWNERS
 from nbmem.probes.owners.asking import Owners
 
@@ -37,5 +37,4 @@ def give_back(found: Sequence[Share]) -> None:
 
 def _devices() -> list[int]:
     """Cards on which torch has a context: none is made on another."""
-    counters = {device: read_counters(device) for device in range(device_count())}
-    return [device for device, one in counters.items() if one is not None and one.reserved]
+    return [device for device in range(device_count()) if is_used(device)]

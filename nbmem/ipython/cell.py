@@ -21,7 +21,7 @@ from nbmem.ipython.transformer import memtrace_line
 
 if TYPE_CHECKING:
     from nbmem.api import Trace
-    from nbmem.core.history import CellDelta
+    from nbmem.core.history import CellDelta, HostDelta
     from nbmem.ipython.tracer import MemoryPeakExceededError, Tracer
     from nbmem.record.deltas import DeltaReader
 
@@ -76,6 +76,7 @@ class CellHooks:
 
     Attributes:
         rows: One delta for each cell that touched a card.
+        host_rows: One for each other cell with torch.
         deltas: Whether deltas are read (`%nbmem on` and `off`).
         trace_next: Whether the next counted cell is traced without a `%%memtrace` line.
         watcher: Who is told of the cells, if anybody.
@@ -83,6 +84,7 @@ class CellHooks:
 
     def __init__(self, shell: Any, tracer: Tracer) -> None:
         self.rows: deque[CellDelta] = deque(maxlen=MAX_ROWS)
+        self.host_rows: deque[HostDelta] = deque(maxlen=MAX_ROWS)
         self.deltas = True
         self.trace_next = False
         self.watcher: CellListener | None = None
@@ -226,6 +228,8 @@ class CellHooks:
                 row = replace(row, peak=row.peak if peak is None else peak)
         if row is not None:
             self.rows.append(row)
+        elif ran and self._reader is not None:
+            self._reader.keep_of_host(self.host_rows, cell.trace)
         with guest("explain how this cell failed"):
             self._failures.explain(error, traced=cell.trace is not None, row=row)
         if self.watcher is not None:
@@ -274,10 +278,7 @@ def _torch_is_there() -> bool:
 
 
 def _is_ours(raw_cell: str) -> bool:
-    """Whether a cell only asks nbmem something: it would be noise in the history.
-
-    What stands below `%%nbmem` is estimated elsewhere and does not run here.
-    """
+    """Whether a cell only asks nbmem: noise in the history. Below `%%nbmem` nothing runs here."""
     text = raw_cell.strip()
     return text.startswith("%%nbmem") or (text.startswith("%nbmem") and "\n" not in text)
 

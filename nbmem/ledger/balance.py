@@ -9,6 +9,7 @@ from nbmem.core.categories import ACTIVE, PROCESS, RESERVED, Category
 from nbmem.core.errors import LedgerImbalanceError
 
 if TYPE_CHECKING:
+    from nbmem.core.machine import MachineParts
     from nbmem.core.owners import Share
 
 
@@ -51,12 +52,14 @@ class Ledger:
         process_known: Whether the driver says what this process holds. If not (containers, no
             NVML), `context` holds all that the card has in use beyond the reserved bytes.
         owners: The other frameworks, the largest first: they add up to their two categories.
+        machine: Parts of the host's memory across the categories; None of a card.
     """
 
     total_bytes: int
     held: tuple[int, ...]
     process_known: bool = True
     owners: tuple[Share, ...] = ()
+    machine: MachineParts | None = None
 
     def __getitem__(self, category: Category) -> int:
         """Bytes of one category."""

@@ -15,6 +15,7 @@ from nbmem.ledger.attribution import attribute
 from nbmem.ledger.balance import Ledger
 from nbmem.ledger.births import Birthplaces
 from nbmem.ledger.facts import NO_NAME, facts_of
+from nbmem.ledger.machine import parts_at
 from nbmem.ledger.outside import Outside
 from nbmem.ledger.phase_map import PhaseMap
 
@@ -147,15 +148,18 @@ class Books:
     def ledgers(self, positions: Sequence[int]) -> list[Ledger]:
         """The card at each position."""
         at = np.array(positions, np.int64)
-        owners = self._outside.shares(self._lasting(at), self.reserved[at])
+        when, rows = self._lasting(at), self.held(at).tolist()
+        owners = self._outside.shares(when, self.reserved[at])
+        machine = parts_at(self.trace.machine, when, rows)
         return [
             Ledger(
                 total_bytes=self.trace.info.total_bytes,
                 held=tuple(row),
                 process_known=self.process_known,
                 owners=shares,
+                machine=parts,
             )
-            for row, shares in zip(self.held(at).tolist(), owners, strict=True)
+            for row, shares, parts in zip(rows, owners, machine, strict=True)
         ]
 
     def peak(self, first: int, last: int) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.categories import Category
-from nbmem.core.events import Action
+from nbmem.core.events import BEYOND, Action
 from nbmem.ledger.alike import alike
 from nbmem.ledger.births import within_steps
 from nbmem.ledger.communication import buckets
@@ -47,7 +47,8 @@ class Facts:
         allocations: Births, deaths and bytes.
         events: Number of events.
         phases: Where the phases lie.
-        born_in: Index of the phase of birth; NOWHERE before the recording and between phases.
+        born_in: Index of the phase of birth; NOWHERE before the recording, between phases, and of
+            what no tensor is: no pass goes by the birth of a sum of counters.
         died_in: Index of the phase of death; NOWHERE between phases and if it never died.
         within_one_phase: Born and dead inside one phase, or inside one gap between phases; by an
             optimizer's step, whatever phases its closure has.
@@ -101,7 +102,7 @@ def facts_of(
     """
     events = trace.events
     born, freed, count = allocations.born, allocations.freed, len(events)
-    born_in, died_in = phases.of(born), phases.of(freed)
+    born_in, died_in = _born_in(allocations, phases), phases.of(freed)
     # What a caught out-of-memory error freed in a forward would have lived on without it.
     failures = np.flatnonzero(events.action == Action.OOM)
     unwound = np.searchsorted(failures, born) != np.searchsorted(failures, freed)
@@ -146,10 +147,16 @@ def facts_of(
     return facts, seen.named_like(standing), seen.texts
 
 
+def _born_in(a: Allocations, phases: PhaseMap) -> Ints:
+    """The phase of each birth; a sum of counters is born nowhere."""
+    born_in: Ints = np.where(a.addr < BEYOND, phases.of(a.born), NOWHERE)
+    return born_in
+
+
 def _within(a: Allocations, born_in: Ints, died_in: Ints, phases: PhaseMap, count: int) -> Mask:
     """Which allocations live inside one phase, or inside one gap."""
     within: Mask = (born_in == died_in) & (born_in != NOWHERE)
-    loose = (born_in == NOWHERE) & (a.born >= 0) & (a.freed < count)
+    loose = (born_in == NOWHERE) & (a.addr < BEYOND) & (a.born >= 0) & (a.freed < count)
     within |= loose & (phases.gap_of(a.born) == phases.gap_of(a.freed))
     return within
 

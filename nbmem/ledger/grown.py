@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.core.events import BEYOND
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -36,7 +38,7 @@ def grown(allocations: Allocations, may_be: Mask, names: Ints, events: int) -> d
     Returns:
         For each row that belongs to a variable the row from which it has its name, maybe itself.
     """
-    before = _before(allocations, may_be, events)
+    before = _before(allocations, may_be & (allocations.addr < BEYOND), events)
     more = np.where(before == NOBODY, 0, allocations.requested - allocations.requested[before])
     again = (before != NOBODY) & (more > 0) & (more == more[before])
     found: dict[int, int] = {}

@@ -111,6 +111,34 @@ def backend() -> str:
     return "native" if ask is None else str(ask())
 
 
+def hands_out(allocator: Any) -> bool:
+    """Whether torch takes its memory from an allocator: the C++ object of a pluggable one."""
+    border = getattr(initialized_torch(), "_C", None)
+    ask = getattr(border, "_cuda_getAllocator", None)
+    return ask is not None and allocator is not None and ask() is allocator
+
+
+def recorded_torch() -> ModuleType | None:
+    """The user's torch once CUDA is up and its own allocator there can write a history."""
+    torch = initialized_torch()
+    return torch if torch is not None and backend() == "native" else None
+
+
+def is_used(index: int) -> bool:
+    """Whether torch holds memory of a card; where it keeps no counters, whether it has been there.
+
+    Asking makes no context.
+    """
+    torch: Any = initialized_torch()
+    if torch is None:
+        return False
+    if backend() != "pluggable":
+        counters = read_counters(index)
+        return counters is not None and counters.reserved > 0
+    there = getattr(torch._C, "_cuda_hasPrimaryContext", None)  # noqa: SLF001
+    return there is not None and bool(there(index))
+
+
 def read_counters(index: int) -> Counters | None:
     """Read a device's counters; None before CUDA is initialized, and where torch keeps none."""
     torch: Any = initialized_torch()
@@ -143,8 +171,7 @@ def card_bytes(index: int) -> tuple[int, int] | None:
     asked only of cards from which torch already holds memory.
     """
     torch: Any = initialized_torch()
-    counters = read_counters(index)
-    if torch is None or counters is None or not counters.reserved:
+    if torch is None or not is_used(index):
         return None
     free, total = torch.cuda.mem_get_info(index)
     return int(free), int(total)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.faults import error_of
-from nbmem.probes import host
+from nbmem.probes import amd, host
 from nbmem.probes.checked import doubt, shown, text_of, total_and_free, whole_bytes
 from nbmem.probes.cuda import initialized_torch
 from nbmem.probes.nvml_readings import memory_of, processes_of
@@ -180,6 +180,8 @@ class NvmlProbe:
     def _handle(self, ordinal: int) -> Any:
         """NVML's handle for a CUDA ordinal: by UUID where torch knows it, for the orders differ."""
         nvml = self._open()
+        if ordinal not in self._handles and isinstance(nvml, amd.Amdsmi):
+            self._handles[ordinal] = nvml.handle_of(ordinal)
         if ordinal not in self._handles:
             self._handles[ordinal] = _handle_by_uuid(
                 nvml, ordinal
@@ -190,9 +192,13 @@ class NvmlProbe:
 def load() -> Any:
     """The package, imported where no limit runs: that may take longer, and asks no driver.
 
+    For AMD's cards it is one that answers in the same words.
+
     Raises:
         ProbeUnavailableError: It is not installed, or not as a whole.
     """
+    if amd.is_here():
+        return amd.load()
     try:
         import pynvml
     except ModuleNotFoundError as err:

@@ -16,6 +16,7 @@ import threading
 from typing import TYPE_CHECKING, TypeVar
 
 from nbmem.core.clock import CLOCK
+from nbmem.core.faults import error_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +56,8 @@ def patiently(call: Callable[[], Answer], limit_s: float) -> Answer:
 
     Raises:
         HungError: It takes longer.
-        Exception: What the call raises.
+        Exception: What the call raises; for what is none (SystemExit) a RuntimeError, for it is
+            the library's and nobody has asked for it here.
     """
     if getattr(_this_thread, "expendable", False):
         return call()
@@ -69,6 +71,8 @@ def patiently(call: Callable[[], Answer], limit_s: float) -> Answer:
                 answers.append(call())
         except Exception as err:  # noqa: BLE001 - raised where it was called
             errors.append(err)
+        except BaseException as err:  # noqa: BLE001 - no Ctrl-C comes into this thread
+            errors.append(RuntimeError(error_of(err)))
         finally:
             done.set()
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
+_USERS = {"CUDAGraph": ("a CUDA graph", "CUDA graphs"), "MemPool": ("a MemPool", "MemPools")}
+_MOST_NAMES = 3
+
+
 def pools_in(snapshot: Mapping[str, Any]) -> set[int]:
     """The numbers of the pools whose memory a snapshot of torch's names."""
     segments = snapshot.get("segments") or ()
@@ -20,7 +24,12 @@ def pools_in(snapshot: Mapping[str, Any]) -> set[int]:
 
 
 def kept_pools(among: Iterable[int]) -> tuple[int, ...]:
-    """Find the private pools that empty_cache() leaves alone now.
+    """Find the private pools that empty_cache() leaves alone now; the argument is that below."""
+    return tuple(sorted(users_of(among, {})))
+
+
+def users_of(among: Iterable[int], names: Mapping[str, Any]) -> dict[int, str]:
+    """Find who uses each private pool, in words: `a CUDA graph (step)`; unused ones are left out.
 
     torch gives a pool's free segments back once nobody uses the pool any more: no captured graph,
     no MemPool (`release_cached_blocks` in
@@ -30,16 +39,31 @@ def kept_pools(among: Iterable[int]) -> tuple[int, ...]:
     Args:
         among: The numbers of pools that hold memory, as in `Segments.pool`; nobody looks where
             there is none beside the default pool's.
+        names: The notebook's names, for those that have one.
     """
     there = set(among) - {0}
     torch: Any = initialized_torch()
     if not there or torch is None:
-        return ()
-    named = (getattr(torch.cuda, name, None) for name in ("CUDAGraph", "MemPool"))
-    kinds = tuple(kind for kind in named if isinstance(kind, type))
-    used = set()
+        return {}
+    found: dict[int, dict[str, list[Any]]] = {}
+    kinds = {k: t for k in _USERS if isinstance(t := getattr(torch.cuda, k, None), type)}
     for thing in gc.get_objects():
-        if issubclass(type(thing), kinds):
-            with suppress(Exception):  # a graph that nothing was captured in says so by an error
-                used.add(pool_number(thing.pool() if hasattr(thing, "pool") else thing.id))
-    return tuple(sorted(there & used))
+        for kind, one in kinds.items():
+            if issubclass(type(thing), one):
+                with suppress(Exception):  # a graph that holds no capture says so by an error
+                    number = pool_number(thing.pool() if hasattr(thing, "pool") else thing.id)
+                    if number in there:
+                        found.setdefault(number, {}).setdefault(kind, []).append(thing)
+    called = {id(value): name for name, value in list(names.items())[::-1]}
+    return {number: _users(by_kind, called) for number, by_kind in found.items()}
+
+
+def _users(by_kind: Mapping[str, list[Any]], called: Mapping[int, str]) -> str:
+    """Name the users of one pool; one that several graphs share has all of them."""
+    listed = []
+    for kind, things in by_kind.items():
+        one, many = _USERS[kind]
+        mine = [called[id(thing)] for thing in things if id(thing) in called]
+        named = f" ({', '.join(sorted(mine)[:_MOST_NAMES])})" if mine else ""
+        listed.append(f"{one if len(things) == 1 else f'{len(things)} {many}'}{named}")
+    return " and ".join(listed)

@@ -32,6 +32,7 @@ class Met(NamedTuple):
         size: Bytes.
         first: The mark at which it is first known to have lived.
         gone: The mark at which it was first found gone; ALIVE where it never was.
+        shared: Whether other processes can map it, too (`share_memory_`, a mapped file): 1 or 0.
     """
 
     device: array[int]
@@ -39,6 +40,7 @@ class Met(NamedTuple):
     size: array[int]
     first: array[int]
     gone: array[int]
+    shared: array[int]
 
 
 class Roll:
@@ -82,7 +84,7 @@ class Roll:
             if known is None or known[:2] != (addr, size):
                 if known is not None:
                     self._moved(identity, known[2])
-                entry = self._around(place, size) or self._new(place, size)
+                entry = self._around(place, size) or self._new(place, size, storage)
                 if entry is not None:
                     entry.refs[identity] = ref = storage._weak_ref()  # noqa: SLF001
                     self._first.setdefault(entry.place, ref)
@@ -108,7 +110,7 @@ class Roll:
                 return entry
         return None
 
-    def _new(self, place: tuple[int, int], size: int) -> _Entry | None:
+    def _new(self, place: tuple[int, int], size: int, storage: Any) -> _Entry | None:
         columns = self.met
         if not self.grows:
             return None
@@ -119,7 +121,8 @@ class Roll:
         insort(self._sorted, place)
         self.living[place[0]] = self.living.get(place[0], 0) + size
         first = self._mark if self.since is None else min(self.since, self._mark)
-        for column, value in zip(columns, (*place, size, first, ALIVE), strict=True):
+        shared = self.device.kind == "cpu" and bool(self._torch.UntypedStorage.is_shared(storage))
+        for column, value in zip(columns, (*place, size, first, ALIVE, shared), strict=True):
             column.append(value)
         return entry
 

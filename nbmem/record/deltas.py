@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.clock import CLOCK
 from nbmem.core.errors import NbmemError
 from nbmem.core.freed import Totals
-from nbmem.core.history import CellDelta
+from nbmem.core.history import CellDelta, HostDelta
 from nbmem.core.interrupts import let_pass
 from nbmem.probes.cuda import Counters, device_count, read_counters
+from nbmem.probes.devices.host import Host
 from nbmem.probes.nvml import NvmlProbe
+
+if TYPE_CHECKING:
+    from collections import deque
 
 
 class DeltaReader:
@@ -18,15 +24,17 @@ class DeltaReader:
 
     def __init__(self) -> None:
         self._nvml: NvmlProbe | None = NvmlProbe()
-        self._before: list[tuple[int, _Totals]] = []
+        self._before: list[tuple[int, _Totals, int | None]] = []
+        self._host = Host()
+        self._of_host: HostDelta | None = None
 
     def before(self) -> None:
         """A cell is about to run (cells may nest)."""
-        self._before.append((CLOCK.monotonic_ns(), _sums()))
+        self._before.append((CLOCK.monotonic_ns(), _sums(), self._resident()))
 
     def before_torch(self, begun_ns: int) -> None:
         """A cell that began then has imported torch itself: it found nothing on a card."""
-        self._before.append((begun_ns, _Totals(0, 0, {})))
+        self._before.append((begun_ns, _Totals(0, 0, {}), None))
 
     def now(self) -> Totals:
         """The counters at this moment."""
@@ -46,11 +54,22 @@ class DeltaReader:
         Returns:
             What it did; None if torch has held no GPU memory before or after it.
         """
+        self._of_host = None
         if not self._before:
             return None
-        t_ns, before = self._before.pop()
+        t_ns, before, resident = self._before.pop()
         after = _sums()
         if not (before.reserved or after.reserved):
+            if (now := self._resident()) is not None:
+                self._of_host = HostDelta(
+                    label=label,
+                    execution_count=execution_count,
+                    tensors=None,
+                    process_before=resident,
+                    process_after=now,
+                    duration_ns=CLOCK.monotonic_ns() - t_ns,
+                    error=error,
+                )
             return None
         return CellDelta(
             label=label,
@@ -64,6 +83,27 @@ class DeltaReader:
             duration_ns=CLOCK.monotonic_ns() - t_ns,
             error=error,
         )
+
+    def keep_of_host(self, rows: deque[HostDelta], trace: Any) -> None:
+        """Keep what the last cell did to the host's memory, if torch held none of a card.
+
+        Args:
+            rows: Where it is kept.
+            trace: A traced cell's `api.Trace`, which knows of its tensors; None of another's.
+        """
+        delta, self._of_host = self._of_host, None
+        if delta is None:
+            return
+        tensors = None
+        with suppress(Exception):  # said already, where the report was to be shown
+            if trace is not None and (made := trace.report()).device.is_host:
+                tensors = made.ledger_at_end.allocated - made.ledger_at_start.allocated
+        rows.append(replace(delta, tensors=tensors))
+
+    def _resident(self) -> int | None:
+        with suppress(Exception):  # a courtesy, as below
+            return self._host.read(None, 0, whole=False).process
+        return None
 
     def _process(self) -> int | None:
         if self._nvml is None:

@@ -82,10 +82,15 @@ def freeze(
         notes=tuple(recorder.notes),
         error=error,
         refusals=tuple(recorder.refusals),
-        facts=recorder.facts,
+        facts=recorder.facts | _pools(recorder.pools),
         source=source,
         rank=rank,
     )
+
+
+def _pools(users: Mapping[int, str]) -> dict[str, Any]:
+    found = [{"pool": str(number), "users": text} for number, text in sorted(users.items())]
+    return {"pools": found} if found else {}
 
 
 def _device(
@@ -113,7 +118,7 @@ def _device(
         marks=marks,
         samples=recorder.sampler.samples(index),
         owners=recorder.sampler.owners(index, names),
-        kept_pools=recorder.kept_pools,
+        kept_pools=tuple(sorted(recorder.pools)),
         identities=recorder.identities.place(index, marks, names),
         other_processes=recorder.sampler.other_processes(index),
         holders=None if held is None else columns(held, names),

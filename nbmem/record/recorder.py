@@ -22,7 +22,7 @@ from nbmem.probes.collectives import Collectives
 from nbmem.probes.cuda import initialized_torch
 from nbmem.probes.history import HistoryProbe
 from nbmem.probes.holders import walk_in_pieces
-from nbmem.probes.pools import kept_pools, pools_in
+from nbmem.probes.pools import pools_in, users_of
 from nbmem.probes.tensors import quiet
 from nbmem.probes.threads import at_work
 from nbmem.probes.training import TrainingHooks
@@ -109,7 +109,7 @@ class Recorder:
         self.sampler = Sampler(device, self.note, self.rolls.read)
         self.at_start: dict[str, Any] | None = None
         self.at_end: dict[str, Any] | None = None
-        self.kept_pools: tuple[int, ...] = ()
+        self.pools: dict[int, str] = {}
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
         self.held: Walk | None = None
         self.facts: dict[str, Any] = {}
@@ -182,7 +182,7 @@ class Recorder:
             with self._kept("the memory history"):
                 self.at_end = self.history.take() if self.history.recording else None
             with self._kept("the pools in use"):
-                self.kept_pools = kept_pools(pools_in(self.at_end or {}))
+                self.pools = users_of(pools_in(self.at_end or {}), self.names)
         while self.to_release:
             part, release = self.to_release[-1]
             for _ in range(RETRIES):
@@ -274,7 +274,7 @@ class Recorder:
             with self.guard("the memory history"):
                 self.marks.take()
                 at_end = self.history.take() if self.history.recording else None
-                self.kept_pools = kept_pools(pools_in(at_end or {}))
+                self.pools = users_of(pools_in(at_end or {}), self.names)
             return freeze(self, "so far", at_end, None)
 
     def progress(self) -> LoopProgress:

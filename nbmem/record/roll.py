@@ -11,7 +11,8 @@ import numpy as np
 from nbmem.core.clock import CLOCK
 from nbmem.core.interrupts import let_pass
 from nbmem.core.session import NOT_KNOWN
-from nbmem.probes.cuda import initialized_torch, loaded_torch
+from nbmem.probes.cuda import loaded_torch, recorded_torch
+from nbmem.probes.devices import DeviceReading
 from nbmem.probes.devices.accelerators import accelerator, uncounted
 from nbmem.probes.devices.host import Host
 from nbmem.probes.roll import MAX_MET, Roll, following
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.core.session import DeviceInfo
-    from nbmem.probes.devices import DeviceReading
     from nbmem.probes.lent import Lost
 
     Ints = NDArray[np.int64]
@@ -37,7 +37,7 @@ def _nobody(_part: str, _err: Exception) -> None:
 
 
 class RollLog:
-    """Keeps a roll while something is recorded and CUDA is not up, and reads the device's counters.
+    """Keeps a roll while torch writes no history of what is recorded, and reads counters.
 
     Attributes:
         roll: Whatever is looked at is written there; None before `begin`, once CUDA came up, and
@@ -56,7 +56,7 @@ class RollLog:
     def begin(self) -> None:
         """Begin a roll, unless there are cards whose history tells more."""
         self._torch = loaded_torch()
-        if self._torch is not None and initialized_torch() is None:
+        if self._torch is not None and recorded_torch() is None:
             self.roll = Roll(self._torch, uncounted(self._torch))
             self.read()
 
@@ -75,7 +75,7 @@ class RollLog:
             self._give_up(err)
 
     def _at_mark(self, mark: int, roll: Roll) -> None:
-        if initialized_torch() is not None:  # what the cards hold is what matters from here on
+        if recorded_torch() is not None:  # what the cards hold is what matters from here on
             self.end()
             self.roll = None
             return
@@ -188,4 +188,4 @@ class RollLog:
         """One device's: time, mark, then the fields of a DeviceReading, a row each."""
         with self._lock:
             rows = [(*row[:2], *row[3:]) for row in self._rows if row[2] == index]
-        return np.array(sorted(rows), np.int64).reshape(-1, 6)
+        return np.array(sorted(rows), np.int64).reshape(-1, 2 + len(DeviceReading._fields))

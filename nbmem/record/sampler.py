@@ -100,7 +100,7 @@ class Sampler:
         self._busy_since = CLOCK.monotonic()
         count = cuda.device_count()
         for index in range(count) if self._device is None else (self._device,):
-            if index < count and _reserved(index):
+            if index < count and cuda.is_used(index):
                 self._read_card(index)
         self._also()
         self._busy_since = None

@@ -7,11 +7,13 @@ a device's own counters hold beyond them is one block that nobody named, and cac
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from nbmem.core.events import Action, Blocks, BlockState, Events, Layout, Segments
+from nbmem.core.events import BEYOND, Action, Blocks, BlockState, Events, Layout, Segments
+from nbmem.core.machine import MachineReadings
 from nbmem.core.session import NOT_KNOWN, DeviceTrace, Marks, Samples
 from nbmem.probes.roll import ALIVE
 from nbmem.record.holders import columns
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-UNNAMED, CACHED = 1 << 60, 1 << 61
+UNNAMED, CACHED = BEYOND, 2 * BEYOND
 """Addresses, where no tensor lies, of what counters hold beyond the tensors that were seen."""
 _OF_BLOCKS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 _BIRTH = (Action.SEGMENT_ALLOC, Action.ALLOC)
@@ -52,6 +54,11 @@ def _trace(recorder: Recorder, roll: Roll, info: DeviceInfo, names: dict[str, in
     named = stays.addr < CACHED
     allocated = _sums(_Stays(*(column[named] for column in stays)), len(t_ns))
     reserved = _sums(stays, len(t_ns))
+    samples, owners = _samples(read, reserved), None
+    if info.kind == "cuda":
+        info = _sized(recorder, info, int(reserved.max(initial=0)))
+        samples = _beside(recorder.sampler.samples(info.index), t_ns, reserved)
+        owners = recorder.sampler.owners(info.index, names)
     marks = Marks(
         t_ns=t_ns,
         position=position,
@@ -69,10 +76,37 @@ def _trace(recorder: Recorder, roll: Roll, info: DeviceInfo, names: dict[str, in
         end=_layout(stays, stays.gone == len(t_ns)),
         dropped=0,
         marks=marks,
-        samples=_samples(read, reserved),
+        samples=samples,
+        machine=_machine(roll, read, t_ns) if info.is_host else None,
+        owners=owners,
+        other_processes=recorder.sampler.other_processes(info.index) if owners is not None else {},
         identities=recorder.identities.place(place, marks, names),
         holders=None if held is None else columns(held.by_device.get(place, ()), names),
     )
+
+
+def _sized(recorder: Recorder, info: DeviceInfo, most: int) -> DeviceInfo:
+    """A card as NVML sizes it, or as much larger as managed memory makes it."""
+    total, driver = recorder.sampler.card_bytes(info.index) or (info.total_bytes, 0)
+    if most + driver > total:
+        recorder.note(
+            f"torch's tensors and their pool took up to {most} B of a card that has {total} B: "
+            "it is managed memory, of which the host holds the rest. The ledger's total is what "
+            "both hold."
+        )
+        total = most + driver
+    return replace(info, total_bytes=total, driver_bytes=driver)
+
+
+def _beside(samples: Samples, t_ns: Ints, reserved: Ints) -> Samples:
+    """Readings of a whole card, each beside what was known to be reserved at that time."""
+    mark = np.maximum(np.searchsorted(t_ns, samples.t_ns, side="right") - 1, 0)
+    held = reserved[mark] if len(reserved) else samples.reserved
+    process = np.where(samples.process == NOT_KNOWN, NOT_KNOWN, np.maximum(samples.process, held))
+    used = np.where(
+        samples.used == NOT_KNOWN, NOT_KNOWN, np.maximum(samples.used, np.maximum(process, held))
+    )
+    return replace(samples, used=used, process=process, reserved=held)
 
 
 class _Stays(NamedTuple):
@@ -86,7 +120,7 @@ class _Stays(NamedTuple):
 
 def _stays(roll: Roll, index: int, marks: int) -> _Stays:
     """The storages of one device; what lives at the end goes at no mark."""
-    columns = [np.array(column, np.int64) for column in roll.met]
+    columns = [np.array(column, np.int64) for column in roll.met[: len(_Stays._fields) + 1]]
     addr, size, first, gone = (column[columns[0] == index] for column in columns[1:])
     gone = np.where(gone == ALIVE, marks, gone)
     stays = _Stays(addr, size, first, gone)
@@ -151,6 +185,28 @@ def _events(stays: _Stays, t_ns: Ints) -> tuple[Events, Ints]:
     return events, np.searchsorted(table[:, 0], np.arange(len(t_ns)), side="right")
 
 
+def _machine(roll: Roll, read: Ints, t_ns: Ints) -> MachineReadings:
+    """What the kernel says of the host's parts, and which tensors are shared at each mark."""
+    shared = np.array(roll.met.shared, np.int64) == 1
+    stays = _Stays(*(np.array(column, np.int64)[shared] for column in roll.met[1:5]))
+    stays = stays._replace(gone=np.where(stays.gone == ALIVE, len(t_ns), stays.gone))
+    tensors = _sums(stays, len(t_ns))
+    marks = np.flatnonzero(np.diff(tensors, prepend=-1))
+    whole = read[(read[:, 6:] != NOT_KNOWN).any(axis=1)]
+    when = np.unique(np.concatenate([t_ns[marks], whole[:, 0]]))
+    at = np.searchsorted(t_ns, when, side="right") - 1
+    row = np.searchsorted(whole[:, 0], when, side="right") - 1
+    said = whole[np.maximum(row, 0), 6:] if len(whole) else np.full((len(when), 3), NOT_KNOWN)
+    files, shm, cache = said.T
+    return MachineReadings(
+        t_ns=when,
+        tensors=tensors[np.maximum(at, 0)] if len(tensors) else np.zeros(len(when), np.int64),
+        files=files.copy(),
+        shared=shm.copy(),
+        cache=cache.copy(),
+    )
+
+
 def _layout(stays: _Stays, there: NDArray[np.bool_]) -> Layout:
     """What was there at one moment."""
     rows = np.flatnonzero(there)
@@ -180,7 +236,7 @@ def _layout(stays: _Stays, there: NDArray[np.bool_]) -> Layout:
 
 def _samples(read: Ints, reserved: Ints) -> Samples:
     """The readings; between two of the whole machine what others use is as it was."""
-    t_ns, mark, _, _, used, process = read.T
+    t_ns, mark, _, _, used, process, *_ = read.T
     whole = np.flatnonzero((used != NOT_KNOWN) & (process != NOT_KNOWN))
     if len(whole):
         latest = whole[np.maximum(np.searchsorted(whole, np.arange(len(read)), "right") - 1, 0)]

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.faults import UNGUARDED, Faults
 from nbmem.views.explorer import MIME
 from nbmem.views.explorer.thinned import MOST, saved_output
-from nbmem.views.history import render_history, render_history_html
+from nbmem.views.history import (
+    render_history,
+    render_history_html,
+    render_host_history,
+    render_host_history_html,
+)
 from nbmem.views.html import render_html
 from nbmem.views.oom import render_oom
 from nbmem.views.oom_html import render_oom_html
@@ -20,7 +25,7 @@ from nbmem.views.text import render_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbmem.core.history import CellDelta
+    from nbmem.core.history import CellDelta, HostDelta
     from nbmem.report import Autopsy, Report
 
 TEXT, HTML = "text/plain", "text/html"
@@ -71,8 +76,15 @@ def oom_bundle(ooms: Sequence[Autopsy]) -> dict[str, str]:
     )
 
 
-def history_bundle(rows: Sequence[CellDelta]) -> dict[str, str]:
-    """The notebook's cells and what they left."""
+def history_bundle(rows: Sequence[CellDelta], of_host: Sequence[HostDelta] = ()) -> dict[str, str]:
+    """The notebook's cells and what they left: on a card, or where none was used on the host."""
+    if not rows and of_host:
+        return guarded_bundle(
+            "The table of the cells",
+            lambda: render_host_history(of_host),
+            lambda: render_host_history_html(of_host),
+            lambda: "\n".join(f"{row.process_after:>20,} B after a cell" for row in of_host),
+        )
     return guarded_bundle(
         "The table of the cells",
         lambda: render_history(rows),

@@ -11,9 +11,14 @@ from nbmem.views.markup import Markup, clipped, element, one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.core.history import CellDelta
+    from nbmem.core.history import CellDelta, HostDelta
 
 _HEAD = ("cell", "", "allocated", "now", "reserved", "peak", "process", "time", "")
+_HOST_HEAD = ("cell", "", "tensors", "process", "now", "time", "")
+_ON_HOST = (
+    "No cell has used a card: process is this process's resident memory, tensors what a traced "
+    "cell left."
+)
 _EMPTY = "No cell has used a card since nbmem was loaded."
 _LABEL = 32
 WIDTH = 80
@@ -55,7 +60,7 @@ def render_history_html(rows: Sequence[CellDelta]) -> str:
     if not rows:
         return element("div", _EMPTY)
     head = element("tr", *(element("th", name, scope="col", style=style.HEAD) for name in _HEAD))
-    body = [_html_row(row) for row in rows]
+    body = [_html_row(row.label, _cells(row)) for row in rows]
     return element(
         "div",
         element(
@@ -69,12 +74,45 @@ def render_history_html(rows: Sequence[CellDelta]) -> str:
     )
 
 
-def _html_row(row: CellDelta) -> Markup:
-    number, label, *figures, error = _cells(row)
+def render_host_history(rows: Sequence[HostDelta]) -> str:
+    """Write the cells by what they did to the host's memory, oldest first."""
+    lines = _aligned([_HOST_HEAD, *map(_host_cells, rows)], left={1, len(_HOST_HEAD) - 1})
+    return "\n".join([*lines, _ON_HOST])
+
+
+def render_host_history_html(rows: Sequence[HostDelta]) -> str:
+    """Draw that table for a notebook's output."""
+    heads = (element("th", name, scope="col", style=style.HEAD) for name in _HOST_HEAD)
+    body = [_html_row(row.label, _host_cells(row)) for row in rows]
+    table = element(
+        "table",
+        element("caption", _ON_HOST, style=style.CAPTION),
+        element("thead", element("tr", *heads)),
+        element("tbody", *body),
+        style=style.TABLE,
+    )
+    return element("div", table, style=style.BOX)
+
+
+def _host_cells(row: HostDelta) -> tuple[str, ...]:
+    tensors, delta = row.tensors, row.process_delta
+    return (
+        "" if row.execution_count is None else f"[{row.execution_count}]",
+        clipped(one_line(row.label), _LABEL),
+        "-" if tensors is None else format_bytes(tensors, signed=True),
+        "-" if delta is None else format_bytes(delta, signed=True),
+        format_bytes(row.process_after),
+        format_ms(row.duration_ns),
+        one_line(row.error or ""),
+    )
+
+
+def _html_row(text: str, cells: tuple[str, ...]) -> Markup:
+    number, label, *figures, error = cells
     return element(
         "tr",
         element("th", number, scope="row", style=style.FIGURE),
-        element("td", label, title=one_line(row.label), style=style.TEXT),
+        element("td", label, title=one_line(text), style=style.TEXT),
         *(element("td", figure, style=style.FIGURE) for figure in figures),
         element("td", error, style=style.ERROR_TEXT if error else style.TEXT),
     )

@@ -32,6 +32,25 @@ def clipped(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
+def short_path(name: str, width: int = 48) -> str:
+    """A name whose long path loses its middle: what it begins with and what it ends with tell most.
+
+    Args:
+        name: `llm.engine.executor.worker.kv_caches[0] (2, 16) int8`.
+        width: Characters that the path may have.
+    """
+    path, blank, form = name.partition(" ")
+    if len(path) <= width or "." not in path:
+        return name
+    first, *parts = path.split(".")
+    kept: list[str] = []
+    while parts and len(first) + len(".".join([parts[-1], *kept])) + len("...") <= width:
+        kept.insert(0, parts.pop())
+    if not kept or not parts:
+        return name
+    return f"{first}...{'.'.join(kept)}{blank}{form}"
+
+
 def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> str:
     """Fill lines with a text, no word broken.
 

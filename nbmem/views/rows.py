@@ -12,7 +12,7 @@ from nbmem.core.units import format_bytes
 from nbmem.views import wording
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from nbmem.ledger.balance import Ledger
     from nbmem.report import Holding, PhaseRow, Report
@@ -44,6 +44,7 @@ class LedgerRow:
         category: None for a sum of all lines above.
         peak: At the highest allocated moment.
         end: After the last event.
+        part: Whether it is a part of the line above that is no category of its own.
     """
 
     label: str
@@ -51,6 +52,7 @@ class LedgerRow:
     category: Category | None
     peak: Amount
     end: Amount
+    part: bool = False
 
 
 _SUMS = (
@@ -66,6 +68,15 @@ _ON_HOST = {
     "card": ("machine", "all of the machine's memory, or of its container's"),
 }
 """How the sums are called where the card is the host's memory; None for one that says nothing."""
+
+
+_HOST_PARTS = {
+    "tensors": ("of it shared", "tensors in memory that other processes can map, too"),
+    "files": ("of it files", "code of libraries and mapped files, which the page cache has, too"),
+    "shared": ("of it shared memory", "resident pages of shared memory: share_memory_, /dev/shm"),
+    "cache": ("of it page cache", "files in memory that the kernel gives back when asked"),
+}
+_PARTS_OF = {"active": ("tensors",), "process": ("files", "shared")}
 
 
 def ledger_rows(report: Report) -> list[LedgerRow]:
@@ -92,6 +103,8 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
                         end=at_end[category],
                     )
                 )
+        if name == "card":
+            rows += _parts(("cache",), peak, end)
         before = len(parts)
         said = _ON_HOST[name] if host else (name, what)
         if said is not None:
@@ -99,7 +112,24 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
             rows.append(
                 LedgerRow(label=said[0], meaning=said[1], category=None, peak=sums[0], end=sums[1])
             )
+            rows += _parts(_PARTS_OF.get(name, ()), peak, end)
     return rows
+
+
+def _parts(names: Iterable[str], peak: Ledger, end: Ledger) -> Iterator[LedgerRow]:
+    """What of the host's memory is shared or is of files, below the line of which it is a part."""
+    for name in names:
+        first, last = (getattr(one.machine, name, None) for one in (peak, end))
+        if first or last:
+            label, meaning = _HOST_PARTS[name]
+            yield LedgerRow(
+                label=label,
+                meaning=meaning,
+                category=None,
+                peak=Amount(count=first),
+                end=Amount(count=last),
+                part=True,
+            )
 
 
 def _framework_rows(category: Category, peak: Ledger, end: Ledger) -> list[LedgerRow]:

@@ -10,7 +10,7 @@ from nbmem.core.units import format_bytes, format_ms
 from nbmem.ledger.plain import ledger_lines
 from nbmem.views import wording
 from nbmem.views.lines import lines_table
-from nbmem.views.markup import clipped, one_line, wrapped
+from nbmem.views.markup import clipped, one_line, short_path, wrapped
 from nbmem.views.oom import oom_ended, render_oom
 from nbmem.views.rows import Gap, alike, holdings_title, ledger_rows, peak_row, shorten
 from nbmem.views.tips import render_tips
@@ -78,7 +78,7 @@ def _head(report: Report, width: int) -> str:
 def ledger_table(report: Report, width: int) -> str:
     """Every category at the peak beside the end: a line of heads, then `ledger_rows` in order."""
     rows = ledger_rows(report)
-    labels = max(len(row.label) for row in rows) + 2
+    labels = max(len(row.label) + 2 * row.part for row in rows) + 2
     figures = max(len(row.peak.text) for row in rows), max(len(row.end.text) for row in rows)
     bar = min(18, (width - labels - sum(figures) - 8) // 2)
     barred = [row for row in rows if _has_bar(row)]
@@ -99,7 +99,7 @@ def ledger_table(report: Report, width: int) -> str:
         )
     ]
     for row in rows:
-        name = f"  {row.label}" if row.category is not None else f"= {row.label}"
+        name = f"{'    ' if row.part else '= ' if row.category is None else '  '}{row.label}"
         lines.append(
             f"{name:<{labels}}  {cells(row, row.peak, figures[0])}  "
             f"{cells(row, row.end, figures[1])}".rstrip()
@@ -178,7 +178,7 @@ def holdings_table(report: Report, width: int) -> str:
 
 
 def _origin(held: Holding) -> str:
-    parts = [held.name or "unnamed"]
+    parts = [short_path(held.name or "unnamed")]
     if held.born_in:
         parts.append(f"born in {held.born_in}")
     if held.line:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
-from nbmem.views.markup import Markup, clipped, element, one_line
+from nbmem.views.markup import Markup, clipped, element, one_line, short_path
 from nbmem.views.palette import swatch_style
 from nbmem.views.rows import alike
 
@@ -87,7 +87,7 @@ def _title(shown: Sequence[Alike], holdings: Sequence[Holding], card: str) -> st
 
 
 def _what(held: Holding) -> str:
-    parts = (" ".join((held.name or UNNAMED, held.form or "")), held.line or "")
+    parts = (" ".join((short_path(held.name or UNNAMED), held.form or "")), held.line or "")
     return ", ".join(one_line(part.strip()) for part in parts if part.strip())
 
 

@@ -277,6 +277,7 @@ def test_the_keys_are_the_formats_whatever_attributes_are_called(tmp_path):
         "capability": [8, 9],
         "driver_bytes": 8,
         "kind": "cuda",
+        "allocator": "native",
     }
 
 

@@ -129,6 +129,9 @@ class FakeReader:
             error=error,
         )
 
+    def keep_of_host(self, rows, trace):
+        pass
+
 
 @pytest.fixture
 def recorder(monkeypatch):

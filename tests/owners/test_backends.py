@@ -1,6 +1,9 @@
-"""Where torch hands out another allocator's memory one sentence says what is not there."""
+"""Where torch hands out another allocator's memory, the books come from objects and counters."""
 
 from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,6 +11,20 @@ torch = pytest.importorskip("torch", reason="there is no allocator without torch
 
 import nbmem.api as nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
+from nbmem.allocator.recordings.replay import replay  # noqa: E402
+from nbmem.core.categories import Category  # noqa: E402
+from nbmem.core.errors import UsageError  # noqa: E402
+from nbmem.freeing import cache  # noqa: E402
+from nbmem.probes import cuda  # noqa: E402
+from nbmem.probes.owners import cupy as cupys  # noqa: E402
+from nbmem.probes.owners import rmm  # noqa: E402
+from nbmem.views.text import render_text  # noqa: E402
+from tests.owners.conftest import AsyncPool  # noqa: E402
+
+C = Category
+MIB = 1 << 20
+SIDE = 512
+WEIGHTS = 4 * SIDE * SIDE
 
 
 def refuse(*_args, **_options):
@@ -15,20 +32,151 @@ def refuse(*_args, **_options):
     raise RuntimeError("CUDAPluggableAllocator does not yet support this.")
 
 
-@pytest.mark.parametrize("backend", ["pluggable", "cudaMallocAsync"])
-def test_a_cell_runs_and_one_note_says_why_there_is_nothing(monkeypatch, backend):
-    with virtual.activated("T4"), monkeypatch.context() as patch:
-        torch.zeros(1, device="cuda")
-        patch.setattr(torch._C, "_cuda_getAllocatorBackend", lambda: backend)
-        patch.setattr(torch._C, "_cuda_record_memory_history", refuse)
-        patch.setattr(torch._C, "_cuda_memorySnapshot", refuse)
-        patch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", lambda _: refuse())
+@pytest.fixture
+def chosen(monkeypatch):
+    """Another allocator, by its name; torch has been on the card."""
+
+    def choose(backend):
+        border = torch._C
+        monkeypatch.setattr(border, "_cuda_getAllocatorBackend", lambda: backend)
+        monkeypatch.setattr(border, "_cuda_record_memory_history", refuse)
+        monkeypatch.setattr(border, "_cuda_memorySnapshot", refuse)
+        monkeypatch.setattr(border, "_cuda_attach_out_of_memory_observer", refuse, raising=False)
+        monkeypatch.setattr(border, "_cuda_hasPrimaryContext", lambda _: True, raising=False)
         if backend == "pluggable":
-            patch.setattr(torch._C, "_cuda_memoryStats", refuse)
-        with nbmem.trace("cell", namespace={}) as t:
-            torch.nn.Linear(8, 8).cuda()(torch.zeros(1, 8, device="cuda")).sum().backward()
-        (note,) = t.session.notes
-        assert note.startswith(
-            f"torch takes its memory from another allocator here ({backend}), and keeps no history"
+            monkeypatch.setattr(border, "_cuda_memoryStats", refuse)
+
+    with virtual.activated("T4"):
+        torch.zeros(1, device="cuda")
+        monkeypatch.setattr(nbmem, "virtual_card", lambda: None)  # it is taken for a real one
+        yield choose
+
+
+def traced():
+    """A step, of which weights, gradients and what SGD keeps live at the end."""
+    names = {}
+    with nbmem.trace("cell", namespace=names) as t:
+        names["net"] = net = torch.nn.Linear(SIDE, SIDE, bias=False).cuda()
+        names["optimizer"] = optimizer = torch.optim.SGD(net.parameters(), momentum=0.9)
+        net(torch.zeros(8, SIDE, device="cuda")).sum().backward()
+        optimizer.step()
+    return t
+
+
+@pytest.mark.parametrize("backend", ["pluggable", "cudaMallocAsync"])
+def test_the_books_are_those_of_what_was_seen_and_counted(chosen, backend, tmp_path):
+    chosen(backend)
+    t = traced()
+    (note,) = t.session.notes
+    assert note.startswith(f"torch takes its memory from another allocator here ({backend}) and")
+    report = t.report()
+    for row in report.phases:
+        row.ledger_at_end.check()
+    end = report.ledger_at_end
+    end.check()
+    assert (report.device.kind, report.device.allocator) == ("cuda", backend)
+    assert end[C.WEIGHTS] == end[C.GRADIENTS] == WEIGHTS
+    # Without the driver's figures nothing would stand beside them.
+    assert end.process == end.reserved + end[C.CONTEXT]
+    assert end[C.CONTEXT] > 0
+    if backend == "pluggable":
+        assert end.reserved == end.allocated == 2 * WEIGHTS + end[C.OPTIMIZER_STATE]
+        assert end[C.UNKNOWN] == 0
+    else:
+        assert (end.allocated, end.reserved) == (
+            torch.cuda.memory_allocated(),
+            torch.cuda.memory_reserved(),
         )
-        assert t.session.devices == ()
+    assert "= card" in render_text(report)
+    saved = t.save(tmp_path / "session")
+    assert nbmem.open(saved).report().device == report.device
+    with pytest.raises(UsageError, match="keeps no history"):
+        replay(saved)
+
+
+def test_what_only_counters_know_is_nobodys_activation(chosen):
+    chosen("cudaMallocAsync")
+    report = traced().report()
+    (forward,) = [row for row in report.phases if row.name == "forward"]
+    # cuBLAS took its workspace there; a counter does not say so.
+    assert forward.ledger_at_end[C.UNKNOWN] >= 8 * MIB
+    assert forward.ledger_at_end[C.ACTIVATIONS] < MIB
+    assert report.ledger_at_end[C.TEMPORARIES] == 0
+
+
+def managed_rmm(monkeypatch, put_in, *, managed):
+    """RMM as torch's allocator, with 40 MiB of which 24 are in use."""
+    cuda_mr = type("ManagedMemoryResource" if managed else "CudaMemoryResource", (), {})()
+    pool = type(
+        "PoolMemoryResource",
+        (),
+        {"pool_size": lambda _: 40 * MIB, "get_upstream": lambda _: cuda_mr},
+    )()
+    counting = type(
+        "TrackingResourceAdaptor",
+        (),
+        {"get_allocated_bytes": lambda _: 24 * MIB, "get_upstream": lambda _: pool},
+    )()
+    allocator = object()
+    put_in(
+        rmm={},
+        rmm__mr={"get_per_device_resource": lambda _: counting},
+        rmm__allocators__torch={"rmm_torch_allocator": SimpleNamespace(_allocator=allocator)},
+    )
+    monkeypatch.setattr(torch._C, "_cuda_getAllocator", lambda: allocator, raising=False)
+
+
+def test_where_rmm_hands_it_out_its_figures_are_torchs(chosen, monkeypatch, put_in):
+    chosen("pluggable")
+    managed_rmm(monkeypatch, put_in, managed=False)
+    assert rmm.of_torch(0) == (24 * MIB, 40 * MIB)
+    assert rmm.read(0) is None  # or each byte would count twice
+    end = traced().report().ledger_at_end
+    end.check()
+    assert (end.allocated, end.reserved) == (24 * MIB, 40 * MIB)
+    assert end[C.CACHED_RELEASABLE] + end[C.CACHED_STUCK] == 16 * MIB
+    assert end[C.UNKNOWN] == 24 * MIB - 2 * WEIGHTS - end[C.OPTIMIZER_STATE]
+    assert end.owners == ()
+
+
+def test_managed_memory_may_be_larger_than_the_card(chosen, monkeypatch, put_in):
+    chosen("pluggable")
+    managed_rmm(monkeypatch, put_in, managed=True)
+    monkeypatch.setattr(rmm, "of_torch", lambda _: (24 * MIB, 40 << 30))
+    t = traced()
+    end = t.report().ledger_at_end
+    end.check()
+    assert end.reserved == 40 << 30
+    assert sum("managed memory" in note for note in t.session.notes) == 1
+
+
+def test_rmm_that_is_not_torchs_is_an_owner(chosen, monkeypatch, put_in):
+    chosen("pluggable")
+    managed_rmm(monkeypatch, put_in, managed=False)
+    monkeypatch.setattr(torch._C, "_cuda_getAllocator", object, raising=False)
+    assert rmm.of_torch(0) is None
+    assert rmm.read(0).held == 40 * MIB
+
+
+def test_a_broken_rmm_costs_its_figures_alone(chosen, monkeypatch, put_in):
+    chosen("pluggable")
+    managed_rmm(monkeypatch, put_in, managed=False)
+    monkeypatch.setattr(sys.modules["rmm.mr"], "get_per_device_resource", lambda _: 1 / 0)
+    assert traced().report().ledger_at_end[C.WEIGHTS] == WEIGHTS
+
+
+def test_cudas_pool_counts_once_where_cupy_takes_from_it_too(chosen, cupy, monkeypatch):
+    chosen("cudaMallocAsync")
+    pool = AsyncPool(96 * MIB, 32 * MIB)
+    monkeypatch.setattr(sys.modules["cupy.cuda"], "get_allocator", lambda: pool.malloc)
+    cupy.held = cupy.used = 2 * MIB  # its default pool is its own
+    reading = cupys.read(0)
+    assert (reading.held, reading.used) == (2 * MIB, 2 * MIB)
+
+
+def test_what_can_be_freed_of_it(chosen):
+    chosen("cudaMallocAsync")
+    counters = cuda.read_counters(0)
+    assert cache.releasable() == counters.reserved - counters.allocated > 0
+    chosen("pluggable")
+    assert cache.releasable() == 0

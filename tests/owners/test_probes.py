@@ -15,6 +15,7 @@ from nbmem import virtual  # noqa: E402
 from nbmem.core.owners import LABELS, Share  # noqa: E402
 from nbmem.probes.owners import OWNERS, Owner, OwnerReading, asking  # noqa: E402
 from nbmem.probes.owners.asking import Owners  # noqa: E402
+from nbmem.probes.patience import patiently  # noqa: E402
 from tests.owners.conftest import AsyncPool, Pool  # noqa: E402
 from tests.owners.recorded import (  # noqa: E402
     JAX_0_10_2_CPU,
@@ -256,6 +257,49 @@ def test_a_broken_package_costs_one_note(put_in, owners, notes, cupy):
         assert [share.name for share in owners.read(0)] == ["cupy"]
     (note,) = notes
     assert "get_per_device_resource" in note
+
+
+class OwnError(BaseException):
+    """What a library may derive from anything."""
+
+
+@pytest.mark.parametrize("fault", [SystemExit(3), KeyboardInterrupt(), MemoryError(), OwnError()])
+def test_whatever_a_library_raises_costs_its_line_and_prints_nothing(
+    notes, fault, monkeypatch, capsys
+):
+    def read(device):
+        raise fault
+
+    second = Owner(name="jax", modules=(), read=lambda _: OwnerReading(held=MIB))
+    asked = Owners(notes.append, (*one("cupy", read), second))
+    printed = []
+    monkeypatch.setattr(threading, "excepthook", printed.append)
+    assert [share.name for share in asked.read_in_time(0)] == ["jax"]
+    assert [share.name for share in asked.read_in_time(0)] == ["jax"]
+    assert len(notes) == 1
+    assert not printed
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_module_that_answers_nothing_costs_its_own_line(monkeypatch, cupy, owners, notes):
+    class Lazy:
+        def __getattribute__(self, name):
+            raise ImportError("libcudart is missing")
+
+    cupy.held = MIB
+    monkeypatch.setitem(sys.modules, "rmm", Lazy())
+    assert [share.name for share in owners.read(0)] == ["cupy"]
+    (note,) = notes
+    assert "libcudart is missing" in note
+
+
+@pytest.mark.parametrize("fault", [SystemExit(3), KeyboardInterrupt(), OwnError()])
+def test_what_ends_a_thread_that_is_waited_for_is_raised_as_an_error(fault):
+    def call():
+        raise fault
+
+    with pytest.raises(RuntimeError, match=type(fault).__name__):
+        patiently(call, 10)
 
 
 def test_one_that_hangs_costs_nobody_more_than_its_limit(notes, monkeypatch):

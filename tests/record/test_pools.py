@@ -100,3 +100,49 @@ def report_of(session):
     trace = nbmem.Trace("t")
     trace.session = session
     return trace.report()
+
+
+def said(t):
+    return [note for note in t.report().notes if "private pools" in note]
+
+
+def test_private_pools_are_said_by_who_uses_them(tmp_path):
+    with nbmem.trace("t", namespace=(names := {})) as t:
+        names["step"] = captured()
+        names["mine"] = pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            names["kept"] = torch.ones(3 * MIB, device="cuda")
+    held = in_pools()
+    (note,) = said(t)
+    assert note.startswith(f"{held / MIB:.1f} MiB of the reserved bytes at the end are in private")
+    assert "of a CUDA graph (step)" in note
+    assert "of a MemPool (mine)" in note
+    assert f"{sum(s['active_size'] for s in pools_now()) / MIB:.1f} MiB of them in use" in note
+    (again,) = report_of(reopened(t, tmp_path)).notes[-1:]
+    assert again == note
+
+
+def pools_now():
+    return [s for s in torch.cuda.memory_snapshot() if any(s["segment_pool_id"])]
+
+
+def test_graphs_that_share_a_pool_are_counted_and_one_without_a_name_has_none():
+    with nbmem.trace("t", namespace={}) as t:
+        first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        x = torch.ones(MIB, device="cuda")
+        with torch.cuda.graph(first):
+            x * 2
+        with torch.cuda.graph(second, pool=first.pool()):
+            x * 3
+    (note,) = said(t)
+    assert "of 2 CUDA graphs. What" in note
+
+
+def test_a_pool_of_nobodys_says_so_and_where_is_none_nothing_is_said():
+    with nbmem.trace("t", namespace={}) as t:
+        captured()
+    assert "of nobody any more" in said(t)[0]
+    with nbmem.trace("t", namespace={}) as t:
+        torch.cuda.empty_cache()
+        torch.ones(MIB, device="cuda")
+    assert said(t) == []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def _run(notebook: Notebook, _argument: str) -> None:
     from nbmem.views.bundle import history_bundle
 
-    show_bundle(history_bundle(tuple(notebook.hooks.rows)))
+    show_bundle(history_bundle(tuple(notebook.hooks.rows), tuple(notebook.hooks.host_rows)))
 
 
 COMMAND = MagicCommand("history", "", "list every cell with what it took and left", _run)

@@ -1,9 +1,9 @@
 """Where torch's tensors may live besides an NVIDIA card, behind one protocol.
 
 A kind of memory is one class, and an accelerator a line in `ACCELERATORS`. Of CUDA's cards (ROCm's
-are torch.cuda's, too) the allocator's own history tells everything, see
-probes/cuda.py. Of these kinds nobody reads a history, so their ledger is made of what was seen to
-live (probes/roll.py) and of what these say.
+are torch.cuda's, too) torch's own allocator has a history that tells everything, see
+probes/cuda.py. With another allocator they are among these kinds: nobody reads a history of them,
+so their ledger is made of what was seen to live (probes/roll.py) and of what these say.
 """
 
 from __future__ import annotations
@@ -22,12 +22,18 @@ class DeviceReading(NamedTuple):
         reserved: Bytes that torch's allocator holds.
         used: Bytes in use by anybody.
         process: Bytes that this process holds.
+        files: Those of them that are pages of files: code, and what is mapped.
+        shared: Those of them in shared memory.
+        cache: Bytes beside the used ones that the page cache has and would give back.
     """
 
     allocated: int | None = None
     reserved: int | None = None
     used: int | None = None
     process: int | None = None
+    files: int | None = None
+    shared: int | None = None
+    cache: int | None = None
 
 
 class Device(Protocol):
@@ -35,11 +41,13 @@ class Device(Protocol):
 
     Attributes:
         kind: torch's name for it, `torch.device.type`.
-        missing: What a recording of it cannot say, in one sentence.
     """
 
     kind: str
-    missing: str
+
+    @property
+    def missing(self) -> str:
+        """What a recording of it cannot say, in a sentence or two."""
 
     def in_use(self, torch: Any) -> bool:
         """Whether the user's code has brought it up; asking must not bring it up."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.devices import DeviceReading
 from nbmem.probes.devices.host import Host
+from nbmem.probes.devices.other_allocators import OtherAllocator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,7 +124,7 @@ class Accelerator:
         return _info(torch, self.kind, index, self.kind.upper(), int(total))
 
 
-ACCELERATORS: tuple[Device, ...] = (Xpu(), Mps(), Accelerator())
+ACCELERATORS: tuple[Device, ...] = (OtherAllocator(), Xpu(), Mps(), Accelerator())
 
 
 def accelerator(torch: Any) -> Device | None:

@@ -37,13 +37,9 @@ class Owners:
 
     def read(self, device: int) -> tuple[Share, ...]:
         """What each holds of a card, by CUDA ordinal; without those that hold nothing."""
-        found = []
-        for owner in tuple(self._owners):
-            if owner.name in _hung or not owner.is_loaded:
-                continue
-            if (share := self._ask(owner, device)) is not None:
-                found.append(share)
-        return tuple(found)
+        asked = [owner for owner in self._owners if owner.name not in _hung]
+        shares = (self._ask(owner, device) for owner in asked)
+        return tuple(share for share in shares if share is not None)
 
     def read_in_time(self, device: int) -> tuple[Share, ...]:
         """Read, for a thread that somebody waits for: one that hangs is left, with the others."""
@@ -78,16 +74,18 @@ class Owners:
         )
 
     def _ask(self, owner: Owner, device: int) -> Share | None:
-        self.asking = owner.name
         try:
+            if not owner.is_loaded:
+                return None
+            self.asking = owner.name
             try:
                 return _share(owner.name, owner.read(device))
             except ImpossibleReadingError:  # it may have given memory back between two figures
                 return _share(owner.name, owner.read(device))
         except ImpossibleReadingError as err:
             self._leave_out(owner.name, str(err))
-        except Exception as err:  # noqa: BLE001 - of another version, or broken
-            self._leave_out(owner.name, error_of(err))
+        except BaseException as err:  # noqa: BLE001 - a library may raise SystemExit, too; no
+            self._leave_out(owner.name, error_of(err))  # Ctrl-C comes into a thread of nbmem's
         finally:
             self.asking = None
         return None

@@ -2,7 +2,8 @@
 
 Known limits: memory of `malloc_managed` and of an allocator without a pool is in no counter. An
 allocator that takes from RMM or from torch holds nothing itself, so that no byte is counted twice.
-A `MemoryAsyncPool` takes from CUDA's own pool, and its figures are that pool's.
+A `MemoryAsyncPool` takes from CUDA's own pool, and its figures are that pool's: where torch takes
+from there, too, they are in torch's counters.
 https://github.com/cupy/cupy/blob/v14.2.0/cupy/cuda/memory.pyx
 """
 
@@ -12,6 +13,7 @@ import sys
 from contextlib import nullcontext
 from typing import Any
 
+from nbmem.probes.cuda import backend
 from nbmem.probes.owners.owner import Owner, OwnerReading
 
 
@@ -28,8 +30,17 @@ def pools() -> list[Any]:
 
 def is_asynchronous() -> bool:
     """Whether its memory is CUDA's own pool's."""
+    return any(map(_takes_from_cudas, pools()))
+
+
+def _takes_from_cudas(pool: Any) -> bool:
     kind = getattr(sys.modules["cupy.cuda"], "MemoryAsyncPool", None)
-    return kind is not None and any(issubclass(type(pool), kind) for pool in pools())
+    return kind is not None and issubclass(type(pool), kind)
+
+
+def _torchs(pool: Any) -> bool:
+    """Whether torch counts a pool's bytes: its cudaMallocAsync backend takes from the same one."""
+    return _takes_from_cudas(pool) and backend() == "cudaMallocAsync"
 
 
 def read(device: int) -> OwnerReading | None:
@@ -41,7 +52,7 @@ def read(device: int) -> OwnerReading | None:
     if not cupy.is_available():
         return None
     with _current(device):
-        found = [(pool.used_bytes(), pool.total_bytes()) for pool in pools()]
+        found = [(pool.used_bytes(), pool.total_bytes()) for pool in pools() if not _torchs(pool)]
     return OwnerReading(held=sum(held for _, held in found), used=sum(used for used, _ in found))
 
 

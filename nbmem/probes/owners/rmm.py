@@ -2,7 +2,8 @@
 
 Of a chain `Statistics(Pool(Cuda))` the first that counts says what is in use, a pool what is held.
 Without either nothing is known: RMM keeps no figures of its own. What comes from a managed resource
-is told apart, since it may be on the card or in the host's memory.
+is told apart, since it may be on the card or in the host's memory. Where torch takes its memory
+from RMM (`rmm.allocators.torch`), RMM's figures are torch's, and are counted there alone.
 https://github.com/rapidsai/rmm/tree/main/python/rmm/rmm/pylibrmm/memory_resource
 """
 
@@ -11,6 +12,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from nbmem.core.interrupts import let_pass
+from nbmem.probes.checked import whole_bytes
+from nbmem.probes.cuda import hands_out
 from nbmem.probes.owners.owner import Owner, OwnerReading
 
 _DEEPEST = 20
@@ -20,6 +24,37 @@ _MANAGED = {"ManagedMemoryResource", "SamHeadroomMemoryResource"}
 
 def read(device: int) -> OwnerReading | None:
     """What the card's resource says; None where none of its parts counts."""
+    reading = _read(device)
+    if reading is None or not _is_torchs():
+        return reading
+    return OwnerReading(held=0, used=0, managed=reading.managed) if reading.managed else None
+
+
+def of_torch(device: int) -> tuple[int, int] | None:
+    """Bytes in use and held of a card where RMM hands out torch's memory; None if it does not say.
+
+    Never raises: it is asked in the cell's own thread.
+    """
+    try:
+        reading = _read(device) if OWNER.is_loaded and _is_torchs() else None
+        if reading is None:
+            return None
+        held = whole_bytes(reading.managed or reading.held)
+        used = held if reading.used is None or reading.managed else whole_bytes(reading.used)
+    except Exception as err:  # noqa: BLE001 - of another version, or broken
+        let_pass(err)
+        return None
+    return None if held is None or used is None or used > held else (used, held)
+
+
+def _is_torchs() -> bool:
+    """Whether torch takes its memory from RMM."""
+    border = sys.modules.get("rmm.allocators.torch")
+    chosen = getattr(border, "rmm_torch_allocator", None)
+    return hands_out(getattr(chosen, "_allocator", None))
+
+
+def _read(device: int) -> OwnerReading | None:
     mr: Any = sys.modules["rmm.mr"]
     resource, used, held = mr.get_per_device_resource(device), None, None
     for _ in range(_DEEPEST):

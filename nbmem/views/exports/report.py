@@ -1,13 +1,13 @@
 """A report as JSON: a documented, stable form for scripts and CI.
 
-`device` {name, total_bytes, virtual, torch}; `peak` {allocated, reserved, active, requested,
-process}; `ledger_at_peak` and `ledger_at_end` {category: bytes}; `phases`, a list in order of
-{name, step, allocated, reserved, peak_allocated, peak_reserved, ledger_at_peak, ledger_at_end};
-`unknown`; `dropped_events`; `notes`; `findings`, a list of {rule, title, evidence, low, high,
-ground, code, command}; `out_of_memory`, a list of {caught, line, layer, operator, phase, step,
-asked, wanted, free, limit, allocated, reserved, given_back, largest_free, reason, ledger, holders,
-remedies}, the one that ended the recording (or the last) first and alone in full; `lines`, null
-without Python stacks, {file, rows, elsewhere}, both lists of {line, text, peak, kept, taken}.
+`device` {name, kind, allocator, total_bytes, virtual, torch}; `peak` {allocated, reserved, active,
+requested, process}; `ledger_at_peak` and `ledger_at_end` {category: bytes}; `phases`, a list in
+order of {name, step, allocated, reserved, peak_allocated, peak_reserved, ledger_at_peak,
+ledger_at_end}; `unknown`; `dropped_events`; `notes`; `findings`, a list of {rule, title, evidence,
+low, high, ground, code, command}; `out_of_memory`, a list of {caught, line, layer, operator, phase,
+step, asked, wanted, free, limit, allocated, reserved, given_back, largest_free, reason, ledger,
+holders, remedies}, the one that ended the recording (or the last) first and alone in full; `lines`,
+null without Python stacks, {file, rows, elsewhere}, both lists of {line, text, peak, kept, taken}.
 
 All figures are bytes. `process` is null where the driver does not say what this process holds.
 Steps count from 0; `step` is null outside of a training step. Every ledger has all categories, and
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbmem.details import LineRow, Lines
+    from nbmem.ledger.balance import Ledger
     from nbmem.report import Autopsy, Finding, PhaseRow, Report
+
+
+def _machine(ledger: Ledger) -> dict[str, int | None] | None:
+    return None if ledger.machine is None else ledger.machine.to_json()
 
 
 def write(report: Report, path: Path) -> None:
@@ -42,6 +47,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "device": {
             "name": device.name,
             "kind": device.kind,
+            "allocator": device.allocator,
             "total_bytes": report.ledger_at_peak.total_bytes,
             "virtual": device.virtual,
             "torch": device.torch,
@@ -57,6 +63,8 @@ def report_json(report: Report) -> dict[str, Any]:
         "ledger_at_end": report.ledger_at_end.to_json(),
         "frameworks_at_peak": report.ledger_at_peak.owners_json(),
         "frameworks_at_end": report.ledger_at_end.owners_json(),
+        "machine_at_peak": _machine(report.ledger_at_peak),
+        "machine_at_end": _machine(report.ledger_at_end),
         "managed_at_end": None if managed is None else managed.to_json(),
         "phases": [_phase(row) for row in report.phases],
         "unknown": report.ledger_at_peak[Category.UNKNOWN],

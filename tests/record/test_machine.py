@@ -1,0 +1,128 @@
+"""The host's parts: shared tensors, files, shared memory and page cache, below their sums."""
+
+import gc
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the recorder watches torch")
+np = pytest.importorskip("numpy")
+
+import nbmem.api as nbmem  # noqa: E402
+from nbmem.core.machine import MachineReadings  # noqa: E402
+from nbmem.ledger.machine import parts_at  # noqa: E402
+from nbmem.probes.devices import host as hosts  # noqa: E402
+from nbmem.probes.devices.host import Host  # noqa: E402
+from nbmem.views.html import render_html  # noqa: E402
+from nbmem.views.text import render_text  # noqa: E402
+
+MIB = 1 << 20
+SHARED = 4 * MIB
+
+
+def traced(names):
+    with nbmem.trace("cell", namespace=names) as t:
+        names["net"] = net = torch.nn.Linear(512, 512)
+        names["queue"] = torch.full((SHARED // 4,), 2.0).share_memory_()
+        net(torch.ones(8, 512)).sum().backward()
+    return t
+
+
+@pytest.fixture(scope="module")
+def trace():
+    gc.collect()
+    return traced({})
+
+
+def test_shared_tensors_to_the_byte(trace):
+    end = trace.report().ledger_at_end
+    end.check()
+    assert end.machine.tensors == SHARED
+
+
+def test_a_mapped_file_is_shared_and_one_that_is_let_go_of_is_not(tmp_path):
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(3 * MIB))
+    names = {}
+    with nbmem.trace("cell", namespace=names) as t:
+        names["mapped"] = torch.from_file(str(path), shared=True, size=3 * MIB, dtype=torch.uint8)
+        names["gone"] = torch.ones(MIB, dtype=torch.uint8).share_memory_()
+        net = torch.nn.Linear(8, 8)
+        net(torch.ones(1, 8))
+        del names["gone"]
+        net(torch.ones(1, 8))
+    report = t.report()
+    assert report.ledger_at_end.machine.tensors == 3 * MIB
+    assert report.ledger_at_peak.machine.tensors == 4 * MIB
+
+
+def test_parts_are_no_categories_and_never_more_than_what_they_are_parts_of(trace):
+    report = trace.report()
+    for ledger in (report.ledger_at_peak, report.ledger_at_end):
+        parts = ledger.machine
+        assert (parts.files or 0) + (parts.shared or 0) <= ledger.process
+        assert parts.tensors <= ledger.active
+        assert parts.cache is None or parts.cache <= ledger.total_bytes - ledger.used
+
+
+@pytest.mark.skipif(Host().read(None, 0, whole=True).shared is None, reason="Linux says so")
+def test_text_page_and_json_say_them(trace, tmp_path):
+    report = trace.report()
+    text = render_text(report)
+    lines = [line.strip() for line in text.splitlines()]
+    heads = [line for line in lines if line.startswith(("= tensors", "= process", "available"))]
+    for head, part in zip(heads, ("of it shared", "of it files", "of it page cache"), strict=True):
+        assert lines[lines.index(head) + 1].startswith(f"{part} ")
+    assert "of it shared memory" in render_html(report)
+    trace.export("json", tmp_path / "report.json")
+    told = json.loads((tmp_path / "report.json").read_text())
+    assert told["machine_at_end"]["tensors_shared"] == SHARED
+    assert told["machine_at_end"]["process_shared"] >= SHARED
+
+
+def test_a_saved_recording_has_them(trace, tmp_path):
+    again = nbmem.open(trace.save(tmp_path / "host")).report()
+    assert again.ledger_at_end == trace.report().ledger_at_end
+
+
+def test_a_card_has_none():
+    from nbmem import virtual
+
+    with virtual.activated("T4"), nbmem.trace("card", namespace={}) as t:
+        torch.ones(1 << 20, device="cuda")
+    assert t.report().ledger_at_end.machine is None
+
+
+def test_what_the_kernel_does_not_say_is_unknown(monkeypatch, tmp_path):
+    monkeypatch.setattr(hosts, "_STATUS", tmp_path / "none")
+    read = Host().read(None, 0, whole=True)
+    assert (read.files, read.shared) == (None, None)
+    (tmp_path / "none").write_text("RssFile:\t12 kB\nRssShmem:\n")
+    assert hosts._parts_of_process() == (None, None)
+    (tmp_path / "none").write_text("RssAnon:\t1 kB\nRssFile:\t12 kB\nRssShmem:\t3 kB\n")
+    assert hosts._parts_of_process() == (12 << 10, 3 << 10)
+
+
+def test_in_a_container_its_own_page_cache_is_meant(monkeypatch, tmp_path):
+    monkeypatch.setattr("nbmem.probes.devices.host._CGROUP", tmp_path)
+    for name, text in (
+        ("memory.max", "512000000"),
+        ("memory.current", "400000000"),
+        ("memory.stat", "anon 1\ninactive_file 100000000\n"),
+    ):
+        (tmp_path / name).write_text(text)
+    read = Host().read(None, 0, whole=True)
+    assert read.cache == 100_000_000
+    assert read.used >= 300_000_000
+
+
+def test_latest_readings_stand_and_unknown_stays_unknown():
+    columns = {"t_ns": [10, 20], "tensors": [0, 9], "files": [-1, 7], "shared": [5, 100]}
+    readings = MachineReadings(
+        cache=np.array([-1, -1]), **{name: np.array(rows) for name, rows in columns.items()}
+    )
+    held = [0] * 22
+    held[0], held[18] = 8, 12  # weights, and Python
+    first, last = parts_at(readings, np.array([5, 30]), [held, held])
+    assert (first.tensors, first.files, first.shared, first.cache) == (0, None, 5, None)
+    assert (last.tensors, last.files, last.shared) == (8, 7, 13)
