@@ -556,6 +556,76 @@ def test_a_part_has_the_name_that_the_notebook_gives_the_whole():
     assert "model.encoder.0.weight.grad (512, 512) float32" in names
 
 
+class Policy(nn.Module):
+    """Is never called itself: its methods call its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.actor = nn.Linear(512, 512)
+
+    def act(self, state):
+        return self.actor(state)
+
+
+def test_layers_that_only_a_method_calls_are_named_within_their_module():
+    class Agent:
+        pass
+
+    def train():
+        agent = Agent()
+        agent.policy = Policy().cuda()
+        steps_of(lambda policy, x: policy.act(x), agent.policy)
+
+    (agent := Agent()).policy = Policy().cuda()
+    kept = books_of(lambda: steps_of(lambda policy, x: policy.act(x), agent.policy), agent=agent)
+    gone = books_of(train)
+
+    expected = {"agent.policy.actor.weight (512, 512) float32"}
+    for books in (kept, gone):
+        names = {books.name(r) for r in np.flatnonzero(books.category == C.WEIGHTS).tolist()}
+        assert {name for name in names if "weight" in name} == expected
+
+
+def test_two_functions_that_call_two_models_alike():
+    def evaluate(model):
+        with torch.no_grad():
+            model(rows())
+
+    def fit(model):
+        average = network()
+        for _ in range(2):
+            steps_of(lambda m, x: m(x), model)
+            evaluate(average)
+
+    def main():
+        model = network()
+        fit(model)
+
+    books = books_of(main)
+
+    named = {books.name(r) for r in np.flatnonzero(books.category == C.WEIGHTS).tolist()}
+    found = {name for name in named if "2.weight" in name}
+    assert found == {f"{m}.2.weight (512, 1024) float32" for m in ("model", "average")}
+
+
+def test_a_model_that_was_tried_on_the_host_has_its_first_forward_on_the_card():
+    def cell():
+        model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
+        inner = nn.ReLU()
+        inner(model(torch.randn(2, 512)))
+        model.cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            model(rows()).sum().backward()
+            optimizer.step()
+
+    with nbmem.trace("cell") as trace:
+        cell()
+
+    step = ["input", "forward", "backward", "optimizer"]
+    assert [p.name for p in trace.report().phases] == ["load", *step, *step]
+
+
 def test_weights_of_a_model_that_is_gone_keep_its_name():
     def cell():
         kept["optimizer"] = steps_of(lambda m, x: m(x), network())  # as a script's main() does
