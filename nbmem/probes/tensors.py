@@ -11,6 +11,7 @@ from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.core.names import common_path, without_form
 from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.frames import with_place
 from nbmem.probes.holders.objects import attributes_of
 from nbmem.probes.holders.storages import form_of, parts_of_sparse, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
@@ -254,14 +255,10 @@ def in_frames(
     for where, variables in frames:
         before = "local " if where else ""
         named = [(f"{before}{n}", v) for n, v in _of_users(variables)]
-        led = partial(_led, names.module, where) if names.module is not None else None
+        led = partial(with_place, names.module, where) if names.module is not None else None
         found.append(list(_named_tensors(leaves(named, budget, names.met, led), names, where)))
     for seen in reversed(found):  # the innermost name is seen last, and stays
         yield from seen
-
-
-def _led(told: Callable[[str, Any], None], where: str, way: str, module: Any) -> None:
-    told(f"{way}{where}", module)
 
 
 def _named_tensors(

@@ -406,6 +406,15 @@ class IdentityLog:
             self._learn_optimizer(optimizer)
             known_in(self._optimizers, optimizer).call(name)
 
+    def failed(self, error: BaseException) -> None:
+        """Learn what functions that an error has ended call modules; touches no tensor."""
+        frames.modules_in(frames.variables_of(error), self._learn_at_error)
+
+    def _learn_at_error(self, way: str, module: Any) -> None:
+        if id(module) not in self._modules:
+            self._learn_module(known_in(self._modules, module), module)
+        self._lead(way, module)
+
     def everything(self, mark: int, namespace: Mapping[str, Any], loop: int) -> Iterator[None]:
         """See all that the notebook names, and all that was met: at a cell's start and end.
 

@@ -1,5 +1,6 @@
 """Names for strangers' ways of writing a loop: each to the byte, and none that nothing shows."""
 
+import copy
 import gc
 from dataclasses import dataclass
 
@@ -606,6 +607,27 @@ def test_two_functions_that_call_two_models_alike():
     named = {books.name(r) for r in np.flatnonzero(books.category == C.WEIGHTS).tolist()}
     found = {name for name in named if "2.weight" in name}
     assert found == {f"{m}.2.weight (512, 1024) float32" for m in ("model", "average")}
+
+
+def test_a_model_that_an_error_came_before_has_the_names_of_the_functions_that_it_ended():
+    class Trainer:
+        pass
+
+    def main():
+        trainer = Trainer()
+        trainer.model = network()
+        average = copy.deepcopy(trainer.model)
+        raise KeyError(average.training)  # the first batch, say
+
+    with pytest.raises(KeyError), nbmem.trace("cell") as trace:
+        main()
+
+    books = Books(trace.session)
+    rows = np.flatnonzero(books.category == C.WEIGHTS).tolist()
+    assert {books.name(r) for r in rows if "2.weight" in books.name(r)} == {
+        f"{model}.2.weight (512, 1024) float32" for model in ("trainer.model", "average")
+    }
+    assert len(rows) == len(books.allocations)
 
 
 def test_a_model_that_was_tried_on_the_host_has_its_first_forward_on_the_card():
