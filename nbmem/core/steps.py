@@ -102,6 +102,7 @@ def _heads(phases: Sequence[NumberedPhase], ends: set[int]) -> bool:
 def _opens_pass(phases: Sequence[NumberedPhase], index: int, closer: str, *, heads: bool) -> bool:
     """Whether a phase after a pass's end begins the next: evaluation in between does not.
 
+    But a teacher or a target network does, which sees the batch of the forward behind it.
     Nor do forwards between the pass and a zero_grad() at the loop's head, or behind the last one: a
     sample is drawn, an accuracy is computed with gradients on.
     """
@@ -109,11 +110,18 @@ def _opens_pass(phases: Sequence[NumberedPhase], index: int, closer: str, *, hea
         return False
     at = _next(phases, index)
     if at is None or phases[at].name == "inference":
-        return at is not None and closer == "inference"
+        return at is not None and (closer == "inference" or _teaches(phases, index, at))
     if heads and phases[at].name == "forward" and not _has_zero_grad(phases, index, at):
         backward = next((i for i in range(at, len(phases)) if phases[i].name == "backward"), None)
         return backward is not None and not _has_zero_grad(phases, at, backward)
     return True
+
+
+def _teaches(phases: Sequence[NumberedPhase], index: int, at: int) -> bool:
+    """Whether what comes before an inference was got for the forward behind it, too."""
+    behind = (phases[i].name for i in range(at, len(phases)))
+    then = next((name for name in behind if name not in ("inference", "zero_grad")), None)
+    return index < at and then == "forward"
 
 
 def _has_zero_grad(phases: Sequence[NumberedPhase], first: int, last: int) -> bool:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.holders.kinds import FOREIGN
 from nbmem.probes.holders.objects import is_optimized, locals_of
 from nbmem.probes.holders.places import module_of
+from nbmem.probes.leaves import Budget, leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import FrameType
 
 MAX_SITES, LOOKS = 64, 3
@@ -57,6 +59,34 @@ def variables() -> list[tuple[str, Mapping[str, Any]]]:
         if len(found) >= MOST:
             break
     return found
+
+
+def variables_of(error: BaseException | None) -> list[tuple[str, Mapping[str, Any]]]:
+    """The variables of the functions that an error has ended, as `variables` has them."""
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    at = None if error is None else error.__traceback__
+    while at is not None:
+        frame = at.tb_frame
+        if is_optimized(frame) and module_of(frame) not in _NOT_THE_LOOPS:
+            found.insert(0, (f" of {frame.f_code.co_name}()", locals_of(frame)))
+        at = at.tb_next
+    return found[-MOST:]
+
+
+def modules_in(
+    functions: Iterable[tuple[str, Mapping[str, Any]]], told: Callable[[str, Any], None]
+) -> None:
+    """Tell every module that functions' variables lead to: `local agent.net of main()`."""
+    budget = Budget()
+    for where, local in functions:
+        named = [(f"local {name}", value) for name, value in local.items()]
+        for _ in leaves(named, budget, module=partial(with_place, told, where)):
+            pass
+
+
+def with_place(told: Callable[[str, Any], None], where: str, way: str, module: Any) -> None:
+    """Tell a module with the function whose variable led to it."""
+    told(f"{way}{where}", module)
 
 
 def _outwards() -> Iterator[FrameType]:

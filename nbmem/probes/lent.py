@@ -17,7 +17,6 @@ on inside of one.
 
 from __future__ import annotations
 
-import dis
 import functools
 import operator
 import sys
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.entry import caller, entry, met
 from nbmem.probes.compiler import pass_over
+from nbmem.probes.looked_up import calls_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     Ended = Callable[[], None]
     Begins = Callable[[Any, FrameType], Ended | None]
     Lost = Callable[[str, Exception], None]
-
-_IN_ONE = sys.version_info >= (3, 12)
-"""Since then one instruction looks up attributes and methods, and its lowest bit says which."""
-_NAMES = ("LOAD_ATTR", "LOAD_SUPER_ATTR") if _IN_ONE else ("LOAD_METHOD",)
-_LOOK_UPS = {dis.opmap[name] for name in _NAMES}
 
 
 class Call(functools.partial):  # type: ignore[type-arg]
@@ -192,15 +187,6 @@ class LentAttribute:
         code = None if frame is None else frame.f_code
         if frame and code and (code.co_filename, code.co_name) == self._by:
             self._read(thing, frame)
-
-
-def calls_at_once(frame: FrameType) -> bool:
-    """Whether what a frame looks up just now is a method that its next step calls.
-
-    Anything else keeps what it gets, as `step = model.zero_grad` does, beyond the recording's end.
-    """
-    code, at = frame.f_code.co_code, frame.f_lasti
-    return code[at] in _LOOK_UPS and (not _IN_ONE or bool(code[at + 1] & 1))
 
 
 def call_that_tells(method: Any, ended: Ended, lost: Lost, inside: Inside | None = None) -> Call:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +11,7 @@ from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.core.names import common_path, without_form
 from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.frames import with_place
 from nbmem.probes.holders.objects import attributes_of
 from nbmem.probes.holders.storages import form_of, parts_of_sparse, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
@@ -180,22 +182,32 @@ def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator
 
 
 def stays_on_host(
-    module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, of_host: bool = False
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    of_host: bool = False,
+    in_forward: bool = True,
 ) -> bool:
     """Whether a module is given no tensor that is followed and owns none: it is no phase.
 
     Transforms of data sets are such, a blur with a kernel of its own, a model that measures its
     strides before it is moved. Who offloads a model replaces its `forward`, to move what it is
-    given. A criterion on the host is none: what it is given a graph has made. Where the host itself
-    is recorded (`of_host`), only what owns nothing stays aside: transforms again.
+    given. A criterion on the host is none: it owns nothing, and what it is given a graph has made.
+    But where no forward was begun (`in_forward`), that is a layer of a model on the host. Where the
+    host itself is recorded (`of_host`), only what owns nothing stays aside: transforms again.
     """
-    owned = (tensor for part in (named_parameters, named_buffers) for _, tensor in part(module))
-    moves = "forward" in (attributes_of(module) or {})
-    if any(of_host or moves or not _on_host(tensor) for tensor in owned):
-        return False
+    moves, owns = "forward" in (attributes_of(module) or {}), False
+    for _, tensor in chain(named_parameters(module), named_buffers(module)):
+        owns = True
+        if of_host or moves or not _on_host(tensor):
+            return False
     named = chain(((f"args[{i}]", a) for i, a in enumerate(args)), kwargs.items())
     given = leaves(named, Budget(MAX_OF_CALL))
-    return all(address_of(tensor) is None and not is_made(tensor) for _, tensor in given)
+    return all(
+        address_of(tensor) is None and (owns or not in_forward or not is_made(tensor))
+        for _, tensor in given
+    )
 
 
 def _on_host(tensor: Any) -> bool:
@@ -243,9 +255,8 @@ def in_frames(
     for where, variables in frames:
         before = "local " if where else ""
         named = [(f"{before}{n}", v) for n, v in _of_users(variables)]
-        found.append(
-            list(_named_tensors(leaves(named, budget, names.met, names.module), names, where))
-        )
+        led = partial(with_place, names.module, where) if names.module is not None else None
+        found.append(list(_named_tensors(leaves(named, budget, names.met, led), names, where)))
     for seen in reversed(found):  # the innermost name is seen last, and stays
         yield from seen
 

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 class Listener(Protocol):
     """Hears of the training loop. Its methods hold nothing that they are given."""
 
+    def in_forward(self) -> bool:
+        """Whether a forward of this thread's has begun, and no backward has followed it."""
+
     def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
         """The outermost module call begins; `in_backward` if it recomputes (checkpointing)."""
 
@@ -179,7 +182,8 @@ class TrainingHooks:
         del given
         if not in_backward:
             with quiet():
-                aside = stays_on_host(module, args, kwargs, of_host=self._of_host())
+                of_host, in_forward = self._of_host(), self._listener.in_forward()
+                aside = stays_on_host(module, args, kwargs, of_host=of_host, in_forward=in_forward)
             if aside:
                 return None
         self._listener.forward_begins(module, grad=grad, in_backward=in_backward)

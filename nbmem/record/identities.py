@@ -22,6 +22,7 @@ from nbmem.probes.roll import followed
 from nbmem.probes.saved import GraphWalk, Module, saved_tensors, why_unreadable
 from nbmem.record.allowance import Allowance
 from nbmem.record.met import (
+    Around,
     Footprint,
     InGroup,
     Known,
@@ -73,6 +74,7 @@ class IdentityLog:
         self._modules: dict[int, Known] = {}
         self._optimizers: dict[int, Known] = {}
         self._locals = Locals()
+        self._around = Around()
         self._parameters: dict[int, Parameter] = {}
         self._shown: dict[int, Shown] = {}  # by loop
         self._home: int | None = None  # the home thread's loop, if it trains
@@ -248,7 +250,8 @@ class IdentityLog:
             self._extend(mark, others.seen(self._named_member), None)
             for where, local in variables:
                 for name, optimizer in tensors.optimizers_in(local) if where else ():
-                    self._locals.call(name, known_in(self._optimizers, optimizer))
+                    known = known_in(self._optimizers, optimizer)
+                    self._locals.call(name, known, where.removeprefix(" of "))
 
     def _earlier_graphs(self, mark: int, kept: list[Any]) -> None:
         """See what graphs keep that the loop's variables hold: no backward may ever run them.
@@ -297,14 +300,21 @@ class IdentityLog:
         return None if isinstance(place, InGroup) and place.called is None else found
 
     def _lead(self, way: str, module: Any) -> None:
-        """Learn by which way a module was met that some call has shown."""
+        """Learn by which way a module was met that some call has shown, it or parts of it."""
         known = self._modules.get(id(module))
-        if known is not None and known.ref() is module:
-            inner = way.removeprefix("local ")
-            if inner != way:
-                self._locals.call(inner, known)
-            else:
-                known.way = min(way, known.way or way, key=len)
+        if known is None or known.ref() is not module:
+            if not self._around.is_new(module, len(self._modules)):
+                return
+            parts = (self._modules.get(id(inner)) for _, inner in modules.named_modules(module))
+            if not any(part is not None and part.nameless for part in parts):
+                return
+            known = known_in(self._modules, module)  # a policy whose methods call its layers
+            self._learn_module(known, module)
+        inner, _, where = way.removeprefix("local ").partition(" of ")
+        if where:
+            self._locals.call(inner, known, where)
+        else:
+            known.way = min(way, known.way or way, key=len)
 
     def _call(self, name: str, tensor: Any) -> None:
         """Learn which variable holds a parameter that no module has; the shortest way is typed."""
@@ -396,6 +406,15 @@ class IdentityLog:
             self._learn_optimizer(optimizer)
             known_in(self._optimizers, optimizer).call(name)
 
+    def failed(self, error: BaseException) -> None:
+        """Learn what functions that an error has ended call modules; touches no tensor."""
+        frames.modules_in(frames.variables_of(error), self._learn_at_error)
+
+    def _learn_at_error(self, way: str, module: Any) -> None:
+        if id(module) not in self._modules:
+            self._learn_module(known_in(self._modules, module), module)
+        self._lead(way, module)
+
     def everything(self, mark: int, namespace: Mapping[str, Any], loop: int) -> Iterator[None]:
         """See all that the notebook names, and all that was met: at a cell's start and end.
 
@@ -445,7 +464,10 @@ class IdentityLog:
 
     def _in_use(self, owner: Known | InGroup) -> bool:
         thing = owner.ref()
-        return not (modules.is_module(thing) and self._walked and id(thing) not in self._walked)
+        if not (modules.is_module(thing) and self._walked):
+            return True
+        called = (self._modules[key] for key in self._walked if key in self._modules)
+        return isinstance(owner, Known) and any(one.lies_within(owner) for one in called)
 
     def _add(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None = None) -> None:
         if self._room():

@@ -55,6 +55,12 @@ class Known:
         """Whether the notebook has named it, or what it is a part of."""
         return self.called is not None or (self.inside is not None and self.inside[0].named)
 
+    @property
+    def nameless(self) -> bool:
+        """Whether nothing has named it by now but its class."""
+        names = (self.called, self.way, self.local)
+        return self.ref() is not None and not any(names) and self.inside is None
+
     def call(self, name: str) -> None:
         """Learn the notebook's name for it."""
         self.called = name
@@ -75,23 +81,48 @@ class Known:
 class Locals:
     """What running functions call modules and optimizers, as far as each name is one thing's alone.
 
-    A loop's variable is many layers' in turn: then it is the name of none.
+    A loop's variable is many layers' in turn: then it is the name of none. Two functions may call
+    two things alike (`test(model)` is given an average): the outer one's has the name.
     """
 
     def __init__(self) -> None:
-        self._of: dict[str, Known | None] = {}
+        self._of: dict[tuple[str, str], Known | None] = {}
+        self._has: dict[str, Known] = {}
 
-    def call(self, way: str, known: Known) -> None:
-        """Learn a name; of several functions' the outermost one's is told last and stays."""
-        first = self._of.setdefault(way, known)
+    def call(self, way: str, known: Known, where: str = "") -> None:
+        """Learn a name; of several functions' the outermost one's is told last and stays.
+
+        Args:
+            way: What leads to it (`agent.policy`).
+            known: What is called so.
+            where: The function that calls it so.
+        """
+        first = self._of.setdefault((where, way), known)
         if first is None or (first is not known and first.ref() is not None):
             for one in (first, known):
                 if one is not None and one.local == way:
                     one.local = None
-            self._of[way] = None
-        else:
-            self._of[way] = known  # the net of the fold before is gone
-            known.local = way
+            self._of[where, way] = None
+            return
+        self._of[where, way] = known  # the net of the fold before is gone
+        other = self._has.get(way)
+        if other is not None and other is not known and other.local == way:
+            other.local = None
+        self._has[way] = known
+        known.local = way
+
+
+class Around:
+    """Modules that were looked into for others that had been called, each once for so many."""
+
+    def __init__(self) -> None:
+        self._looked: dict[int, int] = {}
+
+    def is_new(self, module: Any, called: int) -> bool:
+        """Whether a module was not looked into since so many modules are known."""
+        before = self._looked.get(id(module))
+        self._looked[id(module)] = called
+        return before != called
 
 
 class InGroup:

@@ -143,7 +143,8 @@ class PhaseBuilder:
         elif weights is not None:
             at = weights[1]
         elif before and turn.kind in _CALLS:
-            return [*pieces, ("input", at)]
+            given = self._gaps.any_born(at, end)  # else something was only let go of
+            return [*pieces, ("input" if given else None, at)]
         birth = self._gaps.first_input(at, end)
         if not pieces:
             pieces = [(rest, start)]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.probes import program
 from nbmem.probes.batches import batches
+from nbmem.probes.modules import named_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,7 +33,8 @@ class ProgramLog:
 
         `calls` has one entry for each kind of call, in the order of the first: module, training,
         grad, autocast, rows, count. `modules` and `optimizers` are those that still live, by name.
-        `batches` are the notebook's numbers that are called one.
+        `batches` are the notebook's numbers that are called one. Who calls a part of a module uses
+        the module.
         """
         modules = identities.living_modules()
         names = {id(module): name for module, name in modules}
@@ -44,7 +46,11 @@ class ProgramLog:
         return {
             "calls": list(kinds.values()),
             "modules": _each(
-                modules, lambda m: program.module_facts(m) | {"called": id(m) in called}
+                modules,
+                lambda m: (
+                    program.module_facts(m)
+                    | {"called": any(id(inner) in called for _, inner in named_modules(m))}
+                ),
             ),
             "optimizers": _each(identities.living_optimizers(), program.optimizer_facts),
             "batches": batches(namespace),

@@ -148,6 +148,12 @@ class Recorder:
             self.close()
             raise
 
+    def ended_by(self, error: BaseException | None) -> None:
+        """Learn the names of what an error came before: no call has shown it. Nothing is held."""
+        if error is not None:
+            with self._kept("the names at the error"):
+                self.identities.failed(error)
+
     def close(self) -> None:
         """Take the last readings and take out whatever was put in. Never raises; once is enough."""
         self.ended_ns = self.ended_ns or CLOCK.time_ns()

@@ -100,13 +100,15 @@ class Recording:
         """End it: from here on nothing of nbmem's is in torch. Never raises.
 
         Args:
-            error: The exception that ended the run; only its text is kept.
+            error: The exception that ended the run; kept is its text, and what its functions call
+                modules.
         """
         while self.runs:
             last = _running[-1]  # one inside that was never stopped ends here, too
             if last.recorder is not None and last.outer is not None:
                 last.recorder.end_block()
             elif last.recorder is not None:
+                last.recorder.ended_by(error)
                 last.recorder.close()
                 last._error = _text_of(error)  # noqa: SLF001 - this class's own
             _running.pop()

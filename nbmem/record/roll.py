@@ -111,6 +111,10 @@ class RollLog:
         """Whether it is the host's memory that is written down."""
         return self.roll is not None and self.roll.device.kind == "cpu"
 
+    def is_over(self) -> bool:
+        """Whether a card has been used since the roll was called last: what it shows is past."""
+        return self.roll is not None and initialized_torch() is not None
+
     def following(self) -> AbstractContextManager[None]:
         """Write down what is looked at meanwhile."""
         return following(self.roll)

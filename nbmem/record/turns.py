@@ -174,6 +174,11 @@ class TurnLog:
 
     # --- told by the hooks
 
+    def in_forward(self) -> bool:
+        """Whether a forward of this thread's has begun, and no backward has followed it."""
+        loop: Loop | None = getattr(self._mine, "loop", None)
+        return loop is not None and loop.phase == "forward"
+
     def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
         """A module is called: a phase begins, unless one of its kind goes on."""
         with self._heard() as loop:
@@ -184,6 +189,8 @@ class TurnLog:
                 return
             loop.busy, loop.called_at, updated = "forward", None, self._updated(loop)
             kind: Kind = "forward" if grad else "inference"
+            if self._identities.rolls.is_over():
+                loop.phase = None  # a forward on the host, which this is no part of
             if loop.phase == "forward" and (not grad or id(module) != loop.root):
                 return  # a part of the forward that runs: a criterion, a second network, a teacher
             if loop.phase == kind and id(module) != loop.root:

@@ -101,6 +101,21 @@ def test_what_is_looked_up_and_not_called_is_the_original(owner, lent, told):
     assert told.events == []
 
 
+def test_a_call_in_a_name_that_a_module_imports_is_told(owner, lent, told):
+    script = """
+import sys as thing  # `import torch.optim as optim` does the same to `optim = optim.Adam(...)`
+thing = Owner()
+thing.call()
+thing.call(max(1, len("a")))
+thing.call(value=[thing.other, 2][1])
+kept = thing.call
+kept, also = [thing.call, 1]
+"""
+    owner.other = 1
+    exec(compile(script, "script.py", "exec"), {"Owner": owner})
+    assert told.events == ["begins Owner in <module>", "ends"] * 3
+
+
 def test_what_stands_in_the_class_can_be_called_and_asked_as_the_original(owner, lent, told):
     entry = vars(owner)["call"]
     assert entry(owner(), 7) == 7

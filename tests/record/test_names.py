@@ -1,5 +1,6 @@
 """Names for strangers' ways of writing a loop: each to the byte, and none that nothing shows."""
 
+import copy
 import gc
 from dataclasses import dataclass
 
@@ -554,6 +555,97 @@ def test_a_part_has_the_name_that_the_notebook_gives_the_whole():
     names = {name for (name, category), _ in at_end(books).items() if category in C_OF_A_MODEL}
     assert {name.partition(".")[0] for name in names} == {"model"}
     assert "model.encoder.0.weight.grad (512, 512) float32" in names
+
+
+class Policy(nn.Module):
+    """Is never called itself: its methods call its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.actor = nn.Linear(512, 512)
+
+    def act(self, state):
+        return self.actor(state)
+
+
+def test_layers_that_only_a_method_calls_are_named_within_their_module():
+    class Agent:
+        pass
+
+    def train():
+        agent = Agent()
+        agent.policy = Policy().cuda()
+        steps_of(lambda policy, x: policy.act(x), agent.policy)
+
+    (agent := Agent()).policy = Policy().cuda()
+    kept = books_of(lambda: steps_of(lambda policy, x: policy.act(x), agent.policy), agent=agent)
+    gone = books_of(train)
+
+    expected = {"agent.policy.actor.weight (512, 512) float32"}
+    for books in (kept, gone):
+        names = {books.name(r) for r in np.flatnonzero(books.category == C.WEIGHTS).tolist()}
+        assert {name for name in names if "weight" in name} == expected
+
+
+def test_two_functions_that_call_two_models_alike():
+    def evaluate(model):
+        with torch.no_grad():
+            model(rows())
+
+    def fit(model):
+        average = network()
+        for _ in range(2):
+            steps_of(lambda m, x: m(x), model)
+            evaluate(average)
+
+    def main():
+        model = network()
+        fit(model)
+
+    books = books_of(main)
+
+    named = {books.name(r) for r in np.flatnonzero(books.category == C.WEIGHTS).tolist()}
+    found = {name for name in named if "2.weight" in name}
+    assert found == {f"{m}.2.weight (512, 1024) float32" for m in ("model", "average")}
+
+
+def test_a_model_that_an_error_came_before_has_the_names_of_the_functions_that_it_ended():
+    class Trainer:
+        pass
+
+    def main():
+        trainer = Trainer()
+        trainer.model = network()
+        average = copy.deepcopy(trainer.model)
+        raise KeyError(average.training)  # the first batch, say
+
+    with pytest.raises(KeyError), nbmem.trace("cell") as trace:
+        main()
+
+    books = Books(trace.session)
+    rows = np.flatnonzero(books.category == C.WEIGHTS).tolist()
+    assert {books.name(r) for r in rows if "2.weight" in books.name(r)} == {
+        f"{model}.2.weight (512, 1024) float32" for model in ("trainer.model", "average")
+    }
+    assert len(rows) == len(books.allocations)
+
+
+def test_a_model_that_was_tried_on_the_host_has_its_first_forward_on_the_card():
+    def cell():
+        model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
+        inner = nn.ReLU()
+        inner(model(torch.randn(2, 512)))
+        model.cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            model(rows()).sum().backward()
+            optimizer.step()
+
+    with nbmem.trace("cell") as trace:
+        cell()
+
+    step = ["input", "forward", "backward", "optimizer"]
+    assert [p.name for p in trace.report().phases] == ["load", *step, *step]
 
 
 def test_weights_of_a_model_that_is_gone_keep_its_name():

@@ -193,6 +193,29 @@ def test_evaluation_between_steps_belongs_to_the_step_before():
     )
 
 
+def test_a_teacher_that_sees_the_batch_first_begins_its_step():
+    loop = Loop().take()
+    for _ in range(2):
+        loop.take(is_input=True).forward(OTHER, "inference").forward()
+        loop.backward().step().around("zero_grad", 0)
+    loop.take(is_input=True).forward(MODEL, "inference")
+    loop.take(is_input=True).forward(MODEL, "inference")  # an evaluation
+    loop.take(is_input=True).forward().backward().step()
+    step = ["input", "inference", "forward", "backward", "optimizer", "zero_grad"]
+    phases = [(p.name, p.step) for p in loop.phases() if p.step is not None]
+    assert phases[:12] == [(name, n) for n in (0, 1) for name in step]
+    assert phases[12:16] == [(name, 1) for name in ("input", "inference") * 2]
+    assert phases[16:] == [(name, 2) for name in ("input", "forward", "backward", "optimizer")]
+
+
+def test_what_is_only_let_go_of_before_a_forward_is_no_input():
+    loop = Loop().take().take(is_input=True).forward().backward().step()
+    loop.event(Action.FREE_REQUESTED, 0, 1024)  # a local of the step that has returned
+    loop.forward().backward().step()
+    names = [phase.name for phase in loop.phases()]
+    assert names == ["load", "input", *["forward", "backward", "optimizer"] * 2]
+
+
 def test_inference_alone_counts_its_calls():
     loop = Loop().take(9)
     for _ in range(3):

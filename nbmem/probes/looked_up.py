@@ -1,0 +1,76 @@
+"""Whether what a frame looks up just now is called at once, told by its bytecode.
+
+Python has an instruction for looking up a method to call it, but not every call is compiled to it:
+where a module imports a name (`import torch.optim as optim`), what is looked up in that name at
+the module's own level is taken for a module's function, also once the name is an optimizer's.
+https://github.com/python/cpython/blob/v3.11.9/Python/compile.c#L4813
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType, FrameType
+
+_IN_ONE = sys.version_info >= (3, 12)
+"""Since then one instruction looks up attributes and methods, and its lowest bit says which."""
+_NAMES = ("LOAD_ATTR", "LOAD_SUPER_ATTR") if _IN_ONE else ("LOAD_METHOD",)
+_LOOK_UPS = {dis.opmap[name] for name in _NAMES}
+_ATTRIBUTE = dis.opmap["LOAD_ATTR"]
+_BEFORE_CALLS = ("PRECALL",) if "PRECALL" in dis.opmap else ("CALL", "CALL_KW")
+_CALLS = {dis.opmap[name] for name in _BEFORE_CALLS if name in dis.opmap}
+_ENDS = {dis.opmap[name] for name in ("RETURN_VALUE", "RAISE_VARARGS", "RERAISE")}
+_NOTHING = {dis.opmap[name] for name in ("CACHE", "EXTENDED_ARG") if name in dis.opmap}
+_JUMPS = {*dis.hasjrel, *dis.hasjabs}
+_EXTENDED = dis.EXTENDED_ARG
+_ABOVE = dis.opmap["PUSH_NULL"] if sys.version_info >= (3, 13) else None
+"""Since then a call has this above what is called; before, below it."""
+_AHEAD = 200
+"""Instructions that are read on, at most, until a call."""
+
+
+def calls_at_once(frame: FrameType) -> bool:
+    """Whether what a frame looks up just now is a method that is called with what follows.
+
+    Anything else keeps what it gets, as `step = model.zero_grad` does, beyond the recording's end.
+    """
+    code, at = frame.f_code.co_code, frame.f_lasti
+    if code[at] in _LOOK_UPS and (not _IN_ONE or bool(code[at + 1] & 1)):
+        return True
+    return code[at] == _ATTRIBUTE and _is_called(frame.f_code, at)
+
+
+def _is_called(code: CodeType, at: int) -> bool:
+    """Whether the attribute that is looked up there is what the next call on its level calls."""
+    above = 0  # values on the stack above it
+    for place, (instruction, argument) in enumerate(_instructions(code, at)):
+        if place == 0 and instruction == _ABOVE:
+            continue
+        if instruction in _CALLS and above == argument + _with_names(instruction):
+            return True
+        if instruction in _JUMPS or instruction in _ENDS:
+            return False
+        given = argument if instruction >= dis.HAVE_ARGUMENT else None
+        above += dis.stack_effect(instruction, given)
+        if above < 0:  # something else has taken it
+            return False
+    return False
+
+
+def _with_names(instruction: int) -> int:
+    """Whether the arguments' names are a value of their own, the last one."""
+    return int(dis.opname[instruction] == "CALL_KW")
+
+
+def _instructions(code: CodeType, at: int) -> Iterator[tuple[int, int]]:
+    """What follows an instruction, without what takes and leaves nothing, with its argument."""
+    raw, more = code.co_code, 0
+    for index in range(at + 2, min(len(raw), at + 2 * _AHEAD), 2):
+        instruction, argument = raw[index], raw[index + 1] | more
+        more = argument << 8 if instruction == _EXTENDED else 0
+        if instruction not in _NOTHING:
+            yield instruction, argument
