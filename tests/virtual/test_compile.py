@@ -103,6 +103,17 @@ def test_a_launch_that_times_configurations_takes_what_clears_the_cache(gpu):
 
 
 @planned
+def test_a_region_that_is_captured_again_is_planned(gpu):
+    def scaled(x, factor):
+        return (x * factor).relu()
+
+    compiled = torch.compile(scaled, dynamic=True)
+    for factor in (0.5, 0.25, 0.125):  # a number that changes becomes a tensor of the graph
+        assert asked(lambda factor=factor: compiled(square(), factor))[-1] != 0
+    assert gpu.notes == []
+
+
+@planned
 def test_regions_break_are_compiled_again_and_cast(gpu):
     layer = nn.Linear(SIDE, SIDE, bias=False, device="cuda")
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._dynamo.eval_frame import set_code_exec_strategy
+from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 from torch._higher_order_ops.flex_attention import flex_attention
 
@@ -164,8 +165,8 @@ class Compiler:
             try:
                 with compiler._planner.planning():
                     return true_plan(self, model, inputs, config_patches=config_patches)
-            except torch.OutOfMemoryError:
-                raise
+            except (torch.OutOfMemoryError, RestartAnalysis):
+                raise  # the second: Dynamo shall capture it once more, otherwise
             except Exception as err:  # noqa: BLE001 - the region is captured, and runs as it is
                 compiler._give_up(err)
                 return model.forward

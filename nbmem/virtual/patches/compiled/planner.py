@@ -100,6 +100,7 @@ class InductorPlanner:
         from torch.utils import _triton
 
         from nbmem.virtual.patches.compiled.kernels import PlannedKernel, timed_on_card
+        from nbmem.virtual.patches.compiled.telling import tells_of_buffers
 
         mode, machine = self._mode, self._machine
         timed: set[str] = set()
@@ -126,6 +127,7 @@ class InductorPlanner:
             return mode.allocate(machine.current, (spec,))[0]
 
         return [
+            tells_of_buffers(),
             Patch(scheduler, "has_triton", lambda: True),
             Patch(_triton, "triton_hash_with_backend", lambda: ""),
             Patch(PythonWrapperCodegen, "write_triton_header_once", _import_stream),
