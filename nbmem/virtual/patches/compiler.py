@@ -22,7 +22,7 @@ from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operators.dispatch import CardMode
 from nbmem.virtual.operators.tracing import untraced
 from nbmem.virtual.patches.compiled.capture import Capture
-from nbmem.virtual.patches.compiled.graphs import GraphTrees
+from nbmem.virtual.patches.compiled.graphs import GraphTrees, missing
 from nbmem.virtual.patches.compiled.planner import InductorPlanner
 from nbmem.virtual.patches.patcher import Patch, wanted
 
@@ -92,6 +92,7 @@ class Compiler:
             Patch(torch.compiler, "cudagraph_mark_step_begin", self._graphs.mark_step_begin),
             *self._counting(eval_frame),
             *wanted(torch._C, self._graphs.functions()),
+            *missing(),
             # torch.compile() imports Inductor for this alone: for seconds, and to start workers.
             *wanted(_Wrapper, {"get_compiler_config": lambda self: {}}, only_existing=True),
             *(self._planned(convert_frame) if PLANNED else []),

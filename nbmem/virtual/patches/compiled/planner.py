@@ -138,16 +138,7 @@ class InductorPlanner:
             Patch(pad_mm, "no_dispatch", on_card),
             Patch(InductorBenchmarker, "benchmark_gpu", benchmark),
             *wanted(torch._C._dynamo.guards, {"_empty_strided_cuda": empty}),
-            *_missing(
-                torch._C, "_cuda_CUDAAllocator_AllocatorState", type("AllocatorState", (), {})
-            ),
-            *_missing(torch._C, "_set_cached_tensors_enabled", lambda _enabled: None),
         ]
-
-
-def _missing(target: Any, name: str, value: Any) -> list[Patch]:
-    """What modules about CUDA graphs import, and a build without CUDA does not have."""
-    return [] if hasattr(target, name) else [Patch(target, name, value)]
 
 
 def _import() -> None:
