@@ -60,7 +60,7 @@ class MadeAt(NamedTuple):
         """A name, what stands before it, and whose the tensor is, as `Seen` has them."""
         if self.module is None:
             line = f" ({self.line})" if self.line else ""
-            return f"{before}{self.operator or 'a compiled region'}{line} {form}", "", None
+            return f"{before}{self.operator or 'a region'}{line} {form}", "", None
         word = before if self.own else after
         return f"{self.path} {form}", word, self.module.owner
 

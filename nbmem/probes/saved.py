@@ -161,7 +161,7 @@ class GraphWalk:
             tensor: The tensor.
             place: Where in a compiled region it comes from, if that is known.
         """
-        if place is not None:
+        if place is not None and (place.module is not None or place.operator):
             seen = see(tensor, Category.ACTIVATIONS, "")
             if seen is None:
                 return None, None
