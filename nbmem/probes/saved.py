@@ -257,16 +257,16 @@ def planned_buffers(walk: GraphWalk) -> Iterator[Seen]:
     for direction in (Category.ACTIVATIONS, Category.TEMPORARIES):
         forward = direction is Category.ACTIVATIONS
         for node in sorted(nodes, key=made_at, reverse=not forward):
-            region = walk.region_at(node)
-            for seen in () if region is None else region.planned(_card(walk, node)):
+            region, card = walk.region_at(node), _card(walk, node)
+            for seen in () if region is None or card is None else region.planned(card):
                 if seen.category is direction:
                     yield seen
 
 
-def _card(walk: GraphWalk, node: Any) -> int:
-    """The card of what a node has saved; the first one if that is on none."""
+def _card(walk: GraphWalk, node: Any) -> int | None:
+    """The card of what a node has saved; None if that is on none."""
     places = (see(one, Category.ACTIVATIONS, "", form=False) for one in walk.saved_by(node))
-    return next((seen.device for seen in places if seen is not None), 0)
+    return next((seen.device for seen in places if seen is not None), None)
 
 
 def _shape(tensor: Any) -> tuple[int, ...]:

@@ -235,7 +235,7 @@ class IdentityLog:
             self.deep = self.deep or graph.graphs.deep
             found = list(saved_tensors(graph))
             coming = list(expected_gradients(graph) if forward else ())
-            coming += planned_buffers(graph) if forward else ()
+            coming += planned_buffers(graph) if forward and followed() is None else ()
         except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet
             let_pass(err)
             self.unread = repr(err)
