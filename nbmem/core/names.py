@@ -14,6 +14,8 @@ SAVED_BY, SAVED_AFTER = "saved by ", "saved after "
 GRADIENT_OF, GRADIENT_IN, BACKWARD_OF = "gradient of ", "gradient in ", "backward of "
 """Before the module whose result a gradient belongs to, in which that result is, or in whose
 backward something was made."""
+BUFFER_OF, RECOMPUTED = "buffer of ", "recomputed in "
+"""Before the module of what a compiled region takes: in its forward, and in its backward again."""
 ADDED_TO = "added to "
 """Before the gradient of a parameter that is a sum, for what one use of the parameter adds."""
 TEMPORARY, MADE = "temporary ", "made "
@@ -33,8 +35,10 @@ IN_TRACEBACK = "in the traceback of "
 """Between a local of a frame and whatever keeps the exception that ended it."""
 NAME, SENTENCE = 1_000, 4_000
 """Characters of a name (a tensor's, a file's, a card's) and of a sentence (a note, an error)."""
-_OF_GRAPH = (SAVED_BY, SAVED_AFTER, GRADIENT_OF, GRADIENT_IN, BACKWARD_OF, ADDED_TO)
-_SAVED = re.compile(rf"(?:{SAVED_BY}|{SAVED_AFTER})(\S+)(?: \(\w+\))?$")
+_OF_GRAPH = (
+    SAVED_BY, SAVED_AFTER, GRADIENT_OF, GRADIENT_IN, BACKWARD_OF, BUFFER_OF, RECOMPUTED, ADDED_TO
+)  # fmt: skip
+_SAVED = re.compile(rf"(?:{SAVED_BY}|{SAVED_AFTER})(\S+)(?: \([^()]+\))?$")
 _PLACE = rf"(?:{TEMPORARY}|{MADE})(?:of|by|near|before|after) "
 _ROOT = re.compile(
     rf"(?:input |local |{SAVED_BY}|{GRADIENT_OF}|{_PLACE})?(?:Out\[\d+\]|[A-Za-z_]\w*)"
@@ -115,8 +119,9 @@ def root_of(name: str) -> str:
     What the model's graph has saved is `saved by model`, wherever in it, the gradients of its
     results are `gradient of model`, and what nobody saw is `temporary near model`.
     """
-    name = name.replace(SAVED_AFTER, SAVED_BY, 1)
-    for word in (GRADIENT_IN, BACKWARD_OF, ADDED_TO):
+    for word in (SAVED_AFTER, BUFFER_OF):
+        name = name.replace(word, SAVED_BY, 1) if name.startswith(word) else name
+    for word in (GRADIENT_IN, BACKWARD_OF, RECOMPUTED, ADDED_TO):
         name = name.replace(word, GRADIENT_OF, 1) if name.startswith(word) else name
     match = _ROOT.match(name)
     return match[0] if match else name

@@ -20,6 +20,7 @@ from nbmem.ledger.gradients import gradient_names
 from nbmem.ledger.grown import grown
 from nbmem.ledger.kept import kept
 from nbmem.ledger.phase_map import NOWHERE
+from nbmem.ledger.planned import planned_names
 from nbmem.ledger.sightings import NO_NAME, among_those_like, sightings_of
 from nbmem.ledger.staging import NAME, nothing_within, staging
 from nbmem.ledger.workspace import taken_once
@@ -114,16 +115,12 @@ def facts_of(
     seen = sightings_of(allocations, trace, names)
     scratch = staging(allocations, events) & within & seen.nobody
     seen.call(dict.fromkeys(np.flatnonzero(scratch).tolist(), NAME))
-    seen.call(
-        gradient_names(
-            allocations,
-            np.where(scratch, NOWHERE, born_in),
-            phases,
-            trace.identities,
-            of_parameters=seen.seen(Category.GRADIENTS),
-            texts=names,
-        )
-    )
+    calm = nothing_within(allocations, events)
+    made_in = np.where(scratch, NOWHERE, born_in)
+    of_parameters = seen.seen(Category.GRADIENTS)
+    known = (allocations, made_in, phases, trace.identities)
+    seen.call(gradient_names(*known, of_parameters=of_parameters, texts=names))
+    seen.call(planned_names(*known, calm=calm, texts=names))
     kept_apart = buckets(allocations, trace.identities, seen.nobody & ~within, born_in, phases)
     seen.add(Category.COMMUNICATION, *kept_apart)
     variables = grown(allocations, *seen.variables, count)
@@ -142,7 +139,7 @@ def facts_of(
         fresh=among_those_like(seen.fresh, standing),
         reached=seen.reached,
         kept=kept(allocations, born_in, phases, standing, count) | _rows(variables, len(born)),
-        calm=nothing_within(allocations, events) | scratch,
+        calm=calm | scratch,
     )
     return facts, seen.named_like(standing), seen.texts
 

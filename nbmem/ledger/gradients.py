@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-_PARTS = re.compile(r"(\S+)(?: \(\w+\))?( \([\d, ]*\) \w+)$")
+_PARTS = re.compile(r"(\S+)(?: \([^()]+\))?( \([\d, ]*\) \w+)$")
 
 
 def gradient_names(  # noqa: PLR0913 - the facts as far as they are known then
@@ -52,8 +52,8 @@ def gradient_names(  # noqa: PLR0913 - the facts as far as they are known then
         of_parameters: Which allocations were seen as gradients of parameters.
         texts: What the identities' names are.
     """
-    unmade = (identities.addr == 0) & (identities.category != Category.COMMUNICATION)
-    listed = np.flatnonzero(unmade)
+    coming = (Category.GRADIENTS, Category.OUTPUT_GRADIENTS)
+    listed = np.flatnonzero((identities.addr == 0) & np.isin(identities.category, coming))
     within = phases.of(identities.position[listed])
     names: dict[int, str] = {}
     for phase in np.unique(within[within != NOWHERE]).tolist():
@@ -61,9 +61,8 @@ def gradient_names(  # noqa: PLR0913 - the facts as far as they are known then
         rows = np.flatnonzero(born_in == phase)
         sizes = identities.size[mine]
         for size in np.unique(sizes).tolist():
-            coming = mine[sizes == size]
             found = rows[allocations.requested[rows] == size]
-            words = [texts[name] for name in identities.name[coming].tolist()]
+            words = [texts[name] for name in identities.name[mine[sizes == size]].tolist()]
             names.update(_matched(found.tolist(), words, of_parameters))
     return names
 

@@ -98,7 +98,7 @@ def _gradient(walk: GraphWalk, node: Any, index: int, before: str) -> Iterator[S
         added = _added(walk, node, before, result.dtype)
         yield Seen(card, NOWHERE, result.size, Category.GRADIENTS, *added)
         return
-    module = walk.result_of(node)
+    module = walk.result_of(node, index)
     path = module.path if module.owner is not None else f"{before}{module.path}"
     name = f"{path} {result.shape} {result.dtype}"
     yield Seen(card, NOWHERE, result.size, _RESULTS, name, before, module.owner)

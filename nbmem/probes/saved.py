@@ -18,6 +18,7 @@ from nbmem.core.categories import Category
 from nbmem.core.names import SAVED_AFTER, SAVED_BY
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.holders.graphs import Graphs, is_leaf, made_at
+from nbmem.probes.regions import NODE, MadeAt, Region, region_of
 from nbmem.probes.tensors import Seen, see
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 MAX_NODES = 50_000
 """A graph is read up to so many nodes: about 0.1 s."""
-_COMPILED = "CompiledFunctionBackward"
-"""A compiled region is one node, which takes the parameters of all its modules."""
 _LOOKUP = "Embedding"
 """So the nodes of `embedding` and `embedding_bag` begin, and no other."""
 _BACKWARD = re.compile(r"Backward\d*$")
@@ -86,8 +85,8 @@ def saved_tensors(walk: GraphWalk) -> Iterator[Saved]:
         return walk.module_at(node) is None, made_at(node)
 
     for node in sorted(walk.nodes, key=rank):
-        for tensor in walk.saved_by(node):
-            seen, owner = walk.see(node, tensor)
+        for index, tensor in enumerate(walk.saved_by(node)):
+            seen, owner = walk.see(node, tensor, walk.place_of_saved(node, index))
             if seen is not None and seen.addr not in taken:
                 taken.add(seen.addr)
                 yield Saved(seen, owner)
@@ -113,6 +112,7 @@ class GraphWalk:
         self._leaf: dict[int, Any] = {}
         self._own: dict[int, Module | None] = {}
         self._after: dict[int, Module | None] = {}
+        self._regions: dict[int, Region | None] = {}
         edges = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
         self.nodes = self.graphs.behind([n for n in edges if n is not None], MAX_NODES)
 
@@ -130,8 +130,43 @@ class GraphWalk:
                 if issubclass(type(value), self._tensor):
                     yield value
 
-    def see(self, node: Any, tensor: Any) -> tuple[Seen | None, Any]:
-        """A saved tensor under the name of its module, and the module's owner."""
+    def region_at(self, node: Any) -> Region | None:
+        """The compiled region that a node is; None for any other."""
+        if node.name() != NODE:
+            return None
+        if id(node) not in self._regions:
+            edges = [edge for edge, _ in node.next_functions]
+            leaves = [None if edge is None else self.leaf_behind(edge) for edge in edges]
+            modules = [None if leaf is None else self.module_of_leaf(leaf) for leaf in leaves]
+            region = self._regions[id(node)] = region_of(node, modules)
+            if region is not None:
+                region.learn_shapes([_shape(tensor) for tensor in self.saved_by(node)])
+        return self._regions[id(node)]
+
+    def place_of_saved(self, node: Any, index: int) -> MadeAt | None:
+        """Where what a compiled region has saved comes from, also from another one."""
+        region = self.region_at(node)
+        place = None if region is None else region.saved(index)
+        if not isinstance(place, int):
+            return place
+        before, index = node.next_functions[place]
+        region = None if before is None else self.region_at(before)
+        return None if region is None else region.result(index)
+
+    def see(self, node: Any, tensor: Any, place: MadeAt | None = None) -> tuple[Seen | None, Any]:
+        """A saved tensor under the name of its module, and the module's owner.
+
+        Args:
+            node: The node that has saved it.
+            tensor: The tensor.
+            place: Where in a compiled region it comes from, if that is known.
+        """
+        if place is not None and (place.module is not None or place.operator):
+            seen = see(tensor, Category.ACTIVATIONS, "")
+            if seen is None:
+                return None, None
+            name, before, owner = place.named(SAVED_BY, SAVED_AFTER, seen.name.strip())
+            return seen._replace(name=name, before=before), owner
         module = self.result_of(node)
         if module.owner is None:
             return see(tensor, Category.ACTIVATIONS, f"{SAVED_BY}{module.path}"), None
@@ -143,8 +178,17 @@ class GraphWalk:
         """What a node is the backward of: `log_softmax`."""
         return _HUMP.sub("_", _BACKWARD.sub("", node.name())).lower()
 
-    def result_of(self, node: Any) -> Module:
-        """What a node's forward has made, as the path of its module; without one, the operator."""
+    def result_of(self, node: Any, index: int = 0) -> Module:
+        """What a node's forward has made, as the path of its module; without one, the operator.
+
+        Args:
+            node: The node.
+            index: Which of its results.
+        """
+        region = self.region_at(node)
+        place = None if region is None else region.result(index)
+        if place is not None and place.module is not None:
+            return place.module._replace(path=place.path)
         own = self.module_at(node)
         module = own or self._module_before(node)
         if module is None:
@@ -166,7 +210,7 @@ class GraphWalk:
             leaves = (self.leaf_behind(before) for before in self.graphs.before(node))
             modules = (self._module_of(leaf.variable, lookup=lookup) for leaf in leaves if leaf)
             known = (module for module in modules if module is not None)
-            of_region = node.name() == _COMPILED
+            of_region = node.name() == NODE
             self._own[id(node)] = _around(list(known)) if of_region else next(known, None)
         return self._own[id(node)]
 
@@ -205,6 +249,29 @@ class GraphWalk:
         for passed in way:
             self._after[id(passed)] = found
         return found
+
+
+def planned_buffers(walk: GraphWalk) -> Iterator[Seen]:
+    """What the compiled regions of a graph take in it: forwards in order, then backwards."""
+    nodes = [node for node in walk.nodes if walk.region_at(node) is not None]
+    for direction in (Category.ACTIVATIONS, Category.TEMPORARIES):
+        forward = direction is Category.ACTIVATIONS
+        for node in sorted(nodes, key=made_at, reverse=not forward):
+            region, card = walk.region_at(node), _card(walk, node)
+            for seen in () if region is None or card is None else region.planned(card):
+                if seen.category is direction:
+                    yield seen
+
+
+def _card(walk: GraphWalk, node: Any) -> int | None:
+    """The card of what a node has saved; None if that is on none."""
+    places = (see(one, Category.ACTIVATIONS, "", form=False) for one in walk.saved_by(node))
+    return next((seen.device for seen in places if seen is not None), None)
+
+
+def _shape(tensor: Any) -> tuple[int, ...]:
+    torch: Any = loaded_torch()
+    return tuple(map(int, torch.Tensor.size(tensor)))
 
 
 def _around(modules: list[Module]) -> Module | None:

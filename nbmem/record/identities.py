@@ -19,7 +19,13 @@ from nbmem.probes.holders.graphs import DEEPEST
 from nbmem.probes.holders.storages import form_of
 from nbmem.probes.optimizers import Others, of_optimizer, parameters_of_optimizer
 from nbmem.probes.roll import followed
-from nbmem.probes.saved import GraphWalk, Module, saved_tensors, why_unreadable
+from nbmem.probes.saved import (
+    GraphWalk,
+    Module,
+    planned_buffers,
+    saved_tensors,
+    why_unreadable,
+)
 from nbmem.record.allowance import Allowance
 from nbmem.record.met import (
     Around,
@@ -231,6 +237,7 @@ class IdentityLog:
             self.deep = self.deep or graph.graphs.deep
             found = list(saved_tensors(graph))
             coming = list(expected_gradients(graph) if forward else ())
+            coming += planned_buffers(graph) if forward and followed() is None else ()
         except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet
             let_pass(err)
             self.unread = repr(err)

@@ -12,7 +12,6 @@ from nbmem.core.categories import Category  # noqa: E402
 from nbmem.ledger.books import Books  # noqa: E402
 from nbmem.probes import saved  # noqa: E402
 from nbmem.record import identities  # noqa: E402
-from nbmem.virtual.patches.compiler import PLANNED  # noqa: E402
 
 nn = torch.nn
 pytestmark = [
@@ -148,17 +147,6 @@ def test_what_lives_at_the_end_is_named_by_its_graph_without_a_backward():
     names = {books.name(row): books.category[row] for row in books.live(books.events)}
     assert names["saved by model.norm (64, 16, 64, 64) float32"] == Category.ACTIVATIONS
     del kept
-
-
-@pytest.mark.skipif(not PLANNED, reason="this release's compiler is not planned")
-def test_a_compiled_region_names_what_it_saves_after_the_module_around_its_modules():
-    inner = torch.compile(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).cuda())
-    x = torch.randn(32, 64, device="cuda")
-    with nbmem.trace("run", namespace={"inner": inner}) as trace:
-        for _ in range(2):
-            inner(x).sum().backward()
-    saved_by_it = [name for name, _ in activations(trace, 1) if "inner" in name]
-    assert saved_by_it == 2 * ["saved by inner._orig_mod (32, 64) float32"]
 
 
 def test_reading_a_graph_runs_no_hook_and_holds_nothing(card):

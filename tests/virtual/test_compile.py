@@ -102,6 +102,25 @@ def test_a_launch_that_times_configurations_takes_what_clears_the_cache(gpu):
     assert torch.cuda.max_memory_allocated() - before == BYTES
 
 
+def test_a_program_resets_the_compiler_before_anything_is_compiled():
+    program = (
+        "import torch; from nbmem import virtual\n"
+        "with virtual.activated('T4'): torch._dynamo.reset(); torch._dynamo.reset()"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, env=os.environ)
+
+
+@planned
+def test_a_region_that_is_captured_again_is_planned(gpu):
+    def scaled(x, share):
+        return nn.functional.dropout(x, share) * share
+
+    compiled = torch.compile(scaled, dynamic=True)
+    for share in (0.5, 0.25):  # a number that Dynamo takes for a symbol, and dropout does not
+        compiled(square(), share)
+    assert gpu.notes == []
+
+
 @planned
 def test_regions_break_are_compiled_again_and_cast(gpu):
     layer = nn.Linear(SIDE, SIDE, bias=False, device="cuda")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._dynamo.eval_frame import set_code_exec_strategy
+from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 from torch._higher_order_ops.flex_attention import flex_attention
 
@@ -21,7 +22,7 @@ from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operators.dispatch import CardMode
 from nbmem.virtual.operators.tracing import untraced
 from nbmem.virtual.patches.compiled.capture import Capture
-from nbmem.virtual.patches.compiled.graphs import GraphTrees
+from nbmem.virtual.patches.compiled.graphs import GraphTrees, missing
 from nbmem.virtual.patches.compiled.planner import InductorPlanner
 from nbmem.virtual.patches.patcher import Patch, wanted
 
@@ -91,6 +92,7 @@ class Compiler:
             Patch(torch.compiler, "cudagraph_mark_step_begin", self._graphs.mark_step_begin),
             *self._counting(eval_frame),
             *wanted(torch._C, self._graphs.functions()),
+            *missing(),
             # torch.compile() imports Inductor for this alone: for seconds, and to start workers.
             *wanted(_Wrapper, {"get_compiler_config": lambda self: {}}, only_existing=True),
             *(self._planned(convert_frame) if PLANNED else []),
@@ -164,8 +166,8 @@ class Compiler:
             try:
                 with compiler._planner.planning():
                     return true_plan(self, model, inputs, config_patches=config_patches)
-            except torch.OutOfMemoryError:
-                raise
+            except (torch.OutOfMemoryError, RestartAnalysis):
+                raise  # the second: Dynamo shall capture it once more, otherwise
             except Exception as err:  # noqa: BLE001 - the region is captured, and runs as it is
                 compiler._give_up(err)
                 return model.forward

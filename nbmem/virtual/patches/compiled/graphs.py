@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from nbmem.virtual.patches.patcher import wanted
+from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.tensors.storages import DataKernels, bare
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from nbmem.allocator.checkpoints import PoolState
     from nbmem.virtual.hardware.machine import Machine
     from nbmem.virtual.operators.dispatch import CardMode
-    from nbmem.virtual.patches.patcher import Patch
 
 _TREES = "torch._inductor.cudagraph_trees"
 
@@ -120,6 +119,18 @@ class GraphTrees:
             "_cuda_get_conv_benchmark_empty_cache": lambda: True,
             "_cudnn_set_conv_benchmark_empty_cache": lambda _wanted: None,
         }
+
+
+def missing() -> list[Patch]:
+    """What torch's modules about CUDA graphs import, and a build without CUDA does not have.
+
+    From the start: where a card is there, `torch._dynamo.reset()` imports them.
+    """
+    names = {
+        "_cuda_CUDAAllocator_AllocatorState": type("AllocatorState", (), {}),
+        "_set_cached_tensors_enabled": lambda _enabled: None,
+    }
+    return [Patch(torch._C, n, v) for n, v in names.items() if not hasattr(torch._C, n)]
 
 
 def _outputs(node: Any) -> dict[str, Any]:

@@ -100,6 +100,7 @@ class InductorPlanner:
         from torch.utils import _triton
 
         from nbmem.virtual.patches.compiled.kernels import PlannedKernel, timed_on_card
+        from nbmem.virtual.patches.compiled.telling import tells_of_buffers
 
         mode, machine = self._mode, self._machine
         timed: set[str] = set()
@@ -126,6 +127,7 @@ class InductorPlanner:
             return mode.allocate(machine.current, (spec,))[0]
 
         return [
+            tells_of_buffers(),
             Patch(scheduler, "has_triton", lambda: True),
             Patch(_triton, "triton_hash_with_backend", lambda: ""),
             Patch(PythonWrapperCodegen, "write_triton_header_once", _import_stream),
@@ -136,16 +138,7 @@ class InductorPlanner:
             Patch(pad_mm, "no_dispatch", on_card),
             Patch(InductorBenchmarker, "benchmark_gpu", benchmark),
             *wanted(torch._C._dynamo.guards, {"_empty_strided_cuda": empty}),
-            *_missing(
-                torch._C, "_cuda_CUDAAllocator_AllocatorState", type("AllocatorState", (), {})
-            ),
-            *_missing(torch._C, "_set_cached_tensors_enabled", lambda _enabled: None),
         ]
-
-
-def _missing(target: Any, name: str, value: Any) -> list[Patch]:
-    """What modules about CUDA graphs import, and a build without CUDA does not have."""
-    return [] if hasattr(target, name) else [Patch(target, name, value)]
 
 
 def _import() -> None:
