@@ -113,7 +113,7 @@ class RollLog:
 
     def is_over(self) -> bool:
         """Whether a card has been used since the roll was called last: what it shows is past."""
-        return self.roll is not None and initialized_torch() is not None
+        return self.roll is not None and recorded_torch() is not None
 
     def following(self) -> AbstractContextManager[None]:
         """Write down what is looked at meanwhile."""

@@ -284,7 +284,7 @@ class CardMode(TorchDispatchMode):
         """Run an operator without a shape rule as the smaller ones it consists of."""
         rule = torch._decomp.decomposition_table.get(call.func)
         with self:
-            # First what autograd would have seen: a composite's own C++, whatever Python says of it.
+            # First what autograd would have seen: a composite's own C++, not Python's for tracers.
             if has_own_composite(call.func):
                 return call.func._op_dk(COMPOSITE, *call.args, **call.kwargs)
             if call.func._can_decompose():
