@@ -58,7 +58,7 @@ PARAMETERS = 4 * (256 * 256 + 256)
 @pytest.mark.parametrize(
     ("package", "program"),
     # Accelerate is of other groups, too: it is tried where the group `integrations` is.
-    [("torch", SPAWN), ("ipyparallel", LAUNCHER), ("ray.train", RAY)],
+    [("torch", SPAWN), ("ray", LAUNCHER), ("ray.train", RAY)],
     ids=["spawn", "accelerate", "ray"],
 )
 def test_each_process_is_a_rank_of_one_report(tmp_path, package, program):
@@ -96,7 +96,10 @@ from train import train""",
     """\
 %%px
 %%memtrace --gpu T4 --save today/
-train(rank, 2)""",
+import os, time
+train(rank, 2)
+while not os.path.exists("seen"):
+    time.sleep(0.05)""",
     """\
 %%px
 %%memtrace --save broken/
@@ -112,9 +115,21 @@ def test_a_cell_on_engines_has_one_report_in_the_notebook_that_asked(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in CELLS])
     notebook.cells[3].metadata["tags"] = ["raises-exception"]
-    nbclient.NotebookClient(
-        notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
+    told = []
+
+    class Page(nbclient.NotebookClient):
+        """Hears what a page would; the engines wait until it has heard of both."""
+
+        def process_message(self, msg, cell, cell_index):
+            data = msg["content"].get("data", {}) if msg["msg_type"] == "comm_msg" else {}
+            if data.get("kind") == "ranks_now":
+                told.append(data)
+                if len(data["ranks"]) == 2 and data["folder"] == "today":
+                    (tmp_path / "seen").touch()
+            return super().process_message(msg, cell, cell_index)
+
+    Page(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert {rank["number"] for rank in told[-1]["ranks"]} == {0, 1}
     reports = [
         output["data"]["text/plain"]
         for output in notebook.cells[2].outputs

@@ -24,6 +24,8 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 def executed(request, tmp_path_factory):
     """One notebook after it has been run."""
     book = nbformat.read(request.param, as_version=4)
+    if any("ipyparallel" in cell.source for cell in book.cells):
+        pytest.importorskip("ipyparallel", reason="one notebook runs on engines")
     folder = tmp_path_factory.mktemp("run")
     client = nbclient.NotebookClient(
         book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
@@ -74,6 +76,14 @@ def test_what_never_came_back_is_named_and_freed(executed):
     )
     for words in (*named, *freed):
         assert any(words in text for text in said), words
+
+
+def test_engines_have_one_report_in_the_notebook_that_asked(executed):
+    only(executed, "# From one card to many", "this notebook has no engines")
+    (report,) = (text for text in displayed(executed) if "peaks highest" in text)
+    assert report.startswith("Rank 0 of 8 peaks highest: ")
+    assert "communication                  6.00 GiB" in report
+    assert "2 finished, 6 without a file" in report
 
 
 def test_whoever_else_is_on_the_card_is_named_and_gives_back(executed):
