@@ -37,7 +37,7 @@ def record(out: Path, options: argparse.Namespace, card: str, dtype: str, *, vir
     python = options.virtual_python if virtual else sys.executable
     module = "tests.oracle.models" if options.models else "tests.oracle.record"
     command = [python, "-m", module, str(out), *options.names, "--dtype", dtype]
-    env = dict(os.environ) if virtual else environment(card, values=True)
+    env = dict(os.environ) if virtual else environment(card, values=not options.models)
     # Sets of names have an order of their own in each process, and with them a few samples.
     env |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
     known = -1
