@@ -16,7 +16,7 @@ class MalformedSettings(UsageError):  # noqa: N818 - it is one
 Value = str | list[tuple[str, str]]
 
 _MOST_THREADS = 128
-"""Threads that register pinned memory, as torch 2.13 limits them (the oracle)."""
+"""Threads that register pinned memory, as torch 2.13 limits them."""
 _TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]]+")
 
 

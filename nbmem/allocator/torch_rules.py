@@ -55,7 +55,7 @@ class Rules:
         embedding_sorts_rows: Since 2.13 the indices of an embedding's gradient are sorted by the
             bits that its rows have, before by all bits.
         outer_products_multiply: Since 2.13 a batched product over one number is no matter of
-            cuBLAS, but a multiplication (the oracle).
+            cuBLAS, but a multiplication of its own.
     """
 
     release: str

@@ -52,6 +52,8 @@ def test_the_json_has_exactly_the_documented_keys_and_balances(nbmem, script, tr
         "ledger_at_end",
         "frameworks_at_peak",
         "frameworks_at_end",
+        "machine_at_peak",
+        "machine_at_end",
         "managed_at_end",
         "phases",
         "unknown",
@@ -61,7 +63,14 @@ def test_the_json_has_exactly_the_documented_keys_and_balances(nbmem, script, tr
         "out_of_memory",
         "lines",
     ]
-    assert list(report["device"]) == ["name", "kind", "total_bytes", "virtual", "torch"]
+    assert list(report["device"]) == [
+        "name",
+        "kind",
+        "allocator",
+        "total_bytes",
+        "virtual",
+        "torch",
+    ]
     assert list(report["peak"]) == ["allocated", "reserved", "active", "requested", "process"]
     assert report["device"]["virtual"] is True
     ledgers = [report["ledger_at_peak"], report["ledger_at_end"]]

@@ -129,7 +129,7 @@ def test_what_the_driver_keeps_is_nobody_elses(tmp_path, card):
     with nbmem.trace("alone") as t:
         torch.zeros(8, device="cuda")
     for report in (t.report(), nbmem.open(t.save(tmp_path / "alone.nbmem")).report()):
-        assert report.ledger_at_end[C.DRIVER] == card.nvml_total - card.total_bytes
+        assert report.ledger_at_end[C.DRIVER] == card.card.nvml_total - card.card.total_bytes
         assert report.ledger_at_end[C.OTHER_PROCESSES] == 0
 
 

@@ -42,6 +42,9 @@ def test_every_patch_is_undone():
     graphs = [m for m in [getattr(torch.accelerator, "graphs", None)] if m is not None]
     cache = vars(torch.backends.cuda.cuFFTPlanCache)
     plans = [cache["size"], cache["max_size"]]
+    higher = [m for n, m in sys.modules.items() if n.startswith("torch._higher_order_ops.")]
+    raw = importlib.import_module("torch.cuda._utils")
+    raw_kernels = [raw, *filter(None, [getattr(raw, "_CudaKernel", None)])]
     watched = [
         torch, torch._C, torch.Tensor, torch.UntypedStorage, torch.cuda, torch.cuda.memory,
         torch.cuda.streams, torch.cuda.graphs, torch.backends.cudnn, torch.version,
@@ -59,7 +62,7 @@ def test_every_patch_is_undone():
         torch.distributed.device_mesh, torch._C._distributed_c10d.FakeProcessGroup,
          torch._C._distributed_c10d.FakeWork, symbolic_convert.InstructionTranslator,
          proxy_tensor, proxy_tensor.ProxyTorchDispatchMode, convert_frame.CatchErrorsWrapper,
-         optimizer.OptimizerVariable,
+         optimizer.OptimizerVariable, *higher, *raw_kernels,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):
