@@ -137,7 +137,7 @@ def test_differences_are_named_with_their_bytes(tmp_path):
 
 def test_the_virtual_card_measures_itself_as_its_own_row(tmp_path):
     """The parts that a card runs, on the card that is there everywhere."""
-    pytest.importorskip("torch", reason="the parts are torch programs")
+    torch = pytest.importorskip("torch", reason="the parts are torch programs")
     from nbmem import virtual
     from tests.card import context, workspaces
 
@@ -146,6 +146,7 @@ def test_the_virtual_card_measures_itself_as_its_own_row(tmp_path):
         libraries = context.libraries()
         _, convolve = next(workspaces.cases())
         asked = convolve()
+        assert not torch.distributed.is_initialized()
     t4 = find_card("T4")
     assert totals["total"] == t4.total_bytes
     assert totals["nvml_total"] == t4.nvml_total
