@@ -70,9 +70,11 @@ class RanksReader:
             return None
         self._due = now + EVERY_S
         for folder in folders:
-            self._folders.setdefault(folder, _Folder(folder, self._since_ns))
-        latest = max(self._folders.values(), key=lambda one: one.read(), default=None)
-        ranks, before = None if latest is None else latest.ranks(), self._last
+            if folder not in self._folders:
+                self._folders[folder] = _Folder(folder, self._since_ns)
+        begun = {folder: followed.read() for folder, followed in self._folders.items()}
+        latest = max(begun, key=begun.__getitem__, default=None)
+        ranks, before = None if latest is None else self._folders[latest].ranks(), self._last
         if ranks is None or (before is not None and replace(ranks, t_ms=before.t_ms) == before):
             return None
         self._last = ranks
