@@ -93,3 +93,26 @@ def test_integers_that_are_written_piece_by_piece_are_known(gpu):
     positions[1:] = torch.arange(4, device="cuda")
     assert positions.tolist() == [7, 0, 1, 2, 3]
     del gpu
+
+
+def test_the_largest_of_many_integers_is_what_came_from_the_cpu(gpu):
+    edges = torch.stack([torch.arange(200_000) % 1000, torch.arange(200_000) % 40])
+    there = edges.to(CARD)
+    assert int(there.max()) == 999
+    assert int(there[0].max().item()) + 1 == 1000
+    assert there.amax().tolist() == 999
+    values = torch.ones(200_000, device=CARD)
+    assert torch.sparse_coo_tensor(there, values).size() == (1000, 1000)  # a bound of each row
+    assert torch.bincount(there[1]).size() == (1000,)
+    assert int((edges - 1).to(CARD).max()) == 1  # one is negative: nothing is said
+    pairs = torch.cartesian_prod(torch.arange(900, device=CARD), torch.arange(300, device=CARD))
+    assert int(pairs.max()) == 899
+    assert int(torch.randint(0, 70, (400_000,), device=CARD).max(0).values) == 69
+    del gpu
+
+
+def test_the_largest_of_few_is_known_exactly(gpu):
+    few = torch.tensor([[3, 5, 2], [9, 0, 1]], device=CARD)
+    assert few.max(dim=1).values.tolist() == [5, 9]
+    assert int(few[0].max()) == 5
+    del gpu

@@ -9,7 +9,7 @@ import torch
 from nbmem.virtual.devices import LAZY, is_virtual, true_device
 from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.operators.quantized.making import moved
-from nbmem.virtual.tensors.bounds import as_before, kept
+from nbmem.virtual.tensors.bounds import as_before, below_in, kept
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import dense, no_such_tensors, one, spec_of
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.shapes import Results
 
 aten = torch.ops.aten
-LARGEST_COUNTED = 1 << 26
-"""Elements of a matrix whose entries are counted as it comes: those of a graph of 8,192 nodes."""
+LARGEST_LOOKED_AT = 1 << 26
+"""Elements that are looked through as they come: the adjacency of a graph of 8,192 nodes."""
 
 
 def to_copy(executor: Executor, call: OperatorCall) -> Any:
@@ -54,7 +54,7 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
     value = executor.values.twin(source) if is_virtual(source) else source
     if value is not None:
         executor.values.teach(result, value)
-        _count_entries(executor, result, source)
+        _bound(executor, result, source)
     return result
 
 
@@ -66,12 +66,15 @@ def _check_capture(executor: Executor, call: OperatorCall, source: torch.Tensor,
         call.gpu.capturing.check_copy(call.gpu.stream.handle, pinned=pinned, waits=not queued)
 
 
-def _count_entries(executor: Executor, result: torch.Tensor, source: torch.Tensor) -> None:
-    """How much of a matrix that comes to the card is not zero: an adjacency's edges."""
+def _bound(executor: Executor, result: torch.Tensor, source: torch.Tensor) -> None:
+    """What is kept of too many values: an adjacency's edges, how many nodes a graph has."""
     block = executor.storages.of(result)
-    if block is None or block.twin is not None or is_virtual(source) or source.dim() != 2:
+    if block is None or block.twin is not None or is_virtual(source):
         return
-    if source.numel() <= LARGEST_COUNTED and executor.host.kept_of(source) is None:
+    if source.numel() > LARGEST_LOOKED_AT or executor.host.kept_of(source) is not None:
+        return
+    block.below = below_in(source)
+    if source.dim() == 2:
         block.most = int(torch.count_nonzero(source))
 
 

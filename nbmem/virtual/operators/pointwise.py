@@ -252,7 +252,7 @@ OPERATORS = (
         values=ValueRule(health=passed_on, absorbs=True, most=united),
     ),
     Operator(("logical_or_", "bitwise_or_.Tensor"), values=ValueRule(most=united)),
-    Operator(("cat",), values=ValueRule(most=united, below=together)),
+    Operator(("cat", "stack"), values=ValueRule(most=united, below=together)),
     Operator(("logical_not", "bitwise_not"), values=ValueRule(health=flipped)),
     Operator(("abs", "view"), values=ValueRule(health=passed_on)),
     Operator(("isnan",), values=ValueRule(health=always(False))),

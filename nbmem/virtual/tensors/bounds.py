@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.values import Values
 
+_WIDTHS = {torch.bool: 2, torch.uint8: 256}
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
+
 
 def most_of(values: Values, tensor: torch.Tensor) -> int | None:
     """The most elements of a tensor that are not zero; None if nobody knows."""
@@ -62,16 +65,24 @@ def written(values: Values, call: OperatorCall) -> int | None:
 
 def below_of(values: Values, tensor: torch.Tensor) -> int | None:
     """What no integer of a tensor reaches; None if nobody knows, or one may be negative."""
-    if tensor.dtype in (torch.bool, torch.uint8):
-        return 2 if tensor.dtype is torch.bool else 256
-    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or not is_virtual(tensor):
+    if tensor.dtype in _WIDTHS:
+        return _WIDTHS[tensor.dtype]
+    if tensor.dtype not in _INTEGERS or not is_virtual(tensor):
         return None
     twin = values.twin(tensor)
     if twin is None or not twin.numel():
         block = values.storages.of(tensor)
         return None if block is None else block.below
     with _C._DisableTorchDispatch():
-        return int(twin.max()) + 1 if int(twin.min()) >= 0 else None
+        return below_in(twin)
+
+
+def below_in(tensor: torch.Tensor) -> int | None:
+    """What no integer of a CPU tensor reaches; None if one is negative, or there are none."""
+    if tensor.dtype not in _INTEGERS or not tensor.numel():
+        return None
+    low, high = torch.aminmax(tensor)
+    return int(high) + 1 if int(low) >= 0 else None
 
 
 def place(values: Values, call: OperatorCall) -> int | None:

@@ -37,6 +37,8 @@ class ValueRule:
         harmless: In a healthy run it changes nothing that is not known.
         most: The most elements of its result that are not zero, where a program's steps say so.
         below: What no integer of its last result reaches, where its steps say so.
+        largest: What no integer that it looks through reaches: its first result is taken to be the
+            number before that, where the integers are not known one by one.
     """
 
     health: Health | None = None
@@ -47,14 +49,15 @@ class ValueRule:
     harmless: bool = False
     most: Bound | None = None
     below: Bound | None = None
+    largest: Bound | None = None
 
     @property
     def bounds(self) -> tuple[tuple[str, Bound], ...]:
         """What is bounded, and how; mostly nothing is."""
-        if self.most is None and self.below is None:
+        if self.most is None and self.below is None and self.largest is None:
             return ()
-        both = ("most", self.most), ("below", self.below)
-        return tuple((name, rule) for name, rule in both if rule is not None)
+        all_three = ("most", self.most), ("below", self.below), ("largest", self.largest)
+        return tuple((name, rule) for name, rule in all_three if rule is not None)
 
 
 def always(answer: bool) -> Health:  # noqa: FBT001 - it is the answer

@@ -105,9 +105,11 @@ class Values:
         self._follow(call, rule, fresh)
         made = (fresh or call.mutated()) if known else []
         for name, bound in known:
-            block = self.storages.of(made[0 if name == "most" else -1]) if made else None
-            if bound is not None and block is not None:
+            block = self.storages.of(made[-1 if name == "below" else 0]) if made else None
+            if bound is not None and block is not None and name != "largest":
                 setattr(block, name, bound)
+            elif bound is not None and block is not None and block.twin is None:
+                self.teach(made[0], torch.tensor(bound - 1, device=CPU).expand(made[0].size()))
 
     def _follow(self, call: OperatorCall, rule: ValueRule, fresh: list[torch.Tensor]) -> None:
         mutates = bool(facts_of(call.func).mutates)

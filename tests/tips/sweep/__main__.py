@@ -18,9 +18,12 @@ def main() -> int:
     parser.add_argument("words", nargs="*")
     parser.add_argument("--cards", nargs="+", default=["T4", "RTX 3070", "A100 80GB"])
     parser.add_argument("--code", action="store_true", help="show what each tip would have pasted")
+    parser.add_argument("--healthy", action="store_true", help="leave the faults out")
     options = parser.parse_args()
     healthy = false = seeded = right = exact = promised = broken = 0
     for case in cases(PROGRAMS, options.cards, options.words):
+        if options.healthy and case.fault is not None:
+            continue
         found = judged(case)
         if found.error is not None:
             broken += 1

@@ -93,7 +93,7 @@ FAULTS = (
         before="import gc; gc.disable()",
         at={
             "end": "class Hook: pass\nhook = Hook(); hook.me = hook\n"
-            "hook.cache = torch.zeros(32 << 20, device='cuda')\ndel hook"
+            "hook.cache = torch.zeros(128 << 20, device='cuda')\ndel hook"
         },
         bytes="code",
     ),
@@ -108,9 +108,10 @@ FAULTS = (
     Fault(
         rules=("cached_memory",),
         at={
-            "end": "probe = [torch.zeros(60 << 20, dtype=torch.uint8, device='cuda') "
-            "for _ in range(90)]\ndel probe\n"
-            "table = torch.zeros(1200 << 20, dtype=torch.uint8, device='cuda')"
+            "end": "room = torch.cuda.mem_get_info()[0] - (2100 << 20)\n"
+            "probe = [torch.zeros(60 << 20, dtype=torch.uint8, device='cuda') "
+            "for _ in range(max(90, room // (60 << 20)))]\ndel probe\n"
+            "table = torch.zeros(2000 << 20, dtype=torch.uint8, device='cuda')"
         },
         bytes="code",
     ),

@@ -8,7 +8,7 @@ import torch
 
 from nbmem.virtual.operators.operator import HALVES, Operator, drop, outs, temporary
 from nbmem.virtual.operators.reduce.staging import accumulator, dims_of, shared, steps
-from nbmem.virtual.tensors.bounds import place
+from nbmem.virtual.tensors.bounds import as_before, place
 from nbmem.virtual.tensors.shapes import several
 from nbmem.virtual.tensors.value_rules import ValueRule, always, counted_up, passed_on
 
@@ -173,7 +173,14 @@ OPERATORS = (
     ),
     Operator(("any.dims", "all.dims"), memory=logical, source=_LOGIC, shown_by=_LOGIC_SHOWN),
     Operator(
-        ("amax", "amin", "max", "min"),
+        ("amax", "max"),
+        memory=alike,
+        values=ValueRule(health=passed_on, largest=as_before),
+        source=_SOURCE + "; ReduceMaxValuesKernel.cu",
+        shown_by=_ORACLE,
+    ),
+    Operator(
+        ("amin", "min"),
         memory=alike,
         values=ValueRule(health=passed_on),
         source=_SOURCE + "; ReduceMaxValuesKernel.cu",
@@ -197,7 +204,14 @@ OPERATORS = (
     ),
     Operator(("_aminmax.dim",), shape=_shape_aminmax),
     Operator(
-        ("argmax", "argmin", "max.dim", "min.dim"),
+        ("max.dim",),
+        memory=with_index,
+        values=ValueRule(below=place, largest=as_before),
+        source=_SOURCE + "; ReduceArgMaxKernel.cu: argmax_kernel_cuda_impl",
+        shown_by=_NONE_LARGE,
+    ),
+    Operator(
+        ("argmax", "argmin", "min.dim"),
         memory=with_index,
         values=ValueRule(below=place),
         source=_SOURCE + "; ReduceArgMaxKernel.cu: argmax_kernel_cuda_impl",
