@@ -116,3 +116,21 @@ def test_the_largest_of_few_is_known_exactly(gpu):
     assert few.max(dim=1).values.tolist() == [5, 9]
     assert int(few[0].max()) == 5
     del gpu
+
+
+def test_what_is_chosen_of_integers_is_none_that_was_not_there(gpu):
+    graph_of = torch.arange(32, device=CARD).repeat_interleave(20)  # as torch_geometric's pooling
+    kept = torch.rand(640, device=CARD).topk(320).indices
+    for chosen in (graph_of[kept], graph_of.index_select(0, kept), graph_of.gather(0, kept)):
+        assert int(chosen.max()) + 1 == 32
+    assert int(graph_of[torch.rand(640, device=CARD) > 0.5].max()) == 31
+    assert int(graph_of.masked_select(torch.rand(640, device=CARD) > 0.5).max()) == 31
+    put, poured = (torch.zeros(640, dtype=torch.int64, device=CARD) for _ in range(2))
+    put[kept] = graph_of[kept]
+    poured.scatter_(0, kept, graph_of[kept])
+    assert int(put.max()) == int(poured.max()) == 31
+    every = torch.rand(640, device=CARD).argsort()
+    assert int(torch.arange(640, device=CARD).scatter_(0, every, graph_of[every]).max()) == 31
+    put.index_put_((kept,), graph_of[kept], accumulate=True)
+    assert int(put.max()) == 1  # a sum of any of them
+    del gpu

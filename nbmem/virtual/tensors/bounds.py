@@ -109,3 +109,18 @@ def together(values: Values, call: OperatorCall) -> int | None:
     found = [below_of(values, tensor) for tensor in call.args[0]]
     known = [bound for bound in found if bound is not None]
     return max(known) if known and len(known) == len(found) else None
+
+
+def poured(values: Values, call: OperatorCall) -> int | None:
+    """What was in a whole storage and what is written to places of it; to as many, that alone."""
+    target = call.args[0]
+    if target.numel() * target.element_size() != target.untyped_storage().nbytes():
+        return None
+    if call.argument("accumulate", False):
+        return None
+    source = call.argument("src" if "scatter" in str(call.func) else "values")
+    bounds = [below_of(values, source)]
+    if source.numel() < target.numel():
+        bounds.append(below_of(values, target))
+    known = [bound for bound in bounds if bound is not None]
+    return max(known) if len(known) == len(bounds) else None

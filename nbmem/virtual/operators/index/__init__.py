@@ -10,7 +10,7 @@ from nbmem.virtual.operators import gradients
 from nbmem.virtual.operators.index import kernels, masks
 from nbmem.virtual.operators.operator import BY_ORACLE, Operator, by_parts
 from nbmem.virtual.operators.refusals import short
-from nbmem.virtual.tensors.bounds import written
+from nbmem.virtual.tensors.bounds import as_before, poured, written
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import infer
 from nbmem.virtual.tensors.value_rules import ValueRule
@@ -49,10 +49,12 @@ OPERATORS = (
         source="aten/src/ATen/native/cuda/Nonzero.cu: nonzero_cuda_out_impl",
         shown_by="none of the H100's runs has one; the kernel in torch's library has 32 registers",
     ),
-    Operator(("masked_select",), run=masks.masked_select),
+    Operator(("masked_select",), run=masks.masked_select, values=ValueRule(below=as_before)),
+    Operator(("index_select", "gather", "take"), values=ValueRule(below=as_before)),
     Operator(
         ("index.Tensor",),
         run=masks.index,
+        values=ValueRule(below=as_before),
         mixes_devices=True,
         memory=kernels.get,
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: make_info, AdvancedIndex",
@@ -72,7 +74,7 @@ OPERATORS = (
         run=masks.index_put,
         mixes_devices=True,
         memory=kernels.put,
-        values=ValueRule(most=written),
+        values=ValueRule(most=written, below=poured),
         source=_PUT,
         shown_by=_PUT_SHOWN,
     ),
@@ -133,6 +135,7 @@ OPERATORS = (
     ),
     Operator(("put",), autograd=gradients.fills(aten.put_.default)),
     Operator(("scatter.src",), autograd=gradients.fills(aten.scatter_.src)),
+    Operator(("scatter_.src",), values=ValueRule(below=poured)),
     Operator(("scatter_add",), autograd=gradients.fills(aten.scatter_add_.default)),
     Operator(
         ("index_add",),
