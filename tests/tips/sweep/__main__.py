@@ -1,6 +1,7 @@
 """`python -m tests.tips.sweep [WORD ...] [--cards T4 ...]` counts false tips and right ones.
 
-Every healthy program runs on every card and must get no tip; every fault that fits is put into it,
+Every healthy program runs on every card and must get no tip, unless the card was too full for it and
+the driver refused it a request (FULL); every fault that fits is put into it,
 its tip must come first, and what it promises is held against what doing it brings. With words, only
 the programs and faults whose names have one of them.
 """
@@ -31,9 +32,10 @@ def main() -> int:
             continue
         if case.fault is None:
             healthy += 1
-            false += bool(found.said)
+            false += bool(found.said) and not found.full
             if found.said:
-                print(f"FALSE   {case.name}: {'; '.join(found.titles)}")
+                what = "FULL " if found.full else "FALSE"
+                print(f"{what}   {case.name}: {'; '.join(found.titles)}")
         else:
             seeded += 1
             right += found.first

@@ -45,7 +45,10 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What the tips said of a case; `kept` is None where nothing was promised or measured."""
+    """What the tips said of a case; `kept` is None where nothing was promised or measured.
+
+    `full` is of a healthy program that its card has hardly room for: the driver refused a request.
+    """
 
     said: tuple[str, ...] = ()
     titles: tuple[str, ...] = ()
@@ -53,6 +56,7 @@ class Judged:
     kept: bool | None = None
     promise: str = ""
     code: str | None = None
+    full: bool = False
     error: str | None = None
 
 
@@ -92,6 +96,7 @@ def _judged(run: Any, case: Case) -> Judged:
             said=tuple(f.rule for f in findings),
             titles=tuple(f"{f.rule}: {f.title}" for f in findings),
             code=findings[0].code if findings else None,
+            full=torch.cuda.memory_stats()["num_alloc_retries"] > 0,
         )
     trace, names = run(case.fault.put_into(case.program), card=case.card)
     findings = trace.report().findings
