@@ -1,9 +1,9 @@
 """`python -m tests.tips.sweep [WORD ...] [--cards T4 ...]` counts false tips and right ones.
 
-Every healthy program runs on every card and must get no tip, unless the card was too full for it and
-the driver refused it a request (FULL); every fault that fits is put into it,
-its tip must come first, and what it promises is held against what doing it brings. With words, only
-the programs and faults whose names have one of them.
+Every healthy program runs on every card and must get no tip, unless the card was too full for it
+and the driver refused it a request (FULL); every fault that fits is put into it, its tip must come
+first, and what it promises is held against what doing it brings. With words, only the programs and
+faults whose names have one of them.
 """
 
 from __future__ import annotations
