@@ -134,3 +134,16 @@ def test_what_is_chosen_of_integers_is_none_that_was_not_there(gpu):
     put.index_put_((kept,), graph_of[kept], accumulate=True)
     assert int(put.max()) == 1  # a sum of any of them
     del gpu
+
+
+def test_marks_of_experts_add_up_to_the_tokens_that_were_sent(gpu):
+    chosen = torch.rand(256, 8, device=CARD).topk(2, dim=1).indices
+    gates = torch.zeros(256, 8, device=CARD).scatter(1, chosen, 1)
+    counts = gates.long().sum(0).tolist()  # as granite's and jetmoe's routers do
+    assert counts == [64] * 8
+    assert len(torch.rand(512, 4, device=CARD).split(counts)) == 8
+    assert torch.zeros(4096, 64, device=CARD).nonzero().size() == (0, 2)
+    sent = torch.zeros(4096, 64, device=CARD)
+    sent.add_(1)
+    assert sent.nonzero().size() == (4096 * 64, 2)
+    del gpu

@@ -9,7 +9,7 @@ import torch
 from nbmem.virtual.devices import META
 from nbmem.virtual.operators.copies import is_on
 from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.tensors.bounds import drawn
+from nbmem.virtual.tensors.bounds import drawn, nothing, only_zeros
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import infer
@@ -69,16 +69,23 @@ OPERATORS = (
     Operator(
         ("empty_like", "new_empty", "new_empty_strided"), run=like, values=_UNDEFINED, host=_BLANK
     ),
-    Operator(("zeros_like", "new_zeros"), run=like, values=_BY_GEOMETRY, host=_BLANK),
+    Operator(
+        ("zeros_like", "new_zeros"),
+        run=like,
+        values=ValueRule(by_geometry=True, most=nothing, below=only_zeros),
+        host=_BLANK,
+    ),
     Operator(("ones_like", "new_ones"), run=like, values=_BY_GEOMETRY, host=_ONES),
     Operator(("full_like", "new_full"), run=like, values=_BY_GEOMETRY, host=_FULL),
     Operator(("rand_like",), run=like, host=_UNIFORM),
     Operator(("randn_like",), run=like, host=_NORMAL),
     Operator(
-        (
-            *("empty.*", "empty_strided.*", "empty_like.*", "new_empty.*", "new_empty_strided.*"),
-            *("zeros.*", "zeros_like.*", "new_zeros.*"),
-        ),
+        (*("empty.*", "empty_strided.*", "empty_like.*", "new_empty.*", "new_empty_strided.*"),),
+        host=_BLANK,
+    ),
+    Operator(
+        ("zeros.*", "zeros_like.*", "new_zeros.*"),
+        values=ValueRule(most=nothing, below=only_zeros),
         host=_BLANK,
     ),
     Operator(("ones.*", "ones_like.*", "new_ones.*"), host=_ONES),

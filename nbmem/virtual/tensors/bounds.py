@@ -21,6 +21,22 @@ _WIDTHS = {torch.bool: 2, torch.uint8: 256}
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
+def learn(values: Values, name: str, made: list[torch.Tensor], bound: int) -> None:
+    """Keep what a rule says of a call's results, or take it for what they are (ValueRule)."""
+    result = made[-1 if name == "below" else 0]
+    block = values.storages.of(result)
+    if block is None:
+        return
+    if name in ("most", "below"):
+        setattr(block, name, bound)
+    elif block.twin is None and result.dtype in _INTEGERS and result.numel():
+        share, rest = divmod(bound, result.numel()) if name == "shared" else (bound - 1, 0)
+        with _C._DisableTorchDispatch():
+            likely = torch.full((result.numel(),), share, dtype=result.dtype, device="cpu")
+            likely[:rest] += 1
+            values.teach(result, likely.view(result.size()))
+
+
 def most_of(values: Values, tensor: torch.Tensor) -> int | None:
     """The most elements of a tensor that are not zero; None if nobody knows."""
     twin = values.twin(tensor)
@@ -67,9 +83,9 @@ def below_of(values: Values, tensor: torch.Tensor) -> int | None:
     """What no integer of a tensor reaches; None if nobody knows, or one may be negative."""
     if tensor.dtype in _WIDTHS:
         return _WIDTHS[tensor.dtype]
-    if tensor.dtype not in _INTEGERS or not is_virtual(tensor):
+    if not is_virtual(tensor):
         return None
-    twin = values.twin(tensor)
+    twin = values.twin(tensor) if tensor.dtype in _INTEGERS else None
     if twin is None or not twin.numel():
         block = values.storages.of(tensor)
         return None if block is None else block.below
@@ -83,6 +99,38 @@ def below_in(tensor: torch.Tensor) -> int | None:
         return None
     low, high = torch.aminmax(tensor)
     return int(high) + 1 if int(low) >= 0 else None
+
+
+def nothing(values: Values, call: OperatorCall) -> int:
+    """Zeros have no entries."""
+    del values, call
+    return 0
+
+
+def only_zeros(values: Values, call: OperatorCall) -> int:
+    """Zeros are below one."""
+    del values, call
+    return 1
+
+
+def marked(values: Values, call: OperatorCall) -> int | None:
+    """`mask.scatter(dim, places, 1)`: as many more as there are places."""
+    before = most_of(values, call.args[0])
+    return None if before is None else before + call.argument("index").numel()
+
+
+def marked_below(values: Values, call: OperatorCall) -> int | None:
+    """What was there, and the number that marks."""
+    before, mark = below_of(values, call.args[0]), call.argument("value")
+    return None if before is None or mark < 0 else max(before, int(mark) + 1)
+
+
+def entries(values: Values, call: OperatorCall) -> int | None:
+    """What ones and zeros add up to."""
+    tensor = call.args[0]
+    if tensor.dtype.is_floating_point or below_of(values, tensor) != 2:
+        return None
+    return most_of(values, tensor)
 
 
 def place(values: Values, call: OperatorCall) -> int | None:

@@ -39,6 +39,8 @@ class ValueRule:
         below: What no integer of its last result reaches, where its steps say so.
         largest: What no integer that it looks through reaches: its first result is taken to be the
             number before that, where the integers are not known one by one.
+        shared: What its results add up to: each is taken to have the same part of it, where they
+            are not known one by one.
     """
 
     health: Health | None = None
@@ -50,14 +52,16 @@ class ValueRule:
     most: Bound | None = None
     below: Bound | None = None
     largest: Bound | None = None
+    shared: Bound | None = None
 
     @property
     def bounds(self) -> tuple[tuple[str, Bound], ...]:
         """What is bounded, and how; mostly nothing is."""
-        if self.most is None and self.below is None and self.largest is None:
-            return ()
-        all_three = ("most", self.most), ("below", self.below), ("largest", self.largest)
-        return tuple((name, rule) for name, rule in all_three if rule is not None)
+        every = (
+            *(("most", self.most), ("below", self.below)),
+            *(("largest", self.largest), ("shared", self.shared)),
+        )
+        return tuple((name, rule) for name, rule in every if rule is not None)
 
 
 def always(answer: bool) -> Health:  # noqa: FBT001 - it is the answer

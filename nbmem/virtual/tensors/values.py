@@ -20,6 +20,7 @@ from torch import _C
 from nbmem.virtual.devices import CPU, is_virtual
 from nbmem.virtual.frames import line_outside
 from nbmem.virtual.notes import LOOP, VALUES
+from nbmem.virtual.tensors.bounds import learn
 from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.checks import chooses, healthy_answer
 from nbmem.virtual.tensors.shapes import dense
@@ -105,11 +106,8 @@ class Values:
         self._follow(call, rule, fresh)
         made = (fresh or call.mutated()) if known else []
         for name, bound in known:
-            block = self.storages.of(made[-1 if name == "below" else 0]) if made else None
-            if bound is not None and block is not None and name != "largest":
-                setattr(block, name, bound)
-            elif bound is not None and block is not None and block.twin is None:
-                self.teach(made[0], torch.tensor(bound - 1, device=CPU).expand(made[0].size()))
+            if made and bound is not None:
+                learn(self, name, made, bound)
 
     def _follow(self, call: OperatorCall, rule: ValueRule, fresh: list[torch.Tensor]) -> None:
         mutates = bool(facts_of(call.func).mutates)

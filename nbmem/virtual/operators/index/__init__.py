@@ -10,7 +10,7 @@ from nbmem.virtual.operators import gradients
 from nbmem.virtual.operators.index import kernels, masks
 from nbmem.virtual.operators.operator import BY_ORACLE, Operator, by_parts
 from nbmem.virtual.operators.refusals import short
-from nbmem.virtual.tensors.bounds import as_before, poured, written
+from nbmem.virtual.tensors.bounds import as_before, marked, marked_below, poured, written
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import infer
 from nbmem.virtual.tensors.value_rules import ValueRule
@@ -136,6 +136,9 @@ OPERATORS = (
     Operator(("put",), autograd=gradients.fills(aten.put_.default)),
     Operator(("scatter.src",), autograd=gradients.fills(aten.scatter_.src)),
     Operator(("scatter_.src",), values=ValueRule(below=poured)),
+    Operator(
+        ("scatter.value", "scatter_.value"), values=ValueRule(most=marked, below=marked_below)
+    ),
     Operator(("scatter_add",), autograd=gradients.fills(aten.scatter_add_.default)),
     Operator(
         ("index_add",),

@@ -8,7 +8,7 @@ import torch
 
 from nbmem.virtual.operators.operator import HALVES, Operator, drop, outs, temporary
 from nbmem.virtual.operators.reduce.staging import accumulator, dims_of, shared, steps
-from nbmem.virtual.tensors.bounds import as_before, place
+from nbmem.virtual.tensors.bounds import as_before, entries, place
 from nbmem.virtual.tensors.shapes import several
 from nbmem.virtual.tensors.value_rules import ValueRule, always, counted_up, passed_on
 
@@ -142,7 +142,7 @@ OPERATORS = (
     Operator(
         ("sum", "sum.dim_IntList"),
         memory=total,
-        values=ValueRule(health=counted_up),
+        values=ValueRule(health=counted_up, shared=entries),
         source=_SOURCE,
         shown_by=_SUM_SHOWN,
     ),
