@@ -129,14 +129,15 @@ class PhaseBuilder:
         pieces: list[tuple[str | None, int]] = []
         at, rest = start, None if before else "load"
         if before in ("backward", "optimizer"):
-            made = self._new_weights(start, end) if before == "optimizer" else None
-            update = self._gaps.update(start, end if made is None else made[0])
+            others = self._new_weights(start, end) if before == "optimizer" else None
+            update = self._gaps.update(start, end if others is None else others[0])
             if update is None and turn.updated and before == "backward":
                 update = self._gaps.until_input(start, end)
             if update is not None:  # behind an optimizer that of an average, a target network
                 pieces, at = [("optimizer" if before == "backward" else None, start)], update
         if before and self._follows("backward") and turn.kind in ("zero_grad", "backward"):
-            return [*pieces, ("forward", at)]  # no module was called for it
+            made = self._gaps.any_born(at, end)  # no module was called for it
+            return [*pieces, ("forward" if made else None, at)]
         weights = self._new_weights(at, end)
         if weights is not None and before:
             pieces, at, rest = [*pieces, (None, at), ("load", weights[0])], weights[1], None

@@ -271,14 +271,15 @@ class TurnLog:
             mark = self._turn(loop, "optimizer", begins=False, key=id(optimizer))
             self._identities.state(mark, optimizer)
 
-    def zero_grad_begins(self) -> None:
-        """Gradients are about to go."""
+    def zero_grad_begins(self, owner: Any) -> None:
+        """Gradients of an optimizer's or a module's parameters are about to go."""
         with self._heard() as loop:
             if loop is not None:
                 updated = self._updated(loop)
                 loop.clears()
                 loop.phase = loop.phase if loop.busy == "backward" else "zero_grad"
                 self._turn(loop, "zero_grad", begins=True, updated=updated)
+                self._identities.rolls.owned_by(owner)
 
     def zero_grad_ends(self) -> None:
         """Gradients are gone or zero."""

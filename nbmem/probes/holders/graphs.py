@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.interrupts import let_pass
 from nbmem.probes.holders.objects import mro_of, name_of, namespace_of
 from nbmem.probes.holders.storages import parts_of_sparse
+from nbmem.probes.node_numbers import made_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -134,11 +135,6 @@ class Graphs:
             )
             known = self._saved[id(kind)] = kind, slots
         return known[1]
-
-
-def made_at(node: Any) -> int:
-    """When a node was made: a number that grows; of a parameter's own the largest."""
-    return int(node._sequence_nr())  # noqa: SLF001
 
 
 def is_leaf(node: Any) -> bool:
