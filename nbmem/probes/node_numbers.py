@@ -21,6 +21,12 @@ def made_at(node: Any) -> int:
     return int(node._sequence_nr())  # noqa: SLF001
 
 
+def next_number(torch: Any) -> int | None:
+    """The number that the next node of this thread gets; None if torch does not tell."""
+    told = getattr(torch._C._autograd, "_get_sequence_nr", None)  # noqa: SLF001
+    return None if told is None else int(told())
+
+
 class NodeNumbers:
     """How far each thread's numbers were at its marks.
 
@@ -29,16 +35,17 @@ class NodeNumbers:
     """
 
     def __init__(self, torch: Any) -> None:
-        self._next = getattr(torch._C._autograd, "_get_sequence_nr", None)  # noqa: SLF001
+        self._torch = torch
         self._mine = threading.local()
 
     def at_mark(self, mark: int) -> None:
         """Remember how many nodes this thread has made by now."""
-        if self._next is None:
+        number = next_number(self._torch)
+        if number is None:
             return
         marks, numbers = self._columns()
         marks.append(mark)
-        numbers.append(self._next())
+        numbers.append(number)
         if len(marks) >= MOST_MARKS:
             del marks[: MOST_MARKS // 2], numbers[: MOST_MARKS // 2]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from nbmem.core.categories import Category
 from nbmem.core.names import SAVED_AFTER, SAVED_BY
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.holders.graphs import Graphs, is_leaf
+from nbmem.probes.holders.graphs import Graphs, edges_of, is_leaf
 from nbmem.probes.node_numbers import made_at
 from nbmem.probes.regions import NODE, MadeAt, Region, region_of
 from nbmem.probes.roll import there_with
@@ -117,8 +117,7 @@ class GraphWalk:
         self._own: dict[int, Module | None] = {}
         self._after: dict[int, Module | None] = {}
         self._regions: dict[int, Region | None] = {}
-        edges = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
-        self.nodes = self.graphs.behind([n for n in edges if n is not None], MAX_NODES)
+        self.nodes = self.graphs.behind(edges_of(outputs), MAX_NODES)
 
     def parameter_addr(self, node: Any) -> int:
         """Where the parameter lies in which a graph ends; 0 for any other node."""

@@ -137,6 +137,19 @@ class Graphs:
         return known[1]
 
 
+def edges_of(outputs: Iterable[Any]) -> list[Any]:
+    """The nodes behind tensors, or behind edges of a graph."""
+    nodes = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
+    return [node for node in nodes if node is not None]
+
+
+def numbers_behind(torch: Any, outputs: Iterable[Any], most: int) -> list[int] | None:
+    """When the nodes of a graph were made; None if it is too large to tell."""
+    graphs = Graphs(torch)
+    found = graphs.behind(edges_of(outputs), most)
+    return None if graphs.deep else [made_at(node) for node in found]
+
+
 def is_leaf(node: Any) -> bool:
     """Whether a graph ends in a parameter there."""
     return name_of(type(node)) == "AccumulateGrad"
