@@ -74,7 +74,8 @@ def test_what_a_module_makes_of_a_trained_picture_is_no_step(device):
         picture = next(net.parameters()).clone()
         Normalize()(picture).clamp_(0, 1)
 
-    assert told(loop).split()[-2:] == ["optimizer1", "forward1"]
+    last = told(loop).split()[-1]
+    assert last == ("forward1" if device == "cuda" else "optimizer1")  # the host tells no transform
 
 
 def test_frozen_features_and_a_generators_picture_open_their_step(device):
