@@ -29,7 +29,7 @@ PATIENCE = 8
 
 
 @dataclass(slots=True)
-class _Forward:
+class _Awaited:
     """A forward that waits: its mark and module, its nodes' numbers, and how often in vain."""
 
     mark: int
@@ -39,7 +39,7 @@ class _Forward:
     waited: int = 0
 
 
-class Asked:
+class AskedForwards:
     """Follows one thread's forwards until a backward asks for them.
 
     Attributes:
@@ -48,7 +48,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.never: set[int] = set()
-        self._waiting: list[_Forward] = []
+        self._waiting: list[_Awaited] = []
         self._rows: dict[tuple[tuple[int, int], ...], frozenset[int]] = {}
 
     def begins(self, mark: int, root: int) -> None:
@@ -59,7 +59,7 @@ class Asked:
         self._complete(number)
         if len(self._waiting) >= MOST_WAITING:
             self._waiting.clear()
-        self._waiting.append(_Forward(mark, root, number))
+        self._waiting.append(_Awaited(mark, root, number))
 
     def backward(self, outputs: Iterable[Any]) -> None:
         """A backward begins, of these tensors."""

@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402
 import nbmem.api as nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
 from nbmem.record import asked as asked_module  # noqa: E402
-from nbmem.record.asked import MOST_ROWS, PATIENCE, Asked  # noqa: E402
+from nbmem.record.asked import MOST_ROWS, PATIENCE, AskedForwards  # noqa: E402
 
 
 class Normalize(nn.Module):
@@ -120,7 +120,7 @@ class TestRows:
 
         real = asked_module.numbers_behind
         monkeypatch.setattr(asked_module, "numbers_behind", numbers)
-        log, net, x = Asked(), nn.Linear(4, 4), torch.ones(4)
+        log, net, x = AskedForwards(), nn.Linear(4, 4), torch.ones(4)
         for step in range(2 * PATIENCE + 4):
             log.begins(2 * step, 1)
             net(x)
@@ -130,7 +130,7 @@ class TestRows:
         assert len(reads) == PATIENCE
 
     def test_a_large_graph_asks_for_all(self, monkeypatch):
-        log, net, x = Asked(), nn.Linear(4, 4), torch.ones(4)
+        log, net, x = AskedForwards(), nn.Linear(4, 4), torch.ones(4)
         monkeypatch.setattr(asked_module, "MAX_NODES", 1)
         for mark in range(2):
             log.begins(mark, 1)
@@ -139,7 +139,7 @@ class TestRows:
         assert log.waiting(failed=False) == set()
 
     def test_after_so_many_kinds_all_count_as_asked_for(self):
-        log, net, x = Asked(), nn.Linear(4, 4), torch.ones(4)
+        log, net, x = AskedForwards(), nn.Linear(4, 4), torch.ones(4)
         log._rows = {((0, kind),): frozenset() for kind in range(MOST_ROWS)}
         for mark in range(2):
             log.begins(mark, 1)
