@@ -45,6 +45,7 @@ class StackPhase:
     key: int = _NO_CALL
     step: int | None = None
     goes_on: bool = False
+    looked_at: bool = False
 
 
 def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:

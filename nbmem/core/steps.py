@@ -18,6 +18,7 @@ class NumberedPhase(Protocol):
         name: What ran.
         key: Tells one optimizer from another; 0 for an update by hand.
         step: Number of its pass; None outside of the loop.
+        looked_at: Whether it is a forward whose result no backward has asked for.
         goes_on: Whether it is an optimizer's step that calls a closure and is not over yet.
     """
 
@@ -25,6 +26,7 @@ class NumberedPhase(Protocol):
     key: int
     step: int | None
     goes_on: bool
+    looked_at: bool
 
 
 def number_steps(phases: Sequence[NumberedPhase]) -> None:
@@ -109,7 +111,7 @@ def _opens_pass(phases: Sequence[NumberedPhase], index: int, closer: str, *, hea
     if phases[index].name == "zero_grad" and not heads:
         return False
     at = _next(phases, index)
-    if at is None or phases[at].name == "inference":
+    if at is None or _only_looks(phases[at], closer):
         return at is not None and (closer == "inference" or _teaches(phases, index, at))
     if heads and phases[at].name == "forward" and not _has_zero_grad(phases, index, at):
         backward = next((i for i in range(at, len(phases)) if phases[i].name == "backward"), None)
@@ -119,9 +121,14 @@ def _opens_pass(phases: Sequence[NumberedPhase], index: int, closer: str, *, hea
 
 def _teaches(phases: Sequence[NumberedPhase], index: int, at: int) -> bool:
     """Whether what comes before an inference was got for the forward behind it, too."""
-    behind = (phases[i].name for i in range(at, len(phases)))
-    then = next((name for name in behind if name not in ("inference", "zero_grad")), None)
-    return index < at and then == "forward"
+    behind = (phases[i] for i in range(at, len(phases)))
+    then = next((p for p in behind if p.name != "zero_grad" and not _only_looks(p, "")), None)
+    return index < at and then is not None and then.name == "forward"
+
+
+def _only_looks(phase: NumberedPhase, closer: str) -> bool:
+    """Whether it computes what no backward asks for; where there is none, that tells nothing."""
+    return phase.name == "inference" or (phase.looked_at and closer != "forward")
 
 
 def _has_zero_grad(phases: Sequence[NumberedPhase], first: int, last: int) -> bool:

@@ -16,7 +16,8 @@ from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.core.names import ADDED_TO, GRADIENT_IN, GRADIENT_OF
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.holders.graphs import is_leaf, made_at
+from nbmem.probes.holders.graphs import is_leaf
+from nbmem.probes.node_numbers import made_at
 from nbmem.probes.tensors import Seen
 
 if TYPE_CHECKING:

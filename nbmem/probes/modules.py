@@ -125,6 +125,14 @@ def parameters_of_group(group: dict[str, Any]) -> list[Any]:
     return [p for p in found if is_tensor(p)] if type(found) is list else []
 
 
+def parameters_behind(owner: Any) -> Iterator[Any]:
+    """The parameters of a module, or those that an optimizer steps."""
+    if is_module(owner):
+        yield from (parameter for _, parameter in named_parameters(owner))
+    else:
+        yield from (p for group in param_groups(owner) for p in parameters_of_group(group))
+
+
 def states(optimizer: Any) -> list[tuple[Any, dict[Any, Any]]]:
     """What an optimizer keeps for each of its parameters."""
     kept: Any = (attributes_of(optimizer) or {}).get("state")

@@ -12,6 +12,8 @@ from bisect import bisect_left, insort
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbmem.probes.node_numbers import NodeNumbers, made_at
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -52,6 +54,7 @@ class Roll:
 
     Attributes:
         since: The mark at which what is met next was there already.
+        numbers: Tells at which mark a graph's node was there.
         grows: Whether what is met for the first time is put on it.
         full: Whether later storages were left out.
         living: Bytes of what is on it and lives, by index of the device.
@@ -60,6 +63,7 @@ class Roll:
     def __init__(self, torch: Any, device: Device) -> None:
         self.device = device
         self.since: int | None = None
+        self.numbers = NodeNumbers(torch)
         self.grows = True
         self.full = False
         self.living: dict[int, int] = {}
@@ -128,6 +132,7 @@ class Roll:
 
     def sweep(self, mark: int) -> None:
         """Find what is gone at a mark; what is met from now on was first seen at it."""
+        self.numbers.at_mark(mark)
         with self._lock:
             self._mark = mark
             gone = self._torch.UntypedStorage._expired  # noqa: SLF001
@@ -202,3 +207,19 @@ def following(roll: Roll | None) -> Iterator[None]:
         yield
     finally:
         _followed.pop()
+
+
+@contextmanager
+def there_with(node: Any) -> Iterator[None]:
+    """What is met meanwhile was there when a graph's node was made: it has it, or has made it."""
+    roll = followed()
+    mark = None if roll is None or node is None else roll.numbers.mark_behind(made_at(node))
+    if roll is None or mark is None:
+        yield
+        return
+    before = roll.since
+    roll.since = mark if before is None else min(before, mark)
+    try:
+        yield
+    finally:
+        roll.since = before

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from nbmem.core.categories import Category
 from nbmem.core.names import SAVED_AFTER, SAVED_BY
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.holders.graphs import Graphs, is_leaf, made_at
+from nbmem.probes.holders.graphs import Graphs, edges_of, is_leaf
+from nbmem.probes.node_numbers import made_at
 from nbmem.probes.regions import NODE, MadeAt, Region, region_of
+from nbmem.probes.roll import there_with
 from nbmem.probes.tensors import Seen, see
 
 if TYPE_CHECKING:
@@ -85,8 +87,10 @@ def saved_tensors(walk: GraphWalk) -> Iterator[Saved]:
         return walk.module_at(node) is None, made_at(node)
 
     for node in sorted(walk.nodes, key=rank):
-        for index, tensor in enumerate(walk.saved_by(node)):
-            seen, owner = walk.see(node, tensor, walk.place_of_saved(node, index))
+        with there_with(node):
+            saved = enumerate(walk.saved_by(node))
+            found = [walk.see(node, one, walk.place_of_saved(node, i)) for i, one in saved]
+        for seen, owner in found:
             if seen is not None and seen.addr not in taken:
                 taken.add(seen.addr)
                 yield Saved(seen, owner)
@@ -113,8 +117,7 @@ class GraphWalk:
         self._own: dict[int, Module | None] = {}
         self._after: dict[int, Module | None] = {}
         self._regions: dict[int, Region | None] = {}
-        edges = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
-        self.nodes = self.graphs.behind([n for n in edges if n is not None], MAX_NODES)
+        self.nodes = self.graphs.behind(edges_of(outputs), MAX_NODES)
 
     def parameter_addr(self, node: Any) -> int:
         """Where the parameter lies in which a graph ends; 0 for any other node."""

@@ -67,7 +67,7 @@ class Listener(Protocol):
     def optimizer_ends(self, optimizer: Any) -> None:
         """optimizer.step() has ended (not told if it raised)."""
 
-    def zero_grad_begins(self) -> None:
+    def zero_grad_begins(self, owner: Any) -> None:
         """zero_grad() of an optimizer or a module begins."""
 
     def zero_grad_ends(self) -> None:
@@ -226,10 +226,10 @@ class TrainingHooks:
 
     # --- zero_grad
 
-    def _zero_grad(self, _owner: Any, _frame: FrameType) -> Callable[[], None] | None:
+    def _zero_grad(self, owner: Any, _frame: FrameType) -> Callable[[], None] | None:
         if self._is_deaf():
             return None
-        self._listener.zero_grad_begins()
+        self._listener.zero_grad_begins(owner)
 
         def done() -> None:
             if not self._is_deaf():

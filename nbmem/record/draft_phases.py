@@ -24,6 +24,7 @@ class DraftPhase:
     key: int = 0
     step: int | None = None
     parent: int | None = None
+    looked_at: bool = False  # a forward whose result no backward has asked for
     goes_on: bool = False  # an optimizer's step that calls a closure and is not over yet
 
 

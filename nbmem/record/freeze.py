@@ -1,8 +1,7 @@
 """From a finished recording to a Session: events cut to the recording, everything else placed.
 
-Phases are bounded here for a session, and in analysis/shown.py for what is drawn: bounds stand
-where something grows with the run, and what is left out is counted in a note.
-tests/benchmarks/load.py runs the programs that showed which.
+Phases are bounded here for a session, in analysis/shown.py for what is drawn; what is left out is
+counted in a note. tests/benchmarks/load.py runs the programs that showed where.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def freeze(
     devices = devices or unrecorded(recorder, names)
     spans: tuple[Span, ...] = ()
     with recorder.guard("the phases"):
-        spans = _spans(recorder, name, devices)
+        spans = _spans(recorder, name, devices, error)
     source: Source | None = None
     with recorder.guard("the text of the lines"):
         file = recorded_file(stacks)
@@ -168,11 +167,10 @@ def _with_stacks(events: Events, history: DeviceHistory, stacks: list[Stack]) ->
     return Events(**{**dict(events.columns()), "stack": moved})
 
 
-def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tuple[Span, ...]:
-    """The cell, its phases on the fullest card, and the user's blocks, placed on every card.
-
-    Their times are the user's: what nbmem took before and behind them is not in it.
-    """
+def _spans(
+    recorder: Recorder, name: str, devices: Sequence[DeviceTrace], error: str | None
+) -> tuple[Span, ...]:
+    """The cell, phases of the fullest card and the user's blocks, on every card, in their time."""
     t_ns = recorder.marks.t_ns
     if not t_ns:
         return ()
@@ -187,7 +185,7 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
     spans = [Span(kind="cell", name=name, **whole, first=(0,) * len(every), last=every)]
     if not devices:
         return tuple(spans)
-    stretches, main = _phases(recorder, devices)
+    stretches, main = _phases(recorder, devices, error)
     for stretch, first, last in zip(stretches, *_places(stretches, devices, main), strict=True):
         spans.append(
             Span(
@@ -214,8 +212,10 @@ def _spans(recorder: Recorder, name: str, devices: Sequence[DeviceTrace]) -> tup
     return tuple(spans)
 
 
-def _phases(recorder: Recorder, devices: Sequence[DeviceTrace]) -> tuple[list[DraftPhase], int]:
-    """The phases, and the index of the card in whose events they are placed."""
+def _phases(
+    recorder: Recorder, devices: Sequence[DeviceTrace], error: str | None
+) -> tuple[list[DraftPhase], int]:
+    """The phases, and the index of the card whose events have them."""
     main = fullest(devices)
     device = devices[main]
     turns, why_none = one_loop(recorder.turns.turns, recorder.turns.names())
@@ -225,7 +225,8 @@ def _phases(recorder: Recorder, devices: Sequence[DeviceTrace]) -> tuple[list[Dr
         return [], main
     gaps = Gaps(device.events, _births(device.events, device.identities))
     builder = PhaseBuilder(device.events, device.marks, gaps, seeds=device.info.keeps_history)
-    stretches = builder.build(turns, updated=recorder.turns.updated_last())
+    looked_at = recorder.turns.looked_at(failed=error is not None)
+    stretches = builder.build(turns, updated=recorder.turns.updated_last(), looked_at=looked_at)
     return _bounded(recorder, stretches, lost=bool(device.dropped)), main
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
+from nbmem.record.asked import AskedForwards
 from nbmem.record.weights import Weights
 
 
@@ -39,6 +40,7 @@ class Loop:
         self.computed = False  # whether there are such
         self.ahead = False  # whether a pass has begun whose optimizer has not stepped yet
         self.weights = Weights()  # as they were when the last backward was over
+        self.asked = AskedForwards()  # which forwards a backward has run
         self.inside = False  # whether the pass runs inside its optimizer's step
 
     def now(self) -> int:

@@ -10,6 +10,7 @@ a backward that no module was called for is its `forward`; where a new model's w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.core.events import Action, Events
@@ -17,7 +18,7 @@ from nbmem.core.steps import number_steps
 from nbmem.record.draft_phases import DraftPhase, following, joined, on_card, with_nested
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from nbmem.core.session import Marks
     from nbmem.record.gaps import Gaps
@@ -45,6 +46,7 @@ class PhaseBuilder:
 
     def __init__(self, events: Events, marks: Marks, gaps: Gaps, *, seeds: bool = True) -> None:
         self._seed = SEED_GRADIENT if seeds else 0
+        self._looked_at: Collection[int] = ()
         self._events = events
         self._marks = marks
         self._gaps = gaps
@@ -57,16 +59,19 @@ class PhaseBuilder:
         self._called: set[int] = set()  # keys of the modules that were called until now
         self._next: Turn | None = None  # what begins now, or behind zero_grad()
 
-    def build(self, turns: Sequence[Turn], *, updated: bool = False) -> list[DraftPhase]:
+    def build(
+        self, turns: Sequence[Turn], *, updated: bool = False, looked_at: Collection[int] = ()
+    ) -> list[DraftPhase]:
         """Phases in order of their start, with steps; what runs inside a backward lies in it.
 
         Args:
             turns: What the hooks told.
             updated: Whether weights were updated by hand behind the last of them.
+            looked_at: Marks of forwards that no backward has asked for.
         """
+        self._looked_at = looked_at
         turns = on_card(turns, self._position)
-        follows = following(turns)
-        for turn, self._next in zip(turns, follows, strict=True):
+        for turn, self._next in zip(turns, following(turns), strict=True):
             in_backward = self._open is not None and self._open.name == "backward"
             if turn.kind == "recompute" or (in_backward and turn.kind in _IN_BACKWARD):
                 self._nest(turn)
@@ -95,6 +100,7 @@ class PhaseBuilder:
         elif running is not None:  # its end was never told: an optimizer's step that raised
             self._close(turn.mark)
         self._open = DraftPhase(turn.kind, *self._bridge(turn), key=turn.key)
+        self._open.looked_at = turn.mark in self._looked_at
         self._left = turn.mark
         if turn.kind in _CALLS:
             self._called.add(turn.key)
@@ -129,14 +135,15 @@ class PhaseBuilder:
         pieces: list[tuple[str | None, int]] = []
         at, rest = start, None if before else "load"
         if before in ("backward", "optimizer"):
-            made = self._new_weights(start, end) if before == "optimizer" else None
-            update = self._gaps.update(start, end if made is None else made[0])
+            others = self._new_weights(start, end) if before == "optimizer" else None
+            update = self._gaps.update(start, end if others is None else others[0])
             if update is None and turn.updated and before == "backward":
                 update = self._gaps.until_input(start, end)
             if update is not None:  # behind an optimizer that of an average, a target network
                 pieces, at = [("optimizer" if before == "backward" else None, start)], update
         if before and self._follows("backward") and turn.kind in ("zero_grad", "backward"):
-            return [*pieces, ("forward", at)]  # no module was called for it
+            made = self._gaps.any_born(at, end)  # no module was called for it
+            return [*pieces, ("forward" if made else None, at)]
         weights = self._new_weights(at, end)
         if weights is not None and before:
             pieces, at, rest = [*pieces, (None, at), ("load", weights[0])], weights[1], None
@@ -164,8 +171,7 @@ class PhaseBuilder:
 
     def _leave_forward(self, running: DraftPhase, turn: Turn) -> None:
         """A forward or inference goes on until the next phase or the next input's birth."""
-        start, end = self._position(self._left), self._position(turn.mark)
-        cut = None
+        start, end, cut = self._position(self._left), self._position(turn.mark), None
         if turn.kind in _CALLS or (turn.kind == "zero_grad" and self._follows(*_CALLS)):
             cut = self._gaps.first_input(start, end)
             weights = self._new_weights(start, end)
@@ -194,7 +200,7 @@ class PhaseBuilder:
         self._open = DraftPhase("input", *first)
         if self._gaps.any_born(last[0], end):
             self._close_at(self._open, *last)
-            self._open = DraftPhase(running.name, *last, key=running.key)
+            self._open = replace(running, first=last[0], t0_ns=last[1])
 
     def _end(self, turn: Turn) -> None:
         if turn.kind == "optimizer" and turn.key == self._around:

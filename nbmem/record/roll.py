@@ -15,7 +15,9 @@ from nbmem.probes.cuda import loaded_torch, recorded_torch
 from nbmem.probes.devices import DeviceReading
 from nbmem.probes.devices.accelerators import accelerator, uncounted
 from nbmem.probes.devices.host import Host
+from nbmem.probes.modules import parameters_behind
 from nbmem.probes.roll import MAX_MET, Roll, following
+from nbmem.probes.tensors import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,6 +52,7 @@ class RollLog:
         self.roll: Roll | None = None
         self._torch: Any = None
         self._mark = 0
+        self._owners: set[int] = set()
         self._rows: list[tuple[int, ...]] = []
         self._lock = threading.Lock()
 
@@ -149,6 +152,16 @@ class RollLog:
             yield
         finally:
             roll.since, roll.grows = None, grew
+
+    def owned_by(self, owner: Any) -> None:
+        """Meet the parameters of a module or an optimizer that is used before any module is called.
+
+        Each owner once: what a call is given is met by the call.
+        """
+        if self.roll is not None and id(owner) not in self._owners:
+            self._owners.add(id(owner))
+            for parameter in parameters_behind(owner):
+                address_of(parameter)
 
     def matters(self, least: int, named: Mapping[int, int]) -> bool:
         """Whether at least so many bytes live that are not among the named, by index."""

@@ -136,6 +136,13 @@ class TurnLog:
         loop: Loop | None = getattr(self._mine, "loop", None)
         return loop is not None and loop.weights.changed()
 
+    def looked_at(self, *, failed: bool) -> set[int]:
+        """Marks of forwards that no backward asked for, unless an error came before it could."""
+        logs = [loop.asked for loop in self._loops]
+        return set().union(
+            *(one.never for one in logs), *(one.waiting(failed=failed) for one in logs)
+        )
+
     def _updated(self, loop: Loop) -> bool:
         """Whether weights were updated by hand before a turn: the step of an optimizer."""
         if loop.busy == "backward" or not loop.weights.changed():
@@ -198,6 +205,8 @@ class TurnLog:
             loop.root, loop.phase, loop.ahead = id(module), kind, loop.is_ahead()
             mark = self._turn(loop, kind, begins=True, key=loop.root, updated=updated)
             loop.graph_from = loop.called_at = mark
+            if grad:
+                loop.asked.begins(mark, loop.root)
             self._identities.unanswered(mark, loop)
 
     def forward_ends(
@@ -226,6 +235,7 @@ class TurnLog:
             loop.phase = loop.busy = "backward"
             loop.ahead, loop.waits_since = loop.is_ahead(), None
             mark = self._turn(loop, "backward", begins=True, updated=updated)
+            loop.asked.backward(outputs)
             forward = (loop.root, *self._marks.growth(loop.graph_from, mark))
             self._identities.saved(mark, outputs, forward)
 
@@ -271,14 +281,15 @@ class TurnLog:
             mark = self._turn(loop, "optimizer", begins=False, key=id(optimizer))
             self._identities.state(mark, optimizer)
 
-    def zero_grad_begins(self) -> None:
-        """Gradients are about to go."""
+    def zero_grad_begins(self, owner: Any) -> None:
+        """Gradients of an optimizer's or a module's parameters are about to go."""
         with self._heard() as loop:
             if loop is not None:
                 updated = self._updated(loop)
                 loop.clears()
                 loop.phase = loop.phase if loop.busy == "backward" else "zero_grad"
                 self._turn(loop, "zero_grad", begins=True, updated=updated)
+                self._identities.rolls.owned_by(owner)
 
     def zero_grad_ends(self) -> None:
         """Gradients are gone or zero."""

@@ -217,7 +217,7 @@ def test_a_step_in_the_engines_thread_is_told_by_the_thread_that_waits(monkeypat
         monkeypatch.setattr(turns_module, "in_engine", lambda: True)
         log.optimizer_begins(optimizer, closure=False)
         log.optimizer_ends(optimizer)
-        log.zero_grad_begins()
+        log.zero_grad_begins(optimizer)
         log.zero_grad_ends()
 
     log.backward_begins(())

@@ -108,6 +108,18 @@ def test_the_plain_loop():
     assert (backward.first, backward.last) == (8, 11)
 
 
+def test_what_is_only_let_go_of_before_a_backward_is_no_forward():
+    loop = Loop().take(9)
+    for _ in range(2):
+        loop.take(is_input=True).forward().around("zero_grad", 0)
+        loop.event(Action.FREE_REQUESTED, 0, 9)  # the loss of the step before
+        loop.backward().step()
+    assert told(loop.phases()) == (
+        "load input0 forward0 zero_grad0 backward0 optimizer0 "
+        "input1 forward1 zero_grad1 backward1 optimizer1"
+    )
+
+
 def test_zero_grad_first_in_the_loop():
     loop = Loop().take(9)
     for _ in range(2):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.interrupts import let_pass
 from nbmem.probes.holders.objects import mro_of, name_of, namespace_of
 from nbmem.probes.holders.storages import parts_of_sparse
+from nbmem.probes.node_numbers import made_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -136,9 +137,17 @@ class Graphs:
         return known[1]
 
 
-def made_at(node: Any) -> int:
-    """When a node was made: a number that grows; of a parameter's own the largest."""
-    return int(node._sequence_nr())  # noqa: SLF001
+def edges_of(outputs: Iterable[Any]) -> list[Any]:
+    """The nodes behind tensors, or behind edges of a graph."""
+    nodes = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
+    return [node for node in nodes if node is not None]
+
+
+def numbers_behind(torch: Any, outputs: Iterable[Any], most: int) -> list[int] | None:
+    """When the nodes of a graph were made; None if it is too large to tell."""
+    graphs = Graphs(torch)
+    found = graphs.behind(edges_of(outputs), most)
+    return None if graphs.deep else [made_at(node) for node in found]
 
 
 def is_leaf(node: Any) -> bool:

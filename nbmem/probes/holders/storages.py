@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from nbmem.core.interrupts import let_pass
 from nbmem.probes.holders.objects import mro_of, name_of, namespace_of
-from nbmem.probes.roll import followed
+from nbmem.probes.roll import followed, there_with
 
 
 class Storage(NamedTuple):
@@ -52,7 +52,8 @@ def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
         size = torch.UntypedStorage.nbytes(storage)
         place = device.index or 0, addr, size
         if roll is not None and addr and size:
-            place = roll.meet(place[0], storage, addr, size)
+            with there_with(None if own else torch.Tensor.grad_fn.__get__(tensor)):
+                place = roll.meet(place[0], storage, addr, size)
     except Exception as err:  # noqa: BLE001 - sparse, a wrapper subclass, freed: nothing to look at
         let_pass(err)
         return None

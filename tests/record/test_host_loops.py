@@ -1,0 +1,181 @@
+"""Loops on the host as a person draws them: a graph's nodes tell when their tensors were there."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the recorder watches torch")
+
+from torch import nn  # noqa: E402
+from torch.nn.functional import cross_entropy  # noqa: E402
+
+import nbmem.api as nbmem  # noqa: E402
+from nbmem.core.categories import Category  # noqa: E402
+from nbmem.probes.node_numbers import MOST_MARKS, NodeNumbers, made_at  # noqa: E402
+
+SAVED = 4 * 32 * (512 + 512 + 64)
+"""What the forward keeps for backward: two hidden layers' results, and log_softmax's."""
+
+
+@pytest.fixture(autouse=True)
+def _time_to_look(monkeypatch):
+    """A machine that is busy with something else would let steps be passed over."""
+    monkeypatch.setattr("nbmem.record.allowance.GRACE_S", 60)
+
+
+def network():
+    return nn.Sequential(
+        nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 64)
+    )
+
+
+def batch():
+    return torch.randn(32, 256), torch.randint(64, (32,))
+
+
+def recorded(loop, *given):
+    with nbmem.trace("loop", namespace={}) as t:
+        loop(*given)
+    return t
+
+
+def told(trace):
+    """The phases that a person sees, by step: `forward0`."""
+    spans = [one for one in trace.session.spans if one.kind == "phase"]
+    return " ".join(f"{s.name}{'' if s.step is None else s.step}" for s in spans)
+
+
+def test_zero_grad_between_loss_and_backward():
+    def loop():
+        net = network()
+        optimizer = torch.optim.SGD(net.parameters())
+        for _ in range(3):
+            x, y = batch()
+            loss = cross_entropy(net(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    trace = recorded(loop)
+    of_step = "input{0} forward{0} zero_grad{0} backward{0} optimizer{0}"
+    assert told(trace) == "load " + " ".join(of_step.format(i) for i in range(3))
+    forwards = [row for row in trace.report().phases if row.name == "forward"]
+    held = [row.ledger_at_end[Category.ACTIVATIONS] for row in forwards]
+    assert all(SAVED <= one < SAVED + 1024 for one in held), held
+
+
+def test_a_loss_behind_zero_grad_is_forward_there():
+    def loop():
+        net = network()
+        optimizer = torch.optim.SGD(net.parameters())
+        for _ in range(2):
+            x, y = batch()
+            out = net(x)
+            optimizer.zero_grad()
+            loss = cross_entropy(out, y)
+            loss.backward()
+            optimizer.step()
+
+    of_step = "input{0} forward{0} zero_grad{0} forward{0} backward{0} optimizer{0}"
+    assert told(recorded(loop)) == "load " + " ".join(of_step.format(i) for i in range(2))
+
+
+def test_zero_grad_at_the_loops_head():
+    def loop():
+        net = network()
+        optimizer = torch.optim.SGD(net.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            x, y = batch()
+            loss = cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+
+    of_step = "zero_grad{0} input{0} forward{0} backward{0} optimizer{0}"
+    assert told(recorded(loop)) == "load " + " ".join(of_step.format(i) for i in range(3))
+
+
+def test_two_optimizers_of_a_gan():
+    def loop():
+        maker, judge = nn.Linear(64, 256), network()
+        of_maker, of_judge = (torch.optim.SGD(one.parameters()) for one in (maker, judge))
+        for _ in range(2):
+            real, _ = batch()
+            fake = maker(torch.randn(32, 64))
+            loss = judge(fake.detach()).mean() - judge(real).mean()
+            of_judge.zero_grad()
+            loss.backward()
+            of_judge.step()
+            loss = -judge(fake).mean()
+            of_maker.zero_grad()
+            loss.backward()
+            of_maker.step()
+
+    of_step = (
+        "input{0} forward{0} zero_grad{0} backward{0} optimizer{0} "
+        "forward{0} zero_grad{0} backward{0} optimizer{0}"
+    )
+    assert told(recorded(loop)) == "load " + " ".join(of_step.format(i) for i in range(2))
+
+
+def test_micro_steps_before_a_step():
+    def loop():
+        net = network()
+        optimizer = torch.optim.SGD(net.parameters())
+        for _ in range(2):
+            losses = []
+            for _ in range(2):
+                x, y = batch()
+                losses.append(cross_entropy(net(x), y))
+            optimizer.zero_grad()
+            for loss in losses:
+                loss.backward()
+            optimizer.step()
+
+    of_step = (
+        "input{0} forward{0} input{0} forward{0} zero_grad{0} backward{0} backward{0} optimizer{0}"
+    )
+    assert told(recorded(loop)) == "load " + " ".join(of_step.format(i) for i in range(2))
+
+
+def test_the_closure_of_an_optimizer():
+    def loop():
+        net = network()
+        optimizer = torch.optim.LBFGS(net.parameters(), max_iter=2)
+        x, y = batch()
+
+        def closure():
+            loss = cross_entropy(net(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.step(closure)
+
+    names = told(recorded(loop))
+    assert "zero_grad0 forward0" not in names
+    assert "zero_grad1 forward1" not in names
+    assert "forward0 zero_grad0 backward0" in names
+    assert "forward1 zero_grad1 backward1" in names
+
+
+def test_a_node_was_there_by_the_first_mark_behind_it():
+    numbers, x = NodeNumbers(torch), torch.ones(2, requires_grad=True)
+    assert numbers.mark_behind(0) is None
+    numbers.at_mark(3)
+    y = x * 2
+    assert numbers.mark_behind(made_at(y.grad_fn)) is None
+    numbers.at_mark(5)
+    numbers.at_mark(8)
+    assert numbers.mark_behind(made_at(y.grad_fn)) == 5
+    assert numbers.mark_behind(made_at(y.grad_fn.next_functions[0][0])) is None  # x's own
+    for mark in range(9, MOST_MARKS + 9):
+        numbers.at_mark(mark)
+    oldest = numbers.mark_behind(made_at(y.grad_fn))
+    assert 8 < oldest < MOST_MARKS
+
+
+def test_a_torch_that_does_not_tell_leaves_it_unknown(monkeypatch):
+    monkeypatch.delattr(torch._C._autograd, "_get_sequence_nr")
+    numbers = NodeNumbers(torch)
+    numbers.at_mark(1)
+    assert numbers.mark_behind(0) is None
