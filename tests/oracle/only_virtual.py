@@ -12,6 +12,7 @@ ONLY_VIRTUAL = {
     "tests/record/test_recorded_workloads.py": "the recordings are of torch 2.11",
     "tests/record/test_recorder.py::test_what_nbmem_takes_is_not_in_the_users_time": CLOCK,
     "tests/owners/test_advice.py::test_a_cell_that_was_not_traced_hears_of_it_too": "`active()`",
+    "tests/cli/test_cli_run.py::test_the_json_says_that_the_card_is_a_virtual_one": "`virtual`",
     "tests/ipython/test_gpu.py": "cards are chosen, changed and left",
     "tests/record/test_accelerators.py": "another device's module is put in torch's place",
 }
