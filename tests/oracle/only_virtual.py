@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 SEVERAL_RANKS = "a group of several ranks, of which one runs"
+NO_CARD = "the process is watched where there is no card"
 CLOCK = "a clock that stands still; torch's own history runs by the machine's"
 ONLY_VIRTUAL = {
-    "tests/record/test_host.py": "the process is watched where there is no card",
+    "tests/record/test_host.py": NO_CARD,
+    "tests/live/test_machine.py::test_a_traced_loop_says_what_the_process_holds": NO_CARD,
+    "tests/live/test_machine.py::test_a_card_that_torch_could_use_comes_first": NO_CARD,
     "tests/record/test_collectives.py": SEVERAL_RANKS,
     "tests/record/test_communication.py": SEVERAL_RANKS,
     "tests/record/test_zero.py": SEVERAL_RANKS,
