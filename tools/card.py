@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 
-from environment import prepare, require_python
+from environment import hand_over, prepare, require_python
 from installing import ROOT, say
 
 
@@ -34,7 +33,7 @@ def main() -> int:
     path = os.pathsep.join([str(ROOT), *([known] if known else [])])
     command = [python, "-m", "tests.card.tables" if options.tables else "tests.card", *arguments]
     env = dict(os.environ, PYTHONPATH=path)
-    return subprocess.run(command, cwd=str(ROOT), env=env, check=False).returncode
+    return hand_over(command, env)
 
 
 if __name__ == "__main__":

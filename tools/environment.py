@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,20 @@ def prepare(
     install(folder, *(["--editable", str(ROOT)] if project else []), *wanted)
     (folder / _STAMP).write_text(json.dumps(stamp, indent=1), encoding="utf-8")
     return python_of(folder)
+
+
+def hand_over(command: list[str], env: dict[str, str] | None = None) -> int:
+    """Run a program in the place of this one; its status.
+
+    Ctrl-C reaches both: it is the program's to end what it has started and to say how far it came.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # else nobody heeds it, nor will the program
+        signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        return subprocess.run(command, cwd=str(ROOT), env=env, check=False).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def this_python() -> Path:

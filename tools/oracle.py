@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 
-from environment import prepare, require_python
-from installing import ROOT, say
+from environment import hand_over, prepare, require_python
+from installing import say
 
 
 def main() -> int:
@@ -27,7 +26,7 @@ def main() -> int:
         )
         python = str(prepare(".venv-cuda", "torch-cuda", "test"))
     command = [python, "-m", "tests.oracle", *arguments]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    return hand_over(command)
 
 
 if __name__ == "__main__":

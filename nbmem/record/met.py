@@ -221,14 +221,22 @@ class Footprint:
     __slots__ = ("_ends",)
 
     def __init__(self, module: Any) -> None:
-        parameters = [p for _, p in modules.named_parameters(module)]
-        ends = (*parameters[:1], *parameters[-1:])
-        self._ends = [(weakref.ref(p), tensors.address_of(p)) for p in ends]
+        places = [(p, inner) for _, p, inner in modules.places_of_parameters(module)]
+        self._ends = [
+            (weakref.ref(p), weakref.ref(inner), tensors.address_of(p))
+            for p, inner in (*places[:1], *places[-1:])
+        ]
 
     def holds(self) -> bool:
-        """Whether they are still there."""
-        found = ((ref(), place) for ref, place in self._ends)
-        return all(p is not None and tensors.address_of(p) == place for p, place in found)
+        """Whether they are still there, and still the module's: others may be lent to it."""
+        return all(_lies_in(p(), inner(), place) for p, inner, place in self._ends)
+
+
+def _lies_in(parameter: Any, module: Any, place: tuple[int, int, int] | None) -> bool:
+    if parameter is None or module is None:
+        return False
+    mine = any(own is parameter for own in modules.own_parameters(module))
+    return mine and tensors.address_of(parameter) == place
 
 
 def known_in(known: dict[int, Known], thing: Any) -> Known:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tests.card.parts import Part
+    from tests.card.results import Results
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "out" / "card"
@@ -33,14 +34,14 @@ PATIENCE_S = 30
 
 
 def measure(part: Part, path: Path, seconds: float) -> int:
-    """Run a part in a process; its status, 1 if it had to be ended."""
+    """Run a part in a process; its status, OUT_OF_TIME also if it had to be ended."""
     command = [sys.executable, "-m", "tests.card.one", part.name, str(path)]
     command += ["--seconds", f"{seconds:.0f}"]
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
         try:
             return process.wait(seconds + PATIENCE_S)
         except subprocess.TimeoutExpired:
-            return 1
+            return OUT_OF_TIME
         finally:  # It, and what it has started; also when a person interrupts.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -62,7 +63,7 @@ def go(
     """
     stand: dict[str, str] = {}
     for part in parts:
-        path = folder / f"{part.name}.jsonl"
+        path, status = folder / f"{part.name}.jsonl", None
         before = read(path).begun
         end = min(until, time.monotonic() + part.seconds)
         while not read(path).complete and (left := end - time.monotonic()) >= 1:
@@ -72,10 +73,34 @@ def go(
             if status in (0, OUT_OF_TIME) or begun == before:
                 break
             before = begun  # One that crashes is followed by another.
-        known = read(path)
-        told = "complete" if known.complete else "not complete" if known.cases else "nothing yet"
-        stand[part.name] = f"{told}, {len(known.cases)} cases"
+        stand[part.name] = told(read(path), status)
     return stand
+
+
+def told(known: Results, status: int | None) -> str:
+    """How a part stands, in words.
+
+    Args:
+        known: What its file holds.
+        status: Of the last process that ran it now; None if none did.
+    """
+    cut = {None: "not begun, no time was left", OUT_OF_TIME: "cut, its time was over"}
+    word = "complete" if known.complete else cut.get(status, "not complete")
+    return f"{word}, {len(known.cases)} cases"
+
+
+def named() -> str:
+    """The folder of this machine's card, driver and versions.
+
+    Raises:
+        SystemExit: No card can be used here.
+    """
+    asked = [sys.executable, "-c", "from tests.card.results import *; print(folder_name(head()))"]
+    answer = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        last = (answer.stderr.splitlines() or [""])[-1]
+        raise SystemExit(f"No card can be used here: {last}")
+    return answer.stdout.strip()
 
 
 def main() -> None:
@@ -87,19 +112,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     begin = time.monotonic()
-    asked = [sys.executable, "-c", "from tests.card.results import *; print(folder_name(head()))"]
-    answer = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
-    if answer.returncode:
-        last = (answer.stderr.splitlines() or [""])[-1]
-        raise SystemExit(f"No card can be used here: {last}")
-    folder = options.out / answer.stdout.strip()
-    parts = [part for part in PARTS if not options.names or part.name in options.names]
     try:
+        folder = options.out / named()
+        parts = [part for part in PARTS if not options.names or part.name in options.names]
         stand = go(parts, folder, begin + 60 * options.minutes)
     except KeyboardInterrupt:
-        raise SystemExit(f"\nInterrupted: start it again to go on. So far: {folder}") from None
-    for name, told in stand.items():
-        print(f"{name}: {told}")
+        raise SystemExit(f"\nInterrupted: start it again to go on. So far: {options.out}") from None
+    for name, words in stand.items():
+        print(f"{name}: {words}")
     print(f"{folder}\ndocs/questions/measuring.md says how to send it.")
 
 

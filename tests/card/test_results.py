@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.card.__main__ import go
+from tests.card.__main__ import PATIENCE_S, go, measure
 from tests.card.one import OUT_OF_TIME, fill
 from tests.card.parts import PARTS, Part
 from tests.card.results import Writer, folder_name, read
@@ -125,11 +125,40 @@ def test_parts_run_in_order_each_in_its_time_and_none_that_is_complete(tmp_path)
     assert ran[2:] == [("c", 15)]
 
 
+def test_a_part_that_is_cut_says_so(tmp_path):
+    def run(_part, path, _seconds):
+        return 0 if fill(path, ABOUT, numbers(2, []), time.monotonic()) else OUT_OF_TIME
+
+    assert go(fakes("a"), tmp_path, time.monotonic() + 15, run) == {
+        "a": "cut, its time was over, 0 cases"
+    }
+    slow = Part("readings", 30, "it has not even imported torch")
+    assert measure(slow, tmp_path / "readings.jsonl", 0.1 - PATIENCE_S) == OUT_OF_TIME
+
+
+INTERRUPTED = """
+import sys, os, signal, threading
+from tests.card import __main__ as card
+card.named = lambda: os.kill(os.getpid(), signal.SIGINT) or "card"
+sys.argv = ["card", "--out", sys.argv[1]]
+card.main()
+"""
+
+
+def test_ctrl_c_is_a_sentence_at_any_time(tmp_path):
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.stderr == f"\nInterrupted: start it again to go on. So far: {tmp_path}\n"
+
+
 def test_no_part_begins_when_the_time_is_over(tmp_path):
     def run(*_):
         raise AssertionError
 
-    assert go(fakes("a"), tmp_path, time.monotonic(), run) == {"a": "nothing yet, 0 cases"}
+    assert go(fakes("a"), tmp_path, time.monotonic(), run) == {
+        "a": "not begun, no time was left, 0 cases"
+    }
 
 
 def test_a_part_that_crashes_goes_on_behind_the_case_and_one_that_cannot_start_is_left(tmp_path):
@@ -146,7 +175,7 @@ def test_a_part_that_crashes_goes_on_behind_the_case_and_one_that_cannot_start_i
 
     stand = go(fakes("never", "crashes"), tmp_path, time.monotonic() + 60, run)
     assert ran == ["never", "crashes", "crashes", "crashes"]
-    assert stand == {"never": "nothing yet, 0 cases", "crashes": "complete, 1 cases"}
+    assert stand == {"never": "not complete, 0 cases", "crashes": "complete, 1 cases"}
 
 
 def test_all_of_it_is_a_quarter_of_an_hour():

@@ -36,6 +36,7 @@ def traced(name, **tensors):
     with nbmem.trace(name, stacks=True, namespace=names) as trace:
         for key, mib in tensors.items():
             names[key] = block(mib)
+    names.clear()  # for what lives on would be in the next one, too
     return trace
 
 

@@ -328,6 +328,7 @@ def _shell() -> Iterator[Any]:
         shell.history_manager.save_thread.stop()
         atexit.unregister(shell.atexit_operations)
         shell.restore_sys_module_state()
+        shell.user_ns.clear()  # on a card that lives on, what it names would be the next one's
         InteractiveShell.clear_instance()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +96,32 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert script.stat().st_mode & 0o111
     assert "python3 tools/test.py" in script.read_text()
     assert "python3 tools/test.py" in (ROOT / "README.md").read_text()
+
+
+PROGRAM = """
+import time
+print("begun", flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(0.5)
+    print("ended")
+    raise SystemExit(7)
+"""
+SCRIPT = """
+import sys
+from environment import hand_over
+raise SystemExit(hand_over([sys.executable, "-c", sys.argv[1]]))
+"""
+
+
+def test_after_ctrl_c_the_program_says_how_far_it_came():
+    command = [sys.executable, "-c", SCRIPT, PROGRAM]
+    heeding = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tools")}
+    with subprocess.Popen(command, env=env, start_new_session=True, **pipes, **heeding) as process:
+        assert process.stdout.readline() == "begun\n"
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.communicate(timeout=60) == ("ended\n", "")
+    assert process.returncode == 7

@@ -30,7 +30,7 @@ from tests.oracle.only_virtual import reason
 PATIENCE_S = 300
 ENDS_S = 10
 """So long a process may take itself apart."""
-TOGETHER = ("tests/live/test_kernel.py", "tests/browser/")
+TOGETHER = ("tests/live/test_kernel.py", "tests/browser/", "tests/faults/test_capture.py")
 """Files whose tests share something that takes long to start."""
 
 

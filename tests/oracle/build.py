@@ -8,6 +8,7 @@ sizes as 0.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -51,6 +52,8 @@ static void *made(void) { static char *next = (char *)0x100000; return next += 6
 """
 ARCHITECTURES = (75, 80, 86, 90, 100, 120)
 """That torch's builds for CUDA 12.8 and 13.0 have code for; src/cudart.cpp chooses among them."""
+MADE_FROM = "sources"
+"""The file of a finished build that says what it was made from."""
 SHORTEST = 10_000
 """Bytes; a shorter library of torch's only names others."""
 
@@ -216,6 +219,11 @@ def cards() -> str:
     return "".join(lines)
 
 
+def table_of(architecture: int) -> str:
+    """The file with the kernels of an architecture."""
+    return f"kernels.sm_{architecture}.tsv"
+
+
 def kernels(site: Path, out: Path) -> None:
     """Registers and shared memory of torch's kernels, which decide CUB's temporary sizes."""
     tool = next(iter(site.glob("triton/backends/nvidia/bin/cuobjdump")), None)
@@ -233,15 +241,27 @@ def kernels(site: Path, out: Path) -> None:
                 said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
                 for function, *numbers in re.findall(resources, said):
                     rows[function] = "\t".join((function, *numbers)) + "\n"
-        (out / f"kernels.sm_{architecture}.tsv").write_text("".join(rows.values()))
+        (out / table_of(architecture)).write_text("".join(rows.values()))
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(read, ARCHITECTURES))
 
 
+def sources() -> str:
+    """What the libraries are made from, but for torch: another text where a source has changed."""
+    files = [Path(__file__), *(path for path in sorted(SOURCES.rglob("*")) if path.is_file())]
+    return hashlib.sha256(
+        b"".join([*(path.read_bytes() for path in files), cards().encode()])
+    ).hexdigest()
+
+
 def build(site: Path, out: Path) -> None:
-    """Make all libraries for the torch in `site`, and at the end the list to preload."""
-    shutil.rmtree(out, ignore_errors=True)
+    """Make all libraries for the torch in `site`, and at the end note what from.
+
+    The tables of its kernels, which take most of the time, are made once.
+    """
+    (out / MADE_FROM).unlink(missing_ok=True)
+    shutil.rmtree(out / "generated", ignore_errors=True)
     (out / "generated").mkdir(parents=True)
     place, needs, below = Place(site, out, prototypes(site)), wanted(site), list[str]()
     # Each links the driver, and all but NVML's the runtime, too.
@@ -257,5 +277,7 @@ def build(site: Path, out: Path) -> None:
         below.append(soname)
     (out / "cards.tsv").write_text(cards())
     values(site, out)
-    kernels(site, out)
+    if not all((out / table_of(one)).exists() for one in ARCHITECTURES):
+        kernels(site, out)
     (out / "preload").write_text(":".join(str(out / name) for name in below))
+    (out / MADE_FROM).write_text(sources())

@@ -120,7 +120,8 @@ def activate(  # noqa: PLR0913 - as of virtual.activate
     _leave()
     if "backend" in conf:
         raise OnlyVirtualError("Torch chooses its allocator when it is imported.")
-    torch.cuda.memory._set_allocator_settings(conf or "expandable_segments:False")
+    new = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # the old one warns
+    (new or torch.cuda.memory._set_allocator_settings)(conf or "expandable_segments:False")
     _others(other_processes)
     return OracleCard(wanted[0], 0)
 

@@ -7,7 +7,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from tests.oracle.build import build
+from tests.oracle.build import MADE_FROM, build, sources
 
 OUT = Path(__file__).parents[2] / "out" / "oracle"
 
@@ -28,7 +28,7 @@ def site_packages() -> Path:
 
 
 def environment(card: str, *, count: int = 1, values: bool = False) -> dict[str, str]:
-    """What a Python must be started with to see `count` of those cards; builds what is missing.
+    """What a Python must be started with to see `count` of those cards; builds what is not there.
 
     Args:
         card: Its name.
@@ -38,7 +38,8 @@ def environment(card: str, *, count: int = 1, values: bool = False) -> dict[str,
     site = site_packages()
     release = next(site.glob("torch-*.dist-info")).name.removesuffix(".dist-info")
     built = OUT / release
-    if not all((built / made).exists() for made in ("values.so", "preload")):
+    made_from = built / MADE_FROM
+    if not made_from.exists() or made_from.read_text() != sources():
         build(site, built)
     # One process must not see another's memory.
     state = built / f"state.{os.getpid()}"

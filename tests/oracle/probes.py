@@ -1,7 +1,8 @@
 """nbmem's tests of capture with the oracle as the card: `python -m tests.oracle --probes`.
 
 The same tests as on the virtual card. What they hold of it here is held of torch's own allocator,
-its counters, history and observer, of a driver and of NVML. The table says how they ended.
+its counters, history and observer, of a driver and of NVML. The table says how they ended and
+what each part took.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from tests.oracle.launch import OUT, environment
@@ -32,13 +35,16 @@ PROBES = (
     "tests/cli/test_cli_trouble.py",
     "tests/tips",
     "tests/guest",
-    "tests/compare/test_growth.py",
+    "tests/compare",
     "tests/explorer/test_lives.py",
     "tests/integrations/test_callbacks.py",
     "tests/integrations/test_pytest_plugin.py",
     "tests/faults/test_capture.py",
 )
-HEAD = "| tests | passed | failed | only virtual | skipped |\n| --- | --: | --: | --: | --: |"
+HEAD = (
+    "| tests | passed | failed | only virtual | skipped | seconds |\n"
+    "| --- | --: | --: | --: | --: | --: |"
+)
 
 
 def started(env: dict[str, str]) -> dict[str, str]:
@@ -47,44 +53,74 @@ def started(env: dict[str, str]) -> dict[str, str]:
     return {**env, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
 
 
-def counted(xml: Path) -> dict[str, Counter[str]]:
-    """By folder or file of tests: how many ended how, from pytest's own report."""
-    found: dict[str, Counter[str]] = {}
+class Ended(NamedTuple):
+    """How a part's tests ended, from pytest's own report.
+
+    Attributes:
+        counts: How many ended how.
+        failed: The names of those that failed.
+        seconds: What the part took, whoever else used the machine.
+    """
+
+    counts: Counter[str]
+    failed: tuple[str, ...] = ()
+    seconds: float = 0
+
+
+def ended(xml: Path, seconds: float) -> Ended:
+    """Read pytest's report; a part of which none is there has failed as a whole."""
+    if not xml.exists():
+        return Ended(Counter(failed=1), (f"{xml.stem}: its process",), seconds)
+    counts: Counter[str] = Counter()
+    failed = []
     for case in ET.parse(xml).iter("testcase"):
-        parts = case.get("classname", "").split(".")
-        name = "/".join(parts[:3] if parts[1:2] in (["oracle"], ["cli"]) else parts[:2])
         skipped = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None:
             end = "failed"
+            failed.append(f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}")
         elif skipped is None:
             end = "passed"
         else:
             only = "only the virtual card" in str(skipped.get("message"))
             end = "only virtual" if only else "skipped"
-        found.setdefault(name, Counter())[end] += 1
-    return found
+        counts[end] += 1
+    return Ended(counts, tuple(failed), seconds)
 
 
-def table(found: dict[str, Counter[str]]) -> str:
-    """Those counts as Markdown, and their sum."""
-    rows = {**found, "all": sum(found.values(), Counter())}
+def table(found: dict[str, Ended]) -> str:
+    """Those counts as Markdown, their sum, and who failed."""
+    whole = sum((one.counts for one in found.values()), Counter())
+    rows = {**found, "all": Ended(whole, seconds=sum(one.seconds for one in found.values()))}
     ends = ("passed", "failed", "only virtual", "skipped")
     lines = [
-        f"| {name} | {' | '.join(str(counts[end]) for end in ends)} |"
-        for name, counts in rows.items()
+        f"| {name} | {' | '.join(str(one.counts[end]) for end in ends)} | {one.seconds:.0f} |"
+        for name, one in rows.items()
     ]
-    return "\n".join([HEAD, *lines])
+    failed = [f"- {name}" for one in found.values() for name in one.failed]
+    return "\n".join([HEAD, *lines, *([""] if failed else []), *failed])
+
+
+def split(wanted: list[str]) -> tuple[list[str], list[str]]:
+    """The tests among what was asked for, all of PROBES if there are none; and pytest's options."""
+    tests = [one for one in wanted if (ROOT / one.partition("::")[0]).exists()]
+    return tests or list(PROBES), [one for one in wanted if one not in tests]
 
 
 def run(wanted: list[str]) -> int:
-    """Run those tests, all of PROBES if there are none; returns pytest's status."""
-    xml = OUT / "probes.xml"
-    tests = wanted or [name for name in PROBES if (ROOT / name).exists()]
-    plugin = ["-p", "tests.oracle.apart", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", *plugin, f"--junitxml={xml}", "-q", *tests]
-    env = started(environment(CARD))
-    status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
-    if xml.exists():
-        (OUT / "probes.md").write_text(table(counted(xml)) + "\n")
-        print((OUT / "probes.md").read_text())
-    return status
+    """Run those tests, a part after another; whether one has failed.
+
+    The table is written anew after each part, so that a run that is ended has said what it knows.
+    """
+    tests, options = split(wanted)
+    env, plugin = started(environment(CARD)), ["-p", "tests.oracle.apart", "-p", "no:cacheprovider"]
+    found: dict[str, Ended] = {}
+    for part in tests:
+        xml, begin = OUT / "probes" / f"{part.replace('/', '.')}.xml", time.monotonic()
+        xml.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "pytest", *plugin, f"--junitxml={xml}", "-q"]
+        subprocess.run([*command, *options, part], cwd=ROOT, env=env, check=False)
+        found[part] = ended(xml, time.monotonic() - begin)
+        (OUT / "probes.md").write_text(table(found) + "\n")
+        print(table({part: found[part]}), flush=True)
+    print((OUT / "probes.md").read_text())
+    return int(any(one.counts["failed"] for one in found.values()))

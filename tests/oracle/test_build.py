@@ -1,7 +1,8 @@
 """What is generated from a header's prototype, and the table of cards."""
 
 from nbmem.virtual.cards import CARDS
-from tests.oracle.build import Prototype, cards, prototypes, stub
+from tests.oracle import build
+from tests.oracle.build import Prototype, cards, prototypes, sources, stub
 
 
 def declared(tmp_path, text):
@@ -42,3 +43,12 @@ def test_every_card_has_a_line_of_thirteen_fields():
         *("NVIDIA H100 80GB HBM3", str(81_079 << 20), str(81_559 << 20), str(610 << 20)),
         *(str(50 << 20), "132", "9", "0", "2048", "32", str(228 << 10), str(227 << 10)),
     ]
+
+
+def test_a_change_in_a_source_is_another_build(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "SOURCES", tmp_path)
+    (tmp_path / "cuda.cpp").write_text("int one;")
+    before = sources()
+    assert before == sources()
+    (tmp_path / "cuda.cpp").write_text("int two;")
+    assert before != sources()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.oracle.apart import in_a_child
 from tests.oracle.only_virtual import ONLY_VIRTUAL, reason
-from tests.oracle.probes import PROBES, counted, table
+from tests.oracle.probes import PROBES, ended, split, table
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,11 +51,21 @@ def test_every_end_is_counted_in_its_place(tmp_path):
         + case("tests.cli.test_cli_run", '<skipped message="no torch"/>')
         + "</testsuite>"
     )
-    assert table(counted(path)).splitlines()[2:] == [
-        "| tests/record | 1 | 1 | 1 | 0 |",
-        "| tests/cli/test_cli_run | 0 | 0 | 0 | 1 |",
-        "| all | 1 | 1 | 1 | 1 |",
+    found = {"tests": ended(path, 12.3), "tests/gone": ended(tmp_path / "gone.xml", 4)}
+    assert table(found).splitlines()[2:] == [
+        "| tests | 1 | 1 | 1 | 1 | 12 |",
+        "| tests/gone | 0 | 1 | 0 | 0 | 4 |",
+        "| all | 1 | 2 | 1 | 1 | 16 |",
+        "",
+        "- tests/record/test_b.py::t",
+        "- gone: its process",
     ]
+
+
+def test_tests_are_told_from_options_of_pytest():
+    test = "tests/oom/test_cli.py::test_x"
+    assert split(["-k", "peak", test]) == ([test], ["-k", "peak"])
+    assert split(["-x"]) == (list(PROBES), ["-x"])
 
 
 def test_what_is_listed_is_there():

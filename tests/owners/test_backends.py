@@ -33,8 +33,8 @@ def refuse(*_args, **_options):
 
 
 @pytest.fixture
-def chosen(monkeypatch):
-    """Another allocator, by its name; torch has been on the card."""
+def chosen():
+    """Another allocator, by its name, until the card is left; torch has been on it."""
 
     def choose(backend):
         border = torch._C
@@ -46,7 +46,7 @@ def chosen(monkeypatch):
         if backend == "pluggable":
             monkeypatch.setattr(border, "_cuda_memoryStats", refuse)
 
-    with virtual.activated("T4"):
+    with virtual.activated("T4"), pytest.MonkeyPatch.context() as monkeypatch:
         torch.zeros(1, device="cuda")
         monkeypatch.setattr(nbmem, "virtual_card", lambda: None)  # it is taken for a real one
         yield choose

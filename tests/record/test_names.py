@@ -425,6 +425,20 @@ def test_what_torch_func_wraps_is_looked_at_inside():
     assert at_end(books)["kept['cell'][0] (256, 512) float32", C.INPUTS] == MIB // 2
 
 
+def test_weights_that_are_lent_in_turn_are_weights_while_others_live():
+    model = network()
+
+    def cell():
+        lent = [{n: p.detach().clone() for n, p in model.named_parameters()} for _ in range(3)]
+        for weights in lent:
+            torch.func.functional_call(model, weights, (rows(),))
+        return lent
+
+    kept = {}
+    books = books_of(lambda: kept.update(cell=cell()), model=model, kept=kept)
+    assert at_end(books)["model.2.weight (512, 1024) float32", C.WEIGHTS] == 4 * 2 * MIB
+
+
 def test_gradients_that_the_loop_assigns_are_gradients():
     model = network()
     optimizer = torch.optim.SGD(model.parameters())

@@ -131,6 +131,14 @@ Slot* slots() {
 
 bool alive(int pid) { return pid && (kill(pid, 0) == 0 || errno == EPERM); }
 
+// A forked child has its parent's handlers: one that never was on a card has nothing to give back.
+void leave() {
+  for (int i = 0; i < MOST_PROCESSES; ++i) {
+    int self = getpid();
+    slots()[i].pid.compare_exchange_strong(self, 0);
+  }
+}
+
 Slot& mine() {
   static thread_local Slot* slot = nullptr;
   int self = getpid();
@@ -144,7 +152,7 @@ Slot& mine() {
     if (!alive(was) && slots()[i].pid.compare_exchange_strong(was, self)) {
       for (auto& u : slots()[i].used) u = 0;
       slot = &slots()[i];
-      std::atexit([] { mine().pid = 0; });
+      std::atexit(leave);
       return *slot;
     }
   }
