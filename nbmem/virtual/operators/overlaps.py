@@ -108,14 +108,17 @@ def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
     return begin, begin + tensor.numel() * tensor.element_size()
 
 
+def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.size(), tensor.stride(), tensor.dtype
+
+
 def _said(call: OperatorCall) -> str:
     """What the CPU's kernel says; "" where it runs, refuses something else, or is too large."""
     numbers: dict[int, int] = {}
     key = (
         call.func,
         *(
-            (numbers.setdefault(_storage(t), len(numbers)), t.storage_offset(), t.size())
-            + (t.stride(), t.dtype)
+            (numbers.setdefault(_storage(t), len(numbers)), t.storage_offset(), *_form(t))
             for t in call.tensors
         ),
     )
