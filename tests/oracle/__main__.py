@@ -3,6 +3,7 @@
 python -m tests.oracle [--card NAME ...] [--dtype TYPE ...] [OPERATOR ...]
 python -m tests.oracle --models [PART OF A NAME ...]      training steps of many libraries' models
 python -m tests.oracle --everyday                         calls and mistakes of everyday
+python -m tests.oracle --errors                           what torch's databases list as errors
 python -m tests.oracle --run script.py ...      any program on the oracle
 python -m tests.oracle --probes [TEST ...]      nbmem's tests of capture with the oracle as the card
 
@@ -19,7 +20,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from tests.oracle import compare, everyday, models, probes
+from tests.oracle import compare, errors, everyday, models, probes
 from tests.oracle.launch import OUT, environment
 from tests.oracle.record import results
 
@@ -77,6 +78,16 @@ def compare_everyday(card: str, python: str) -> None:
     print(f"{len(real)} lines, {len(found)} differ: {path}")
 
 
+def compare_errors(card: str, python: str) -> None:
+    """The same of what torch's databases list as errors."""
+    real = errors.answers(sys.executable, environment(card), virtual=None)
+    here = errors.answers(python, dict(os.environ), virtual=card)
+    path = OUT / f"{card} errors.txt"
+    path.write_text("\n".join([*everyday.differences(real, here), ""]))
+    print("\n".join([errors.HEAD, errors.row(card, errors.counts(real, here))]))
+    print(f"Every difference: {path}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -84,6 +95,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="operators, or models (all)")
     parser.add_argument("--models", action="store_true", help="models instead of operators")
     parser.add_argument("--everyday", action="store_true", help="calls and mistakes of everyday")
+    parser.add_argument("--errors", action="store_true", help="what torch lists as errors")
     parser.add_argument("--probes", nargs=argparse.REMAINDER, metavar="TEST")
     parser.add_argument("--card", action="append", help=f"may be repeated ({', '.join(CARDS)})")
     parser.add_argument("--dtype", action="append", help=f"may be repeated ({' '.join(DTYPES)})")
@@ -100,6 +112,9 @@ def main() -> None:
         raise SystemExit(probes.run(options.probes))
     if options.everyday:
         compare_everyday((options.card or CARDS)[0], options.virtual_python)
+        return
+    if options.errors:
+        compare_errors((options.card or CARDS)[0], options.virtual_python)
         return
     kind: Any = models if options.models else compare
     table = [kind.HEAD]

@@ -221,10 +221,15 @@ def run(module: Any, *args: Any, **kwargs: Any) -> Any:
 DATABASES = (operators, lists, optimizers, modules)
 
 
-def database(torch: Any, dtype: Any) -> Iterator[Asked]:
-    """Everything; torch's modules want a package that only torch's own tests use."""
+def known_modules() -> None:
+    """Let torch's modules be asked: they want a package that only torch's own tests use."""
     sys.modules.setdefault("expecttest", types.ModuleType("expecttest")).__dict__.setdefault(
         "TestCase", unittest.TestCase
     )
+
+
+def database(torch: Any, dtype: Any) -> Iterator[Asked]:
+    """Everything."""
+    known_modules()
     for listed in DATABASES:
         yield from listed(torch, dtype)

@@ -73,3 +73,22 @@ def test_a_packed_batch_says_its_sizes_on_the_cpu(gpu):
             train=False,
             bidirectional=False,
         )
+
+
+def test_dropout_between_layers_has_a_state_of_its_own_until_the_card_is_seeded(gpu):
+    """Bytes of torch 2.13's own code on an H100 (tests/oracle): a seed, then the state."""
+    model = torch.nn.LSTM(4, 4, 2, dropout=0.5).cuda()
+    x = torch.ones(3, 2, 4, device="cuda")
+
+    def largest():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+        model(x)
+        return torch.cuda.memory_stats()["requested_bytes.all.peak"] - before
+
+    state = 132 * 2048 * 24
+    assert largest() > state > largest()
+    torch.manual_seed(3)
+    assert largest() > state  # beside the old one
+    torch.cuda.set_rng_state(torch.cuda.get_rng_state())
+    assert largest() > state > largest()

@@ -22,6 +22,26 @@ def _half(*size):
     return _ones(*size, dtype=torch.float16)
 
 
+def _moved(x):
+    return x[1:].copy_(x[:-1])
+
+
+def _written_beside(x):
+    return torch.add(x[:2], 1, out=x[1:3])
+
+
+def _joined_into_itself(x):
+    return torch.cat([x, _ones(4)], out=x)
+
+
+SEVERAL = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single "
+    "memory location. Please clone() the tensor before performing the operation."
+)
+SHARED = (
+    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+    "single memory location. Please clone() the tensor before performing the operation."
+)
 REFUSED = {
     "product of two types": (
         lambda: _ones(4, 4) @ _half(4, 4),
@@ -89,6 +109,58 @@ REFUSED = {
             "tensor [4, 4] at index 0"
         ),
     ),
+    "elements of an expanded tensor, one by one": (
+        lambda: _ones(3).expand(3, 3).add_(1),
+        SEVERAL,
+    ),
+    "elements of an expanded result": (
+        lambda: torch.take(_ones(6), torch.arange(3, device=CARD), out=_ones(1).expand(3)),
+        SEVERAL,
+    ),
+    "a tensor that is moved over itself": (
+        lambda: _moved(_ones(4)),
+        SHARED,
+    ),
+    "a sum that is written beside its input": (
+        lambda: _written_beside(_ones(4)),
+        SHARED,
+    ),
+    "a result that is an input": (
+        lambda: _joined_into_itself(_ones(0)),
+        SHARED,
+    ),
+    "a number that its type does not hold": (
+        lambda: torch.full((2,), 1 << 63, device=CARD),
+        "value cannot be converted to type int64_t without overflow",
+    ),
+    "a probability of two": (
+        lambda: _ones(3).bernoulli_(2.0),
+        "bernoulli_ expects p to be in [0, 1], but got p=2",
+    ),
+    "more draws than there are": (
+        lambda: torch.multinomial(_ones(3), 4),
+        "cannot sample n_sample > prob_dist.size(-1) samples without replacement",
+    ),
+    "a kernel without distance": (
+        lambda: functional.conv1d(_ones(1, 1, 4), _ones(1, 1, 2), dilation=0),
+        "dilation should be greater than zero",
+    ),
+    "bytes as a mask": (
+        lambda: _ones(3).masked_scatter(_ones(3, dtype=torch.uint8), _ones(3)),
+        "masked_scatter_ only supports boolean masks, but got mask with dtype unsigned char",
+    ),
+    "boundaries in two dimensions": (
+        lambda: torch.bucketize(_ones(3), _ones(2, 2)),
+        "boundaries tensor must be 1 dimension, but got dim(2)",
+    ),
+    "weights of classes in another type": (
+        lambda: functional.nll_loss(_ones(3, 4), torch.arange(3, device=CARD), _half(4)),
+        "expected scalar type Float but found Half",
+    ),
+    "a table of embeddings in three dimensions": (
+        lambda: functional.embedding(torch.arange(3, device=CARD), _ones(3, 4, 5)),
+        "'weight' must be 2-D",
+    ),
     "shapes that do not broadcast": (
         lambda: _ones(4, 3) + _ones(4, 2),
         "The size of tensor a (3) must match the size of tensor b (2) at non-singleton dimension 1",
@@ -129,3 +201,20 @@ def test_the_values_of_an_empty_tensor_are_known(gpu):
     assert bool(empty.all())
     assert empty.sum().item() == 0
     assert not gpu.notes
+
+
+def test_memory_that_is_written_twice_as_a_card_does_is_written(gpu):
+    x = _ones(6)
+    assert torch.add(x, 1, out=x) is x
+    x[:3].copy_(x[3:])
+    torch.cumsum(x, 0, out=x)
+    assert _ones(1, 3).expand(3, 3).fill_(2).size() == (3, 3)
+    pairs = x.view(2, 3)
+    pairs[0].add_(pairs[1])
+    assert not gpu.notes
+
+
+def test_a_range_that_was_refused_once_refuses_no_other(gpu):
+    with pytest.raises(RuntimeError, match="expects to return"):
+        _ones(3).uniform_(3.0, -1.0)
+    assert _ones(3).uniform_(0.0, 1.0).size() == (3,)

@@ -249,3 +249,16 @@ def test_a_softmax_into_float32_reads_float16_alone(gpu, dtype, copy):
     before = torch.cuda.memory_allocated()
     torch.softmax(x, -1, dtype=torch.float32)
     assert torch.cuda.max_memory_allocated() - before == (4 << 20) + copy
+
+
+def test_a_search_for_many_elements_sorts_all_of_them():
+    """Sizes of torch 2.13's own code on an H100 (tests/oracle), freed ones below zero."""
+    with virtual.activated("H100"):
+        every, some = torch.arange(1000, device="cuda"), torch.arange(300, device="cuda")
+        sizes = taken(lambda: torch.isin(every, some, assume_unique=True))
+        few = taken(lambda: torch.isin(every, some[:3]))
+        with pytest.raises(RuntimeError, match="Unsupported input type encountered for isin"):
+            torch.isin(every > 3, some > 5)
+    sort = [10_400, 10_400, 10_400, 10_400]  # all of them, in order, their places, and scratch
+    assert [size for size in sizes if size > 0] == [1000, *sort, 1300, 1299, 1300]
+    assert [size for size in few if size > 0] == [1000, 3000, 1000]

@@ -23,6 +23,7 @@ from nbmem.virtual.operators.float8 import refuse as refuse_float8
 from nbmem.virtual.operators.gradients import Nodes
 from nbmem.virtual.operators.higher_order import call_functions, is_higher_order
 from nbmem.virtual.operators.host_code import run_python
+from nbmem.virtual.operators.overlaps import refuse_overlaps
 from nbmem.virtual.operators.refusals import said_by_cpu
 from nbmem.virtual.operators.touching import touched
 from nbmem.virtual.operators.tracing import passed_on, untraced_call
@@ -162,6 +163,7 @@ class CardMode(TorchDispatchMode):
         if quantized.concerns(call):
             return quantized.answer(self, call)
         refuse_float8(call)
+        refuse_overlaps(call)
         if (answer := formulas.answer(self, call)) is not NotImplemented:
             return answer
         if call.func is _DEVICE_PUT:
@@ -217,7 +219,7 @@ class CardMode(TorchDispatchMode):
             if not facts_of(call.func).mutates or call.func._schema.returns:
                 return None
             results = Results(None, ())  # It only writes to its arguments.
-        except RuntimeError:
+        except (RuntimeError, AssertionError, IndexError, TypeError, ValueError):
             if (said := said_by_cpu(call)) is None:
                 raise
             raise said from None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.devices import META
+from nbmem.virtual.devices import CPU, META
 from nbmem.virtual.operators.copies import is_on
 from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.tensors.bounds import drawn, nothing, only_zeros
@@ -36,6 +36,18 @@ def like(executor: Executor, call: OperatorCall) -> Any:
     alone = OperatorCall(call.func, (), call.kwargs)
     alone.gpu = call.gpu
     return executor.deliver(alone, results)
+
+
+def check_value(call: OperatorCall) -> None:
+    """A number that the type does not hold is refused, as `fill_` does so.
+
+    Raises:
+        RuntimeError: In torch's words.
+    """
+    value, dtype = call.argument("fill_value"), infer(call).fresh[0].dtype
+    if not isinstance(value, torch.Tensor):
+        with torch._C._DisableTorchDispatch():
+            torch.empty((), dtype=dtype, device=CPU).fill_(value)
 
 
 def zeros_without_memory(executor: Executor, call: OperatorCall) -> Any:
@@ -76,7 +88,9 @@ OPERATORS = (
         host=_BLANK,
     ),
     Operator(("ones_like", "new_ones"), run=like, values=_BY_GEOMETRY, host=_ONES),
-    Operator(("full_like", "new_full"), run=like, values=_BY_GEOMETRY, host=_FULL),
+    Operator(
+        ("full_like", "new_full"), refuse=check_value, run=like, values=_BY_GEOMETRY, host=_FULL
+    ),
     Operator(("rand_like",), run=like, host=_UNIFORM),
     Operator(("randn_like",), run=like, host=_NORMAL),
     Operator(
@@ -89,6 +103,7 @@ OPERATORS = (
         host=_BLANK,
     ),
     Operator(("ones.*", "ones_like.*", "new_ones.*"), host=_ONES),
+    Operator(("full",), refuse=check_value, host=_FULL),
     Operator(("full.*", "full_like.*", "new_full.*"), host=_FULL),
     Operator(("_efficientzerotensor",), run=zeros_without_memory),
     Operator(("rand.*", "rand_like.*"), host=_UNIFORM),

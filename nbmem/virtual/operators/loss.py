@@ -69,6 +69,9 @@ def _check_targets(call: OperatorCall) -> None:
     target = call.argument("target")
     if target.dtype not in (torch.int64, torch.uint8):
         raise RuntimeError(f"expected target dtype to be Long or Byte, but got {short(target)}")
+    source, weight = call.argument("self"), call.argument("weight")
+    if weight is not None and weight.dtype is not source.dtype:
+        raise RuntimeError(f"expected scalar type {short(source)} but found {short(weight)}")
 
 
 def shape(call: OperatorCall) -> Results:

@@ -10,6 +10,7 @@ import torch
 from nbmem.virtual.operators import cub
 from nbmem.virtual.operators.operator import BY_ORACLE, HALVES, Operator, drop, out, outs, temporary
 from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.operators.refusals import short
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import like
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.tensors.calls import OperatorCall
 
 
 def permutation(launch: Launch) -> Iterator[Step]:
@@ -51,6 +53,30 @@ def draws(launch: Launch) -> Iterator[Step]:
     yield temporary("ratios", tensor.numel() * item)
     if count > 1:
         yield temporary("values", launch.outs[0].nbytes // 8 * item)
+
+
+_CATEGORIES_MOST = 1 << 24
+
+
+def check_draws(call: OperatorCall) -> None:
+    """What multinomial asks of its arguments before anything is drawn.
+
+    aten/src/ATen/native/Distributions.cpp: multinomial_out
+
+    Raises:
+        RuntimeError: In torch's words.
+    """
+    source, count, out = call.args[0], call.argument("num_samples"), call.argument("out")
+    if out is not None and out.dtype is not torch.int64:
+        raise RuntimeError(f"multinomial expects Long tensor out, got: {short(out)}")
+    if count <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    if not call.argument("replacement") and count > source.size(-1):
+        raise RuntimeError(
+            "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
+        )
+    if source.size(-1) > _CATEGORIES_MOST:
+        raise RuntimeError("number of categories cannot exceed 2^24")
 
 
 def _with_replacement(launch: Launch) -> Iterator[Step]:
@@ -146,10 +172,12 @@ OPERATORS = (
     ),
     Operator(
         ("multinomial",),
+        refuse=check_draws,
         memory=draws,
         source="aten/src/ATen/native/Distributions.cpp: multinomial_out",
         shown_by="none of the H100's runs has one",
     ),
+    Operator(("multinomial.out",), refuse=check_draws),
     Operator(("_dirichlet_grad",), shape=like("x")),
     Operator(("_sample_dirichlet", "_standard_gamma_grad"), shape=like("self")),
     Operator(("binomial",), shape=like("count")),

@@ -30,6 +30,8 @@ _IN_CPP = {
     torch.int16: "short int", torch.int32: "int", torch.int64: "long int", torch.bool: "bool",
     torch.complex64: "c10::complex<float>", torch.complex128: "c10::complex<double>",
 }  # fmt: skip
+_UNMEANT = "Could this error message be improved"
+"""In what a kernel says where it checks itself and not its arguments."""
 _ASKED_MOST = 1 << 24
 """Elements up to which the CPU is asked what is wrong with shapes."""
 
@@ -44,7 +46,15 @@ def in_cpp(tensor: torch.Tensor) -> str:
     return _IN_CPP.get(tensor.dtype, str(tensor.dtype))
 
 
-def said_by_cpu(call: OperatorCall) -> RuntimeError | None:
+def on_cuda(text: str) -> str:
+    """What a kernel of the CPU says, as CUDA's has it."""
+    names = (('_cpu"', '_cuda"'), ("_out_cpu_", "_out_cuda_"), (" on CPU", " on CUDA"))
+    for here, there in names:
+        text = text.replace(here, there)
+    return text
+
+
+def said_by_cpu(call: OperatorCall) -> Exception | None:
     """What the kernel says of shapes that do not fit; None where the CPU's finds nothing wrong.
 
     Kernels of all devices share these checks; shape rules in Python have other words.
@@ -60,9 +70,12 @@ def said_by_cpu(call: OperatorCall) -> RuntimeError | None:
         kwargs = {n: CPU if isinstance(v, torch.device) else v for n, v in kwargs.items()}
         try:
             call.func(*args, **kwargs)
-        except RuntimeError as err:
-            said = type(err)(*err.args)
-            return None if isinstance(err, NotImplementedError) else said
-        except (IndexError, TypeError, ValueError):
+        except NotImplementedError:
+            return None
+        except (RuntimeError, IndexError) as err:
+            if _UNMEANT in str(err):
+                return None
+            return type(err)(on_cuda(str(err)))
+        except (TypeError, ValueError):
             return None
     return None

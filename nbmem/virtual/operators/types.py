@@ -16,7 +16,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CPU
-from nbmem.virtual.operators.refusals import short
+from nbmem.virtual.operators.refusals import on_cuda, short
 from nbmem.virtual.tensors.calls import facts_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ _ASKED = frozenset({
     "linalg_vector_norm", "index_select", "index_copy", "index_add", "random", "uniform", "normal",
     "bernoulli", "exponential", "geometric", "cauchy", "log_normal", "multinomial", "bincount",
     "binary_cross_entropy", "mse_loss", "smooth_l1_loss", "huber_loss", "native_dropout", "gelu",
-    "native_layer_norm", "pow", "float_power", "lerp",
+    "native_layer_norm", "pow", "float_power", "lerp", "complex", "bucketize", "searchsorted",
+    "nll_loss_forward", "nll_loss2d_forward",
 })  # fmt: skip
 """Beside those that go element by element."""
 _HALVES = (torch.float16, torch.bfloat16)
@@ -62,7 +63,10 @@ _OF_TYPES = re.compile(
     r"not support bool|does not support complex dtypes|Found dtype \w+ but expected|"
     r"expected scalar type|to have the same dtype|Expected dtype int32 or int64|"
     r"Integers to negative integer powers|expects 'from' to be less|"
-    r"(from|to - 1) is out of bounds for|expected probabilities tensor to have floating"
+    r"(from|to - 1) is out of bounds for|expected probabilities tensor to have floating|"
+    r"Expected both inputs to be Half|Expected object of scalar type|boundaries tensor must be|"
+    r"expects to return a \[from, to\) range|"
+    r"expects (p|lambda|sigma|std) (to be|>)|n cannot be greater than"
 )
 _OF_MIXED = re.compile("can't be cast|to have the same dtype")
 _WRAPPED = frozenset({"aten::_softmax", "aten::_log_softmax", "aten::index_select"})
@@ -74,25 +78,13 @@ _EACH, _FEW_DIMENSIONS = 2, 8
 deviation, and the user would see that. Of many dimensions they would be too many."""
 _SMALL = 16
 """Numbers up to which an argument may be a dimension; of others their type is enough to know."""
-_CHECKED = frozenset(
-    f"aten::{name}_"
-    for name in (
-        "add", "sub", "mul", "div", "fill", "copy", "pow", "clamp", "relu", "exp", "sqrt", "neg",
-        "sigmoid", "tanh", "lerp", "addcmul", "addcdiv", "normal", "uniform", "bernoulli",
-    )
-)  # fmt: skip
-"""Operators that write to one tensor, element by element, and so to no expanded one."""
-_OVERLAPS = (
-    "unsupported operation: more than one element of the written-to tensor refers to a single "
-    "memory location. Please clone() the tensor before performing the operation."
-)
-
 _OF_ALL = frozenset({torch.ops.aten.max.default, torch.ops.aten.min.default})
 _NOTHING = (
     "Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with "
     "the 'dim' argument."
 )
 
+_SAID_MOST = 10_000
 _said: dict[Any, tuple[type[Exception], str] | None] = {}
 
 
@@ -108,8 +100,6 @@ def refuse_types(call: OperatorCall) -> None:
     kernel, refused = _CUDA_ALONE.get(name, ("", ()))
     if refused and call.tensors[0].dtype in refused:
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{short(call.tensors[0])}'")
-    if name in _CHECKED and any(map(_overlaps, call.mutated())):
-        raise RuntimeError(_OVERLAPS)
     if name.startswith("aten::masked_fill"):
         _check_mask(call.argument("mask"))
     if call.func in _OF_ALL and not call.tensors[0].numel():
@@ -117,7 +107,11 @@ def refuse_types(call: OperatorCall) -> None:
     if not _is_asked(call.func):
         return
     key = (call.func, *map(_kind, call.args), *((n, _kind(v)) for n, v in call.kwargs.items()))
+    if facts_of(call.func).random:  # the numbers are a range, or a chance
+        key += tuple(v for v in (*call.args, *call.kwargs.values()) if isinstance(v, float))
     if key not in _said:
+        if len(_said) >= _SAID_MOST:
+            _said.clear()
         _said[key] = _asked(call)
     said = _said[key]
     if said is not None:
@@ -163,7 +157,7 @@ def _asked(call: OperatorCall) -> tuple[type[Exception], str] | None:
         text = str(err).partition("\n")[0]
         of_dims = call.func._schema.name in _WRAPPED and "Dimension out of range" in text
         if of_dims or (_OF_TYPES.search(text) and (not mixed or _OF_MIXED.search(text))):
-            return type(err), text.replace('_cpu"', '_cuda"').replace(" on CPU", " on CUDA")
+            return type(err), on_cuda(text)
     except (TypeError, ValueError, MemoryError):
         pass
     finally:
@@ -189,11 +183,3 @@ def _is_small(arguments: tuple[Any, ...]) -> bool:
         if prod(max(abs(size), 1) for size in sizes if isinstance(size, int)) > _MOST:
             return False
     return True
-
-
-def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether it is expanded: several of its elements are one."""
-    return any(
-        stride == 0 and size > 1
-        for stride, size in zip(tensor.stride(), tensor.size(), strict=True)
-    )

@@ -132,11 +132,53 @@ FEW, GROWTH = 10, 0.145
 """Elements that are looked for one by one: fewer than this times a power of how many there are."""
 
 
+def _are_few(call: OperatorCall) -> bool:
+    count, looked_for = (call.argument(n).numel() for n in ("elements", "test_elements"))
+    return bool(looked_for < FEW * count**GROWTH)
+
+
+def check_is_in(call: OperatorCall) -> None:
+    """No truth values are looked for, in torch's words."""
+    for name in ("elements", "test_elements"):
+        if call.argument(name).dtype is torch.bool:
+            raise RuntimeError("Unsupported input type encountered for isin(): Bool")
+
+
+def is_in_many(executor: Executor, call: OperatorCall) -> Any:
+    """Many elements are sorted with those that are looked for, and a value found twice is in both.
+
+    aten/src/ATen/native/TensorCompare.cpp: isin_sorting
+    """
+    check_is_in(call)
+    if _are_few(call):
+        return NotImplemented
+    elements, looked_for = call.argument("elements"), call.argument("test_elements")
+    with executor:
+        made = torch.empty(elements.size(), dtype=torch.bool, device=elements.device)
+        if call.argument("assume_unique"):
+            order = None
+            every = aten.cat.default([elements.ravel(), looked_for.ravel()])
+        else:
+            values, order, _ = aten._unique2.default(elements, False, True)
+            others = aten._unique2.default(looked_for, False)[0]
+            every = aten.cat.default([values, others])
+            del others, values
+        ordered, places = every.sort(stable=True)
+        twice = torch.empty_like(ordered, dtype=torch.bool)
+        twice[:-1].copy_(ordered[1:] == ordered[:-1])
+        mask = torch.empty_like(twice)
+        mask.index_copy_(0, places, twice)
+        found = mask[: elements.numel()] if order is None else aten.index.Tensor(mask, [order])
+        made.view(-1).copy_(found.view(-1))
+        del found, mask, twice, ordered, places, every, order
+        return made
+
+
 def is_in(launch: Launch) -> Iterator[Step]:
     """Few elements are compared with each: a mask of all pairs (isin_default_kernel_gpu)."""
     yield out()
     count, looked_for = launch["elements"].numel(), launch["test_elements"].numel()
-    if count and looked_for < FEW * count**GROWTH:
+    if count and _are_few(launch.call):
         pairs = torch.empty((count, looked_for), device="meta", dtype=torch.bool)
         yield temporary("pairs", pairs.numel())
         yield temporary("any", count)
@@ -146,6 +188,7 @@ def is_in(launch: Launch) -> Iterator[Step]:
 OPERATORS = (
     Operator(
         ("isin.Tensor_Tensor",),
+        run=is_in_many,
         memory=is_in,
         source="aten/src/ATen/native/TensorCompare.cpp: TORCH_IMPL_FUNC(isin_Tensor_Tensor_out)",
         shown_by=BY_ORACLE,

@@ -41,6 +41,7 @@ class VirtualGenerator(_Generator, metaclass=_GeneratorKind):
 
     _card: torch.device
     _state: _State
+    _begins_anew: bool
 
     def __new__(cls, device: Any = "cpu") -> Any:
         """A generator of the CPU, or one that only has a state and a seed."""
@@ -71,12 +72,22 @@ class VirtualGenerator(_Generator, metaclass=_GeneratorKind):
         with torch._C._DisableTorchDispatch():
             seed, *offset = new_state.clone().view(torch.int64).tolist()
         self._state.seed, self._state.offset = seed % (1 << 64), offset[0] if offset else 0
+        self._begins_anew = True
         return self
 
     def manual_seed(self, seed: int) -> Any:
         """Begin anew."""
         self._state.seed, self._state.offset = int(seed) % (1 << 64), 0
+        self._begins_anew = True
         return self
+
+    def takes_new_dropout(self) -> bool:
+        """Whether it was seeded since it was last asked: recurrent layers' dropout is, too.
+
+        aten/src/ATen/cuda/CUDAGeneratorImpl.cpp: reset_rnn_state
+        """
+        anew, self._begins_anew = self._begins_anew, False
+        return anew
 
     def seed(self) -> int:
         """Begin anew with a seed of the CPU's choice."""
@@ -94,6 +105,7 @@ class VirtualGenerator(_Generator, metaclass=_GeneratorKind):
     def set_offset(self, offset: int) -> None:
         """Go on elsewhere."""
         self._state.offset = int(offset)
+        self._begins_anew = True
 
     def clone_state(self) -> Any:
         """A generator with a state of its own."""
@@ -109,6 +121,7 @@ class VirtualGenerator(_Generator, metaclass=_GeneratorKind):
     def graphsafe_set_state(self, state: Any) -> Any:
         """Share another generator's state."""
         self._state = state._state
+        self._begins_anew = True
         return self
 
 
@@ -120,6 +133,7 @@ def of_card(device: torch.device, state: _State | None = None) -> Any:
     """A generator of a card, with its own state if none is given."""
     made = _Generator.__new__(VirtualGenerator, "cpu")
     made._card = device
+    made._begins_anew = True
     made._state = _State() if state is None else state
     return made
 

@@ -29,7 +29,20 @@ def _check(call: OperatorCall) -> None:
         raise RuntimeError(
             f"Input type ({source.type()}) and weight type ({weight.type()}) should be the same"
         )
+    _check_numbers(call)
     slow.refuse(call)
+
+
+def _check_numbers(call: OperatorCall) -> None:
+    """aten/src/ATen/native/Convolution.cpp: check_shape_forward, in its order."""
+    for name, least, text in (
+        ("padding", 0, "negative padding is not supported"),
+        ("output_padding", 0, "negative output_padding is not supported"),
+        ("stride", 1, "non-positive stride is not supported"),
+        ("dilation", 1, "dilation should be greater than zero"),
+    ):
+        if any(number < least for number in call.argument(name)):
+            raise RuntimeError(text)
 
 
 def shape(call: OperatorCall) -> Results:

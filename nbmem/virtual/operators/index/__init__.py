@@ -9,7 +9,7 @@ import torch
 from nbmem.virtual.operators import gradients
 from nbmem.virtual.operators.index import kernels, masks
 from nbmem.virtual.operators.operator import BY_ORACLE, Operator, by_parts
-from nbmem.virtual.operators.refusals import short
+from nbmem.virtual.operators.refusals import in_cpp, short
 from nbmem.virtual.tensors.bounds import as_before, marked, marked_below, poured, written
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import infer
@@ -27,6 +27,14 @@ def _check_index_add(call: OperatorCall) -> None:
         raise RuntimeError(
             f"index_add_(): self ({short(target)}) and source ({short(source)}) must have the "
             "same scalar type"
+        )
+
+
+def _check_scatter(call: OperatorCall) -> None:
+    mask = call.argument("mask")
+    if mask.dtype is not torch.bool:
+        raise RuntimeError(
+            f"masked_scatter_ only supports boolean masks, but got mask with dtype {in_cpp(mask)}"
         )
 
 
@@ -81,6 +89,7 @@ OPERATORS = (
     Operator(
         ("masked_scatter",),
         autograd=gradients.fills(aten.masked_scatter_.default),
+        refuse=_check_scatter,
         memory=kernels.masked_scatter,
         source=_SCATTER,
         shown_by=_NONE,
@@ -106,7 +115,13 @@ OPERATORS = (
         "_unsafe_masked_index_put_accumulate",
         shown_by=BY_ORACLE,
     ),
-    Operator(("masked_scatter_",), memory=kernels.masked_scatter, source=_SCATTER, shown_by=_NONE),
+    Operator(
+        ("masked_scatter_",),
+        refuse=_check_scatter,
+        memory=kernels.masked_scatter,
+        source=_SCATTER,
+        shown_by=_NONE,
+    ),
     Operator(
         (
             *("masked_fill.Scalar", "masked_fill.Tensor"),

@@ -123,12 +123,17 @@ def _flat_buffer(params: Sequence[torch.Tensor], absent: int) -> torch.Tensor | 
 
 
 def _dropout_state(source: torch.Tensor) -> torch.Tensor | None:
-    """Kept for the life of the process once a layer on this card has needed it."""
+    """Kept until the card's generator is seeded; its own seed is drawn on the card.
+
+    aten/src/ATen/native/cudnn/RNN.cpp: get_dropout_state
+    """
     machine = current.machine()
     if machine is None:
         return None
     gpu = machine.of(source)
-    if gpu.dropout_state is None:
+    anew = torch.cuda.default_generators[gpu.index].takes_new_dropout()
+    if gpu.dropout_state is None or anew:
+        torch.empty((), dtype=torch.int64, device=CUDA[gpu.index]).random_()
         gpu.dropout_state = aten._cudnn_init_dropout_state.default(
             0.5, True, 0, dtype=torch.uint8, device=CUDA[gpu.index]
         )
