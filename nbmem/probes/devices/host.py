@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.clock import CLOCK
 from nbmem.probes.devices import DeviceReading
-from nbmem.probes.host import resident_bytes
+from nbmem.probes.host import resident_bytes, resident_parts
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from nbmem.core.session import DeviceInfo
 
 _CGROUP = Path("/sys/fs/cgroup")
-_STATUS = Path("/proc/self/status")
 _UNLIMITED = 1 << 60
 FRESH_NS = 1_000_000
 """So long a figure stands for the moments after it."""
@@ -56,8 +55,10 @@ class Host:
         resident = self._resident()
         if not whole:
             return DeviceReading(process=resident)
-        files, shared = _parts_of_process()
-        read = DeviceReading(process=resident, files=files, shared=shared)
+        parts = resident_parts()
+        read = DeviceReading(process=resident)
+        if parts is not None:
+            read = read._replace(files=parts.files, shared=parts.shared)
         with suppress(Exception):
             import psutil
 
@@ -109,21 +110,6 @@ def total_bytes() -> int:
     total = int(psutil.virtual_memory().total)
     box = _container()
     return total if box is None else min(total, box.limit)
-
-
-def _parts_of_process() -> tuple[int | None, int | None]:
-    """Resident bytes in files and in shared memory: Linux says so; None elsewhere.
-
-    https://docs.kernel.org/filesystems/proc.html (RssFile, RssShmem)
-    """
-    found: dict[bytes, int] = {}
-    with suppress(OSError, ValueError, LookupError):
-        for line in _STATUS.read_bytes().splitlines():
-            if line.startswith((b"RssFile:", b"RssShmem:")):
-                name, size = line.split()[:2]
-                found[name] = int(size) << 10
-        return found[b"RssFile:"], found[b"RssShmem:"]
-    return None, None
 
 
 class _Box(NamedTuple):
