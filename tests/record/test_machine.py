@@ -86,7 +86,9 @@ def test_text_page_and_json_say_them(trace, tmp_path):
 def test_the_explorer_has_them_at_each_moment(trace):
     report = trace.report()
     data = explorer_data(report)
-    columns = dict(zip([one["key"] for one in data["parts"]], data["moments"]["parts"], strict=True))
+    columns = dict(
+        zip([one["key"] for one in data["parts"]], data["moments"]["parts"], strict=True)
+    )
     events = np.cumsum(data["moments"]["event"])
     peak, end = np.searchsorted(events, (report.peak.at.event, report.events))
     for at, ledger in ((peak, report.ledger_at_peak), (end, report.ledger_at_end)):
@@ -116,7 +118,9 @@ def test_what_the_kernel_does_not_say_is_unknown(monkeypatch, tmp_path):
     for rows in ("RssAnon:\t1 kB\nRssFile:\t12 kB\nRssShmem:\n", "\nRssFile:\t12 kB\n", "Rss"):
         (tmp_path / "none").write_text(rows)
         assert resident_parts() is None
-    (tmp_path / "none").write_text("Name:\t\xff\n\nRssAnon:\t1 kB\nRssFile:\t12 kB\nRssShmem:\t3 kB\n")
+    (tmp_path / "none").write_text(
+        "Name:\t\xff\n\nRssAnon:\t1 kB\nRssFile:\t12 kB\nRssShmem:\t3 kB\n"
+    )
     assert resident_parts() == (1 << 10, 12 << 10, 3 << 10)
     assert own_bytes() == 4 << 10
     read = Host().read(None, 0, whole=True)
