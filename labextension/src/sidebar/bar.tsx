@@ -56,7 +56,7 @@ export function PartsTable(props: {
             className={`nbmem-mod-${line.kind}`}
             {...{ [`data-${line.kind}`]: line.key }}
           >
-            <th scope="row">
+            <th scope="row" title={line.label}>
               {line.kind === 'part' ? <Swatch of={line.key} /> : null}
               {line.label}
             </th>
