@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from array import array
 from bisect import bisect_left, insort
-from contextlib import contextmanager
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from nbmem.probes.devices import Device
 
@@ -51,6 +51,7 @@ class Roll:
         device: The kind of memory.
 
     Attributes:
+        kind: torch's name for it.
         since: The mark at which what is met next was there already.
         grows: Whether what is met for the first time is put on it.
         full: Whether later storages were left out.
@@ -59,6 +60,7 @@ class Roll:
 
     def __init__(self, torch: Any, device: Device) -> None:
         self.device = device
+        self.kind = device.kind
         self.since: int | None = None
         self.grows = True
         self.full = False
@@ -121,7 +123,7 @@ class Roll:
         insort(self._sorted, place)
         self.living[place[0]] = self.living.get(place[0], 0) + size
         first = self._mark if self.since is None else min(self.since, self._mark)
-        shared = self.device.kind == "cpu" and bool(self._torch.UntypedStorage.is_shared(storage))
+        shared = self.kind == "cpu" and bool(self._torch.UntypedStorage.is_shared(storage))
         for column, value in zip(columns, (*place, size, first, ALIVE, shared), strict=True):
             column.append(value)
         return entry
@@ -131,7 +133,7 @@ class Roll:
         with self._lock:
             self._mark = mark
             gone = self._torch.UntypedStorage._expired  # noqa: SLF001
-            for place in [place for place, ref in self._first.items() if gone(ref)]:
+            for place in list(compress(self._first, map(gone, self._first.values()))):
                 entry = self._entries[place]
                 left = [ref for ref in entry.refs.values() if not gone(ref)]
                 if left:
@@ -191,14 +193,23 @@ def followed() -> Roll | None:
     return _followed[-1] if _followed else None
 
 
-@contextmanager
-def following(roll: Roll | None) -> Iterator[None]:
+class _Following:
+    """While it is entered, a roll is written on; a class, for it is entered at each turn."""
+
+    __slots__ = ("_roll",)
+
+    def __init__(self, roll: Roll | None) -> None:
+        self._roll = roll
+
+    def __enter__(self) -> None:
+        if self._roll is not None:
+            _followed.append(self._roll)
+
+    def __exit__(self, *_raised: object) -> None:
+        if self._roll is not None:
+            _followed.pop()
+
+
+def following(roll: Roll | None) -> AbstractContextManager[None]:
     """Write on a roll what is looked at meanwhile; of CUDA's cards with None."""
-    if roll is None:
-        yield
-        return
-    _followed.append(roll)
-    try:
-        yield
-    finally:
-        _followed.pop()
+    return _Following(roll)

@@ -78,7 +78,8 @@ def why_unreadable() -> str | None:
 
 def saved_tensors(walk: GraphWalk) -> Iterator[Saved]:
     """What a graph has saved, each storage once; nothing is held."""
-    taken = {addr for node in walk.nodes if (addr := walk.parameter_addr(node))}
+    parameters = {addr for node in walk.nodes if (addr := walk.parameter_addr(node))}
+    taken: set[int] = set()
 
     # A tensor that several have saved is named by a module's own node, else by the earliest.
     def rank(node: Any) -> tuple[bool, int]:
@@ -87,9 +88,17 @@ def saved_tensors(walk: GraphWalk) -> Iterator[Saved]:
     for node in sorted(walk.nodes, key=rank):
         for index, tensor in enumerate(walk.saved_by(node)):
             seen, owner = walk.see(node, tensor, walk.place_of_saved(node, index))
-            if seen is not None and seen.addr not in taken:
-                taken.add(seen.addr)
-                yield Saved(seen, owner)
+            if seen is not None and seen.addr not in parameters:
+                walk.named.append((node, index, seen, owner))
+                if seen.addr not in taken:
+                    taken.add(seen.addr)
+                    yield Saved(seen, owner)
+
+
+def roots_of(outputs: Iterable[Any]) -> list[Any]:
+    """The nodes of tensors that have a graph, or of edges of one."""
+    edges = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
+    return [node for node in edges if node is not None]
 
 
 class GraphWalk:
@@ -100,7 +109,9 @@ class GraphWalk:
         module_of: Finds the module of a parameter.
 
     Attributes:
+        roots: The nodes of the outputs.
         nodes: Nodes behind the outputs; while they are kept, each has one id.
+        named: What `saved_tensors` has found: node, which of its saved tensors, name, owner.
         graphs: Reads them.
     """
 
@@ -113,8 +124,9 @@ class GraphWalk:
         self._own: dict[int, Module | None] = {}
         self._after: dict[int, Module | None] = {}
         self._regions: dict[int, Region | None] = {}
-        edges = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
-        self.nodes = self.graphs.behind([n for n in edges if n is not None], MAX_NODES)
+        self.roots = roots_of(outputs)
+        self.nodes = self.graphs.behind(self.roots, MAX_NODES)
+        self.named: list[tuple[Any, int, Seen, Any]] = []
 
     def parameter_addr(self, node: Any) -> int:
         """Where the parameter lies in which a graph ends; 0 for any other node."""

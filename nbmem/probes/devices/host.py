@@ -39,7 +39,7 @@ class Host:
 
     def __init__(self) -> None:
         self._statm: tuple[int, BinaryIO] | None = None  # open, and in which process
-        self._last: tuple[int, int | None] = (0, None)
+        self._last = 0, DeviceReading()
         self._page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
     def in_use(self, _torch: Any) -> bool:
@@ -52,11 +52,10 @@ class Host:
 
     def read(self, _torch: Any, _index: int, *, whole: bool) -> DeviceReading:
         """Resident bytes of this process in 2 us; its parts and what anybody uses in 200 us."""
-        resident = self._resident()
+        read = self._resident()
         if not whole:
-            return DeviceReading(process=resident)
+            return read
         parts = resident_parts()
-        read = DeviceReading(process=resident)
         if parts is not None:
             read = read._replace(files=parts.files, shared=parts.shared)
         with suppress(Exception):
@@ -84,12 +83,12 @@ class Host:
             kind=self.kind,
         )
 
-    def _resident(self) -> int | None:
-        """Resident bytes, `FRESH_NS` old at most: the marks of a small step are no news."""
+    def _resident(self) -> DeviceReading:
+        """Resident bytes, `FRESH_NS` old at most: until then it is the same reading."""
         now = CLOCK.perf_counter_ns()
         when, last = self._last
-        if now - when >= FRESH_NS or last is None:
-            self._last = now, self._read_statm()
+        if now - when >= FRESH_NS or last.process is None:
+            self._last = now, DeviceReading(process=self._read_statm())
         return self._last[1]
 
     def _read_statm(self) -> int | None:
