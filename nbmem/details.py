@@ -206,6 +206,7 @@ class Closeup:
         lines: The user's line whose event led to each moment; None where no stack was taken.
         lives: The largest allocations that live at the moment that matters, by birth.
         pool: The allocator's map at that moment, every block as it lay.
+        parts: What the host's memory is of, (n, len(core.machine.PARTS)); None of a card.
     """
 
     t_ns: NDArray[np.int64]
@@ -215,3 +216,4 @@ class Closeup:
     lines: tuple[str | None, ...]
     lives: tuple[Life, ...]
     pool: PoolHistory
+    parts: NDArray[np.int64] | None = None

@@ -243,6 +243,7 @@ class Timeline:
         held: Bytes by category, shape (n, len(Category)).
         reserved: Bytes held from the driver, shape (n,).
         bands: Phases as (t0_ns, t1_ns, name, step), depth 0 only.
+        parts: What the host's memory is of, (n, len(core.machine.PARTS)); None of a card.
     """
 
     t_ns: NDArray[np.int64]
@@ -250,6 +251,7 @@ class Timeline:
     held: NDArray[np.int64]
     reserved: NDArray[np.int64]
     bands: tuple[tuple[int, int, str, int | None], ...]
+    parts: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

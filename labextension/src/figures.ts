@@ -1,6 +1,6 @@
 /** Which bytes of a card belong to what: the parts of its bar and the figures beside it. */
 
-import { CATEGORIES, PENDING } from './categories.js';
+import { ACTIVE, CATEGORIES, PENDING, PROCESS } from './categories.js';
 import type { ICardSample, IHostSample, IRankNow } from './messages.js';
 
 /** A part of a whole card; `key` chooses its colour. */
@@ -86,6 +86,43 @@ export function partsOfHost(host: IHostSample): IPart[] {
   return [...named, ...others]
     .map(([key, label, bytes]) => ({ key, label, bytes }))
     .filter(part => part.bytes > 0);
+}
+
+/** A line of a table: a part, a sum of the lines above, or what of the line above lies somewhere. */
+export interface ILine extends IPart {
+  kind: 'part' | 'sum' | 'of';
+}
+
+const BESIDE_PROCESS: ReadonlySet<string> = new Set(
+  CATEGORIES.slice(PROCESS).map(({ key }) => key)
+);
+const TENSORS: ReadonlySet<string> = new Set(CATEGORIES.slice(0, ACTIVE).map(({ key }) => key));
+
+/**
+ * The parts of the host's memory, and below each sum what it is of, as the report has them:
+ * `of` holds what of the tensors, of the process and of the available bytes is shared, of files
+ * and page cache. A card has none of it, and no sums.
+ */
+export function linesOf(parts: IPart[], of: Ledger): ILine[] {
+  const lines = parts.map((part): ILine => ({ ...part, kind: 'part' }));
+  const below = (place: number, sum: string | null, ...keys: string[]): void => {
+    const found = of
+      .filter(([key]) => keys.includes(key))
+      .map(([key, label, bytes]): ILine => ({ key, label, bytes, kind: 'of' }));
+    const above = lines.slice(0, place);
+    const bytes = above.reduce((all, line) => all + line.bytes, 0);
+    const head: ILine[] =
+      sum === null || above.length < 2 ? [] : [{ key: sum, label: `= ${sum}`, bytes, kind: 'sum' }];
+    if (found.length > 0 && place > 0) {
+      lines.splice(place, 0, ...head, ...found);
+    }
+  };
+  const processes = parts.filter(({ key }) => !BESIDE_PROCESS.has(key)).length;
+  const tensors = parts.filter(({ key }) => TENSORS.has(key)).length;
+  below(parts.length, null, 'cache'); // the last first: places before it stay
+  below(processes, 'process', 'files', 'shared');
+  below(tensors, 'tensors', 'tensors');
+  return lines;
 }
 
 /** What a line draws of one reading; null for a curve that there is not. */

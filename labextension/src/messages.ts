@@ -74,6 +74,10 @@ export interface IHostSample {
    * the last one is the rest. Empty where nothing is known.
    */
   by_category: [string, string, number][];
+  /**
+   * What it is of, across the categories, by key of an Entry. Empty where the kernel does not say.
+   */
+  parts: [string, string, number][];
 }
 
 /** The cards while a cell runs, or the host without one. Pushed when something has changed. */
@@ -253,6 +257,8 @@ export interface ILastReport {
   at_peak: [string, string, number][];
   /** The same at the end. */
   at_end: [string, string, number][];
+  /** What the host's memory was of at the peak, as in HostSample; empty of a card. */
+  parts_at_peak: [string, string, number][];
   /** In order of their start, the first MOST_PHASES. */
   phases: IPhase[];
   /** How many more there were. */
@@ -566,7 +572,8 @@ const isHostSample = record([
   ['process', integer],
   ['peak', integer],
   ['free', nullable(integer)],
-  ['by_category', list(tuple(text, text, integer))]
+  ['by_category', list(tuple(text, text, integer))],
+  ['parts', list(tuple(text, text, integer))]
 ]);
 
 const isSample = record([
@@ -665,6 +672,7 @@ const isLastReport = record([
   ['peak', isPeak],
   ['at_peak', list(tuple(text, text, integer))],
   ['at_end', list(tuple(text, text, integer))],
+  ['parts_at_peak', list(tuple(text, text, integer))],
   ['phases', list(isPhase)],
   ['phases_left_out', integer],
   ['findings', list(isFinding)],

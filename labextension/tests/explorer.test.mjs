@@ -299,3 +299,21 @@ test('a text in a box has the contrast that can be read', () => {
   assert.equal(inkOn('#882255', 0.4, false), '#1B1F24'); // the paper shines through
   assert.equal(inkOn(teal, 0.4, true), '#FFFFFF');
 });
+
+test('the parts of the host at a moment that a kernel tells are learnt with it', () => {
+  const raw = FRESH();
+  const parts = [{ key: 'files', of: 'process', label: 'of it files', meaning: '' }];
+  const data = decoded({ ...raw, parts, moments: { ...raw.moments, parts: [[7, -2, -6]] } });
+  assert.deepEqual(data.moments.parts, [[7, 5, -1]]);
+  const told = decodedCloseup(data, {
+    moments: { event: [5], t: [12], held: [], live: [], parts: [[6]] },
+    lives: FRESH().lives,
+    pool: { segments: [], tilings: [], states: [] },
+    pool_event: 5,
+    texts: []
+  });
+  learn(data, told);
+  assert.deepEqual(data.moments.event, [0, 4, 5, 10]);
+  assert.deepEqual(data.moments.parts, [[7, 5, 6, -1]]);
+  assert.deepEqual(DATA.parts, []); // a card's
+});

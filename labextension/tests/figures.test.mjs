@@ -7,6 +7,7 @@ import { isAllowed } from '../lib/actions.js';
 import {
   allocatedPart,
   drawnOf,
+  linesOf,
   partsOf,
   partsOfHost,
   partsOfRank,
@@ -158,6 +159,39 @@ test('the parts of the host are all of it', () => {
     parts.reduce((sum, part) => sum + part.bytes, 0),
     host.total
   );
+});
+
+test('what the host memory is of stands below its sums, and is no part of the bar', () => {
+  const [, { host }] = golden('state').samples;
+  const told = lines => lines.map(({ kind, key, bytes }) => [kind, key, bytes / 2 ** 20]);
+  assert.deepEqual(told(linesOf(partsOfHost(host), host.parts)), [
+    ['part', 'weights', 1024],
+    ['part', 'rest', 2048],
+    ['sum', 'process', 3072],
+    ['of', 'files', 256],
+    ['part', 'other_processes', 3072],
+    ['part', 'free', 10240],
+    ['of', 'cache', 5120]
+  ]);
+  const report = ['weights', 'gradients', 'context', 'free'].map(key => ({
+    key,
+    label: key,
+    bytes: 1
+  }));
+  assert.deepEqual(
+    linesOf(report, [
+      ['tensors', 'of it shared', 1],
+      ['shared', 'of it shared memory', 2]
+    ]).map(({ kind, key }) => `${kind} ${key}`),
+    'part weights,part gradients,sum tensors,of tensors,part context,sum process,of shared,part free'.split(
+      ','
+    )
+  );
+  assert.deepEqual(told(linesOf(partsOfHost({ ...host, by_category: [] }), host.parts))[1], [
+    'of',
+    'files',
+    256
+  ]);
 });
 
 test('where the host is not split, or others are not known, nothing is made up', () => {

@@ -119,6 +119,7 @@ def bare_timeline(books: Books, top: int, duration_ns: int) -> Timeline:
         event=positions,
         held=books.held(positions),
         reserved=books.reserved[positions],
+        parts=books.parts(positions),
         bands=(),
     )
 

@@ -39,6 +39,7 @@ def closeup(books: Books, moment: int, *others: int, tensors: Sequence[int] = ()
         lines=lines_at(books, positions),
         lives=lives_of(books, sorted({*largest.tolist(), *tensors})),
         pool=pool_history(books, np.array([moment], np.int64)),
+        parts=books.parts(positions),
     )
 
 

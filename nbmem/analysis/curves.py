@@ -37,6 +37,7 @@ def timeline(books: Books, t0_ns: int, bins: int = BINS) -> Timeline:
         event=positions,
         held=books.held(positions),
         reserved=books.reserved[positions],
+        parts=books.parts(positions),
         bands=tuple(
             (span.t0_ns - t0_ns, span.t1_ns - t0_ns, span.name, span.step)
             for _, span in books.phases.spans

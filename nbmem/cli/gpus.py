@@ -13,6 +13,9 @@ from nbmem.core.errors import UsageError
 if TYPE_CHECKING:
     import argparse
 
+    from nbmem.core.neighbours import Neighbour
+    from nbmem.probes.servers import Kernel
+
 LEAST_S = 0.5
 """Seconds between two pictures: a server is asked at each."""
 _HOME = "\x1b[H\x1b[J"
@@ -35,6 +38,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="ask the Jupyter server of a kernel of yours to shut it down, after a confirmation",
     )
+    parser.add_argument(
+        "--free",
+        metavar="PID",
+        type=int,
+        help="ask nbmem in a kernel of yours to give its cached memory back, after a confirmation",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,6 +53,8 @@ def run(options: argparse.Namespace) -> int:
 
     if options.shut_down is not None:
         return _shut_down(options.shut_down)
+    if options.free is not None:
+        return _free(options.free)
     if options.watch is None:
         write_out(f"{devices.table()}\n\nOn the real cards now\n{in_use_now()}")
         return EXIT_OK
@@ -58,8 +69,48 @@ def run(options: argparse.Namespace) -> int:
 def _shut_down(pid: int) -> int:
     """Shut a kernel down through its own server: it is asked for, and nothing is killed."""
     from nbmem.probes import servers
-    from nbmem.probes.neighbours import neighbour
     from nbmem.views.neighbours import what
+
+    found, kernel = _own_kernel(pid, "end it")
+    if not _agreed(f"{what(found)}: all that it holds is lost. Shut it down? [y/N] "):
+        return EXIT_OK
+    if not servers.shut_down(kernel):
+        say("its server refused, or did not answer in time: `nbmem gpus` says whether it is gone.")
+        return EXIT_FAILED
+    say("it is shut down.")
+    return EXIT_OK
+
+
+def _free(pid: int) -> int:
+    """Have a kernel give back what its allocator caches; no tensor of its goes."""
+    from nbmem.probes.kernels import free_cache
+    from nbmem.views.neighbours import what
+
+    found, kernel = _own_kernel(pid, "ask it")
+    if found.told is None or kernel.busy:
+        why = (
+            "runs a cell just now" if kernel.busy else "has no nbmem in it that says what it holds"
+        )
+        say(f"{what(found)}: it {why}, so it is not asked.")
+        return EXIT_FAILED
+    if not _agreed(f"{what(found)}: give back what it has cached and does not use? [y/N] "):
+        return EXIT_OK
+    answer = free_cache(pid)
+    if answer is None:
+        say("it did not answer; whether anything has changed is not known.")
+        return EXIT_FAILED
+    write_out(answer)
+    return EXIT_OK
+
+
+def _own_kernel(pid: int, do: str) -> tuple[Neighbour, Kernel]:
+    """A kernel of a server of this user's.
+
+    Raises:
+        UsageError: It is none.
+    """
+    from nbmem.probes import servers
+    from nbmem.probes.neighbours import neighbour
 
     kernels = servers.kernels()
     found = neighbour(pid, None, kernels)
@@ -67,17 +118,18 @@ def _shut_down(pid: int) -> int:
     if not found.own or kernel is None:
         raise UsageError(
             f"Process {pid} is no kernel of a running Jupyter server of yours, so nbmem does not "
-            "end it."
+            f"{do}."
         )
-    say(f"{what(found)}: all that it holds is lost. Shut it down? [y/N] ")
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        say("Nothing has changed.")
-        return EXIT_OK
-    if not servers.shut_down(kernel):
-        say("its server refused, or did not answer; nothing has changed.")
-        return EXIT_FAILED
-    say("it is shut down.")
-    return EXIT_OK
+    return found, kernel
+
+
+def _agreed(question: str) -> bool:
+    """Whether a person says yes to it."""
+    say(question)
+    if sys.stdin.readline().strip().lower() in {"y", "yes"}:
+        return True
+    say("Nothing has changed.")
+    return False
 
 
 COMMAND = Subcommand("gpus", "list the cards, who is on them, and the virtual ones", configure, run)

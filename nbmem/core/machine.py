@@ -6,12 +6,15 @@ categories: each is said below the sum of which it is a part.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from nbmem.core.events import Columns
+from nbmem.core.session import known
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -53,6 +56,11 @@ class MachineParts:
     shared: int | None
     cache: int | None
 
+    @classmethod
+    def of(cls, row: Sequence[int]) -> MachineParts:
+        """Of a row of figures in the order of PARTS; NOT_KNOWN is None."""
+        return cls(**dict(zip(PARTS, map(known, row), strict=True)))
+
     def to_json(self) -> dict[str, int | None]:
         """Bytes by stable keys."""
         return {
@@ -61,3 +69,7 @@ class MachineParts:
             "process_shared": self.shared,
             "available_page_cache": self.cache,
         }
+
+
+PARTS = tuple(field.name for field in fields(MachineParts))
+"""Their keys, in the order in which a table of them has its columns."""

@@ -66,6 +66,7 @@ class FailureWatch:
     def _out_of_memory(self, error: BaseException | None, seen: tuple[Refusal, ...]) -> None:
         from nbmem.analysis.oom import untraced
         from nbmem.ipython.showing import show_bundle
+        from nbmem.probes import cuda
         from nbmem.probes.oom import place_of
         from nbmem.probes.owners.asking import Owners
         from nbmem.views.bundle import oom_bundle
@@ -84,9 +85,19 @@ class FailureWatch:
             storages=storages,
             caught=message is None,
             shares=Owners(lambda _: None).read_in_time(device or 0),
+            allocator=cuda.backend(),
         )
         others = [
-            untraced(one, None, stack=(), layer=None, storages=(), caught=True) for one in seen[:-1]
+            untraced(
+                one,
+                None,
+                stack=(),
+                layer=None,
+                storages=(),
+                caught=True,
+                allocator=cuda.backend(),
+            )
+            for one in seen[:-1]
         ]
         ooms = [chief, *others]
         show_bundle(oom_bundle(ooms))

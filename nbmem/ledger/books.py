@@ -11,6 +11,7 @@ from nbmem.allocator.recordings.undo import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.categories import LIVE, OUTSIDE, Category
 from nbmem.core.errors import LedgerImbalanceError
+from nbmem.core.machine import MachineParts
 from nbmem.ledger.attribution import attribute
 from nbmem.ledger.balance import Ledger
 from nbmem.ledger.births import Birthplaces
@@ -148,19 +149,24 @@ class Books:
     def ledgers(self, positions: Sequence[int]) -> list[Ledger]:
         """The card at each position."""
         at = np.array(positions, np.int64)
-        when, rows = self._lasting(at), self.held(at).tolist()
+        when, held = self._lasting(at), self.held(at)
         owners = self._outside.shares(when, self.reserved[at])
-        machine = parts_at(self.trace.machine, when, rows)
+        machine = parts_at(self.trace.machine, when, held)
+        parts = [None] * len(at) if machine is None else map(MachineParts.of, machine.tolist())
         return [
             Ledger(
                 total_bytes=self.trace.info.total_bytes,
                 held=tuple(row),
                 process_known=self.process_known,
                 owners=shares,
-                machine=parts,
+                machine=part,
             )
-            for row, shares, parts in zip(rows, owners, machine, strict=True)
+            for row, shares, part in zip(held.tolist(), owners, parts, strict=True)
         ]
+
+    def parts(self, positions: Ints) -> Ints | None:
+        """What the host's memory is of at each position, (n, len(PARTS)); None of a card."""
+        return parts_at(self.trace.machine, self._lasting(positions), self.held(positions))
 
     def peak(self, first: int, last: int) -> int:
         """The position between two (both included) at which most is allocated; the earliest."""

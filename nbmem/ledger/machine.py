@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.categories import ACTIVE, PROCESS, Category
-from nbmem.core.machine import MachineParts
-from nbmem.core.session import known
+from nbmem.core.session import NOT_KNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from nbmem.core.machine import MachineReadings
@@ -20,32 +17,30 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-def parts_at(
-    readings: MachineReadings | None, t_ns: Ints, held: Sequence[Sequence[int]]
-) -> list[MachineParts | None]:
-    """The parts at each time; the first reading stands for what came before it.
+def parts_at(readings: MachineReadings | None, t_ns: Ints, held: Ints) -> Ints | None:
+    """The parts at each time, (n, len(PARTS)); the first reading stands for what came before it.
+
+    NOT_KNOWN where nobody says; None where it is no host's memory.
 
     Args:
         readings: What was read; None where it is no host's memory.
         t_ns: The times, nanoseconds since the epoch.
-        held: Bytes of each category at each time.
+        held: Bytes by category at each time, (n, len(Category)).
     """
     if readings is None or not len(readings):
-        return [None] * len(t_ns)
-    index = np.maximum(np.searchsorted(readings.t_ns, t_ns, side="right") - 1, 0)
-    return [_parts(readings, int(at), row) for at, row in zip(index, held, strict=True)]
+        return None
+    at = np.maximum(np.searchsorted(readings.t_ns, t_ns, side="right") - 1, 0)
 
+    def most(column: Ints, whole: Ints) -> Ints:
+        read: Ints = column[at]
+        return np.where(read == NOT_KNOWN, read, np.minimum(read, whole))
 
-def _parts(readings: MachineReadings, at: int, held: Sequence[int]) -> MachineParts:
-    def most(column: Ints, whole: int) -> int | None:
-        value = known(int(column[at]))
-        return None if value is None else min(value, whole)
-
-    process = sum(held[category] for category in PROCESS)
+    process = held[:, list(PROCESS)].sum(axis=1)
     files = most(readings.files, process)
-    return MachineParts(
-        tensors=most(readings.tensors, sum(held[category] for category in ACTIVE)),
-        files=files,
-        shared=most(readings.shared, process - (files or 0)),
-        cache=most(readings.cache, held[Category.FREE]),
+    columns = (
+        most(readings.tensors, held[:, list(ACTIVE)].sum(axis=1)),
+        files,
+        most(readings.shared, process - np.maximum(files, 0)),
+        most(readings.cache, held[:, Category.FREE]),
     )
+    return np.stack(columns, axis=1)

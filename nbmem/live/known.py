@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import OF_TRAINING, Category
+from nbmem.core.machine import PARTS
+from nbmem.views.rows import HOST_PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nbmem.core.machine import MachineParts
     from nbmem.live.messages import Entry
     from nbmem.record.progress import LoopProgress
 
@@ -49,3 +52,9 @@ def stacked(
         return ()
     named = tuple((c.key, c.label, sums[c]) for c in OF_TRAINING if sums[c])
     return (*named, (*rest, left))
+
+
+def parts_of(machine: MachineParts | None) -> tuple[Entry, ...]:
+    """What the host's memory is of, as the report calls it; empty of a card."""
+    said = ((key, getattr(machine, key, None)) for key in PARTS)
+    return tuple((key, HOST_PARTS[key][0], size) for key, size in said if size)

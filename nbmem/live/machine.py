@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbmem.api import virtual_card
-from nbmem.live.known import by_category
+from nbmem.core.machine import MachineParts
+from nbmem.live.known import by_category, parts_of
 from nbmem.live.messages import HostSample
 from nbmem.probes.cuda import device_count
 from nbmem.probes.devices.accelerators import accelerator
@@ -52,7 +53,8 @@ class HostReader:
         told = self._host.read(None, 0, whole=True)
         if told.process is None:
             return None
-        total = total_bytes()
+        total, files = total_bytes(), _at_most(told.files, told.process)
+        shared = _at_most(told.shared, told.process - (files or 0))
         self._peak = max(self._peak, told.process)
         return HostSample(
             total=total,
@@ -60,7 +62,15 @@ class HostReader:
             peak=self._peak,
             free=None if told.used is None else total - told.used,
             by_category=by_category(progress, ON_THE_ROLL, told.process) if progress else (),
+            parts=parts_of(
+                MachineParts(tensors=None, files=files, shared=shared, cache=told.cache)
+            ),
         )
+
+
+def _at_most(part: int | None, whole: int) -> int | None:
+    """A part that was read a moment after its whole."""
+    return None if part is None else min(part, whole)
 
 
 def _is_a_card_here() -> bool:

@@ -27,7 +27,8 @@ MOST_PHASES = 400
 """Of a report."""
 
 Entry = tuple[str, str, int]
-"""A category's key, its label, its bytes."""
+"""A category's key, its label, its bytes; or a part's of the host's memory: `tensors` is one of the
+tensors, `files` and `shared` are of the process, `cache` is of what is available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,8 @@ class HostSample:
         free: What could be had: page cache that the kernel would give back is free.
         by_category: `process` by what a trace knows of it, in the order to stack them. They add up
             to it exactly; the last one is the rest. Empty where nothing is known.
+        parts: What it is of, across the categories, by key of an Entry. Empty where the kernel does
+            not say.
     """
 
     total: int
@@ -104,6 +107,7 @@ class HostSample:
     peak: int
     free: int | None
     by_category: tuple[Entry, ...]
+    parts: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +210,7 @@ class LastReport:
         peak: The highest figures, and where.
         at_peak: The whole card at the peak, by category; adds up to the card.
         at_end: The same at the end.
+        parts_at_peak: What the host's memory was of at the peak, as in HostSample; empty of a card.
         phases: In order of their start, the first MOST_PHASES.
         phases_left_out: How many more there were.
         findings: Advice, the largest saving first.
@@ -221,6 +226,7 @@ class LastReport:
     peak: Peak
     at_peak: tuple[Entry, ...]
     at_end: tuple[Entry, ...]
+    parts_at_peak: tuple[Entry, ...]
     phases: tuple[Phase, ...]
     phases_left_out: int
     findings: tuple[Finding, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import Category
+from nbmem.live.known import parts_of
 from nbmem.live.messages import MOST_PHASES, CardInfo, LastReport, Phase
 from nbmem.views import wording
 
@@ -49,6 +50,7 @@ def summary(report: Report, cell: Cell | None, t_ms: float) -> LastReport:
         peak=report.peak,
         at_peak=_entries(report.ledger_at_peak, device.kind),
         at_end=_entries(report.ledger_at_end, device.kind),
+        parts_at_peak=parts_of(report.ledger_at_peak.machine),
         phases=phases,
         phases_left_out=len(report.phases) - len(phases),
         findings=report.findings,

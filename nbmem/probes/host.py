@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from nbmem.probes.checked import whole_bytes
 
-_OWN = ("RssAnon", "RssShmem")
+_STATUS = Path("/proc/self/status")
 
 
 def resident_bytes() -> int | None:
@@ -25,14 +26,39 @@ def own_bytes() -> int | None:
     Resident without mapped files, so a checkpoint that several processes map counts for none. What
     the system looks at when it kills for want of memory. None where the system does not say (it
     is no Linux).
-    https://docs.kernel.org/filesystems/proc.html
+    """
+    parts = resident_parts()
+    return None if parts is None else parts.anonymous + parts.shared
+
+
+class ResidentParts(NamedTuple):
+    """What this process's resident bytes are of.
+
+    Attributes:
+        anonymous: Pages of no file: what it has allocated and written to.
+        files: Pages of files: code, and what is mapped.
+        shared: Pages of shared memory.
+    """
+
+    anonymous: int
+    files: int
+    shared: int
+
+
+def resident_parts() -> ResidentParts | None:
+    """What this process's resident bytes are of: Linux says so; None elsewhere.
+
+    https://docs.kernel.org/filesystems/proc.html (RssAnon, RssFile, RssShmem)
     """
     try:
-        with Path("/proc/self/status").open(encoding="ascii", errors="replace") as file:
-            rows = dict(line.split(":", 1) for line in file if line.startswith(_OWN))
-        return sum(int(rows[name].split()[0]) << 10 for name in _OWN)
-    except (OSError, KeyError, ValueError, IndexError):
+        rows = (line.split() for line in _STATUS.read_bytes().splitlines())
+        said = {row[0]: row[1] for row in rows if row and row[0].startswith(b"Rss")}
+        return ResidentParts(*(int(said[name]) << 10 for name in _ROWS))
+    except (OSError, LookupError, ValueError):
         return None
+
+
+_ROWS = (b"RssAnon:", b"RssFile:", b"RssShmem:")
 
 
 def process_name(pid: int) -> str:

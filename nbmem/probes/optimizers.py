@@ -14,11 +14,18 @@ from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.holders.objects import attributes_of, entries_of, is_a, mro_of, namespace_of
 from nbmem.probes.holders.storages import shape_of
 from nbmem.probes.leaves import Budget, leaves, plain
-from nbmem.probes.modules import is_parameter, is_tensor, param_groups, parameters_of_group, states
+from nbmem.probes.modules import (
+    is_optimizer,
+    is_parameter,
+    is_tensor,
+    param_groups,
+    parameters_of_group,
+    states,
+)
 from nbmem.probes.tensors import Seen, by_storage, see
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
 
 MAX_ITEMS = 20_000
 """Values that are looked at in one optimizer; Adam has three for each parameter."""
@@ -95,13 +102,20 @@ def _weight(parameter: Any, owner: Any, path: str) -> Seen | None:
 
 
 class Others:
-    """Optimizers that are not torch's, met among the values of a person's names."""
+    """Optimizers that are not torch's, met among the values of a person's names.
 
-    def __init__(self) -> None:
+    Args:
+        known: Ids of torch's whose state is looked at where they step.
+    """
+
+    def __init__(self, known: Container[int] = ()) -> None:
+        self._known = known
         self._met: dict[int, tuple[str, Any]] = {}
 
     def meet(self, name: str, thing: Any) -> None:
         """Remember an object that may be one: its class has a method `step`."""
+        if id(thing) in self._known and is_optimizer(thing):
+            return
         if len(self._met) < MAX_OTHERS and any(
             "step" in namespace_of(base) for base in mro_of(type(thing))
         ):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 from array import array
 from bisect import bisect_left, insort
-from contextlib import contextmanager
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.probes.node_numbers import NodeNumbers, made_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from nbmem.probes.devices import Device
 
@@ -53,6 +53,7 @@ class Roll:
         device: The kind of memory.
 
     Attributes:
+        kind: torch's name for it.
         since: The mark at which what is met next was there already.
         numbers: Tells at which mark a graph's node was there.
         grows: Whether what is met for the first time is put on it.
@@ -62,6 +63,7 @@ class Roll:
 
     def __init__(self, torch: Any, device: Device) -> None:
         self.device = device
+        self.kind = device.kind
         self.since: int | None = None
         self.numbers = NodeNumbers(torch)
         self.grows = True
@@ -125,7 +127,7 @@ class Roll:
         insort(self._sorted, place)
         self.living[place[0]] = self.living.get(place[0], 0) + size
         first = self._mark if self.since is None else min(self.since, self._mark)
-        shared = self.device.kind == "cpu" and bool(self._torch.UntypedStorage.is_shared(storage))
+        shared = self.kind == "cpu" and bool(self._torch.UntypedStorage.is_shared(storage))
         for column, value in zip(columns, (*place, size, first, ALIVE, shared), strict=True):
             column.append(value)
         return entry
@@ -136,7 +138,7 @@ class Roll:
         with self._lock:
             self._mark = mark
             gone = self._torch.UntypedStorage._expired  # noqa: SLF001
-            for place in [place for place, ref in self._first.items() if gone(ref)]:
+            for place in list(compress(self._first, map(gone, self._first.values()))):
                 entry = self._entries[place]
                 left = [ref for ref in entry.refs.values() if not gone(ref)]
                 if left:
@@ -196,30 +198,50 @@ def followed() -> Roll | None:
     return _followed[-1] if _followed else None
 
 
-@contextmanager
-def following(roll: Roll | None) -> Iterator[None]:
+class _Following:
+    """While it is entered, a roll is written on; a class, for it is entered at each turn."""
+
+    __slots__ = ("_roll",)
+
+    def __init__(self, roll: Roll | None) -> None:
+        self._roll = roll
+
+    def __enter__(self) -> None:
+        if self._roll is not None:
+            _followed.append(self._roll)
+
+    def __exit__(self, *_raised: object) -> None:
+        if self._roll is not None:
+            _followed.pop()
+
+
+def following(roll: Roll | None) -> AbstractContextManager[None]:
     """Write on a roll what is looked at meanwhile; of CUDA's cards with None."""
-    if roll is None:
-        yield
-        return
-    _followed.append(roll)
-    try:
-        yield
-    finally:
-        _followed.pop()
+    return _Following(roll)
 
 
-@contextmanager
-def there_with(node: Any) -> Iterator[None]:
-    """What is met meanwhile was there when a graph's node was made: it has it, or has made it."""
-    roll = followed()
-    mark = None if roll is None or node is None else roll.numbers.mark_behind(made_at(node))
-    if roll is None or mark is None:
-        yield
-        return
-    before = roll.since
-    roll.since = mark if before is None else min(before, mark)
-    try:
-        yield
-    finally:
-        roll.since = before
+class there_with:  # noqa: N801 - a context manager, read as the function that it would be
+    """What is met meanwhile was there when a graph's node was made: it has it, or has made it.
+
+    A class, for it is entered at each node and each tensor of a graph.
+
+    Args:
+        node: The node; None leaves what is met where it is met.
+    """
+
+    __slots__ = ("_before", "_roll")
+
+    def __init__(self, node: Any) -> None:
+        roll = followed()
+        mark = None if roll is None or node is None else roll.numbers.mark_behind(made_at(node))
+        self._roll = None if mark is None else roll
+        self._before = None if roll is None else roll.since
+        if roll is not None and mark is not None:
+            roll.since = mark if roll.since is None else min(roll.since, mark)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_raised: object) -> None:
+        if self._roll is not None:
+            self._roll.since = self._before

@@ -80,7 +80,8 @@ def why_unreadable() -> str | None:
 
 def saved_tensors(walk: GraphWalk) -> Iterator[Saved]:
     """What a graph has saved, each storage once; nothing is held."""
-    taken = {addr for node in walk.nodes if (addr := walk.parameter_addr(node))}
+    parameters = {addr for node in walk.nodes if (addr := walk.parameter_addr(node))}
+    taken: set[int] = set()
 
     # A tensor that several have saved is named by a module's own node, else by the earliest.
     def rank(node: Any) -> tuple[bool, int]:
@@ -89,11 +90,13 @@ def saved_tensors(walk: GraphWalk) -> Iterator[Saved]:
     for node in sorted(walk.nodes, key=rank):
         with there_with(node):
             saved = enumerate(walk.saved_by(node))
-            found = [walk.see(node, one, walk.place_of_saved(node, i)) for i, one in saved]
-        for seen, owner in found:
-            if seen is not None and seen.addr not in taken:
-                taken.add(seen.addr)
-                yield Saved(seen, owner)
+            found = [(i, *walk.see(node, one, walk.place_of_saved(node, i))) for i, one in saved]
+        for index, seen, owner in found:
+            if seen is not None and seen.addr not in parameters:
+                walk.named.append((node, index, seen, owner))
+                if seen.addr not in taken:
+                    taken.add(seen.addr)
+                    yield Saved(seen, owner)
 
 
 class GraphWalk:
@@ -104,7 +107,9 @@ class GraphWalk:
         module_of: Finds the module of a parameter.
 
     Attributes:
+        roots: The nodes of the outputs.
         nodes: Nodes behind the outputs; while they are kept, each has one id.
+        named: What `saved_tensors` has found: node, which of its saved tensors, name, owner.
         graphs: Reads them.
     """
 
@@ -117,7 +122,9 @@ class GraphWalk:
         self._own: dict[int, Module | None] = {}
         self._after: dict[int, Module | None] = {}
         self._regions: dict[int, Region | None] = {}
-        self.nodes = self.graphs.behind(edges_of(outputs), MAX_NODES)
+        self.roots = edges_of(outputs)
+        self.nodes = self.graphs.behind(self.roots, MAX_NODES)
+        self.named: list[tuple[Any, int, Seen, Any]] = []
 
     def parameter_addr(self, node: Any) -> int:
         """Where the parameter lies in which a graph ends; 0 for any other node."""

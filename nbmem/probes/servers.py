@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 TIMEOUT_S = 1.0
 """A server that takes longer is passed over."""
+END_S = 30.0
+"""So long a kernel's end may take: its server waits for it, five seconds before it is killed."""
 _MOST_BYTES = 1 << 20
 
 
@@ -51,7 +53,7 @@ def kernels() -> dict[str, Kernel]:
 def shut_down(kernel: Kernel) -> bool:
     """Ask a kernel's server to shut it down; whether it did."""
     try:
-        _ask(kernel.server, f"api/kernels/{kernel.id}", "DELETE")
+        _ask(kernel.server, f"api/kernels/{kernel.id}", "DELETE", END_S)
     except Exception:  # noqa: BLE001 - it said no, or is gone
         return False
     return True
@@ -121,7 +123,7 @@ class _NoWayElsewhere(urllib.request.HTTPRedirectHandler):
         """Refuse."""
 
 
-def _ask(server: Server, path: str, method: str = "GET") -> bytes:
+def _ask(server: Server, path: str, method: str = "GET", limit_s: float = TIMEOUT_S) -> bytes:
     asked = urllib.request.Request(  # noqa: S310 - http or https, to this machine
         server.url.rstrip("/") + "/" + path,
         method=method,
@@ -129,6 +131,6 @@ def _ask(server: Server, path: str, method: str = "GET") -> bytes:
     )
     no_proxy = urllib.request.ProxyHandler({})
     opener = urllib.request.build_opener(no_proxy, _NoWayElsewhere())
-    with opener.open(asked, timeout=TIMEOUT_S) as answer:
+    with opener.open(asked, timeout=limit_s) as answer:
         read: bytes = answer.read(_MOST_BYTES)
     return read

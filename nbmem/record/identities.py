@@ -12,10 +12,11 @@ from nbmem.core.interrupts import let_pass
 from nbmem.core.names import common_path
 from nbmem.core.session import Identities, Marks
 from nbmem.probes import frames, modules, tensors
+from nbmem.probes.alike import Pattern
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.distributed import buckets_of, faces_of, is_sharded, parts_of, sharded
 from nbmem.probes.gradients import expected_gradients
-from nbmem.probes.holders.graphs import DEEPEST
+from nbmem.probes.holders.graphs import DEEPEST, edges_of
 from nbmem.probes.holders.storages import form_of
 from nbmem.probes.optimizers import Others, of_optimizer, parameters_of_optimizer
 from nbmem.probes.roll import followed
@@ -54,6 +55,8 @@ MAX_WALKS = 8
 """Times that a state is seen which is another at each step: the later steps are like those."""
 MAX_FORWARDS = 256
 """Kinds of forwards whose graphs are read: with varying lengths each step is a kind of its own."""
+MAX_PATTERNS = 4
+"""Graphs of one module that others are compared with."""
 STEP = 1_000
 """Tensors that are seen in one go: a few milliseconds."""
 
@@ -88,6 +91,7 @@ class IdentityLog:
         self._walked: dict[int, Footprint] = {}
         self._sharded: set[int] = set()
         self._states: dict[int, tuple[tuple[int, ...], int]] = {}
+        self._patterns: dict[tuple[Any, ...], list[Pattern]] = {}
         self._forwards: set[tuple[Any, ...]] = set()
         self._earlier = 0  # how often graphs of variables were read
         self._sites = frames.CallSites()
@@ -215,13 +219,40 @@ class IdentityLog:
         # Where there is no history, each graph tells what it keeps alive.
         if followed() is not None:
             with self.allowance.spent(forward) as granted:
-                if granted:
-                    self._read_graph(mark, outputs, None if forward in self._forwards else forward)
+                if granted and not self._read_alike(mark, outputs, forward):
+                    self._read_graph(
+                        mark, outputs, None if forward in self._forwards else forward, forward
+                    )
             return
         self._read_graph(mark, outputs, forward)
 
+    def _read_alike(self, mark: int, outputs: Iterable[Any], kind: tuple[Any, ...] | None) -> bool:
+        """See what a graph has saved that is like one that was read; False if it is like none."""
+        if kind not in self._patterns:
+            return False
+        try:
+            roots = edges_of(outputs)
+            for pattern in self._patterns[kind]:
+                found = pattern.saved(roots)
+                if found is not None:
+                    self._rows.extend((mark, seen, owner) for seen, owner in found)
+                    return True
+        except Exception as err:  # noqa: BLE001 - as below, where it is read whole
+            let_pass(err)
+        return False
+
+    def _learn_pattern(self, kind: tuple[Any, ...] | None, graph: GraphWalk) -> None:
+        """Remember a graph for those that are like it."""
+        if kind is not None and len(self._patterns.setdefault(kind, [])) < MAX_PATTERNS:
+            pattern = Pattern(graph)
+            self._patterns[kind] += [pattern] if pattern.holds else []
+
     def _read_graph(
-        self, mark: int, outputs: Iterable[Any], forward: tuple[Any, ...] | None
+        self,
+        mark: int,
+        outputs: Iterable[Any],
+        forward: tuple[Any, ...] | None,
+        kind: tuple[Any, ...] | None = None,
     ) -> None:
         if forward in self._forwards:
             return
@@ -236,6 +267,7 @@ class IdentityLog:
             graph = GraphWalk(outputs, self._module_of)
             self.deep = self.deep or graph.graphs.deep
             found = list(saved_tensors(graph))
+            self._learn_pattern(kind, graph)
             coming = list(expected_gradients(graph) if forward else ())
             coming += planned_buffers(graph) if forward and followed() is None else ()
         except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet
@@ -250,7 +282,7 @@ class IdentityLog:
     def _variables(self, mark: int, made: Callable[[Any], None] | None = None) -> None:
         """See what this thread's loop calls its tensors: these names end with their function."""
         if self._room():
-            others = Others()
+            others = Others(self._states)
             names = tensors.Names(others.meet, self._member, self._call, self._lead, made)
             variables = frames.variables()
             self._extend(mark, tensors.in_frames(variables, names), None)

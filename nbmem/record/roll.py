@@ -54,6 +54,7 @@ class RollLog:
         self._mark = 0
         self._owners: set[int] = set()
         self._rows: list[tuple[int, ...]] = []
+        self._last: DeviceReading | None = None
         self._lock = threading.Lock()
 
     def begin(self) -> None:
@@ -101,7 +102,10 @@ class RollLog:
 
     def _read(self, roll: Roll, *, whole: bool) -> None:
         for index in range(roll.device.count(self._torch)):
-            self._add(index, roll.device.read(self._torch, index, whole=whole))
+            read = roll.device.read(self._torch, index, whole=whole)
+            if read is not self._last:  # the marks of a small step are no news
+                self._add(index, read)
+            self._last = read
 
     def _give_up(self, err: Exception) -> None:
         """End the roll after a fault: what hooks have to tell must be heard."""

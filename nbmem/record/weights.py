@@ -13,13 +13,15 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.holders.storages import data_of
 from nbmem.probes.tensors import address_of, gradient_of, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    Place = tuple[int, int, int] | None
-    """Card, address and bytes of a gradient; None where there is none."""
+    Place = int | tuple[int, int, int] | None
+    """Where a gradient's data lie, or its storage; None where there is none."""
 
 ASKED = 8
 """Weights that are asked, which takes a few microseconds."""
@@ -57,4 +59,6 @@ class Weights:
 
 def _gradient(weight: Any) -> Place:
     gradient = gradient_of(weight)
-    return None if gradient is None else address_of(gradient)
+    if gradient is None:
+        return None
+    return data_of(loaded_torch(), gradient) or address_of(gradient)

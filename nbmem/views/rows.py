@@ -70,13 +70,15 @@ _ON_HOST = {
 """How the sums are called where the card is the host's memory; None for one that says nothing."""
 
 
-_HOST_PARTS = {
+HOST_PARTS = {
     "tensors": ("of it shared", "tensors in memory that other processes can map, too"),
     "files": ("of it files", "code of libraries and mapped files, which the page cache has, too"),
     "shared": ("of it shared memory", "resident pages of shared memory: share_memory_, /dev/shm"),
     "cache": ("of it page cache", "files in memory that the kernel gives back when asked"),
 }
-_PARTS_OF = {"active": ("tensors",), "process": ("files", "shared")}
+"""Label and meaning of what the host's memory is of."""
+PARTS_OF = {"active": ("tensors",), "process": ("files", "shared"), "free": ("cache",)}
+"""The sums and the category below which they stand."""
 
 
 def ledger_rows(report: Report) -> list[LedgerRow]:
@@ -104,7 +106,7 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
                     )
                 )
         if name == "card":
-            rows += _parts(("cache",), peak, end)
+            rows += _parts(PARTS_OF["free"], peak, end)
         before = len(parts)
         said = _ON_HOST[name] if host else (name, what)
         if said is not None:
@@ -112,7 +114,7 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
             rows.append(
                 LedgerRow(label=said[0], meaning=said[1], category=None, peak=sums[0], end=sums[1])
             )
-            rows += _parts(_PARTS_OF.get(name, ()), peak, end)
+            rows += _parts(PARTS_OF.get(name, ()), peak, end)
     return rows
 
 
@@ -121,7 +123,7 @@ def _parts(names: Iterable[str], peak: Ledger, end: Ledger) -> Iterator[LedgerRo
     for name in names:
         first, last = (getattr(one.machine, name, None) for one in (peak, end))
         if first or last:
-            label, meaning = _HOST_PARTS[name]
+            label, meaning = HOST_PARTS[name]
             yield LedgerRow(
                 label=label,
                 meaning=meaning,

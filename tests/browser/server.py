@@ -77,6 +77,16 @@ class Server:
         )
         self.url = self._wait()
 
+    @property
+    def runtime(self) -> Path:
+        """Where it and its kernels keep their connections."""
+        return self._root / "run"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of its kernels: a command of the same user's has the same."""
+        return dict(self._env)
+
     def notebook(self, name: str, *cells: str) -> str:
         """Write a notebook, and take away what an earlier run has touched for it; its name."""
         for touched in self._notebooks.glob(f"{name}.*"):

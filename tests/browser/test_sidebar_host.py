@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.browser.pages import LOAD, golden, picture
+from tests.browser.test_explorer import explore, shown_whole
 
 PLAIN = "%load_ext nbmem\nimport torch"
 TRAIN = """\
@@ -33,6 +34,11 @@ def test_without_a_card_the_host_is_live(notebook, page, lab, pictures):
     assert weights.get_attribute("title") == f"{WEIGHTS:,} bytes"
     parts = host.locator("[data-part]").evaluate_all("rows => rows.map(row => row.dataset.part)")
     assert parts[-2:] == ["other_processes", "free"]
+    lines = host.locator("tbody tr").evaluate_all("rows => rows.map(row => row.className)")
+    first = lines.index("nbmem-mod-sum")  # the process, and what of it are files
+    assert lines[first + 1] == "nbmem-mod-of"
+    assert host.locator("[data-of=files]").count() == 1
+    assert host.locator("[data-sum]").get_attribute("data-sum") == "process"
     assert page.get_by_test_id("nbmem-status").inner_text().startswith("RAM ")
     page.get_by_test_id("nbmem-running").get_by_text("step").wait_for()
     if pictures is not None:
@@ -43,11 +49,26 @@ def test_without_a_card_the_host_is_live(notebook, page, lab, pictures):
         for theme in ("Dark", "Light"):
             notebook.theme(f"JupyterLab {theme}")
             picture(page, pictures, f"sidebar-host-{theme.lower()}")
+        notebook.drag_sidebar(250)
+        picture(page, pictures, "sidebar-host-narrow")
     lab.touch("enough")
     notebook.wait_run()
     page.get_by_test_id("nbmem-report").wait_for()
     page.get_by_text("no cell runs").wait_for()
+    report = page.get_by_test_id("nbmem-report")
+    assert report.locator("[data-sum=process] + [data-of=files]").count() == 1
+    report.scroll_into_view_if_needed()
     picture(page, pictures, "sidebar-host-report")
+    if pictures is not None:
+        notebook.command("application:toggle-right-area")
+    explore(page)
+    ledger = page.get_by_test_id("nbx-ledger")
+    files = ledger.locator("[data-sum=process] + [data-part=files]")
+    assert int(files.get_attribute("data-bytes")) > 0
+    assert ledger.locator("[data-part=cache]").count() <= 1  # a container may have none
+    for theme in ("Light", "Dark") if pictures is not None else ():
+        notebook.theme(f"JupyterLab {theme}")
+        shown_whole(page, pictures, f"explorer-host-{theme.lower()}")
 
 
 @pytest.mark.cells(LOAD)

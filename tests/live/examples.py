@@ -77,6 +77,10 @@ WITHOUT_A_CARD = m.Sample(
             ("weights", "weights", GIB),
             ("rest", "activations, Python etc.", 2 * GIB),
         ),
+        parts=(
+            ("files", "of it files", GIB // 4),
+            ("cache", "of it page cache", 5 * GIB),
+        ),
     ),
 )
 ENDED = m.CellEnded(
@@ -113,6 +117,7 @@ REPORT = m.LastReport(
     ),
     at_peak=(("weights", "weights", 3 * GIB), ("free", "free", H100 - 3 * GIB)),
     at_end=(("weights", "weights", 2 * GIB), ("free", "free", H100 - 2 * GIB)),
+    parts_at_peak=(),
     phases=(
         m.Phase(
             name="forward", step=0, depth=0, duration_ms=12.5, before=GIB, peak=3 * GIB, after=GIB

@@ -193,7 +193,12 @@ class Machine:
     def read(self, _progress):
         self.free -= 1  # other programs are never still
         return HostSample(
-            total=1000, process=self.process, peak=self.process, free=self.free, by_category=()
+            total=1000,
+            process=self.process,
+            peak=self.process,
+            free=self.free,
+            by_category=(),
+            parts=(("cache", "of it page cache", self.free),),
         )
 
 

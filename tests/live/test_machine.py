@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -12,7 +14,7 @@ from nbmem import api, virtual
 from nbmem.live import machine
 from nbmem.live.machine import HostReader
 from nbmem.live.summary import summary
-from nbmem.probes.host import resident_bytes
+from nbmem.probes.host import ResidentParts, resident_bytes
 
 WIDE = 1 << 10
 
@@ -45,6 +47,16 @@ def test_a_traced_loop_says_what_the_process_holds(reader):
             assert known(reader) == {"weights": weights, "gradients": weights, **state}
             optimizer.zero_grad()
             assert known(reader) == {"weights": weights, **state}
+
+
+def test_what_the_process_is_of(reader, monkeypatch):
+    own = ResidentParts(anonymous=1 << 20, files=2 << 20, shared=1 << 50)
+    monkeypatch.setattr("nbmem.probes.devices.host.resident_parts", lambda: own)
+    told = reader.read()
+    parts = {key: size for key, _, size in told.parts}
+    assert (parts["files"], parts["shared"]) == (2 << 20, told.process - (2 << 20))
+    monkeypatch.setattr("nbmem.probes.devices.host.resident_parts", lambda: None)
+    assert {key for key, *_ in reader.read().parts} <= {"cache"}
 
 
 def test_the_peak_is_the_cells(reader):
@@ -93,5 +105,10 @@ def test_a_torch_without_cuda_has_no_card(monkeypatch):
 def test_a_report_of_the_host_calls_its_parts_as_the_report_does():
     with api.trace("t", namespace={}) as trace:
         torch.nn.Linear(WIDE, WIDE)(torch.zeros(2, WIDE)).sum().backward()
-    labels = {key: label for key, label, _ in summary(trace.report(), None, 0.0).at_end}
+    told = summary(trace.report(), None, 0.0)
+    labels = {key: label for key, label, _ in told.at_end}
+    machine = trace.report().ledger_at_peak.machine
+    assert {key: size for key, _, size in told.parts_at_peak} == {
+        key: size for key, size in asdict(machine).items() if size
+    }
     assert (labels["context"], labels["free"]) == ("Python and the rest", "available")

@@ -17,7 +17,7 @@ from nbmem.core.neighbours import Neighbour, OccupiedCard, Told
 from nbmem.core.units import GIB, MIB
 from nbmem.files import told
 from nbmem.living import in_use_now
-from nbmem.probes import neighbours, servers
+from nbmem.probes import kernels, neighbours, servers
 from nbmem.views.neighbours import render_neighbours
 from tests.faults.nvml import OTHER, OTHER_PID, FakeNvml
 
@@ -52,6 +52,7 @@ class FakeServer(BaseHTTPRequestHandler):
         ])  # fmt: skip
 
     def do_DELETE(self):
+        threading.Event().wait(self.server.takes_s)  # a real one waits for the kernel's end
         self._answer(self.path == f"/lab/api/kernels/{KERNEL}", {})
 
     def _answer(self, known, form):
@@ -68,7 +69,7 @@ class FakeServer(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(tmp_path):
     found = HTTPServer(("127.0.0.1", 0), FakeServer)
-    found.asked = []
+    found.asked, found.takes_s = [], 0.0
     thread = threading.Thread(target=found.serve_forever, daemon=True)
     thread.start()
     address = f"http://127.0.0.1:{found.server_port}/lab/"
@@ -197,7 +198,26 @@ def test_a_kernel_is_shut_down_by_its_server_once_it_is_confirmed(
     assert "work/train.ipynb; busy: all that it holds is lost." in capsys.readouterr().err
 
 
-def test_what_is_no_kernel_of_the_users_is_not_ended(capsys, server):
-    assert main(["gpus", "--shut-down", str(os.getppid())]) == 2
-    assert "so nbmem does not end it" in capsys.readouterr().err
+def test_a_servers_time_to_end_a_kernel_is_waited_for(monkeypatch, server):
+    monkeypatch.setattr(servers, "TIMEOUT_S", 0.3)
+    server.takes_s = 0.5
+    assert servers.shut_down(servers.kernels()[KERNEL])
+    monkeypatch.setattr(servers, "END_S", 0.1)
+    assert not servers.shut_down(servers.kernels()[KERNEL])
+
+
+@pytest.mark.parametrize(("option", "what"), [("--shut-down", "end it"), ("--free", "ask it")])
+def test_what_is_no_kernel_of_the_users_is_left_alone(capsys, server, option, what):
+    assert main(["gpus", option, str(os.getppid())]) == 2
+    assert f"so nbmem does not {what}" in capsys.readouterr().err
     assert all(method == "GET" for method, _ in server.asked)
+
+
+def test_a_kernel_without_nbmem_is_not_asked_to_free(capsys, server, kernel_process):
+    assert main(["gpus", "--free", str(kernel_process.pid)]) == 1
+    assert "it runs a cell just now, so it is not asked." in capsys.readouterr().err
+
+
+def test_who_does_not_answer_is_no_answer(kernel_process):
+    assert kernels.free_cache(kernel_process.pid) is None  # there is no such file
+    assert kernels.free_cache(os.getppid()) is None

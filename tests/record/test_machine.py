@@ -9,10 +9,13 @@ torch = pytest.importorskip("torch", reason="the recorder watches torch")
 np = pytest.importorskip("numpy")
 
 import nbmem.api as nbmem  # noqa: E402
-from nbmem.core.machine import MachineReadings  # noqa: E402
+from nbmem.core.machine import PARTS, MachineParts, MachineReadings  # noqa: E402
 from nbmem.ledger.machine import parts_at  # noqa: E402
-from nbmem.probes.devices import host as hosts  # noqa: E402
+from nbmem.probes import host as hosts  # noqa: E402
 from nbmem.probes.devices.host import Host  # noqa: E402
+from nbmem.probes.host import own_bytes, resident_parts  # noqa: E402
+from nbmem.views.explorer.data import explorer_data  # noqa: E402
+from nbmem.views.explorer.thinned import thinned  # noqa: E402
 from nbmem.views.html import render_html  # noqa: E402
 from nbmem.views.text import render_text  # noqa: E402
 
@@ -80,6 +83,21 @@ def test_text_page_and_json_say_them(trace, tmp_path):
     assert told["machine_at_end"]["process_shared"] >= SHARED
 
 
+def test_the_explorer_has_them_at_each_moment(trace):
+    report = trace.report()
+    data = explorer_data(report)
+    columns = dict(
+        zip([one["key"] for one in data["parts"]], data["moments"]["parts"], strict=True)
+    )
+    events = np.cumsum(data["moments"]["event"])
+    peak, end = np.searchsorted(events, (report.peak.at.event, report.events))
+    for at, ledger in ((peak, report.ledger_at_peak), (end, report.ledger_at_end)):
+        told = {key: np.cumsum(column)[at] for key, column in columns.items()}
+        assert MachineParts.of([told[key] for key in PARTS]) == ledger.machine
+    few = thinned(report, 2)
+    assert len(few.timeline.parts) == len(few.timeline.event) < len(report.timeline.event)
+
+
 def test_a_saved_recording_has_them(trace, tmp_path):
     again = nbmem.open(trace.save(tmp_path / "host")).report()
     assert again.ledger_at_end == trace.report().ledger_at_end
@@ -96,11 +114,17 @@ def test_a_card_has_none():
 def test_what_the_kernel_does_not_say_is_unknown(monkeypatch, tmp_path):
     monkeypatch.setattr(hosts, "_STATUS", tmp_path / "none")
     read = Host().read(None, 0, whole=True)
-    assert (read.files, read.shared) == (None, None)
-    (tmp_path / "none").write_text("RssFile:\t12 kB\nRssShmem:\n")
-    assert hosts._parts_of_process() == (None, None)
-    (tmp_path / "none").write_text("RssAnon:\t1 kB\nRssFile:\t12 kB\nRssShmem:\t3 kB\n")
-    assert hosts._parts_of_process() == (12 << 10, 3 << 10)
+    assert (read.files, read.shared, own_bytes()) == (None, None, None)
+    for rows in ("RssAnon:\t1 kB\nRssFile:\t12 kB\nRssShmem:\n", "\nRssFile:\t12 kB\n", "Rss"):
+        (tmp_path / "none").write_text(rows)
+        assert resident_parts() is None
+    (tmp_path / "none").write_text(
+        "Name:\t\xff\n\nRssAnon:\t1 kB\nRssFile:\t12 kB\nRssShmem:\t3 kB\n"
+    )
+    assert resident_parts() == (1 << 10, 12 << 10, 3 << 10)
+    assert own_bytes() == 4 << 10
+    read = Host().read(None, 0, whole=True)
+    assert (read.files, read.shared) == (12 << 10, 3 << 10)
 
 
 def test_in_a_container_its_own_page_cache_is_meant(monkeypatch, tmp_path):
@@ -121,8 +145,10 @@ def test_latest_readings_stand_and_unknown_stays_unknown():
     readings = MachineReadings(
         cache=np.array([-1, -1]), **{name: np.array(rows) for name, rows in columns.items()}
     )
-    held = [0] * 22
-    held[0], held[18] = 8, 12  # weights, and Python
-    first, last = parts_at(readings, np.array([5, 30]), [held, held])
-    assert (first.tensors, first.files, first.shared, first.cache) == (0, None, 5, None)
-    assert (last.tensors, last.files, last.shared) == (8, 7, 13)
+    held = np.zeros((2, 22), np.int64)
+    held[:, 0], held[:, 18] = 8, 12  # weights, and Python
+    table = parts_at(readings, np.array([5, 30]), held)
+    assert table.tolist() == [[0, -1, 5, -1], [8, 7, 13, -1]]
+    assert MachineParts.of(table[0].tolist()) == MachineParts(
+        tensors=0, files=None, shared=5, cache=None
+    )

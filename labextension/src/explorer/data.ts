@@ -23,6 +23,17 @@ export interface IMoments {
   live: number[][];
   /** The line whose event led to each moment: an index of a text, or -1. */
   line: number[];
+  /** By part of the host's memory: bytes at each moment, -1 where nobody says. */
+  parts: number[][];
+}
+
+/** What the host's memory is of, across the categories: said below the line that it is a part of. */
+export interface IHostPart {
+  key: string;
+  /** `active` or `process` for the sum, `free` for the category. */
+  of: string;
+  label: string;
+  meaning: string;
 }
 
 export interface ILives {
@@ -104,6 +115,8 @@ export interface IData {
   process_known: boolean;
   /** The card is the host's memory: there is no allocator that reserves. */
   host?: true;
+  /** Empty of a card. */
+  parts: IHostPart[];
   duration: number;
   events: number;
   by_event: boolean;
@@ -216,6 +229,7 @@ interface IWritten {
   held: [number, number[]][];
   live?: [number, number[]][];
   line?: number[];
+  parts?: number[][];
 }
 
 interface IWrittenCloseup {
@@ -237,6 +251,7 @@ export function decoded(raw: IData): IData {
     ...raw,
     categories,
     cells: raw.cells ?? [],
+    parts: raw.parts ?? [],
     pools: pool === undefined ? [] : [mapOf(pool, [...moments.event])],
     lives: livesOf(raw.lives ?? EMPTY),
     lines: raw.lines ?? null,
@@ -269,7 +284,8 @@ function momentsOf(total: number, places: readonly number[], written: IWritten):
     t: summed(written.t),
     held,
     live: written.live === undefined ? [] : columns(written.live),
-    line: written.line ?? new Array<number>(count).fill(-1)
+    line: written.line ?? new Array<number>(count).fill(-1),
+    parts: (written.parts ?? []).map(summed)
   };
 }
 
@@ -325,6 +341,9 @@ export function learn(data: IData, told: ICloseup): void {
       moments.held.forEach((column, i) => column.splice(at, 0, told.moments.held[i][row]));
       moments.live.forEach((column, i) => column.splice(at, 0, told.moments.live[i][row]));
       moments.line.splice(at, 0, textOf(told.moments.line[row]));
+      moments.parts.forEach((column, i) =>
+        column.splice(at, 0, told.moments.parts[i]?.[row] ?? -1)
+      );
     }
   });
   const met = new Set(lives.number);

@@ -70,26 +70,20 @@ export class LedgerView {
   private _figures(row: number, before: number | null, after: number | null): void {
     const { categories, total } = this._data;
     const held = this._data.moments.held;
-    const change = (category: number): string =>
-      before === null || after === null
-        ? ''
-        : formatBytes(held[category][after] - held[category][before], true);
+    const change = (column: number[]): string =>
+      before === null || after === null ? '' : formatBytes(column[after] - column[before], true);
+    const beside = (column: number[]): string =>
+      before === null ? percent(column[row], total) : change(column);
     const body = h('tbody');
     categories.forEach(({ key, label, meaning }, category) => {
-      const used = held[category][row] > 0 || (before !== null && change(category) !== '0 B');
-      if (used) {
-        const size = held[category][row];
+      const size = held[category][row];
+      if (size > 0 || (before !== null && change(held[category]) !== '0 B')) {
         body.append(
-          h(
-            'tr',
+          line(
             { title: meaning, 'data-category': key, 'data-bytes': size },
-            h('th', { scope: 'row' }, swatch(paintOf(key)), label),
-            h('td', { title: exactBytes(size) }, formatBytes(size)),
-            h(
-              'td',
-              { class: 'nbx-mod-quiet' },
-              before === null ? percent(size, total) : change(category)
-            )
+            [swatch(paintOf(key)), label],
+            size,
+            beside(held[category])
           )
         );
       }
@@ -99,19 +93,32 @@ export class LedgerView {
         const hidden = sum === 'process' && !this._data.process_known;
         const size = sumAt(this._data, row, category + 1);
         body.append(
-          h(
-            'tr',
+          line(
             { class: 'nbx-mod-sum', 'data-sum': sum, 'data-bytes': size },
-            h('th', { scope: 'row' }, `= ${name}`),
-            h('td', { title: exactBytes(size) }, hidden ? 'unknown' : formatBytes(size)),
-            h(
-              'td',
-              { class: 'nbx-mod-quiet' },
-              before === null && !hidden ? percent(size, total) : ''
-            )
+            [`= ${name}`],
+            hidden ? null : size,
+            before === null && !hidden ? percent(size, total) : ''
           )
         );
       }
+      this._data.parts.forEach(({ key, of, label, meaning }, i) => {
+        const column = this._data.moments.parts[i] ?? [];
+        if (of === (sum ?? categories[category].key) && hasAny(column, row, before, after)) {
+          body.append(
+            line(
+              {
+                class: 'nbx-mod-part',
+                title: meaning,
+                'data-part': key,
+                'data-bytes': column[row]
+              },
+              [label],
+              column[row],
+              beside(column)
+            )
+          );
+        }
+      });
     });
     const last = before === null ? `of the ${this._whole}` : 'over the selection';
     this.table.replaceChildren(
@@ -130,4 +137,26 @@ export class LedgerView {
       body
     );
   }
+}
+
+/** A line of the table; null for bytes that nobody knows. */
+function line(
+  attributes: Record<string, string | number>,
+  name: (Node | string)[],
+  size: number | null,
+  beside: string
+): HTMLElement {
+  return h(
+    'tr',
+    attributes,
+    h('th', { scope: 'row' }, ...name),
+    h('td', { title: exactBytes(size) }, size === null ? 'unknown' : formatBytes(size)),
+    h('td', { class: 'nbx-mod-quiet' }, beside)
+  );
+}
+
+/** Whether a part has bytes at the moment, or at an end of the selection, and is known at all three. */
+function hasAny(column: number[], ...rows: (number | null)[]): boolean {
+  const sizes = rows.flatMap(row => (row === null ? [] : [column[row] ?? -1]));
+  return sizes.every(size => size >= 0) && sizes.some(size => size > 0);
 }

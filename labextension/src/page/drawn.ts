@@ -67,7 +67,8 @@ export function drawn(card: ICard, stacks: Stacks, name: string, patience: Patie
       live: CATEGORIES.map((_, category) =>
         positions.map(position => (category === UNKNOWN ? curves.count[position] : 0))
       ),
-      line: positions.map(position => (position > 0 ? lines.index(card.stack[position - 1]) : -1))
+      line: positions.map(position => (position > 0 ? lines.index(card.stack[position - 1]) : -1)),
+      parts: []
     },
     lives: livesOf(allocations, told, lines),
     pools: [pool],
@@ -88,6 +89,7 @@ const NOTHING = {
   tips: [],
   history: [],
   lines: null,
+  parts: [],
   figures: FIGURES as [string, string][]
 };
 

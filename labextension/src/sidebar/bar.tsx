@@ -2,7 +2,7 @@
 
 import * as React from 'react';
 
-import type { IPart } from '../figures.js';
+import { linesOf, type IPart, type Ledger } from '../figures.js';
 import { formatBytes, percent } from '../format.js';
 import { Bytes, fillOf, Swatch, Trans } from './text.js';
 
@@ -33,8 +33,12 @@ export function CardBar(props: {
   );
 }
 
-/** The parts with their colours and bytes. */
-export function PartsTable(props: { parts: IPart[]; total: number }): React.JSX.Element {
+/** The parts with their colours and bytes; `of` is what the host's memory is of across them. */
+export function PartsTable(props: {
+  parts: IPart[];
+  of?: Ledger;
+  total: number;
+}): React.JSX.Element {
   const trans = React.useContext(Trans);
   return (
     <table className="nbmem-Table" data-testid="nbmem-parts">
@@ -46,16 +50,20 @@ export function PartsTable(props: { parts: IPart[]; total: number }): React.JSX.
         </tr>
       </thead>
       <tbody>
-        {props.parts.map(part => (
-          <tr key={part.key} data-part={part.key}>
-            <th scope="row">
-              <Swatch of={part.key} />
-              {part.label}
+        {linesOf(props.parts, props.of ?? []).map(line => (
+          <tr
+            key={`${line.kind}-${line.key}`}
+            className={`nbmem-mod-${line.kind}`}
+            {...{ [`data-${line.kind}`]: line.key }}
+          >
+            <th scope="row" title={line.label}>
+              {line.kind === 'part' ? <Swatch of={line.key} /> : null}
+              {line.label}
             </th>
             <td>
-              <Bytes count={part.bytes} />
+              <Bytes count={line.bytes} />
             </td>
-            <td className="nbmem-Share">{percent(part.bytes, props.total)}</td>
+            <td className="nbmem-Share">{percent(line.bytes, props.total)}</td>
           </tr>
         ))}
       </tbody>

@@ -70,7 +70,14 @@ function Host(props: { state: IKernelState; host: IHostSample }): React.JSX.Elem
     sample.host === null ? [] : [{ t: sample.t_ms, card: drawnOf(sample.host) }]
   );
   return (
-    <Memory told={told} id="nbmem-host" parts={parts} total={host.total} readings={readings}>
+    <Memory
+      told={told}
+      id="nbmem-host"
+      parts={parts}
+      of={host.parts}
+      total={host.total}
+      readings={readings}
+    >
       <Figure name={trans.__('process')} id="process" count={host.process} />
       <Figure name={trans.__('peak')} id="peak" count={host.peak} />
       <Figure name={trans.__('available')} id="free" count={host.free} />
@@ -83,6 +90,7 @@ function Memory(props: {
   told: string;
   id: string;
   parts: IPart[];
+  of?: Ledger;
   total: number | null;
   readings: IReading[];
   children: React.ReactNode;
@@ -98,7 +106,7 @@ function Memory(props: {
       <CardBar parts={parts} total={total} label={told} />
       <dl className="nbmem-Figures">{props.children}</dl>
       <LineChart readings={props.readings} label={told} />
-      <PartsTable parts={parts} total={total} />
+      <PartsTable parts={parts} of={props.of} total={total} />
     </section>
   );
 }

@@ -42,7 +42,7 @@ export function Report(props: { report: ILastReport }): React.JSX.Element {
         total={total}
         label={trans.__('%1 at the peak', clipped(report.device.name, 60))}
       />
-      <PartsTable parts={parts} total={total} />
+      <PartsTable parts={parts} of={report.parts_at_peak} total={total} />
       {report.phases.length > 0 ? <Phases report={report} /> : null}
       {report.notes.map(note => (
         <p key={note} className="nbmem-Note">

@@ -22,6 +22,11 @@ TRACE_IT = (
     "The cell was not traced. With %%memtrace on its first line, nbmem says what held the memory, "
     "and tries in its simulator what would have sufficed."
 )
+TRACE_IT_THERE = (
+    "The cell was not traced. With %%memtrace on its first line, nbmem says what held the memory; "
+    "what would have sufficed it cannot try, for torch takes its memory from another allocator "
+    "here ({})."
+)
 LARGEST = 5
 
 
@@ -34,6 +39,7 @@ def untraced(  # noqa: PLR0913 - each is known or not by itself
     storages: Sequence[HeldStorage],
     caught: bool,
     shares: Sequence[Share] = (),
+    allocator: str = "native",
 ) -> Autopsy:
     """Explain what can be known without the allocator's events.
 
@@ -45,6 +51,7 @@ def untraced(  # noqa: PLR0913 - each is known or not by itself
         storages: What lives now, with its holders.
         caught: Whether the program went on.
         shares: What other frameworks of this process hold of the card now.
+        allocator: Whose memory torch hands out: its own is simulated where a cell is traced.
     """
     line = users_line(refusal.stack) if refusal else None
     wanted = refusal.wanted if refusal else message.wanted if message else None
@@ -77,7 +84,7 @@ def untraced(  # noqa: PLR0913 - each is known or not by itself
         ),
         left=None if caught else left_by_traceback(storages),
         command=None if caught else Command(name="free", arguments=("traceback",)),
-        notes=(TRACE_IT,),
+        notes=(TRACE_IT if allocator == "native" else TRACE_IT_THERE.format(allocator),),
     )
 
 

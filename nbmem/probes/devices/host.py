@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.clock import CLOCK
 from nbmem.probes.devices import DeviceReading
-from nbmem.probes.host import resident_bytes
+from nbmem.probes.host import resident_bytes, resident_parts
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from nbmem.core.session import DeviceInfo
 
 _CGROUP = Path("/sys/fs/cgroup")
-_STATUS = Path("/proc/self/status")
 _UNLIMITED = 1 << 60
 FRESH_NS = 1_000_000
 """So long a figure stands for the moments after it."""
@@ -40,7 +39,7 @@ class Host:
 
     def __init__(self) -> None:
         self._statm: tuple[int, BinaryIO] | None = None  # open, and in which process
-        self._last: tuple[int, int | None] = (0, None)
+        self._last = 0, DeviceReading()
         self._page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
     def in_use(self, _torch: Any) -> bool:
@@ -53,11 +52,12 @@ class Host:
 
     def read(self, _torch: Any, _index: int, *, whole: bool) -> DeviceReading:
         """Resident bytes of this process in 2 us; its parts and what anybody uses in 200 us."""
-        resident = self._resident()
+        read = self._resident()
         if not whole:
-            return DeviceReading(process=resident)
-        files, shared = _parts_of_process()
-        read = DeviceReading(process=resident, files=files, shared=shared)
+            return read
+        parts = resident_parts()
+        if parts is not None:
+            read = read._replace(files=parts.files, shared=parts.shared)
         with suppress(Exception):
             import psutil
 
@@ -83,12 +83,12 @@ class Host:
             kind=self.kind,
         )
 
-    def _resident(self) -> int | None:
-        """Resident bytes, `FRESH_NS` old at most: the marks of a small step are no news."""
+    def _resident(self) -> DeviceReading:
+        """Resident bytes, `FRESH_NS` old at most: until then it is the same reading."""
         now = CLOCK.perf_counter_ns()
         when, last = self._last
-        if now - when >= FRESH_NS or last is None:
-            self._last = now, self._read_statm()
+        if now - when >= FRESH_NS or last.process is None:
+            self._last = now, DeviceReading(process=self._read_statm())
         return self._last[1]
 
     def _read_statm(self) -> int | None:
@@ -109,21 +109,6 @@ def total_bytes() -> int:
     total = int(psutil.virtual_memory().total)
     box = _container()
     return total if box is None else min(total, box.limit)
-
-
-def _parts_of_process() -> tuple[int | None, int | None]:
-    """Resident bytes in files and in shared memory: Linux says so; None elsewhere.
-
-    https://docs.kernel.org/filesystems/proc.html (RssFile, RssShmem)
-    """
-    found: dict[bytes, int] = {}
-    with suppress(OSError, ValueError, LookupError):
-        for line in _STATUS.read_bytes().splitlines():
-            if line.startswith((b"RssFile:", b"RssShmem:")):
-                name, size = line.split()[:2]
-                found[name] = int(size) << 10
-        return found[b"RssFile:"], found[b"RssShmem:"]
-    return None, None
 
 
 class _Box(NamedTuple):

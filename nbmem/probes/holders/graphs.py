@@ -46,6 +46,12 @@ class Graphs:
         self._tallest = 0
         self.deep = False
 
+    def of_kinds(self) -> Graphs:
+        """Another that knows the same kinds of nodes, and no node."""
+        other = Graphs(self._torch)
+        other._saved = self._saved
+        return other
+
     def of_tensor(self, tensor: Any) -> list[Any]:
         """A tensor's gradient and graph."""
         kind = self._tensor

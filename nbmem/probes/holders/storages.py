@@ -39,17 +39,16 @@ def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
         CUDA ordinal, address, bytes. Where a roll is kept, its devices take the place of the cards,
         counted -1, -2: nothing takes them for a card.
     """
-    tensor = local_of(tensor)
-    own = type(tensor) is torch.UntypedStorage
+    tensor, storages = local_of(tensor), torch.UntypedStorage
+    own = type(tensor) is storages
     tensor = tensor if own else unwrapped(torch, tensor)
     try:
         storage = tensor if own else torch.Tensor.untyped_storage(tensor)
-        device = torch.UntypedStorage.device.__get__(storage)
+        device = storages.device.__get__(storage)
         roll = followed()
-        if device.type != ("cuda" if roll is None else roll.device.kind):
+        if device.type != ("cuda" if roll is None else roll.kind):
             return None
-        addr = torch.UntypedStorage.data_ptr(storage)
-        size = torch.UntypedStorage.nbytes(storage)
+        addr, size = storages.data_ptr(storage), storages.nbytes(storage)
         place = device.index or 0, addr, size
         if roll is not None and addr and size:
             with there_with(None if own else torch.Tensor.grad_fn.__get__(tensor)):
@@ -58,6 +57,20 @@ def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
         let_pass(err)
         return None
     return place if addr and size else None
+
+
+def data_of(torch: Any, tensor: Any) -> int | None:
+    """Where a plain tensor's data lie; None of a subclass, and where that cannot be asked.
+
+    Quicker than `place_of`, and nothing is written on a roll.
+    """
+    if type(tensor) is not torch.Tensor:
+        return None
+    try:
+        return int(torch.Tensor.data_ptr(tensor)) or None
+    except Exception as err:  # noqa: BLE001 - sparse, or a wrapper of torch.func's
+        let_pass(err)
+        return None
 
 
 def parts_of_sparse(torch: Any, tensor: Any) -> list[tuple[str, Any]]:
@@ -96,9 +109,8 @@ def unwrapped(torch: Any, tensor: Any) -> Any:
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/functorch/init.cpp
     """
     functorch: Any = getattr(torch._C, "_functorch", None)  # noqa: SLF001 - since torch 2.0
-    if not hasattr(functorch, "is_functorch_wrapped_tensor"):
-        return tensor
-    while functorch.is_functorch_wrapped_tensor(tensor):
+    is_wrapped = getattr(functorch, "is_functorch_wrapped_tensor", None)
+    while is_wrapped is not None and is_wrapped(tensor):
         tensor = functorch.get_unwrapped(tensor)
     return tensor
 

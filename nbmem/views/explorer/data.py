@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.categories import LIVE, Category
+from nbmem.core.machine import PARTS
 from nbmem.core.units import format_bytes, format_range
 from nbmem.views import wording
 from nbmem.views.charts.bands import time_hides_steps
@@ -19,6 +20,7 @@ from nbmem.views.explorer.phases import band_columns, phase_table, step_table
 from nbmem.views.explorer.pool import pool_columns
 from nbmem.views.explorer.texts import Texts
 from nbmem.views.markup import one_line
+from nbmem.views.rows import HOST_PARTS, PARTS_OF
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,6 +81,8 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
     }
     if report.device.is_host:
         data["host"] = True
+    if moments.parts is not None:
+        data["parts"] = _parts()
     if details is not None:
         _add_details(data, details, texts)
     if report.lines is not None:
@@ -115,8 +119,18 @@ def closeup_data(closeup: Closeup) -> dict[str, Any]:
     }
 
 
+def _parts() -> list[dict[str, str]]:
+    """What the columns of the moments' parts are, and below which line each stands."""
+    place = {key: whole for whole, keys in PARTS_OF.items() for key in keys}
+    return [
+        {"key": key, "of": place[key], "label": HOST_PARTS[key][0], "meaning": HOST_PARTS[key][1]}
+        for key in PARTS
+    ]
+
+
 def _curves(moments: Timeline | Closeup) -> dict[str, Any]:
-    return {
+    parts = {} if moments.parts is None else {"parts": list(map(differences, moments.parts.T))}
+    return parts | {
         "event": differences(moments.event),
         "t": differences(moments.t_ns),
         "held": [

@@ -77,6 +77,7 @@ def thinned(report: Report, bins: int) -> Report:
             event=moments.event[rows],
             held=moments.held[rows],
             reserved=moments.reserved[rows],
+            parts=None if moments.parts is None else moments.parts[rows],
         ),
         details=details and _fewer(details, moments.event[rows], rows, LIVES * bins),
     )
