@@ -2,6 +2,7 @@
 
 python -m tests.oracle [--card NAME ...] [--dtype TYPE ...] [OPERATOR ...]
 python -m tests.oracle --models [PART OF A NAME ...]      training steps of many libraries' models
+python -m tests.oracle --compiled [PART OF A NAME ...]    compiled steps of training
 python -m tests.oracle --everyday                         calls and mistakes of everyday
 python -m tests.oracle --errors                           what torch's databases list as errors
 python -m tests.oracle --run script.py ...      any program on the oracle
@@ -20,7 +21,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from tests.oracle import compare, errors, everyday, models, probes
+from tests.oracle import compare, compiled, errors, everyday, models, probes
 from tests.oracle.launch import OUT, environment
 from tests.oracle.record import results
 
@@ -94,6 +95,7 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="operators, or models (all)")
     parser.add_argument("--models", action="store_true", help="models instead of operators")
+    parser.add_argument("--compiled", action="store_true", help="compiled steps of training")
     parser.add_argument("--everyday", action="store_true", help="calls and mistakes of everyday")
     parser.add_argument("--errors", action="store_true", help="what torch lists as errors")
     parser.add_argument("--probes", nargs=argparse.REMAINDER, metavar="TEST")
@@ -110,6 +112,9 @@ def main() -> None:
         raise SystemExit(subprocess.run(command, env=env, check=False).returncode)
     if options.probes is not None:
         raise SystemExit(probes.run(options.probes))
+    if options.compiled:
+        compiled.run(options.names, (options.card or CARDS)[0], options.virtual_python)
+        return
     if options.everyday:
         compare_everyday((options.card or CARDS)[0], options.virtual_python)
         return

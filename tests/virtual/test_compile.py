@@ -102,6 +102,17 @@ def test_a_launch_that_times_configurations_takes_what_clears_the_cache(gpu):
     assert torch.cuda.max_memory_allocated() - before == BYTES
 
 
+@planned
+def test_a_reduction_that_times_configurations_does_so_without_triton(gpu):
+    """Inductor's own kind of configuration is made of Triton's, which a CPU build has not."""
+    x = torch.randn(1 << 15, 64, device="cuda")
+    compiled = torch.compile(lambda x: (x * x).sum(-1))
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    out = compiled(x)
+    assert torch.cuda.max_memory_allocated() - before == out.nbytes + gpu.card.l2_bytes
+
+
 def test_a_program_resets_the_compiler_before_anything_is_compiled():
     program = (
         "import torch; from nbmem import virtual\n"
@@ -240,19 +251,50 @@ def test_flex_attention_writes_no_scores(gpu):
         torch.randn(size, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in "qkv"
     )
     mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 256, 256, device="cuda")
-    before = torch.cuda.memory_allocated()
-    out, row = torch.compile(flex_attention)(
-        q, k, v, lambda score, b, h, i, j: score + i - j, block_mask=mask, return_lse=True
-    )
-    assert out.size() == size
-    assert row.size() == size[:-1]
-    assert torch.cuda.memory_allocated() - before == rows * (2 * 64 + 4 + 4)  # lse is scaled
-    torch.cuda.reset_peak_memory_stats()
-    held = torch.cuda.memory_allocated()
-    out.backward(torch.empty_like(out))
+    compiled = torch.compile(flex_attention)
+    for _ in range(2):  # the first launches time a kernel
+        q.grad = k.grad = v.grad = None
+        before = torch.cuda.memory_allocated()
+        out, row = compiled(
+            q, k, v, lambda score, b, h, i, j: score + i - j, block_mask=mask, return_lse=True
+        )
+        assert out.size() == size
+        assert row.size() == size[:-1]
+        took = torch.cuda.memory_allocated() - before
+        assert took == rows * (2 * 64 + 4 + 4)  # lse is scaled
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        out.backward(torch.empty_like(out))
+        out = row = None
     # The output's gradient, a scratch row and the three gradients.
     assert torch.cuda.max_memory_allocated() - held == rows * (4 * 2 * 64 + 4)
     assert q.grad.size() == size
+
+
+@planned
+@pytest.mark.parametrize("mode", [None, "max-autotune-no-cudagraphs"])
+def test_flex_attention_in_a_region_takes_what_it_takes_on_the_oracle(gpu, capfd, mode):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    slope = torch.ones(8, device="cuda", requires_grad=True)
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 512, 512, device="cuda")
+
+    def attend(x):
+        q, k, v = x.view(2, 512, 3, 8, 64).permute(2, 0, 3, 1, 4)
+        out = flex_attention(q, k, v, lambda s, b, h, i, j: s + slope[h] * (i - j), mask)
+        return out.transpose(1, 2).reshape(2, 512, 512)
+
+    x = torch.randn(2, 512, 1536, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    given = torch.empty(2, 512, 512, device="cuda", dtype=torch.bfloat16)
+    compiled = torch.compile(attend, mode=mode)
+    row, tensor, all_three = 2 * 8 * 512 * 4, 2 * 512 * 512 * 2, x.nbytes
+    assert asked(lambda: compiled(x).backward(given)) == [
+        *(row, row, tensor, -row),  # the scores' sums and largest, the output
+        *(32, row, tensor, tensor, tensor, -row, -row),  # of slopes, the scratch row, of q, k, v
+        *(all_three, -tensor, -tensor, -tensor, -all_three, -32, -tensor),
+    ]
+    assert gpu.notes == []
+    assert "best_kernel" not in capfd.readouterr().err  # times are not known
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")

@@ -100,13 +100,18 @@ def _write_convolution(graph: Any, args: Any, result: torch.Tensor) -> None:
     _C._set_value_trace(result, node.output())  # type: ignore[attr-defined]
 
 
+def is_faked() -> bool:
+    """Whether a program is followed with fake tensors."""
+    return _C._get_dispatch_mode(_FAKE) is not None
+
+
 def passed_on(mode: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
     """What a tracing mode makes of a call; NotImplemented where none is on.
 
     Torch asks its own tracing modes after all others. Fake tensors never reach the card; what
     make_fx traces for real does, after it was written down.
     """
-    if _C._get_dispatch_mode(_FAKE) is not None:
+    if is_faked():
         return func(*args, **kwargs)
     proxy = _C._get_dispatch_mode(_PROXY)
     if proxy is None:

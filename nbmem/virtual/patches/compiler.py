@@ -15,7 +15,6 @@ import torch
 from torch._C._dynamo.eval_frame import set_code_exec_strategy
 from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
-from torch._higher_order_ops.flex_attention import flex_attention
 
 from nbmem.virtual import notes
 from nbmem.virtual.devices import is_virtual
@@ -38,10 +37,6 @@ PLANNED = hasattr(torch._C, "_conv_determine_backend_memory_format") and (
 """Whether this release's compiler is one that is known here; the others' regions run eagerly."""
 _EAGERLY = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
 """A frame runs as it is, with all that it calls."""
-_FLEX = (
-    "flex_attention stands there for its fused kernel, which Inductor would take for an empty "
-    "tensor that backward can make again"
-)
 _Wrapper: Any = getattr(torch, "_TorchCompileInductorWrapper", None)
 
 
@@ -159,9 +154,6 @@ class Compiler:
 
         def plan(self: Any, model: Any, inputs: Any, *, config_patches: Any = None) -> Any:
             if not _is_on_card(model, inputs):
-                return model.forward
-            if any(node.target is flex_attention for node in model.graph.nodes):
-                compiler._note(notes.unplanned(compiler._region, _FLEX))
                 return model.forward
             try:
                 with compiler._planner.planning():

@@ -16,6 +16,7 @@ from torch._higher_order_ops.flex_attention import FlexAttentionHOP
 from torch.nn.attention.flex_attention import flex_attention
 
 from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.operators.tracing import is_faked
 from nbmem.virtual.patches.patcher import Patch
 
 _true_call = FlexAttentionHOP.__call__
@@ -101,7 +102,7 @@ def _is_compiled() -> bool:
 def _call(
     self: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **more: Any
 ) -> Any:
-    if not is_virtual(query):
+    if is_faked() or not is_virtual(query):  # to C++, a fake tensor of a card is on it
         return _true_call(self, query, key, value, *rest, **more)
     if torch.is_autocast_enabled("cuda"):
         wanted = torch.get_autocast_dtype("cuda")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _WRITTEN = ("in_out_ptr", "out_ptr")
 """How Inductor names the arguments that a kernel writes to."""
+_HEURISTICS = "triton_heuristics."
+"""How the decorator of a kernel's function begins."""
 
 
 def timed_on_card(machine: Machine, act: Callable[[], Any]) -> float:
@@ -52,6 +54,14 @@ class Config:
         self.kwargs, self.num_warps, self.num_stages = kwargs, num_warps, num_stages
         self.num_ctas = 1
         self.maxnreg = self.pre_hook = None
+
+
+class InductorConfig(Config):
+    """Inductor's own kind of it, which is made of Triton's where that is there."""
+
+    def __init__(self, *args: Any, dynamic_scale_rblock: bool = True, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.dynamic_scale_rblock = dynamic_scale_rblock
 
 
 class Tuning(NamedTuple):
@@ -120,18 +130,30 @@ class PlannedKernel:
 
 
 def _function(source: str) -> ast.FunctionDef | None:
-    """The kernel's definition; None where the source is none of Triton's."""
+    """The kernel's definition; None where the source is none of Triton's.
+
+    A template has functions of its own, before the kernel and behind it, which nobody launches.
+    """
     try:
         body = ast.parse(source).body
     except SyntaxError:
         return None
-    found = [node for node in body if isinstance(node, ast.FunctionDef) and node.decorator_list]
-    return found[-1] if found else None
+    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    return next((one for one in functions if _heuristic(one) is not None), None)
+
+
+def _heuristic(function: ast.FunctionDef) -> ast.expr | None:
+    """The decorator that says how the kernel is launched."""
+    for one in function.decorator_list:
+        if isinstance(one, ast.Call) and ast.unparse(one.func).startswith(_HEURISTICS):
+            return one
+    return None
 
 
 def _tuning(source: str, function: ast.FunctionDef) -> Tuning:
     """What Inductor's own heuristics find, run with another end."""
-    decorator = ast.get_source_segment(source, function.decorator_list[0]) or ""
+    heuristic = _heuristic(function)
+    decorator = (heuristic and ast.get_source_segment(source, heuristic)) or ""
     found: list[Tuning] = []
 
     def noted(_size_hints: Any, configs: list[Any], *_: Any, **facts: Any) -> Any:
@@ -142,7 +164,8 @@ def _tuning(source: str, function: ast.FunctionDef) -> Tuning:
         return lambda kernel: kernel
 
     patches = Patches()
-    patches.apply(wanted(triton_heuristics, {"cached_autotune": noted, "Config": Config}))
+    kinds = {"Config": Config, "InductorConfig": InductorConfig}
+    patches.apply(wanted(triton_heuristics, {"cached_autotune": noted, **kinds}))
     try:
         known = {**vars(hints), "triton_heuristics": triton_heuristics, "__file__": ""}
         known.update(AttrsDescriptor=dict, instance_descriptor=dict)  # Triton's own, if it is there

@@ -101,6 +101,7 @@ class InductorPlanner:
 
         from nbmem.virtual.patches.compiled.kernels import PlannedKernel, timed_on_card
         from nbmem.virtual.patches.compiled.telling import tells_of_buffers
+        from nbmem.virtual.patches.compiled.templates import template_patches
 
         mode, machine = self._mode, self._machine
         timed: set[str] = set()
@@ -128,6 +129,7 @@ class InductorPlanner:
 
         return [
             tells_of_buffers(),
+            *template_patches(machine, on_card),
             Patch(scheduler, "has_triton", lambda: True),
             Patch(_triton, "triton_hash_with_backend", lambda: ""),
             Patch(PythonWrapperCodegen, "write_triton_header_once", _import_stream),

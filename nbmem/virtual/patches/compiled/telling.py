@@ -35,7 +35,8 @@ def tells_of_buffers() -> Patch:
 
 def _lines(buffers: dict[str, Any]) -> Iterator[str]:
     for name, buffer in buffers.items():
-        node = _node(buffer)
+        # What stands for a buffer that a kernel has written to is none of its own.
+        node = _node(buffer) if hasattr(buffer, "get_origins") else None
         if node is not None:
             told = _operator(node), _direction(node), _module(node), *_line(node)
             yield ToldBuffer(name, *_form(buffer), *told).written()

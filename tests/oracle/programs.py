@@ -1,0 +1,231 @@
+"""Compiled training of many kinds: vision, language, diffusion, recommendation, and each mode.
+
+A workload makes itself on the card and returns what runs one step. Models are shallow, since what
+compiling takes grows with their depth, and batches are large, so that the peak is that of tensors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from tests.oracle.nets import LENGTH, WORDS, ConvNeXt, Inverted, ViT, Words, resnet
+from tests.oracle.nets_more import DLRM, Cross, DiT, Towers, UNet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def trained(
+    model: nn.Module,
+    loss: Callable[[nn.Module], torch.Tensor],
+    *,
+    amp: bool = False,
+    optimizer: Any = None,
+    **options: Any,
+) -> Callable[[], Any]:
+    """A step of AdamW on a compiled model."""
+    model = model.cuda().train()
+    chosen = optimizer or torch.optim.AdamW(model.parameters(), 1e-4)
+    compiled: Any = torch.compile(model, **options)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=amp):
+            value = loss(compiled)
+        value.backward()
+        chosen.step()
+        chosen.zero_grad()
+
+    return step
+
+
+def labelled(shape: tuple[int, ...], classes: int = 10) -> Callable[[nn.Module], torch.Tensor]:
+    """The loss of a classifier of images."""
+    x = torch.randn(shape, device="cuda")
+    y = torch.zeros(shape[0], dtype=torch.long, device="cuda") % classes
+    return lambda model: cross_entropy(model(x), y)
+
+
+def ids(rows: int, length: int = LENGTH) -> torch.Tensor:
+    return torch.zeros(rows, length, dtype=torch.long, device="cuda")
+
+
+def hugging(name: str, **options: Any) -> nn.Module:
+    """A small model of transformers'."""
+    import transformers
+
+    config = getattr(transformers, f"{name}Config")(**options)
+    kinds = "LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGeneration"
+    kind = next(k for k in kinds if hasattr(transformers, name + k))
+    model: nn.Module = getattr(transformers, name + kind)(config)
+    return model
+
+
+def told(rows: int, length: int = LENGTH) -> Callable[[nn.Module], torch.Tensor]:
+    words = ids(rows, length)
+    return lambda model: model(input_ids=words, labels=words).loss
+
+
+def unet(**options: Any) -> Callable[[], Any]:
+    x, when = torch.randn(16, 3, 64, 64, device="cuda"), torch.zeros(16, device="cuda")
+    return trained(UNet(), lambda m: mse_loss(m(x, when), x), **options)
+
+
+def dit() -> Callable[[], Any]:
+    x, when = torch.randn(32, 4, 32, 32, device="cuda"), torch.zeros(32, device="cuda")
+    kind = torch.zeros(32, dtype=torch.long, device="cuda")
+    return trained(DiT(), lambda m: m(x, when, kind).square().mean(), amp=True)
+
+
+def dlrm() -> Callable[[], Any]:
+    dense = torch.randn(8192, 13, device="cuda")
+    bags = torch.zeros(8192, 8, 10, dtype=torch.long, device="cuda")
+    return trained(DLRM(), lambda m: m(dense, bags).square().mean())
+
+
+def dynamic() -> Callable[[], Any]:
+    """Another length in each step: the second is compiled once more, for any."""
+    lengths = iter((512, 384, 448, 320, 416, 352))
+    return trained(
+        hugging("GPT2", n_layer=2, n_embd=512, n_head=8, vocab_size=WORDS),
+        lambda m: told(8, next(lengths))(m),  # noqa: PLW0108 - another length each time
+    )
+
+
+def own_optimizer() -> Callable[[], Any]:
+    model = Words().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    words = ids(8)
+    compiled, update = torch.compile(model), torch.compile(optimizer.step)
+
+    def step() -> None:
+        compiled(words).backward()
+        update()
+        optimizer.zero_grad()
+
+    return step
+
+
+def generating() -> Callable[[], Any]:
+    """A forward without gradients."""
+    model, words = torch.compile(Words().cuda().eval()), ids(16)
+
+    def step() -> None:
+        with torch.no_grad():
+            model(words)
+
+    return step
+
+
+def flexible() -> Callable[[], Any]:
+    """flex_attention inside of a compiled block, with a mask and a score_mod."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 1024, 1024, device="cuda")
+    qkv, out = nn.Linear(512, 1536), nn.Linear(512, 512)
+
+    class Flexible(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.out = qkv, out
+            self.slope = nn.Parameter(torch.ones(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            b, n, c = x.shape
+            q, k, v = self.qkv(x).view(b, n, 3, 8, c // 8).permute(2, 0, 3, 1, 4)
+            slope = self.slope
+            y = flex_attention(q, k, v, lambda s, b, h, i, j: s + slope[h] * (i - j), mask)
+            return self.out(y.transpose(1, 2).reshape(b, n, c))
+
+    x = torch.randn(8, 1024, 512, device="cuda")
+    return trained(Flexible(), lambda m: m(x).square().mean(), amp=True)
+
+
+def simple_head(size: int = 64) -> list[nn.Module]:
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(size, 10)]
+
+
+def reading(model: nn.Module, rows: int = 8, **options: Any) -> Callable[[], Any]:
+    """A language model over whole rows."""
+    words = ids(rows)
+    return trained(model, lambda m: m(words), **options)
+
+
+def cross() -> Callable[[], Any]:
+    fields = torch.zeros(16384, 16, dtype=torch.long, device="cuda")
+    return trained(Cross(), lambda m: m(fields).sigmoid().mean())
+
+
+def towers() -> Callable[[], Any]:
+    x = torch.zeros(8192, dtype=torch.long, device="cuda")
+    return trained(Towers(), lambda m: m(x, x))
+
+
+WORKLOADS: dict[str, Callable[[], Callable[[], Any]]] = {
+    "resnet": lambda: trained(resnet(), labelled((32, 3, 224, 224))),
+    "resnext, AMP": lambda: trained(resnet(8), labelled((32, 3, 224, 224)), amp=True),
+    "mobilenet": lambda: trained(
+        nn.Sequential(
+            nn.Conv2d(3, 32, 3, 2, 1),
+            Inverted(32),
+            nn.Conv2d(32, 64, 3, 2, 1),
+            Inverted(64),
+            *simple_head(),
+        ),
+        labelled((32, 3, 128, 128)),
+    ),
+    "convnext": lambda: trained(
+        nn.Sequential(nn.Conv2d(3, 64, 4, 4), ConvNeXt(64), ConvNeXt(64), *simple_head()),
+        labelled((64, 3, 224, 224)),
+    ),
+    "vit": lambda: trained(ViT(), labelled((64, 3, 224, 224))),
+    "vit, AMP": lambda: trained(ViT(), labelled((64, 3, 224, 224)), amp=True),
+    "resnet, reduce-overhead": lambda: trained(
+        resnet(), labelled((32, 3, 128, 128)), mode="reduce-overhead"
+    ),
+    "words": lambda: reading(Words()),
+    "words, AMP": lambda: reading(Words(), amp=True),
+    "words, checkpoints": lambda: reading(Words(saves=True), 16),
+    "words, breaks": lambda: reading(Words(breaks=True)),
+    "words, reduce-overhead": lambda: reading(Words(), mode="reduce-overhead"),
+    "words, compiled optimizer": own_optimizer,
+    "words, inference": generating,
+    "gpt2, dynamic": dynamic,
+    "llama": lambda: trained(
+        hugging(
+            "Llama",
+            hidden_size=512,
+            intermediate_size=1408,
+            num_hidden_layers=2,
+            num_attention_heads=8,
+            num_key_value_heads=2,
+            vocab_size=WORDS,
+        ),
+        told(8),
+        amp=True,
+    ),
+    "bert": lambda: trained(
+        hugging(
+            "Bert",
+            hidden_size=512,
+            intermediate_size=2048,
+            num_hidden_layers=2,
+            num_attention_heads=8,
+            vocab_size=WORDS,
+        ),
+        told(8),
+    ),
+    "t5": lambda: trained(
+        hugging("T5", d_model=512, d_ff=1024, num_layers=2, d_kv=64, vocab_size=WORDS),
+        told(8, 256),
+    ),
+    "unet": unet,
+    "dit, AMP": dit,
+    "dlrm": dlrm,
+    "cross": cross,
+    "towers": towers,
+    "flex_attention, AMP": flexible,
+}
