@@ -28,7 +28,7 @@ _SILENT = " The driver does not tell what is in use, so what other programs hold
 _OWN_PROBES = frozenset(("cuda", "xpu", "mps"))
 
 
-class _Asked:
+class _MayBeSilent:
     """An accelerator whose driver may not tell what is in use of it: Intel's integrated GPUs raise.
 
     https://github.com/pytorch/pytorch/issues/194576
@@ -53,7 +53,7 @@ class _Asked:
         return max(0, int(total) - int(free))
 
 
-class Xpu(_Asked):
+class Xpu(_MayBeSilent):
     """Intel's GPUs: a caching allocator with the statistics of CUDA's.
 
     Torch 2.13 can write a history of them, too (`torch.xpu.memory._record_memory_history`); it is
@@ -116,7 +116,7 @@ class Mps:
         return _info(torch, self.kind, index, "Apple GPU", int(torch.mps.recommended_max_memory()))
 
 
-class Accelerator(_Asked):
+class Accelerator(_MayBeSilent):
     """Any other that torch.accelerator knows (Ascend, MTIA): its memory API is of torch 2.9.
 
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/accelerator/memory.py
