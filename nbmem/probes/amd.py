@@ -14,7 +14,8 @@ from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.faults import error_of
 from nbmem.probes.cuda import loaded_torch
 
-_VISIBLE = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_HIPS = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_ROCRS = ("ROCR_VISIBLE_DEVICES",)
 
 
 class VramFigures(NamedTuple):
@@ -59,14 +60,19 @@ class Amdsmi:
         return self._amdsmi.amdsmi_get_processor_handles()[index]
 
     def handle_of(self, ordinal: int) -> Any:
-        """A card by torch's ordinal: HIP's order is another one, which ROCm 6.4 and newer tell."""
+        """A card by torch's ordinal: HIP's order is another one, which ROCm 6.4 and newer tell.
+
+        Raises:
+            ValueError: The card was chosen by a UUID that amdsmi says of none.
+        """
         handles, wanted = self._amdsmi.amdsmi_get_processor_handles(), _visible(ordinal)
         ask = getattr(self._amdsmi, "amdsmi_get_gpu_enumeration_info", None)
         if ask is not None:
             for handle in handles:
-                if ask(handle).get("hip_id") == wanted:
+                said = ask(handle)
+                if wanted in (str(said.get("hip_id")), str(said.get("hip_uuid")).lower()):
                     return handle
-        return handles[wanted]
+        return handles[int(wanted)]
 
     def nvmlDeviceGetName(self, handle: Any) -> Any:  # noqa: N802
         """The name under which a card is sold."""
@@ -115,10 +121,20 @@ def load() -> Amdsmi:
     return Amdsmi(amdsmi)
 
 
-def _visible(ordinal: int) -> int:
-    """HIP's index of one of torch's cards."""
-    for name in _VISIBLE:
-        listed = [part.strip() for part in os.environ.get(name, "").split(",") if part.strip()]
-        if ordinal < len(listed) and listed[ordinal].isdecimal():
-            return int(listed[ordinal])
-    return ordinal
+def _visible(ordinal: int) -> str:
+    """One of torch's cards as all of them are counted, or by its UUID where it was chosen by that.
+
+    ROCr shows HIP some of the cards, numbered anew, and HIP chooses among those.
+    https://rocm.docs.amd.com/en/docs-6.1.2/conceptual/gpu-isolation.html
+    """
+    card = str(ordinal)
+    for names in (_HIPS, _ROCRS):
+        listed = next(filter(None, map(_listed, names)), [])
+        if card.isdecimal() and int(card) < len(listed):
+            card = listed[int(card)]
+    return card
+
+
+def _listed(name: str) -> list[str]:
+    """What an environment's variable lists."""
+    return [part.strip().lower() for part in os.environ.get(name, "").split(",") if part.strip()]

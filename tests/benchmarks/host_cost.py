@@ -1,7 +1,8 @@
 """What tracing costs a training step on the CPU, where no card is: with and without, in turns.
 
-`python -m tests.benchmarks.host_cost [--rounds N]`: CPU seconds of this process, so that what else
-the machine does is no part of it, with one thread.
+`python -m tests.benchmarks.host_cost [--steps N] [--rounds N]`: CPU seconds of this process, so
+that what else the machine does is no part of it, with one thread. Looks at the graph may take a
+tenth of a second in any case (`record/allowance.py`): in a short loop that weighs most.
 """
 
 from __future__ import annotations
@@ -42,12 +43,13 @@ CASES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, help="of each loop; else those of the case")
     parser.add_argument("--only", default="", help="a part of the case's name")
     options = parser.parse_args()
     torch.set_num_threads(1)
     chosen = {name: case for name, case in CASES.items() if options.only in name}
     for name, (build, shape, steps) in chosen.items():
-        measure(name, build(), shape, steps, options.rounds)
+        measure(name, build(), shape, options.steps or steps, options.rounds)
 
 
 def measure(name: str, model: nn.Module, shape: tuple[int, ...], steps: int, rounds: int) -> None:
@@ -71,7 +73,11 @@ def measure(name: str, model: nn.Module, shape: tuple[int, ...], steps: int, rou
     plain = statistics.median(first for first, _ in pairs)
     ratio = statistics.median(second / first for first, second in pairs)
     extra = statistics.median(second - first for first, second in pairs)
-    print(f"{name:<12} untraced {plain:8.0f} us a step, traced {ratio - 1:+.1%} ({extra:+.0f} us)")
+    print(
+        f"{name:<12} {steps} steps, untraced {plain:8.0f} us each, "
+        f"traced {ratio - 1:+.1%} ({extra:+.0f} us)",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

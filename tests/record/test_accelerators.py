@@ -152,6 +152,31 @@ def test_counters_and_objects_make_one_ledger(monkeypatch):
     assert any("an Intel GPU" in note or "the host" in note for note in report.notes)
 
 
+def test_a_driver_that_does_not_tell_what_is_in_use_costs_that_figure_alone(monkeypatch):
+    def refused(_device):
+        raise RuntimeError("The device doesn't support querying the available free memory.")
+
+    intel = accelerators.Xpu()
+    made_up = SimpleNamespace(**{**vars(xpu()), "mem_get_info": refused})
+
+    class Integrated(Counted):
+        missing = property(lambda _: intel.missing)
+
+        def read(self, _torch, index, *, whole):
+            return intel.read(fake(xpu=made_up), index, whole=whole)
+
+    monkeypatch.setattr("nbmem.record.roll.accelerator", lambda _torch: Integrated())
+    monkeypatch.setattr("nbmem.record.roll.uncounted", lambda _torch: Integrated())
+    with nbmem.trace("integrated", namespace=(names := {})) as t:
+        names["kept"] = torch.ones(1 << 16)
+    report = t.report()
+    end = report.ledger_at_end
+    end.check()
+    assert (end[C.USER_TENSORS], end.reserved) == (1 << 18, 20 * MIB)
+    assert end[C.FREE] == 16 * GIB - 20 * MIB
+    assert any(note.endswith("what other programs hold stands with free.") for note in report.notes)
+
+
 def test_a_card_of_amds_is_a_real_one(monkeypatch):
     rocm = SimpleNamespace(
         version=SimpleNamespace(cuda=None, hip="6.4"),

@@ -67,7 +67,10 @@ class Cards:
         return {"driver_name": "amdgpu", "driver_version": "6.12.12", "driver_date": "N/A"}
 
     def amdsmi_get_gpu_enumeration_info(self, processor_handle):
-        return {"hip_id": 1 - processor_handle}
+        return {
+            "hip_id": 1 - processor_handle,
+            "hip_uuid": f"GPU-9f444a2fb30adeb{processor_handle}",
+        }
 
 
 @pytest.fixture
@@ -77,7 +80,7 @@ def cards(monkeypatch):
     rocm = SimpleNamespace(version=SimpleNamespace(hip="7.0.2"))
     monkeypatch.setattr(amd, "loaded_torch", lambda: rocm)
     monkeypatch.setitem(sys.modules, "amdsmi", made_up)
-    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     return made_up
 
@@ -91,9 +94,29 @@ def test_a_card_is_found_by_hips_order_and_read(cards):
     assert (other.used, other.process) == (1_000 * MIB, None)
 
 
-def test_visible_devices_choose(cards, monkeypatch):
-    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
-    assert nvml.NvmlProbe().read(0).used == 1_000 * MIB
+@pytest.mark.parametrize(
+    ("chosen", "handle"),
+    [
+        ({"HIP_VISIBLE_DEVICES": "1"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, 0),
+        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, 1),
+        ({"ROCR_VISIBLE_DEVICES": "1"}, 0),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}, 0),
+        ({"ROCR_VISIBLE_DEVICES": "1,0", "HIP_VISIBLE_DEVICES": "1"}, 1),
+        ({"HIP_VISIBLE_DEVICES": "GPU-9f444a2fb30adeb0"}, 0),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-9F444A2FB30ADEB1", "HIP_VISIBLE_DEVICES": "0"}, 1),
+    ],
+)
+def test_visible_devices_choose(cards, monkeypatch, chosen, handle):
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
+    assert nvml.NvmlProbe().read(0).used == Cards.held[handle]
+
+
+def test_a_uuid_that_no_card_has_is_no_other_card(cards, monkeypatch):
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "GPU-9f444a2fb30adeb7")
+    with pytest.raises(ProbeUnavailableError, match="cannot be read"):
+        nvml.NvmlProbe().read(0)
 
 
 def test_an_older_rocm_does_not_tell_hips_order(cards, monkeypatch):
@@ -157,5 +180,5 @@ def test_the_functions_are_the_packages_own():
         if isinstance(one, ast.FunctionDef)
     }
     assert {name: found.get(name) for name in USED} == USED
-    for key in ('"vram_mem":', '"pid":', '"market_name":', '"driver_version":', '"hip_id":'):
-        assert key in source
+    keys = ("vram_mem", "pid", "market_name", "driver_version", "hip_id", "hip_uuid")
+    assert all(f'"{key}":' in source for key in keys)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.interrupts import let_pass
 from nbmem.probes.devices import DeviceReading
 from nbmem.probes.devices.host import Host
 from nbmem.probes.devices.other_allocators import OtherAllocator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from nbmem.core.session import DeviceInfo
     from nbmem.probes.devices import Device
@@ -23,17 +24,45 @@ _MISSING = (
     "begin and end. Beyond the tensors that were seen the counters alone are known (unknown: "
     "temporaries and rounding), and peaks are those of these moments."
 )
+_SILENT = " The driver does not tell what is in use, so what other programs hold stands with free."
 _OWN_PROBES = frozenset(("cuda", "xpu", "mps"))
 
 
-class Xpu:
+class _MayBeSilent:
+    """An accelerator whose driver may not tell what is in use of it: Intel's integrated GPUs raise.
+
+    https://github.com/pytorch/pytorch/issues/194576
+    """
+
+    _words = "this accelerator"
+    _silent = False
+
+    @property
+    def missing(self) -> str:
+        """What a recording cannot say."""
+        return _MISSING.format(self._words) + (_SILENT if self._silent else "")
+
+    def _used(self, ask: Callable[[int], tuple[int, int]], index: int) -> int | None:
+        """Bytes in use by anybody; None where the driver does not tell."""
+        try:
+            free, total = ask(index)
+        except Exception as err:  # noqa: BLE001 - each backend has its own
+            let_pass(err)
+            self._silent = True
+            return None
+        return max(0, int(total) - int(free))
+
+
+class Xpu(_MayBeSilent):
     """Intel's GPUs: a caching allocator with the statistics of CUDA's.
 
+    Torch 2.13 can write a history of them, too (`torch.xpu.memory._record_memory_history`); it is
+    not read, for there was no such GPU to see one on.
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/xpu/memory.py
     """
 
     kind = "xpu"
-    missing = _MISSING.format("an Intel GPU")
+    _words = "an Intel GPU"
 
     def in_use(self, torch: Any) -> bool:
         """Whether torch.xpu is initialized."""
@@ -46,7 +75,7 @@ class Xpu:
     def read(self, torch: Any, index: int, *, whole: bool) -> DeviceReading:
         """Counters of the allocator; whole: what anybody uses of the card."""
         stats = torch.xpu.memory_stats_as_nested_dict(index)
-        used = _used(torch.xpu.mem_get_info(index)) if whole else None
+        used = self._used(torch.xpu.mem_get_info, index) if whole else None
         return DeviceReading(
             _current(stats, "allocated_bytes"), _current(stats, "reserved_bytes"), used
         )
@@ -87,14 +116,13 @@ class Mps:
         return _info(torch, self.kind, index, "Apple GPU", int(torch.mps.recommended_max_memory()))
 
 
-class Accelerator:
+class Accelerator(_MayBeSilent):
     """Any other that torch.accelerator knows (Ascend, MTIA): its memory API is of torch 2.9.
 
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/accelerator/memory.py
     """
 
     kind = ""
-    missing = _MISSING.format("this accelerator")
 
     def in_use(self, torch: Any) -> bool:
         """Whether its allocator is initialized."""
@@ -113,7 +141,7 @@ class Accelerator:
     def read(self, torch: Any, index: int, *, whole: bool) -> DeviceReading:
         """Counters of the allocator; whole: what anybody uses of it."""
         stats = torch.accelerator.memory_stats(index)
-        used = _used(torch.accelerator.get_memory_info(index)) if whole else None
+        used = self._used(torch.accelerator.get_memory_info, index) if whole else None
         return DeviceReading(
             stats.get("allocated_bytes.all.current"), stats.get("reserved_bytes.all.current"), used
         )
@@ -141,11 +169,6 @@ def _current(stats: Mapping[str, Any], name: str) -> int | None:
     """A counter of the nested form; before initialization there is none."""
     value = stats.get(name, {}).get("all", {}).get("current")
     return None if value is None else int(value)
-
-
-def _used(free_and_total: tuple[int, int]) -> int:
-    free, total = free_and_total
-    return max(0, int(total) - int(free))
 
 
 def _info(torch: Any, kind: str, index: int, name: str, total: int) -> DeviceInfo:

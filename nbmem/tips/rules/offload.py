@@ -3,11 +3,13 @@
 What it sees
     Activations that are half of the peak or more, where memory is short.
 What it costs
-    Every activation travels to the host and back in each step, over PCIe: the bytes are named. A
-    step becomes as slow as that transfer where it cannot hide it.
+    Every activation travels to the host and back in each step, over PCIe: the bytes are named. What
+    two operators save travels twice (a ReLU's output that a convolution takes), so they are the
+    least. A step becomes as slow as that transfer where it cannot hide it.
 Do instead
-    A smaller batch, autocast or checkpointing first. Then `save_on_cpu`. Unified memory
-    (cudaMallocManaged) also "fits", by paging, and is slower still.
+    A smaller batch, autocast or checkpointing first. Then `save_on_cpu`. With unified memory
+    (cudaMallocManaged) the driver pages what does not fit, which may be less where little is
+    missing, and is slower the more it is: `%%nbmem plan` says what each would move.
 When to ignore it
     One of the others suffices.
 """
@@ -39,7 +41,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule=RULE.name,
         title=f"Keep activations in host memory: {saying(int(LEAST_PART * kept), kept)} less, for "
-        f"{say(2 * kept)} of transfers in each step",
+        f"at least {say(2 * kept)} of transfers in each step",
         evidence=f"Activations are {say(kept)} of the {say(e.report.peak.allocated)} allocated at "
         f"the peak.{_way(e, 2 * kept)}",
         low=int(LEAST_PART * kept),
