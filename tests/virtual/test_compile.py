@@ -133,6 +133,17 @@ def test_a_region_that_is_captured_again_is_planned(gpu):
 
 
 @planned
+def test_a_region_pins_what_it_makes_on_the_host_for_the_card(gpu):
+    @torch.compile
+    def lookup(x):
+        ahead = torch.arange(4, pin_memory=True)
+        return x[ahead.to("cuda", non_blocking=True)] * 2, ahead
+
+    out, ahead = lookup(square())
+    assert (out.shape, ahead.is_pinned(), gpu.notes) == ((4, SIDE), True, [])
+
+
+@planned
 def test_regions_break_are_compiled_again_and_cast(gpu):
     layer = nn.Linear(SIDE, SIDE, bias=False, device="cuda")
 

@@ -122,6 +122,15 @@ def test_a_model_on_the_card_is_exported(gpu):
     assert on_card(exported.module()(torch.randn(2, 4, device="cuda")))
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_size_that_may_change_stays_a_symbol_in_an_export(gpu, device):
+    model = nn.Linear(4, 4).to(device)
+    rows = torch.export.Dim("rows", min=2, max=64)
+    x = torch.randn(8, 4, device=device)
+    exported = torch.export.export(model, (x,), dynamic_shapes=({0: rows},))
+    assert exported.module()(torch.randn(3, 4, device=device)).shape == (3, 4)
+
+
 def test_sizes_are_plain_numbers_to_the_card_while_torch_jit_traces(gpu):
     traced = torch.jit.trace(
         nn.Linear(8, 4).cuda(), torch.randn(2, 8, device="cuda"), check_trace=False

@@ -137,10 +137,10 @@ def _sizes(mode: CardMode) -> dict[str, Any]:
     """How large a storage is, which `resize_` changes without C++ (FSDP frees so)."""
     true_resize = torch.UntypedStorage.resize_
 
-    def nbytes(self: torch.UntypedStorage) -> int:
+    def nbytes(self: torch.UntypedStorage) -> Any:
         block = mode.storages.of_storage(self) if _on_card(self) else None
         if block is None or block.resized is None:
-            return int(true_nbytes(self))
+            return true_nbytes(self)  # a symbol's as it is: as a number it would be this one alone
         return block.resized
 
     def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:

@@ -16,11 +16,12 @@ import importlib
 import os
 import tempfile
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.fx.experimental.proxy_tensor import unset_fake_temporarily
 
+from nbmem.virtual.devices import CPU
 from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.tensors.shapes import spec_of
 
@@ -127,6 +128,10 @@ class InductorPlanner:
             spec = spec_of(tuple(size), dtype, 0, tuple(stride))
             return mode.allocate(machine.current, (spec,))[0]
 
+        def pinned(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+            made = torch.empty_strided(size, stride, dtype=dtype, device=CPU)
+            return cast("torch.Tensor", mode.pinned.pin(made))
+
         return [
             tells_of_buffers(),
             *template_patches(machine, on_card),
@@ -139,7 +144,10 @@ class InductorPlanner:
             Patch(pad_mm, "has_triton", lambda: True),
             Patch(pad_mm, "no_dispatch", on_card),
             Patch(InductorBenchmarker, "benchmark_gpu", benchmark),
-            *wanted(torch._C._dynamo.guards, {"_empty_strided_cuda": empty}),
+            *wanted(
+                torch._C._dynamo.guards,
+                {"_empty_strided_cuda": empty, "_empty_strided_cpu_pinned": pinned},
+            ),
         ]
 
 
