@@ -143,7 +143,8 @@ class PhaseBuilder:
             if update is not None:  # behind an optimizer that of an average, a target network
                 pieces, at = [("optimizer" if before == "backward" else None, start)], update
         if before and self._follows("backward") and turn.kind in ("zero_grad", "backward"):
-            made = turn.computed or self._gaps.any_born(at, end)  # no module was called for it
+            computed = turn.computed and self._gap < turn.mark  # no module was called for it
+            made = computed or self._gaps.any_born(at, end)
             return [*pieces, ("forward" if made else None, at)]
         weights = self._new_weights(at, end)
         if weights is not None and before:
