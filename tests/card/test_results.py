@@ -138,6 +138,7 @@ def test_a_part_that_is_cut_says_so(tmp_path):
 
 INTERRUPTED = """
 import sys, os, signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background's child ignores it
 from tests.card import __main__ as card
 card.named = lambda: os.kill(os.getpid(), signal.SIGINT) or "card"
 sys.argv = ["card", "--out", sys.argv[1]]

@@ -8,11 +8,11 @@ torch = pytest.importorskip("torch", reason="graphs are torch's")
 
 from nbmem.probes.alike import Pattern  # noqa: E402
 from nbmem.probes.devices.host import Host  # noqa: E402
+from nbmem.probes.holders.graphs import edges_of  # noqa: E402
 from nbmem.probes.roll import Roll, following  # noqa: E402
 from nbmem.probes.saved import (  # noqa: E402
     GraphWalk,
     Module,
-    roots_of,
     saved_tensors,
     why_unreadable,
 )
@@ -61,7 +61,7 @@ def test_the_next_step_has_the_names_and_places_that_a_search_finds(model, read)
     pattern = Pattern(walk)
     del walk
     loss = model(batch(), times=2)
-    found = pattern.saved(roots_of([loss]))
+    found = pattern.saved(edges_of([loss]))
     assert found == read(loss)[0]
     assert [one.seen.name for one in found] == [one.seen.name for one in first]
     assert {one.owner for one in found} >= {"model"}
@@ -70,7 +70,7 @@ def test_the_next_step_has_the_names_and_places_that_a_search_finds(model, read)
 def test_another_length_has_its_own_form(model, read):
     pattern = Pattern(read(model(batch()))[1])
     loss = model(batch(rows=9))
-    found = pattern.saved(roots_of([loss]))
+    found = pattern.saved(edges_of([loss]))
     assert found == read(loss)[0]
     assert any("(9, 8) float32" in one.seen.name for one in found)
 
@@ -78,7 +78,7 @@ def test_another_length_has_its_own_form(model, read):
 def test_another_layer_or_another_count_is_no_such_graph(model, read):
     pattern = Pattern(read(model(batch(), chosen=0))[1])
     for other in (model(batch(), chosen=1), model(batch(), times=2), batch().sum()):
-        assert pattern.saved(roots_of([other])) is None
+        assert pattern.saved(edges_of([other])) is None
 
 
 def test_a_pattern_holds_nothing_of_its_graph(model, read):
