@@ -40,7 +40,7 @@ def number_steps(phases: Sequence[NumberedPhase]) -> None:
     names = {phase.name for phase in phases}
     closer = next((n for n in ("optimizer", "backward", "forward") if n in names), "inference")
     ends = _pass_ends(phases, closer)
-    heads = _heads(phases, ends)
+    heads = _heads(phases, ends, closer)
     step, ended = 0, False
     for index, phase in enumerate(phases):
         if phase.name == "load":
@@ -88,13 +88,15 @@ def _follows(key: int, before: int, first: dict[int, int], last: dict[int, int])
     return last[before] < first[key] and not once
 
 
-def _heads(phases: Sequence[NumberedPhase], ends: set[int]) -> bool:
+def _heads(phases: Sequence[NumberedPhase], ends: set[int], closer: str) -> bool:
     """Whether zero_grad() stands at the head of the loop, and so belongs to what follows it.
 
-    Then the first pass begins with it, and behind the last one it is only called for another.
+    Then the first pass begins with it, and behind the last one it is only called for another. A
+    dry run before the loop, which nothing asks for, begins no pass.
     """
     names = [phase.name for phase in phases]
-    first = next((i for i, name in enumerate(names) if name not in _BEFORE), 0)
+    trains = (p.name not in _BEFORE and not _only_looks(p, closer) for p in phases)
+    first = next((i for i, does in enumerate(trains) if does), 0)
     if not ends or "zero_grad" not in names[:first]:
         return False
     behind = names[max(ends) + 1 :]

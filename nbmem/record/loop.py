@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
+from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.node_numbers import next_number
 from nbmem.record.asked import AskedForwards
 from nbmem.record.weights import Weights
 
@@ -42,6 +44,7 @@ class Loop:
         self.weights = Weights()  # as they were when the last backward was over
         self.asked = AskedForwards()  # which forwards a backward has run
         self.inside = False  # whether the pass runs inside its optimizer's step
+        self._nodes: int | None = None  # how many nodes of graphs were made until its last turn
 
     def now(self) -> int:
         """Number of the pass that runs: by optimizers, without them by gradients, else by calls."""
@@ -65,6 +68,11 @@ class Loop:
         self.stepped.add(key)
         self.ahead = False
         self.weights.forget()
+
+    def has_computed(self) -> bool:
+        """Whether a graph grew since this was asked last, by what a module or none has done."""
+        before, self._nodes = self._nodes, next_number(loaded_torch())
+        return before is not None and self._nodes is not None and self._nodes > before
 
     def is_ahead(self) -> bool:
         """Whether what begins now belongs to the next pass."""

@@ -31,6 +31,7 @@ SEED_GRADIENT = 8
 """Bytes, at most, of the ones that backward() begins with; torch makes them before its engine."""
 _CALLS = ("forward", "inference")
 _OPENS_CLOSURE = ("forward", "zero_grad")
+_COUNTED = ("optimizer", "forward")  # by changes, by nodes: they may have allocated nothing
 _IN_BACKWARD = ("optimizer", "zero_grad")
 
 
@@ -125,7 +126,7 @@ class PhaseBuilder:
         for (name, _), begins, ends in zip(pieces, edges, edges[1:], strict=False):
             if name is None:
                 self._done[-1].last, self._done[-1].t1_ns = ends
-            elif ends[0] > begins[0] or name == "optimizer":  # it may have allocated nothing
+            elif ends[0] > begins[0] or name in _COUNTED:
                 self._close_at(DraftPhase(name, *begins), *ends)
         self._gap = turn.mark
 
@@ -142,7 +143,8 @@ class PhaseBuilder:
             if update is not None:  # behind an optimizer that of an average, a target network
                 pieces, at = [("optimizer" if before == "backward" else None, start)], update
         if before and self._follows("backward") and turn.kind in ("zero_grad", "backward"):
-            made = self._gaps.any_born(at, end)  # no module was called for it
+            computed = turn.computed and self._gap < turn.mark  # no module was called for it
+            made = computed or self._gaps.any_born(at, end)
             return [*pieces, ("forward" if made else None, at)]
         weights = self._new_weights(at, end)
         if weights is not None and before:
@@ -205,11 +207,9 @@ class PhaseBuilder:
     def _end(self, turn: Turn) -> None:
         if turn.kind == "optimizer" and turn.key == self._around:
             self._end_of_closure(turn)
-        elif self._open is None:
-            return
-        elif turn.kind in _CALLS:
+        elif self._open is not None and turn.kind in _CALLS:
             self._left = turn.mark
-        elif self._open.name == turn.kind:
+        elif self._open is not None and self._open.name == turn.kind:
             self._close(turn.mark)
 
     def _end_of_closure(self, turn: Turn) -> None:

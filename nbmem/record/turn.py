@@ -18,6 +18,7 @@ class Turn(NamedTuple):
         closure: Whether an optimizer's step begins inside which forward and backward run.
         thread: Number of the loop; of a recomputation, of the one that waits for the engine.
         updated: Whether the weights were updated by hand just before.
+        computed: Whether a graph grew between the thread's last turn and this one.
     """
 
     kind: Kind
@@ -27,3 +28,4 @@ class Turn(NamedTuple):
     closure: bool = False
     thread: int = 0
     updated: bool = False
+    computed: bool = False

@@ -153,6 +153,7 @@ class TurnLog:
     def _turn(self, loop: Loop, kind: Kind, *, begins: bool, **more: Any) -> int:
         mark = self._marks.take()
         loop.calls[kind] += begins
+        more["computed"] = loop.has_computed()
         self.turns.append(Turn(kind, begins, mark, thread=loop.number, **more))
         if len(self.turns) >= MAX_TURNS:
             self.dropped += MAX_TURNS // 2

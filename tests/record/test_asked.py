@@ -96,6 +96,24 @@ def test_frozen_features_and_a_generators_picture_open_their_step(device):
     assert "2" not in phases
 
 
+def test_a_dry_run_leaves_zero_grad_at_the_head_of_its_step(device):
+    def loop(*, grad):
+        net = network(device)
+        optimizer = torch.optim.SGD(net.parameters())
+        x = torch.randn(32, 256, device=device)
+        with torch.set_grad_enabled(grad):
+            net(x)
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(x).pow(2).mean().backward()
+            optimizer.step()
+
+    for grad in (True, False):
+        phases = told(lambda grad=grad: loop(grad=grad))
+        steps = " ".join(f"zero_grad{i} forward{i} backward{i} optimizer{i}" for i in (0, 1, 2))
+        assert phases.endswith(steps)
+
+
 def test_a_forward_that_fails_belongs_to_its_own_step(device):
     def loop():
         net = network(device)

@@ -78,6 +78,33 @@ def test_a_loss_behind_zero_grad_is_forward_there():
     assert told(recorded(loop)) == "load " + " ".join(of_step.format(i) for i in range(2))
 
 
+def test_steps_alike_look_alike_where_graphs_are_not_read_any_more(monkeypatch):
+    """A loss of a bare tensor (SAC's temperature) shows by its nodes, which are counted."""
+    monkeypatch.setattr("nbmem.record.allowance.GRACE_S", 0)
+    monkeypatch.setattr("nbmem.record.allowance.SHARE", 0)
+
+    def loop():
+        net, scale = network(), torch.zeros(1, requires_grad=True)
+        first = torch.optim.SGD(net.parameters())
+        second = torch.optim.SGD([scale])
+        for _ in range(6):
+            x, _ = batch()
+            out = net(x)
+            first.zero_grad()
+            out.pow(2).mean().backward()
+            first.step()
+            loss = -(scale * out.detach()).mean()
+            second.zero_grad()
+            loss.backward()
+            second.step()
+
+    trace = recorded(loop)
+    assert any("too quick for their graphs" in note for note in trace.session.notes)
+    of_net = "input{0} forward{0} zero_grad{0} forward{0} backward{0} optimizer{0}"
+    of_step = of_net + " forward{0} zero_grad{0} backward{0} optimizer{0}"
+    assert told(trace).endswith("optimizer0 " + " ".join(of_step.format(i) for i in range(1, 6)))
+
+
 def test_zero_grad_at_the_loops_head():
     def loop():
         net = network()
