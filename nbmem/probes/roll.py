@@ -229,18 +229,19 @@ class there_with:  # noqa: N801 - a context manager, read as the function that i
         node: The node; None leaves what is met where it is met.
     """
 
-    __slots__ = ("_before", "_roll")
+    __slots__ = ("_before", "_node", "_roll")
 
     def __init__(self, node: Any) -> None:
-        roll = followed()
-        mark = None if roll is None or node is None else roll.numbers.mark_behind(made_at(node))
-        self._roll = None if mark is None else roll
-        self._before = None if roll is None else roll.since
-        if roll is not None and mark is not None:
-            roll.since = mark if roll.since is None else min(roll.since, mark)
+        self._node = node
 
     def __enter__(self) -> None:
-        pass
+        self._roll = roll = None if self._node is None else followed()
+        mark = None if roll is None else roll.numbers.mark_behind(made_at(self._node))
+        if roll is None or mark is None:
+            self._roll = None
+            return
+        self._before = roll.since
+        roll.since = mark if roll.since is None else min(roll.since, mark)
 
     def __exit__(self, *_raised: object) -> None:
         if self._roll is not None:
