@@ -147,3 +147,11 @@ def test_marks_of_experts_add_up_to_the_tokens_that_were_sent(gpu):
     sent.add_(1)
     assert sent.nonzero().size() == (4096 * 64, 2)
     del gpu
+
+
+def test_a_bound_of_floats_is_none_once_they_are_known_and_others(gpu):
+    few = torch.zeros(4, device=CARD)
+    few.add_(5)
+    many = torch.cat([few, torch.zeros(100_000, device=CARD)]).long()
+    assert int(many.max()) != 0
+    del gpu

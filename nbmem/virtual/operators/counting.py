@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import _C
 
 from nbmem.virtual.notes import BINS, COUNTS
 from nbmem.virtual.operators.operator import Operator, drop, out, temporary
 from nbmem.virtual.operators.reduce import staging
-from nbmem.virtual.tensors.bounds import below_of
+from nbmem.virtual.tensors.bounds import below_of, share_out
 from nbmem.virtual.tensors.shapes import one
 
 if TYPE_CHECKING:
@@ -80,11 +79,7 @@ def _spread(
     """Where counts are unknown, the same in each bin: their sum is what programs rely on."""
     if executor.values.twin(counts) is None:
         call.gpu.note(COUNTS)
-        share, rest = divmod(tensor.numel(), counts.numel())
-        with _C._DisableTorchDispatch():
-            spread = torch.full(counts.size(), share, dtype=counts.dtype)
-            spread[:rest] += 1
-        executor.values.teach(counts, spread)
+        share_out(executor.values, tensor.numel(), counts)
 
 
 OPERATORS = (

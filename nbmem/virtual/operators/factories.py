@@ -9,7 +9,7 @@ import torch
 from nbmem.virtual.devices import CPU, META
 from nbmem.virtual.operators.copies import is_on
 from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.tensors.bounds import drawn, nothing, only_zeros
+from nbmem.virtual.tensors.bounds import drawn, fixed
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import infer
@@ -84,7 +84,7 @@ OPERATORS = (
     Operator(
         ("zeros_like", "new_zeros"),
         run=like,
-        values=ValueRule(by_geometry=True, most=nothing, below=only_zeros),
+        values=ValueRule(by_geometry=True, most=fixed(0), below=fixed(1)),
         host=_BLANK,
     ),
     Operator(("ones_like", "new_ones"), run=like, values=_BY_GEOMETRY, host=_ONES),
@@ -99,7 +99,7 @@ OPERATORS = (
     ),
     Operator(
         ("zeros.*", "zeros_like.*", "new_zeros.*"),
-        values=ValueRule(most=nothing, below=only_zeros),
+        values=ValueRule(most=fixed(0), below=fixed(1)),
         host=_BLANK,
     ),
     Operator(("ones.*", "ones_like.*", "new_ones.*"), host=_ONES),

@@ -15,6 +15,7 @@ from nbmem.virtual.devices import is_virtual
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.tensors.value_rules import Bound
     from nbmem.virtual.tensors.values import Values
 
 _WIDTHS = {torch.bool: 2, torch.uint8: 256}
@@ -30,11 +31,16 @@ def learn(values: Values, name: str, made: list[torch.Tensor], bound: int) -> No
     if name in ("most", "below"):
         setattr(block, name, bound)
     elif block.twin is None and result.dtype in _INTEGERS and result.numel():
-        share, rest = divmod(bound, result.numel()) if name == "shared" else (bound - 1, 0)
-        with _C._DisableTorchDispatch():
-            likely = torch.full((result.numel(),), share, dtype=result.dtype, device="cpu")
-            likely[:rest] += 1
-            values.teach(result, likely.view(result.size()))
+        share_out(values, bound if name == "shared" else (bound - 1) * result.numel(), result)
+
+
+def share_out(values: Values, total: int, counts: torch.Tensor) -> None:
+    """Teach counts that nobody knows: the same in each, so that their sum is what it must be."""
+    share, rest = divmod(total, counts.numel())
+    with _C._DisableTorchDispatch():
+        shared = torch.full((counts.numel(),), share, dtype=counts.dtype, device="cpu")
+        shared[:rest] += 1
+        values.teach(counts, shared.view(counts.size()))
 
 
 def most_of(values: Values, tensor: torch.Tensor) -> int | None:
@@ -85,7 +91,7 @@ def below_of(values: Values, tensor: torch.Tensor) -> int | None:
         return _WIDTHS[tensor.dtype]
     if not is_virtual(tensor):
         return None
-    twin = values.twin(tensor) if tensor.dtype in _INTEGERS else None
+    twin = values.twin(tensor)
     if twin is None or not twin.numel():
         block = values.storages.of(tensor)
         return None if block is None else block.below
@@ -101,16 +107,9 @@ def below_in(tensor: torch.Tensor) -> int | None:
     return int(high) + 1 if int(low) >= 0 else None
 
 
-def nothing(values: Values, call: OperatorCall) -> int:
-    """Zeros have no entries."""
-    del values, call
-    return 0
-
-
-def only_zeros(values: Values, call: OperatorCall) -> int:
-    """Zeros are below one."""
-    del values, call
-    return 1
+def fixed(bound: int) -> Bound:
+    """A bound that every result has: zeros have no entries, and are below one."""
+    return lambda _values, _call: bound
 
 
 def marked(values: Values, call: OperatorCall) -> int | None:
@@ -159,16 +158,23 @@ def together(values: Values, call: OperatorCall) -> int | None:
     return max(known) if known and len(known) == len(found) else None
 
 
-def poured(values: Values, call: OperatorCall) -> int | None:
-    """What was in a whole storage and what is written to places of it; to as many, that alone."""
-    target = call.args[0]
-    if target.numel() * target.element_size() != target.untyped_storage().nbytes():
-        return None
-    if call.argument("accumulate", False):
-        return None
-    source = call.argument("src" if "scatter" in str(call.func) else "values")
-    bounds = [below_of(values, source)]
-    if source.numel() < target.numel():
-        bounds.append(below_of(values, target))
-    known = [bound for bound in bounds if bound is not None]
-    return max(known) if len(known) == len(bounds) else None
+def poured(name: str) -> Bound:
+    """What was in a whole storage and what is written to places of it; to as many, that alone.
+
+    Args:
+        name: The argument that is written.
+    """
+
+    def bound(values: Values, call: OperatorCall) -> int | None:
+        target, source = call.args[0], call.argument(name)
+        if target.numel() * target.element_size() != target.untyped_storage().nbytes():
+            return None
+        if call.argument("accumulate", False):
+            return None
+        bounds = [below_of(values, source)]
+        if source.numel() < target.numel():
+            bounds.append(below_of(values, target))
+        known = [bound for bound in bounds if bound is not None]
+        return max(known) if len(known) == len(bounds) else None
+
+    return bound

@@ -82,7 +82,7 @@ OPERATORS = (
         run=masks.index_put,
         mixes_devices=True,
         memory=kernels.put,
-        values=ValueRule(most=written, below=poured),
+        values=ValueRule(most=written, below=poured("values")),
         source=_PUT,
         shown_by=_PUT_SHOWN,
     ),
@@ -150,7 +150,7 @@ OPERATORS = (
     ),
     Operator(("put",), autograd=gradients.fills(aten.put_.default)),
     Operator(("scatter.src",), autograd=gradients.fills(aten.scatter_.src)),
-    Operator(("scatter_.src",), values=ValueRule(below=poured)),
+    Operator(("scatter_.src",), values=ValueRule(below=poured("src"))),
     Operator(
         ("scatter.value", "scatter_.value"), values=ValueRule(most=marked, below=marked_below)
     ),
