@@ -27,6 +27,8 @@ DTENSOR = "DTensor's"
 """Before the collective that made what a redistribution returns."""
 ZERO_BUCKET = "ZeRO's bucket of gradients"
 """What DeepSpeed sends gradients from, whose slices the parameters' gradients may be meanwhile."""
+VIEW = ", a view"
+"""Behind the shape and dtype of a tensor that shows only a part of the storage it keeps."""
 STEP = ".step()"
 """Behind the name of an optimizer whose step was called."""
 KEY_OF = "a key of "
@@ -47,7 +49,7 @@ _INDEX = re.compile(r"\[\d+\]")
 _LAYER = re.compile(r"\.\d+(?=[.\s]|$)")
 _STORED = re.compile(r"\._(?:store|(?:node|edge)_store_dict(\[[^\]]*\]))\._mapping\['(\w+)'\]")
 """What torch_geometric's Data answers its attributes from."""
-_FORM = re.compile(r" \([\d, ]*\) \w+$")
+_FORM = re.compile(rf" \([\d, ]*\) \w+(?:{VIEW})?$")
 _STEERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _TAIL = 32
 """Characters that say how much was cut."""

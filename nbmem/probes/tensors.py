@@ -75,7 +75,7 @@ def see(tensor: Any, category: Category, name: str, *, form: bool = True) -> See
     place = place_of(torch, tensor)
     if place is None:
         return None
-    return Seen(*place, category, f"{name} {form_of(torch, tensor)}" if form else name)
+    return Seen(*place, category, f"{name} {form_of(torch, tensor, place[2])}" if form else name)
 
 
 def see_parts(tensor: Any, category: Category, name: str) -> Iterator[Seen]:

@@ -78,6 +78,13 @@ def test_views_share_one_storage_under_its_widest_form(holders):
     assert paths(holders(namespace)[4096]) == ["t", "x", "row"]
 
 
+def test_a_view_that_outlives_its_base_does_not_pass_for_the_whole(holders):
+    row = kib(4)[:256]
+    namespace = {"row": row, "first": row[:8]}
+    (held,) = walk(namespace).by_device[0]
+    assert (held.size, held.form) == (4096, "(256,) float32, a view")
+
+
 def test_closures_and_generators(holders):
     def hook(x, y):
         return lambda: (x, y)

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="the recorder watches torch")
 import nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
+from nbmem.core.names import without_form  # noqa: E402
 from nbmem.ledger.books import Books  # noqa: E402
 from nbmem.probes import modules  # noqa: E402
 from nbmem.probes.saved import why_unreadable  # noqa: E402
@@ -724,3 +725,14 @@ def test_a_model_is_not_walked_for_each_part_that_is_called_by_itself(monkeypatc
 
     assert sum(module is layers for module in walked) < len(layers)
     assert "layers.29.weight (512, 512) float32" in {name for name, _ in at_end(books)}
+
+
+def test_what_a_view_keeps_is_not_said_to_be_its_shape():
+    kept = []
+
+    def cell():
+        kept.append(rows(512)[:2])
+
+    [(name, category)] = at_end(books_of(cell, kept=kept))
+    assert (name, category) == ("kept[0] (2, 512) float32, a view", C.USER_TENSORS)
+    assert without_form(name) == "kept[0]"

@@ -10,7 +10,7 @@ from nbmem.core.names import KEY_OF
 from nbmem.probes.holders.storages import storage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from nbmem.probes.holders.storages import Storage
 
@@ -33,12 +33,11 @@ class SeenStorages:
         self.storage: dict[int, tuple[int, int]] = {}
         self._best: dict[tuple[int, int], Storage] = {}
 
-    def add(self, key: int, tensor: Any) -> bool:
-        """See one tensor; False if it has no storage on a card."""
+    def add(self, key: int, tensor: Any, but: Container[tuple[int, int]] = ()) -> bool:
+        """See one tensor; False if it has no storage on a card, or one of those left out."""
         found = storage_of(self._torch, tensor)
-        if found is None:
+        if found is None or (at := (found.device, found.addr)) in but:
             return False
-        at = found.device, found.addr
         self.storage[key] = at
         best = self._best.get(at)
         if best is None or found.span > best.span:

@@ -6,6 +6,7 @@ import sys
 from typing import Any, NamedTuple
 
 from nbmem.core.interrupts import let_pass
+from nbmem.core.names import VIEW
 from nbmem.probes.holders.objects import mro_of, name_of, namespace_of
 from nbmem.probes.roll import followed, there_with
 
@@ -18,7 +19,7 @@ class Storage(NamedTuple):
         addr: Address.
         size: Bytes.
         span: Bytes of the tensor that shows it; the widest gives the form.
-        form: Shape and dtype: `(64, 3, 7, 7) float32`.
+        form: Shape and dtype: `(64, 3, 7, 7) float32`, with `, a view` if it shows only a part.
     """
 
     device: int
@@ -131,9 +132,15 @@ def storage_of(torch: Any, tensor: Any) -> Storage | None:
     return None if place is None else Storage(*place, *_span_and_form(torch, tensor, place[2]))
 
 
-def form_of(torch: Any, tensor: Any) -> str:
-    """Shape and dtype of a tensor: `(64, 3, 7, 7) float32`; its class where that may be asked."""
-    return _span_and_form(torch, tensor, 0)[1]
+def form_of(torch: Any, tensor: Any, size: int = 0) -> str:
+    """Shape and dtype of a tensor: `(64, 3, 7, 7) float32`; its class where that may be asked.
+
+    Args:
+        torch: The user's torch; functions of subclasses must be switched off around the call.
+        tensor: A tensor of any class, or an untyped storage.
+        size: Bytes of its storage: what shows only a part of them is said to be a view.
+    """
+    return _span_and_form(torch, tensor, size)[1]
 
 
 def shape_of(torch: Any, tensor: Any) -> tuple[int, ...] | None:
@@ -155,7 +162,8 @@ def _span_and_form(torch: Any, tensor: Any, size: int) -> tuple[int, str]:
     span = dtype.itemsize
     for length in shape:
         span *= int(length)
-    return span, f"{shape} {str(dtype).removeprefix('torch.')}"
+    view = VIEW if span < size else ""  # the bytes beside the name are the whole storage's
+    return span, f"{shape} {str(dtype).removeprefix('torch.')}{view}"
 
 
 def dispatches(torch: Any, kind: Any) -> bool:

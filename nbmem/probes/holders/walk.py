@@ -237,7 +237,8 @@ class _Look:
         lost = {key: tensor for key, tensor in found.items() if key not in reach.tensors}
         del found
         for i, key in enumerate(list(lost)):
-            if not self._seen.add(key, lost[key]) or self._seen.storage[key] in self._holders:
+            # What a view was made of lives on unseen: it gives the view no other shape.
+            if not self._seen.add(key, lost[key], but=self._holders):
                 del lost[key]
             if not i % _STRIDE:
                 yield None
