@@ -1,9 +1,9 @@
 """torch.compile while a virtual card is active: what Inductor compiles is planned for the card.
 
 A compiled function asks Dynamo for its stance at every call, so patching what answers reaches what
-was compiled before. What cannot be planned runs eagerly, and a note says which region and why:
-another backend than Inductor, and whatever fails on the way, for a guess of ours is no error of
-the program's.
+was compiled before. What is captured for the backend `eager` runs as it was captured. What cannot
+be planned runs eagerly, and a note says which region and why: another backend than these two, and
+whatever fails on the way, for a guess of ours is no error of the program's.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ PLANNED = hasattr(torch._C, "_conv_determine_backend_memory_format") and (
 """Whether this release's compiler is one that is known here; the others' regions run eagerly."""
 _EAGERLY = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
 """A frame runs as it is, with all that it calls."""
+_CAPTURED = "eager"
+"""The backend that runs what was captured as it is: Inductor's is planned."""
 _Wrapper: Any = getattr(torch, "_TorchCompileInductorWrapper", None)
 
 
@@ -76,7 +78,9 @@ class Compiler:
             if self._eager:
                 return self._eagerly(notes.COMPILE_LATER)
             backend = eval_frame.innermost_backend(chosen)
-            if PLANNED and isinstance(backend, _Wrapper):
+            if PLANNED and (
+                isinstance(backend, _Wrapper) or getattr(backend, "compiler_name", "") == _CAPTURED
+            ):
                 self._begin()
                 return chosen
             return self._eagerly(notes.COMPILE)
