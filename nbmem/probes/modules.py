@@ -98,6 +98,12 @@ def looks_up(module: object) -> bool:
     return issubclass(type(module), torch.nn.Embedding | torch.nn.EmbeddingBag)
 
 
+def only_lists(module: object) -> bool:
+    """Whether a module only lists parameters, with which the one that has it calculates."""
+    torch: Any = loaded_torch()
+    return issubclass(type(module), torch.nn.ParameterList | torch.nn.ParameterDict)
+
+
 def named_buffers(module: Any) -> Iterator[tuple[str, Any]]:
     """The buffers of a module and of all inside it with their paths, each once."""
     return _tensors(module, "_buffers")

@@ -371,8 +371,8 @@ class IdentityLog:
         if member is None:
             return None
         owner, first = member
-        path = self._parameters[id(parameter)].path_at(lookup=lookup)
-        return Module(owner, path.rpartition(".")[0], first)
+        path = self._parameters[id(parameter)].module_at(lookup=lookup)
+        return Module(owner, path, first)
 
     def _learn_module(self, known: Known, module: Any) -> None:
         found: dict[int, Parameter] = {}
@@ -380,7 +380,8 @@ class IdentityLog:
         for name, parameter, inner in modules.places_of_parameters(module):
             lookup, one = modules.looks_up(inner), found.get(id(parameter))
             if one is None:
-                one = Parameter(parameter, known, f".{name}", lookup=lookup)
+                listed = modules.only_lists(inner)
+                one = Parameter(parameter, known, f".{name}", lookup=lookup, listed=listed)
                 found[id(parameter)] = one
                 self._learn(parameter, one)
             elif lookup != one.lookup:

@@ -162,25 +162,34 @@ class Parameter:
         owner: The module that has it, or its place in an optimizer.
         path: Its path there, the first of them.
         lookup: Whether the module there looks rows up in it.
+        listed: Whether the module there only lists it, for the one that it lies in.
         tied: The path in a module of the other kind, where an embedding shares it with a head.
         form: Shape and dtype, once its gradient has been seen.
     """
 
-    __slots__ = ("form", "lookup", "owner", "path", "ref", "tied")
+    __slots__ = ("form", "listed", "lookup", "owner", "path", "ref", "tied")
 
     def __init__(
-        self, parameter: Any, owner: Known | InGroup, path: str, *, lookup: bool = False
+        self,
+        parameter: Any,
+        owner: Known | InGroup,
+        path: str,
+        *,
+        lookup: bool = False,
+        listed: bool = False,
     ) -> None:
         self.ref = weakref.ref(parameter)
         self.owner = owner
         self.path = path
         self.lookup = lookup
+        self.listed = listed
         self.tied = ""
         self.form = ""
 
-    def path_at(self, *, lookup: bool) -> str:
-        """The path in the module that looks rows up in the parameter, or in another that has it."""
-        return self.tied if self.tied and lookup != self.lookup else self.path
+    def module_at(self, *, lookup: bool) -> str:
+        """Path of the module that looks rows up in the parameter, or of another that uses it."""
+        path = self.tied if self.tied and lookup != self.lookup else self.path
+        return path.rsplit(".", 2 if self.listed else 1)[0]
 
     @property
     def in_group(self) -> bool:

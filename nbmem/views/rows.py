@@ -1,9 +1,8 @@
-"""The tables that text and HTML share: the ledger with its sums, and shortened phases."""
+"""The tables that text and HTML share: the ledger with its sums, and the largest holdings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from nbmem.core.categories import ACTIVE, BESIDE, CARD, PROCESS, RESERVED, Category
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from nbmem.ledger.balance import Ledger
-    from nbmem.report import Holding, PhaseRow, Report
+    from nbmem.report import Holding, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,84 +163,6 @@ def _amounts(ledger: Ledger) -> dict[Category | str, Amount]:
         hidden = name == "process" and not ledger.process_known
         amounts[name] = Amount(count=None if hidden else sum(ledger[c] for c in parts))
     return amounts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """Steps that a table leaves out.
-
-    Attributes:
-        groups: How many steps (or stretches without a step).
-        first: Step of the first of them, if it has one.
-        last: Step of the last.
-        low: Lowest peak among them.
-        high: Highest peak among them.
-    """
-
-    groups: int
-    first: int | None
-    last: int | None
-    low: int
-    high: int
-
-    @property
-    def text(self) -> str:
-        """What a table writes in the place of the steps."""
-        if self.groups == 1 or self.first is None or self.last is None:
-            return f"{self.groups} more left out"
-        return f"steps {self.first} to {self.last} left out ({self.groups} of them)"
-
-    def peaks(self) -> str:
-        """How high they went."""
-        low, high = format_bytes(self.low), format_bytes(self.high)
-        return f"peak {high}" if low == high else f"peaks {low} to {high}"
-
-
-def peak_row(report: Report) -> PhaseRow | None:
-    """The innermost phase in which the recording's peak lies."""
-    at = report.peak.at
-    inside = [
-        row
-        for row in report.phases
-        if row.name == at.phase and row.step == at.step and row.t0_ns <= at.t_ns <= row.t1_ns
-    ]
-    return max(inside, key=lambda row: row.depth, default=None)
-
-
-_WHOLE = 30
-"""Tables up to this many phases are shown whole."""
-
-
-def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow | Gap]:
-    """The phases; of a long loop the first steps, the one with the peak, and the last."""
-    if len(report.phases) <= _WHOLE:
-        return list(report.phases)
-    # Phases outside of a step have none in common: each stands for itself.
-    steps = groupby(
-        enumerate(report.phases), key=lambda item: (item[1].step, item[1].step is None and item[0])
-    )
-    groups = [[row for _, row in rows] for _, rows in steps]
-    wanted = peak_row(report) or max(report.phases, key=lambda row: row.peak_allocated)
-    keep = {*range(first), *range(len(groups) - last, len(groups))}
-    keep |= {i for i, rows in enumerate(groups) if any(row is wanted for row in rows)}
-    found: list[PhaseRow | Gap] = []
-    for kept, run in groupby(enumerate(groups), key=lambda item: item[0] in keep):
-        stretch = [rows for _, rows in run]
-        # A line that says "1 more left out" saves no room over the step itself.
-        if kept or len(stretch) == 1:
-            found += [row for rows in stretch for row in rows]
-            continue
-        peaks = [row.peak_allocated for rows in stretch for row in rows]
-        found.append(
-            Gap(
-                groups=len(stretch),
-                first=stretch[0][0].step,
-                last=stretch[-1][0].step,
-                low=min(max(row.peak_allocated for row in rows) for rows in stretch),
-                high=max(peaks),
-            )
-        )
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

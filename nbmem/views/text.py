@@ -12,7 +12,8 @@ from nbmem.views import wording
 from nbmem.views.lines import lines_table
 from nbmem.views.markup import clipped, one_line, short_path, wrapped
 from nbmem.views.oom import oom_ended, render_oom
-from nbmem.views.rows import Gap, alike, holdings_title, ledger_rows, peak_row, shorten
+from nbmem.views.rows import alike, holdings_title, ledger_rows
+from nbmem.views.steps import Gap, peak_row, shorten
 from nbmem.views.tips import render_tips
 
 if TYPE_CHECKING:

@@ -736,3 +736,25 @@ def test_what_a_view_keeps_is_not_said_to_be_its_shape():
     [(name, category)] = at_end(books_of(cell, kept=kept))
     assert (name, category) == ("kept[0] (2, 512) float32, a view", C.USER_TENSORS)
     assert without_form(name) == "kept[0]"
+
+
+@reads_graphs
+def test_what_a_list_of_parameters_is_used_for_is_saved_by_the_module_that_has_the_list():
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.vars = nn.ParameterList([nn.Parameter(torch.randn(512, 512)) for _ in range(2)])
+
+        def forward(self, x):
+            return F.linear(torch.tanh(F.linear(x, self.vars[0])), self.vars[1])
+
+    net, seen = Functional().cuda(), []
+
+    def cell():
+        loss = net(rows()).sum()
+        seen.append(loss)
+
+    found = at_end(books_of(cell, net=net))
+    assert {name for name, category in found if category is C.ACTIVATIONS} == {
+        "saved by net (256, 512) float32"
+    }

@@ -9,7 +9,8 @@ import pytest
 
 from nbmem.core.units import MIB, format_bytes
 from nbmem.report import Moment
-from nbmem.views.rows import Gap, alike, ledger_rows, shorten
+from nbmem.views.rows import alike, ledger_rows
+from nbmem.views.steps import Gap, peak_row, shorten
 from nbmem.views.text import render_text
 from tests.views import sample
 
@@ -192,6 +193,20 @@ def test_many_blocks_outside_of_steps_are_shortened_too():
     report = replace(report, phases=blocks)
     assert [row.groups for row in shorten(report) if isinstance(row, Gap)] == [5, 789]
     assert "... 789 more left out, peaks 97.7 MiB to 1.13 GiB ..." in render_text(report)
+
+
+def test_a_step_with_a_loop_of_its_own_keeps_its_first_phases_its_peak_and_its_last():
+    report = sample.cnn()
+    wanted = peak_row(report)
+    others = [row for row in report.phases if row is not wanted]
+    around = tuple(replace(row, step=wanted.step) for row in (others * 50)[:60])
+    phases = (*around, wanted, *around)
+    report = replace(report, phases=phases)
+    rows = shorten(report)
+    assert [row.groups for row in rows if isinstance(row, Gap)] == [52, 56]
+    shown = [row for row in rows if not isinstance(row, Gap)]
+    assert (len(shown), wanted in shown) == (8 + 1 + 4, True)
+    assert "... 52 more left out, peak" in render_text(report)
 
 
 def test_a_narrow_terminal_still_gets_the_tables():

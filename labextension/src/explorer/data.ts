@@ -68,7 +68,7 @@ export interface IPhase {
   after: number;
   peak: number;
   reserved: number;
-  left_out: number;
+  left_out: string;
   held?: [number, number][];
 }
 

@@ -49,7 +49,7 @@ export class Phases {
     const body = h('tbody');
     let step: number | null | undefined;
     for (const phase of this._data.phases.filter(inside)) {
-      if (phase.left_out > 0) {
+      if (phase.left_out !== '') {
         body.append(
           h(
             'tr',
@@ -57,7 +57,7 @@ export class Phases {
             h(
               'td',
               { colspan: head.length, class: 'nbx-mod-quiet' },
-              `${phase.left_out} steps left out`
+              phase.left_out
             )
           )
         );

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.categories import ACTIVE
-from nbmem.views.rows import Gap, shorten
+from nbmem.views.steps import Gap, shorten
 
 if TYPE_CHECKING:
     from nbmem.report import PhaseRow, Report
@@ -22,18 +22,18 @@ SIDE_BY_SIDE = 4
 
 
 def phase_table(report: Report, texts: Texts) -> list[dict[str, Any]]:
-    """One entry for each phase that is shown; `left_out` says how many steps lie before it."""
+    """One entry for each phase that is shown; `left_out` says what lies before it."""
     rows: list[dict[str, Any]] = []
     events = _events(report)
     where = {id(row): span for row, span in zip(report.phases, events, strict=True)}
     compared = set(steps_side_by_side(report))
-    left_out = 0
+    left_out = ""
     for row in shorten(report):
         if isinstance(row, Gap):
-            left_out = row.groups
+            left_out = row.text
             continue
         rows.append(_phase(row, where[id(row)], texts))
-        rows[-1]["left_out"], left_out = left_out, 0
+        rows[-1]["left_out"], left_out = left_out, ""
         if row.step in compared and row.depth == 0:
             held = row.ledger_at_peak.held
             rows[-1]["held"] = [[int(c), held[c]] for c in ACTIVE if held[c]]

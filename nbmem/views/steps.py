@@ -1,0 +1,109 @@
+"""Which phases a table shows, and what it writes in the place of the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from nbmem.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from nbmem.report import PhaseRow, Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Steps that a table leaves out, or phases of one step.
+
+    Attributes:
+        groups: How many steps (or stretches without a step), or phases.
+        first: Step of the first of them, if it has one; None for phases.
+        last: Step of the last.
+        low: Lowest peak among them.
+        high: Highest peak among them.
+    """
+
+    groups: int
+    first: int | None
+    last: int | None
+    low: int
+    high: int
+
+    @property
+    def text(self) -> str:
+        """What a table writes in the place of the steps."""
+        if self.groups == 1 or self.first is None or self.last is None:
+            return f"{self.groups} more left out"
+        return f"steps {self.first} to {self.last} left out ({self.groups} of them)"
+
+    def peaks(self) -> str:
+        """How high they went."""
+        low, high = format_bytes(self.low), format_bytes(self.high)
+        return f"peak {high}" if low == high else f"peaks {low} to {high}"
+
+
+def peak_row(report: Report) -> PhaseRow | None:
+    """The innermost phase in which the recording's peak lies."""
+    at = report.peak.at
+    inside = [
+        row
+        for row in report.phases
+        if row.name == at.phase and row.step == at.step and row.t0_ns <= at.t_ns <= row.t1_ns
+    ]
+    return max(inside, key=lambda row: row.depth, default=None)
+
+
+_WHOLE = 30
+"""Tables up to this many phases are shown whole."""
+_LONG, _HEAD, _TAIL = 20, 8, 4
+"""Of a step of more phases than that, so many of the first and of the last are shown."""
+
+
+def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow | Gap]:
+    """The phases; of a long loop the first steps, the one with the peak, and the last.
+
+    A step may be long itself, with a loop of its own inside: of such a one its first phases, that
+    with the recording's peak, and its last.
+    """
+    if len(report.phases) <= _WHOLE:
+        return list(report.phases)
+    # Phases outside of a step have none in common: each stands for itself.
+    steps = groupby(
+        enumerate(report.phases), key=lambda item: (item[1].step, item[1].step is None and item[0])
+    )
+    groups = [[row for _, row in rows] for _, rows in steps]
+    wanted = peak_row(report) or max(report.phases, key=lambda row: row.peak_allocated)
+    keep = {*range(first), *range(len(groups) - last, len(groups))}
+    keep |= {i for i, rows in enumerate(groups) if any(row is wanted for row in rows)}
+    found: list[PhaseRow | Gap] = []
+    for kept, run in groupby(enumerate(groups), key=lambda item: item[0] in keep):
+        stretch = [rows for _, rows in run]
+        # A line that says "1 more left out" saves no room over the step itself.
+        if kept or len(stretch) == 1:
+            found += [row for rows in stretch for row in _inside(rows, wanted)]
+        else:
+            found.append(_gap(stretch, stretch[0][0].step, stretch[-1][0].step))
+    return found
+
+
+def _inside(rows: list[PhaseRow], wanted: PhaseRow) -> list[PhaseRow | Gap]:
+    """The phases of one step, of a long one the middle left out."""
+    if len(rows) <= _LONG:
+        return list(rows)
+    found: list[PhaseRow | Gap] = []
+    last = len(rows) - _TAIL
+    for kept, run in groupby(
+        enumerate(rows), key=lambda item: not _HEAD <= item[0] < last or item[1] is wanted
+    ):
+        stretch = [row for _, row in run]
+        if kept or len(stretch) == 1:
+            found += stretch
+        else:
+            found.append(_gap([[row] for row in stretch], None, None))
+    return found
+
+
+def _gap(stretch: list[list[PhaseRow]], first: int | None, last: int | None) -> Gap:
+    peaks = [max(row.peak_allocated for row in rows) for rows in stretch]
+    return Gap(groups=len(stretch), first=first, last=last, low=min(peaks), high=max(peaks))
