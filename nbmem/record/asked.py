@@ -82,13 +82,19 @@ class AskedForwards:
         self._waiting = [one for one in left if one.waited < PATIENCE]
 
     def waiting(self, *, failed: bool) -> set[int]:
-        """Marks of the forwards that wait in vain; after an error nobody knows."""
-        if failed:
-            return set()
+        """Marks of the forwards that wait in vain.
+
+        After an error nobody knows it of the last ones, as many as have waited for a backward in
+        this loop: behind an evaluation's batches no step was begun.
+        """
         number = next_number(loaded_torch())
         if number is not None:
             self._complete(number)
-        return {one.mark for one in self._waiting if one.end > one.first}
+        waiting = self._waiting
+        if failed:
+            most = max((len(row) for row in self._rows), default=len(waiting))
+            waiting = waiting[: max(len(waiting) - most, 0)]
+        return {one.mark for one in waiting if one.end > one.first}
 
     def _complete(self, number: int) -> None:
         if self._waiting and self._waiting[-1].end < 0:

@@ -128,6 +128,23 @@ def test_a_forward_that_fails_belongs_to_its_own_step(device):
     assert [s.step for s in t.session.spans if s.kind == "phase"][-1] == 1
 
 
+def test_an_error_behind_an_evaluation_begins_no_step(device):
+    def loop():
+        net = network(device)
+        optimizer = torch.optim.SGD(net.parameters())
+        for _ in range(2):
+            a_step(net, optimizer, device)
+        for _ in range(4):
+            net(torch.randn(32, 256, device=device))
+        raise ModuleNotFoundError("what draws the curves")
+
+    with pytest.raises(ModuleNotFoundError), nbmem.trace("loop", namespace={}) as t:
+        loop()
+    # The last one may have been the first of a step: its backward could still have come.
+    steps = [s.step for s in t.session.spans if s.kind == "phase" and s.name == "forward"]
+    assert steps == [0, 1, 1, 1, 1, 2]
+
+
 class TestRows:
     def test_alike_are_read_once(self, monkeypatch):
         reads = []
