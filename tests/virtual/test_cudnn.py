@@ -146,3 +146,22 @@ def test_channels_last_kernels_keep_partial_sums_beside_their_descriptor():
     answer = Answer(131, Tiling(cluster=(1, 2)))
     found = convolution_workspace.nbytes(asked, answer, H100, last=True)
     assert found == pytest.approx(8_389_023, abs=512)
+
+
+@pytest.mark.parametrize(
+    ("kind", "outputs", "answered", "expected"),
+    [  # nn.Conv3d's samples in the oracle: channels of 5 are filled up to 8
+        ("input", 5, 5776, 5776),
+        ("weight", 5, 5776, 5776),
+        ("weight", 8, 5776, 5776),
+        ("weight", 5, 99_999, 5907),  # the copies alone of what depends on the card
+    ],
+)
+def test_copies_in_three_dimensions_have_whole_vectors_of_channels(
+    kind, outputs, answered, expected
+):
+    sizes = dense(2, 4, 3, 4, 5), dense(outputs, 4, 3, 3, 3), dense(2, outputs, 1, 2, 3)
+    spatial = {"padding": (0, 0, 0), "stride": (1, 1, 1), "dilation": (1, 1, 1)}
+    asked_for = Problem(kind, "float32", *sizes, **spatial, tf32=True, deterministic=False)
+    answer = Answer(answered, Tiling(64, 64))
+    assert convolution_workspace.nbytes(asked_for, answer, H100, last=False) == expected

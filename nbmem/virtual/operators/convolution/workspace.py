@@ -69,6 +69,8 @@ class ConvolutionShape:
         window: Elements of the window.
         strided: Whether it skips positions.
         groups: Of channels.
+        pads: Whether the copies' channels are filled up to whole vectors: in three dimensions, as
+            cuDNN's answers show (tests/oracle); the H100's runs have none.
     """
 
     source: int
@@ -82,6 +84,7 @@ class ConvolutionShape:
     window: int
     strided: bool
     groups: int
+    pads: bool
 
     @classmethod
     def of(cls, problem: Problem) -> ConvolutionShape:
@@ -100,6 +103,7 @@ class ConvolutionShape:
             window=prod(w[2:]),
             strided=max(problem.stride) > 1,
             groups=x[1] // w[1],
+            pads=len(problem.stride) > 2,
         )
 
     @property
@@ -130,7 +134,15 @@ class ConvolutionShape:
     def copies(self) -> int:
         """Channels-last copies of all three; a 1x1 weight has the same layout either way."""
         weight = self.weight if self.window > 1 else 0
-        return self.source + self.result + weight + ALIGNMENT
+        inputs, outputs = self._filled_up(self.inputs), self._filled_up(self.outputs)
+        source = self.source // self.inputs * inputs
+        result = self.result // self.outputs * outputs
+        weight = weight // (self.inputs * self.outputs) * inputs * outputs
+        return source + result + weight + ALIGNMENT
+
+    def _filled_up(self, channels: int) -> int:
+        vector = VECTOR // self.item if self.pads else 1
+        return ceil(channels / vector) * vector
 
 
 def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -> int:
@@ -190,7 +202,8 @@ def _for_weight(shape: ConvolutionShape, answer: Answer | None, card: Card) -> i
             return single
     elif answer is None and _few_channels(shape):
         return 0
-    return shape.copies + _sums(shape, FOR_WEIGHT, tiling or _usual(shape, card), card)
+    copies = min(answer.nbytes, shape.copies) if answer and shape.pads else shape.copies
+    return copies + _sums(shape, FOR_WEIGHT, tiling or _usual(shape, card), card)
 
 
 def _fills(shape: ConvolutionShape, card: Card) -> bool:
