@@ -17,6 +17,16 @@ def gpu():
             yield active
 
 
+@pytest.fixture
+def card(gpu):
+    """A card whose library of products has its workspace."""
+    import torch
+
+    x = torch.ones(8, 8, device="cuda", requires_grad=True)
+    (x @ x).sum().backward()
+    return gpu
+
+
 @pytest.fixture(autouse=True)
 def _no_card_left_behind():
     yield

@@ -17,14 +17,6 @@ pytestmark = pytest.mark.skipif(
 linalg, aten = torch.linalg, torch.ops.aten
 
 
-@pytest.fixture
-def card(gpu):
-    """A card whose library of products has its workspace."""
-    x = torch.ones(8, 8, device="cuda", requires_grad=True)
-    (x @ x).sum().backward()
-    return gpu
-
-
 def zeros(*sizes):
     return [torch.zeros(size, device="cuda") for size in sizes]
 

@@ -157,8 +157,6 @@ def _has_step(vector: torch.Tensor) -> bool:
 
 def _has_leading_dimension(matrix: torch.Tensor) -> bool:
     (rows, columns), (down, right) = matrix.size()[-2:], matrix.stride()[-2:]
-    if matrix.dim() == 3:  # In a batch the stride of a single row or column does not matter.
-        down, right = (1 if rows == 1 else down), (1 if columns == 1 else right)
     return (
         (right == 1 and down >= max(1, columns))
         or (down == 1 and right >= max(1, rows))

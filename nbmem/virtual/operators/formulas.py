@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmem.virtual.operators import reflections
 from nbmem.virtual.operators.gradients import Runs, in_backward, mattering
-from nbmem.virtual.tensors.calls import facts_of
-from nbmem.virtual.tensors.shapes import TensorSpec, infer
-from nbmem.virtual.tensors.storages import DataKernels, bare_of
+from nbmem.virtual.operators.hollow import followed, hollow, is_hollow
+from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
     from nbmem.virtual.operators.operator import Executor, Handler
@@ -39,29 +39,6 @@ def answer(executor: Executor, call: OperatorCall) -> Any:
     return formula(executor, call)
 
 
-def _is_hollow(executor: Executor, tensor: Any) -> bool:
-    return isinstance(tensor, torch.Tensor) and executor.storages.of(tensor) is None
-
-
-def _hollow(call: OperatorCall) -> Any:
-    """What the call returns, without memory."""
-    if facts_of(call.func).mutates:
-        return call.args[0]
-    return _without_memory(infer(call).shape, call.gpu.index)
-
-
-def _without_memory(shape: Any, ordinal: int) -> Any:
-    if isinstance(shape, TensorSpec):
-        return bare_of(shape, ordinal)
-    return tuple([_without_memory(one, ordinal) for one in shape])
-
-
-def _followed(executor: Executor, call: OperatorCall, begins: tuple[Any, ...]) -> Any:
-    """A step of the other way: one that begins it, or that goes on with what is hollow."""
-    is_step = call.func in begins or any(_is_hollow(executor, t) for t in call.tensors)
-    return _hollow(call) if is_step and not call.func.is_view else NotImplemented
-
-
 def _none_is_zero(executor: Executor, tensor: torch.Tensor) -> torch.Tensor:
     """The mask of what is zero; in a healthy run nothing is."""
     mask: torch.Tensor = tensor == 0
@@ -74,7 +51,7 @@ def _none_is_zero(executor: Executor, tensor: torch.Tensor) -> torch.Tensor:
 def prod_of_all(executor: Executor, call: OperatorCall) -> Any:
     """Without a zero the product is divided by each factor; which are zero, is listed first."""
     if not _ends_product(executor, call):
-        return _followed(executor, call, _PRODUCTS)
+        return followed(executor, call, _PRODUCTS)
     grad, rest = call.args
     with executor:
         _none_is_zero(executor, rest).nonzero()
@@ -84,7 +61,7 @@ def prod_of_all(executor: Executor, call: OperatorCall) -> Any:
 def prod_along(executor: Executor, call: OperatorCall) -> Any:
     """The same along a dimension, where zeros are counted."""
     if not _ends_product(executor, call):
-        return _followed(executor, call, _PRODUCTS)
+        return followed(executor, call, _PRODUCTS)
     grad, rest = call.args
     dims = [n for n in range(rest.dim()) if grad.size(n) != rest.size(n)]
     with executor:
@@ -101,7 +78,7 @@ def _ends_product(executor: Executor, call: OperatorCall) -> bool:
     if call.func is not aten.mul.Tensor:
         return False
     grad, rest = call.args
-    return not _is_hollow(executor, grad) and _is_hollow(executor, rest)
+    return not is_hollow(executor, grad) and is_hollow(executor, rest)
 
 
 def cumprod(executor: Executor, call: OperatorCall) -> Any:
@@ -109,15 +86,15 @@ def cumprod(executor: Executor, call: OperatorCall) -> Any:
 
     The other way fills zeros of its own, which stand for the quotient here.
     """
-    if call.func is aten.eq.Scalar and not _is_hollow(executor, call.args[0]):
+    if call.func is aten.eq.Scalar and not is_hollow(executor, call.args[0]):
         with executor:
             return _asked_whether_any(executor, call)
-    if call.func is aten.where.self and not _is_hollow(executor, call.args[2]):
+    if call.func is aten.where.self and not is_hollow(executor, call.args[2]):
         with DataKernels():
             return aten.alias.default(call.args[2])  # the quotient, further on
     if call.func is not aten.zeros.default:
-        return _followed(executor, call, (aten.cumsum.default,))
-    whole = _hollow(call)
+        return followed(executor, call, (aten.cumsum.default,))
+    whole = hollow(call)
     dim = int(torch._C._current_autograd_node()._saved_dim)
     dim -= UNSIGNED * (dim > UNSIGNED // 2)
     with executor:
@@ -163,7 +140,7 @@ def renorm(executor: Executor, call: OperatorCall) -> Any:
 def masked_fill(executor: Executor, call: OperatorCall) -> Any:
     """The value's gradient adds up what the mask selects."""
     if call.func is aten.scalar_tensor.default:
-        return _hollow(call)
+        return hollow(call)
     if call.func._schema.name != "aten::where":
         return NotImplemented
     mask, grad = call.args[:2]
@@ -186,6 +163,8 @@ FORMULAS: dict[str, Handler] = {
     "ProdBackward0": prod_of_all,
     "ProdBackward1": prod_along,
     "CumprodBackward0": cumprod,
+    "LinalgHouseholderProductBackward0": reflections.gradient,
+    "OrmqrBackward0": reflections.gradient,
     "LinalgEighBackward0": eigenvectors,
     "LinalgEigBackward0": eigenvectors,
     "RenormBackward0": renorm,
