@@ -170,6 +170,12 @@ def thrust_unique_by_key(card: Card, count: int, item: int) -> int:
     return parts(tile_states(tiles, 8), 8)
 
 
+def thrust_unique(card: Card, count: int, item: int) -> int:
+    """Bytes for dropping what equals its predecessor by a comparison of the caller's."""
+    tiles = _tiles(count, card.arch.cub.select[item])
+    return parts(tile_states(tiles, 8), 8)
+
+
 def thrust_reduce_by_key(count: int) -> int:
     """Bytes for sums within runs of equal keys of eight bytes, as Thrust does."""
     return parts(tile_states(_tiles(count, REDUCE_BY_KEY_TILE), 8), 8)

@@ -118,8 +118,39 @@ _PRODUCTS = (
 )
 
 
+_PHASE_TOLERANCE = 1e-2
+
+
+def _is_diagonal(tensor: torch.Tensor) -> bool:
+    """Of a matrix that lies by rows or columns, as the gradient does that becomes real at last."""
+    return tensor.stride(-1) not in (1, tensor.size(-1))
+
+
+def _check_phase(executor: Executor, call: OperatorCall) -> None:
+    with executor:
+        imaginary = aten.view_as_real.default(call.args[0]).select(-1, 1)
+        zeros = torch.zeros_like(imaginary)
+        is_free = torch.allclose(imaginary, zeros, _PHASE_TOLERANCE, _PHASE_TOLERANCE)
+    if not is_free:
+        name = {"LinalgEigBackward0": "linalg_eig_backward"}.get(
+            executor.nodes.name(), "linalg_eigh_backward"
+        )
+        raise RuntimeError(
+            f"{name}: The eigenvectors in the complex case are specified up to multiplication by "
+            "e^{i phi}. The specified loss function depends on this quantity, so it is ill-defined."
+        )
+
+
 def eigenvectors(executor: Executor, call: OperatorCall) -> Any:
-    """The gradient of the values is copied into the diagonal, not scattered into another."""
+    """The gradient of the values is copied into the diagonal, not scattered into another.
+
+    Complex vectors are asked first whether the loss depends on their phase.
+
+    Raises:
+        RuntimeError: It does, in torch's words.
+    """
+    if call.func is aten.view_as_real.default and _is_diagonal(call.args[0]):
+        _check_phase(executor, call)
     if call.func is not aten.diagonal_scatter.default:
         return NotImplemented
     held, values, *place = call.args

@@ -74,7 +74,10 @@ def _kept(launch: Launch) -> Iterator[Step]:
 def unique_consecutive(launch: Launch) -> Iterator[Step]:
     """What differs from its predecessor is kept; the inverse adds up where that is."""
     count = launch["self"].numel()
-    if not count or launch["dim"] is not None:
+    if launch["dim"] is not None:
+        yield from unique_rows(launch)
+        return
+    if not count:
         return
     if launch["return_inverse"]:
         yield out(1)
@@ -83,6 +86,45 @@ def unique_consecutive(launch: Launch) -> Iterator[Step]:
         yield drop("sums")
         yield drop("differs")
     yield from _kept(launch)
+
+
+def unique_rows(launch: Launch) -> Iterator[Step]:
+    """Along a dimension numbers of rows are sorted by what they hold, and kept where that differs.
+
+    unique_dim_cuda_template, compute_unique: by Thrust.
+    """
+    tensor, dim = launch["self"], launch["dim"]
+    count = tensor.size(dim)
+    if not count:
+        return
+    rows = tensor.moveaxis(dim, 0)
+    if not rows.is_contiguous():
+        yield temporary("rows", rows.numel() * rows.element_size())
+    yield temporary("numbers", count * LONG)
+    if launch.call.func is aten.unique_dim.default:
+        yield temporary("sort", cub.merge_sort(count, LONG))
+        yield drop("sort")
+    if launch["return_inverse"]:
+        yield out(1)
+        yield temporary("differs", count * LONG)
+        yield from _and_dropped("differences", cub.parts(0))
+        yield from _and_dropped("sums", cub.cumulative(count, LONG, own=False))
+        yield drop("differs")
+    if launch["return_counts"]:
+        yield temporary("range", (count + 1) * LONG)
+        yield from _and_dropped("unique", cub.thrust_unique_by_key(launch.card, count, LONG))
+        yield out(2)
+        yield from _and_dropped("differences", cub.parts(0))
+        yield drop("range")
+    else:
+        yield from _and_dropped("unique", cub.thrust_unique(launch.card, count, LONG))
+    yield out(0)
+    yield from (drop("numbers"), drop("rows"))
+
+
+def _and_dropped(name: str, nbytes: int) -> Iterator[Step]:
+    yield temporary(name, nbytes)
+    yield drop(name)
 
 
 def _unique_bools(launch: Launch) -> Iterator[Step]:
@@ -207,5 +249,11 @@ OPERATORS = (
         source="aten/src/ATen/native/cuda/UniqueCub.cu: compute_unique",
         shown_by=BY_ORACLE,
     ),
-    Operator(("unique_dim", "unique_dim_consecutive"), run=unique),
+    Operator(
+        ("unique_dim", "unique_dim_consecutive"),
+        run=unique,
+        memory=unique_rows,
+        source="aten/src/ATen/native/cuda/Unique.cu: unique_dim_cuda_template",
+        shown_by=BY_ORACLE,
+    ),
 )

@@ -78,7 +78,9 @@ class Values:
         with _C._DisableTorchDispatch():
             empty = torch.empty(0, dtype=tensor.dtype, device=CPU)
             storage = empty.untyped_storage() if twin is None else twin
-            return empty.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+            view = empty.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+            view = view.conj() if tensor.is_conj() else view
+            return torch._neg_view(view) if tensor.is_neg() else view
 
     def teach(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Remember the values of a fresh virtual tensor."""

@@ -138,7 +138,9 @@ class Halves : public OperatorKernel {
     for (size_t i = 0; i < count && twins.known; ++i) made.push_back(twins.of((*stack)[begin + i]));
     std::vector<std::pair<IValue, IValue>> changed;
     bool known = twins.known;
-    int64_t dim = known && count > 1 && made[1].isInt() ? made[1].toInt() : 0;  // of unique_dim and its kin
+    int64_t dim = 0;  // of unique_dim and its kin, whose only integer it is
+    for (const auto& v : made)
+      if (v.isInt()) dim = v.toInt();
     if (known) {
       for (size_t i : written_) changed.emplace_back((*stack)[begin + i], made[i]);
       known = computed(op, made);
@@ -155,7 +157,10 @@ class Halves : public OperatorKernel {
     if (!known) return;
     at::AutoDispatchBelowADInplaceOrView below;
     for (auto& [to, value] : changed) write(to, value);
-    for (size_t i = 0; i < made.size(); ++i) write((*stack)[begin + i], made[i]);
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (made[i].isBool()) (*stack)[begin + i] = made[i];
+      write((*stack)[begin + i], made[i]);
+    }
   }
 
  private:
@@ -187,6 +192,7 @@ bool is_followed(const OperatorHandle& op) {
   auto& name = op.operator_name().name;
   // The bags that a forward notes for its backward are noted otherwise on the CPU.
   if (host.count(name) || name.find("empty") != std::string::npos || name.find("embedding_bag") != std::string::npos) return false;
+  if (name == "aten::equal") return true;  // a bool, from kernels that are called past the dispatcher
   if (!op.hasKernelForDispatchKey(CARD) && !op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd)) return false;
   auto& schema = op.schema();
   for (auto& a : schema.returns())

@@ -110,7 +110,7 @@ OPERATORS = (
     ),
     Operator(
         ("_unsafe_masked_index_put_accumulate",),
-        run=by_parts(masks.unsafe_masked_index_put),
+        run=masks.unsafe_masked_index_put,
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: "
         "_unsafe_masked_index_put_accumulate",
         shown_by=BY_ORACLE,

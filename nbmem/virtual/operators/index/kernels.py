@@ -85,7 +85,8 @@ def put_by_mask(launch: Launch, mask: torch.Tensor, found: int) -> Iterator[Step
     yield temporary("flags", cub.flagged(launch.card, mask.numel()))
     yield drop("flags")
     yield drop("found")
-    yield from _sorted_sums(launch, [*_places(launch), drop("mask")])
+    if found:
+        yield from _sorted_sums(launch, [*_places(launch), drop("mask")])
 
 
 def scatter_mean(launch: Launch) -> Iterator[Step]:

@@ -12,6 +12,7 @@ from torch import _C
 
 from nbmem.virtual.devices import LAZY, is_virtual
 from nbmem.virtual.notes import MASKED_SELECT, NONZERO
+from nbmem.virtual.operators.gradients import Runs, in_backward
 from nbmem.virtual.operators.index import kernels
 from nbmem.virtual.operators.operator import Launch, MemoryPlan
 from nbmem.virtual.tensors.bounds import most_of
@@ -152,8 +153,9 @@ def _is_mask(index: torch.Tensor | None) -> bool:
 def _add_by_mask(executor: Executor, call: OperatorCall) -> Any:
     """`x[mask] += y` and what a gradient of `x[mask]` is made of: the values say how many."""
     tensor, (mask,), values = call.args[:3]
-    known = values.dim() and values.size(0) != 1
-    found = values.size(0) if known else _count(executor, call, mask, NONZERO)
+    known = executor.values.twin(mask) if is_virtual(mask) else mask
+    a_row_each = known is None and values.dim() and values.size(0) != 1
+    found = values.size(0) if a_row_each else _count(executor, call, mask, NONZERO)
     place = torch.empty(found, dtype=torch.int64, device="meta")
     plain = (tensor, [place] * mask.dim(), *call.args[2:])
     inner = _call(call, call.func, *plain)
@@ -220,16 +222,22 @@ def unsafe_masked_index(
     return made
 
 
-def unsafe_masked_index_put(
-    tensor: torch.Tensor, mask: torch.Tensor, indices: Any, values: torch.Tensor
-) -> torch.Tensor:
-    """The gradient of that: values outside of the mask are zeros."""
-    clamped = _clamped(tensor, indices)
-    kept = values.masked_fill(mask.logical_not(), 0)
-    made = aten.index_put.default(tensor, clamped, kept, True)
-    del kept
-    _released(clamped)
-    return made
+def unsafe_masked_index_put(executor: Executor, call: OperatorCall) -> Any:
+    """The gradient of that: values outside of the mask are zeros.
+
+    The zeros that autograd gives to add to are dropped before the indices, as soon as they are
+    copied.
+    """
+    tensor, mask, indices, values = call.args
+    with executor:
+        clamped = _clamped(tensor, indices)
+        kept = values.masked_fill(mask.logical_not(), 0)
+        made = aten.index_put.default(tensor, clamped, kept, True)
+        del kept, values
+        if in_backward() and not Runs.stack[-1]:
+            executor.storages.resize(tensor.untyped_storage(), 0)
+        _released(clamped)
+        return made
 
 
 def _released(tensors: list[torch.Tensor | None]) -> None:

@@ -46,7 +46,8 @@ def eigen(launch: Launch) -> Iterator[Step]:
     complexes = 2 - tensor.is_complex()
     values = tensor.numel() // max(1, tensor.size(-1)) * tensor.element_size() * complexes
     vectors = len(launch.outs) == 2
-    yield temporary("info", matrices(tensor) * INT)
+    count = max(1, matrices(tensor))
+    yield temporary("info", count * INT)
     if vectors:
         yield temporary("vectors", nbytes(tensor) * complexes)
     yield temporary("values", values)
@@ -62,7 +63,7 @@ def eigen(launch: Launch) -> Iterator[Step]:
     for number in range(len(launch.outs)):
         yield out(number)
     yield from (drop("vectors"), drop("values"))
-    yield from checked(matrices(tensor))
+    yield from checked(count)
     yield drop("info")
 
 

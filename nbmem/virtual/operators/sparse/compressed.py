@@ -12,6 +12,7 @@ import torch
 
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operators.operator import LONG
+from nbmem.virtual.operators.sparse import masking
 from nbmem.virtual.operators.sparse.parts import facts
 from nbmem.virtual.operators.sparse.products import sparse_addmm
 from nbmem.virtual.operators.sparse.turning import CSC, CSR, OTHER, flipped, taken, to_dense
@@ -82,6 +83,8 @@ def of_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
     del executor
     tensor = call.args[0]
     parts: Compressed = parts_of(tensor)
+    if call.func is torch.ops.aten.mul.Tensor and all(map(is_sparse, call.args)):
+        return masking.common(*call.args)
     if any(isinstance(other, torch.Tensor) and other.dim() for other in call.args[1:]):
         raise NotImplementedError(f"{call.func} of a tensor of the layout {parts.layout}")
     values = call.func(parts.values, *call.args[1:], **call.kwargs)
@@ -129,11 +132,16 @@ def to_other(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def mm(executor: Executor, call: OperatorCall) -> Any:
-    """`sparse @ dense`: added to zeros."""
+    """`sparse @ dense` and the other way round: added to zeros."""
     left, right = call.args[:2]
-    if not is_sparse(left) or is_sparse(right):
+    if is_sparse(left) and is_sparse(right):
         return NotImplemented
     del executor
+    if is_sparse(right):
+        size = (left.size(0), right.size(1))
+        return torch.addmm(
+            torch.zeros(size, dtype=left.dtype, device=left.device), left, right, beta=0
+        )
     rows = left if parts_of(left).rows else flipped(left)
     t = torch.zeros((left.size(0), right.size(1)), dtype=right.dtype, device=right.device)
     made = torch.addmm(t, rows, right, beta=0, alpha=1)
@@ -151,6 +159,8 @@ def addmm(executor: Executor, call: OperatorCall) -> Any:
             f"mat1 and mat2 shapes cannot be multiplied ({sparse.size(0)}x{sparse.size(1)} and "
             f"{dense.size(0)}x{dense.size(1)})"
         )
+    if not sparse.size(0) * dense.size(1):
+        return torch.empty((sparse.size(0), dense.size(1)), dtype=t.dtype, device=t.device)
     rows = sparse if parts_of(sparse).rows else flipped(sparse)
     made = torch.empty((sparse.size(0), dense.size(1)), dtype=t.dtype, device=t.device)
     straight = dense if 1 in dense.stride() else dense.contiguous()
@@ -180,7 +190,8 @@ def sampled_addmm(executor: Executor, call: OperatorCall) -> torch.Tensor:
     del executor
     matrix = call.args[0]
     parts: Compressed = parts_of(matrix)
-    with taken(parts.values, LONG):
+    rows = parts.compressed.numel() - 1
+    with taken(parts.values, *[LONG] * bool(rows)):  # of a matrix without rows, which grows
         outer = parts.compressed.clone()
     inner = parts.plain.clone()
     return _like(matrix, Compressed(parts.layout, outer, inner, parts.values.clone()))
@@ -210,6 +221,7 @@ def handlers() -> Iterator[tuple[str, Any]]:
         yield name, transpose
     for name in ("_to_sparse_csr", "_to_sparse_csc"):
         yield name, to_other
+    yield from masking.handlers()
     yield "_to_copy", to_copy
     yield "_to_sparse", to_sparse
     yield "_to_dense", to_dense

@@ -96,23 +96,27 @@ def of_dense(executor: Executor, call: OperatorCall) -> Any:
         return NotImplemented
     wanted = CSR if call.func._schema.name.endswith("csr") else CSC
     with executor:
-        mask = (dense if wanted is CSR else dense.t()).ne(0)
-        places = mask.nonzero().t()
-        inner = places[1].contiguous()
-        outer = torch.empty(mask.size(0) + 1, dtype=torch.int64, device=dense.device)
-        among_all = mask.flatten().nonzero().flatten()
-        by_lines = dense if wanted is CSR else dense.t()
-        values = by_lines.flatten().index_select(0, among_all)
-        del among_all, by_lines
-        return compressed(dense.size(), wanted, outer, inner, values)
+        return selected(dense, (dense if wanted is CSR else dense.t()).ne(0), wanted)
+
+
+def selected(dense: torch.Tensor, mask: torch.Tensor, wanted: torch.layout) -> torch.Tensor:
+    """What a mask of lines selects of a dense matrix (dense_to_sparse_with_mask)."""
+    places = mask.nonzero().t()
+    inner = places[1].contiguous()
+    outer = torch.empty(mask.size(0) + 1, dtype=torch.int64, device=dense.device)
+    among_all = mask.flatten().nonzero().flatten()
+    by_lines = dense if wanted is CSR else dense.t()
+    values = by_lines.flatten().index_select(0, among_all)
+    del among_all, by_lines
+    return compressed(dense.size(), wanted, outer, inner, values)
 
 
 def to_dense(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Zeros, and the elements put where they belong."""
-    del executor
     tensor = call.args[0]
     parts: Compressed = parts_of(tensor)
     dense = torch.zeros(tensor.size(), dtype=tensor.dtype, device=tensor.device)
+    executor.values.forget(dense)
     across, index = parts.compressed.numel() - 1, parts.plain.element_size()
     whole = parts.nnz * index
     batch = scratch(dense, LONG)

@@ -1,0 +1,93 @@
+"""The places of one compressed matrix taken from another, and from a dense one.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/sparse/SparseCsrTensor.cpp and
+SparseCsrTensorMath.cpp
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.operators.sparse.turning import CSR, selected
+from nbmem.virtual.tensors.sparse import Compressed, compressed, coo, is_sparse, parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operators.operator import Executor
+    from nbmem.virtual.tensors.calls import OperatorCall
+
+aten = torch.ops.aten
+
+
+def alike(executor: Executor, call: OperatorCall) -> torch.Tensor:
+    """`ones_like` and its kin: values of their own, columns, where rows begin."""
+    del executor
+    tensor = call.args[0]
+    parts: Compressed = parts_of(tensor)
+    values = call.func(parts.values, dtype=call.kwargs.get("dtype"))
+    inner = parts.plain.clone()
+    return compressed(tensor.size(), parts.layout, parts.compressed.clone(), inner, values)
+
+
+def _as_coo(tensor: torch.Tensor) -> torch.Tensor:
+    parts: Compressed = parts_of(tensor)
+    indices = torch.empty((2, parts.nnz), dtype=parts.plain.dtype, device=tensor.device)
+    return coo(tensor.size(), indices, parts.values, coalesced=parts.rows)
+
+
+def common(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """`mul` of two: through COO, and into a result that had no elements (mul_out_sparse_csr)."""
+    parts: Compressed = parts_of(left)
+    begin = torch.empty(1, dtype=parts.compressed.dtype, device=left.device)
+    first, second = _as_coo(left), _as_coo(right)
+    product = aten.mul.Tensor(first, second)
+    turned = product.to_sparse_csr() if parts.layout is CSR else product.to_sparse_csc()
+    found: Compressed = parts_of(turned)
+    outer = found.compressed.clone()
+    del begin
+    inner = found.plain.clone()
+    values = found.values.clone()
+    del found, turned, product, second, first
+    return compressed(left.size(), parts.layout, outer, inner, values)
+
+
+def sparse_mask(executor: Executor, call: OperatorCall) -> Any:
+    """A sparse matrix times ones; of a dense one what a dense mask selects."""
+    tensor, mask = call.args[:2]
+    parts: Compressed = parts_of(mask)
+    if parts.values.dim() > 1:
+        return NotImplemented
+    if not parts.nnz:
+        return aten.clone.default(mask)
+    if is_sparse(tensor):
+        ones = aten.ones_like.default(mask)
+        return aten.mul.Tensor(tensor, ones)
+    one = torch.ones((1,), dtype=torch.bool, device=mask.device)
+    lines = (parts.layout, parts.compressed, parts.plain, one.expand_as(parts.values))
+    dense = aten._to_dense.default(compressed(tensor.size(), *lines))
+    del one, lines
+    block = executor.storages.of(dense)
+    if block is not None:
+        block.most = parts.nnz
+    return selected(tensor, dense if parts.layout is CSR else dense.t(), parts.layout)
+
+
+def for_gradient(executor: Executor, call: OperatorCall) -> Any:
+    """A leaf's dense gradient is copied as it is, though the leaf is compressed (AccumulateGrad).
+
+    C++ asks for the leaf's strides, for it takes the leaf for a dense tensor.
+    """
+    del executor
+    tensor = call.args[0]
+    return NotImplemented if is_sparse(tensor) else torch.empty_like(tensor)
+
+
+def handlers() -> Iterator[tuple[str, Any]]:
+    """By the operator's name."""
+    for name in ("ones_like", "zeros_like", "empty_like"):
+        yield name, alike
+    yield "sparse_mask", sparse_mask
+    yield "new_empty_strided", for_gradient
