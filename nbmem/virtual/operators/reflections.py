@@ -30,7 +30,7 @@ BOTH_SIDES = 2
 """Reflections that lead from one column to the next: from the left and from the right."""
 
 
-class Columns:
+class ReflectedColumns:
     """How far one gradient has come; it lives as long as its node.
 
     Attributes:
@@ -62,7 +62,7 @@ def gradient(executor: Executor, call: OperatorCall) -> Any:
     """A step of it, or NotImplemented where both ways do the same."""
     known = torch._C._current_autograd_node().metadata
     if call.func is aten.tril.default:
-        known[__name__] = Columns(call.args[0])
+        known[__name__] = ReflectedColumns(call.args[0])
     columns = known.get(__name__)
     if columns is None:
         return NotImplemented
@@ -72,13 +72,13 @@ def gradient(executor: Executor, call: OperatorCall) -> Any:
     return NotImplemented if step is None else step(executor, call, columns)
 
 
-def _reflected(executor: Executor, call: OperatorCall, columns: Columns) -> Any:
+def _reflected(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
     del executor, call
     columns.reflected += 1
     return NotImplemented
 
 
-def _looked_at(executor: Executor, call: OperatorCall, columns: Columns) -> Any:
+def _looked_at(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
     """The first column and the first factor that are looked at are those behind the zeros."""
     if columns.reflected and columns.made < 2:
         alike = call.args[0] if columns.made else columns.matrix()
@@ -88,20 +88,20 @@ def _looked_at(executor: Executor, call: OperatorCall, columns: Columns) -> Any:
     return NotImplemented
 
 
-def _made(executor: Executor, call: OperatorCall, columns: Columns) -> Any:
+def _made(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
     made = executor.execute(call)
     columns.last = weakref.ref(made)
     return made
 
 
-def _factor(executor: Executor, call: OperatorCall, columns: Columns) -> Any:
+def _factor(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
     del executor
     if columns.last() is call.args[0]:
         columns.factor = call.args[0].untyped_storage()
     return NotImplemented
 
 
-def _column(executor: Executor, call: OperatorCall, columns: Columns) -> Any:
+def _column(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
     del executor
     if columns.factor is not None:
         columns.gathered = [call.args[0].untyped_storage(), columns.factor]
@@ -109,13 +109,13 @@ def _column(executor: Executor, call: OperatorCall, columns: Columns) -> Any:
     return NotImplemented
 
 
-def _unused(executor: Executor, call: OperatorCall, columns: Columns) -> Any:
+def _unused(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
     """Zeros for columns that no factor belongs to."""
     columns.let_go(executor)
     return hollow(call)
 
 
-def _joined(executor: Executor, call: OperatorCall, columns: Columns) -> Any:
+def _joined(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
     del call
     columns.let_go(executor)
     if not columns.zeros:
