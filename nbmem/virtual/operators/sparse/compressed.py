@@ -83,7 +83,7 @@ def of_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
     del executor
     tensor = call.args[0]
     parts: Compressed = parts_of(tensor)
-    if call.func is torch.ops.aten.mul.Tensor and all(map(is_sparse, call.args)):
+    if call.func is torch.ops.aten.mul.Tensor and len(list(filter(is_sparse, call.tensors))) == 2:
         return masking.common(*call.args)
     if any(isinstance(other, torch.Tensor) and other.dim() for other in call.args[1:]):
         raise NotImplementedError(f"{call.func} of a tensor of the layout {parts.layout}")
