@@ -16,6 +16,8 @@ from torch._C._dynamo.eval_frame import set_code_exec_strategy
 from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
+from nbmem.core.collector import rare_collections
+from nbmem.core.stack import with_room
 from nbmem.virtual import notes
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operators.dispatch import CardMode
@@ -147,7 +149,8 @@ class Compiler:
                     return true_catch(self, frame, cache_entry, frame_state)
                 compiler._region = frame.f_code.co_qualname
                 try:
-                    return true_catch(self, frame, cache_entry, frame_state)
+                    with rare_collections():  # else a seventh of a plan's time
+                        return with_room(lambda: true_catch(self, frame, cache_entry, frame_state))
                 except torch.OutOfMemoryError:
                     raise
                 except Exception as err:
