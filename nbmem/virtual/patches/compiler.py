@@ -17,14 +17,15 @@ from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
 from nbmem.core.collector import rare_collections
-from nbmem.core.stack import with_room
 from nbmem.virtual import notes
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operators.dispatch import CardMode
 from nbmem.virtual.operators.tracing import untraced
+from nbmem.virtual.patches.compiled.ahead import ahead_of_time
 from nbmem.virtual.patches.compiled.capture import Capture
 from nbmem.virtual.patches.compiled.graphs import GraphTrees, missing
 from nbmem.virtual.patches.compiled.planner import InductorPlanner
+from nbmem.virtual.patches.compiled.stack import with_room
 from nbmem.virtual.patches.patcher import Patch, wanted
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Compiler:
             Patch(eval_frame, "_callback_from_stance", callback_from_stance),
             Patch(torch.compiler, "cudagraph_mark_step_begin", self._graphs.mark_step_begin),
             *self._counting(eval_frame),
+            *ahead_of_time(),
             *wanted(torch._C, self._graphs.functions()),
             *missing(),
             # torch.compile() imports Inductor for this alone: for seconds, and to start workers.
