@@ -375,3 +375,47 @@ def test_a_script_may_call_what_stands_in_for_torchs_functions(gpu):
 
     result = torch.jit.script(scaled)(torch.ones(2, 3, device="cuda"))
     assert (result.device.type, tuple(result.shape)) == ("cuda", (2, 3))
+
+
+class Halves(nn.Module):
+    """Two layers of one MiB each."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (nn.Linear(512, 512, device="cuda") for _ in "12")
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+@planned
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="a build without distributed")
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_region_within_ddp_is_split_at_its_buckets(gpu, monkeypatch, inside):
+    """torch's own forward breaks at its reducer: what is captured is the module's, and no more."""
+    from torch._dynamo.utils import counters
+    from torch._inductor.graph import GraphLowering
+
+    weights = []
+    true_run = GraphLowering.run
+
+    def run(self, *inputs):
+        weights.append(sum(x.numel() == 512 * 512 for x in inputs))
+        return true_run(self, *inputs)
+
+    monkeypatch.setattr(GraphLowering, "run", run)
+    torch.distributed.init_process_group("nccl", rank=0, world_size=1)
+    try:
+        wrap = nn.parallel.DistributedDataParallel
+        model = Halves()
+        model = torch.compile(model) if inside else model
+        model = wrap(model, bucket_cap_mb=1)
+        model = model if inside else torch.compile(model)
+        counters.clear()
+        for _ in range(2):
+            model(torch.randn(8, 512, device="cuda")).sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert counters["stats"]["unique_graphs"] == 1
+    assert len(weights) == 4  # both halves, forward and backward
+    assert gpu.notes == []

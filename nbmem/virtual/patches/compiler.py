@@ -19,6 +19,7 @@ from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrate
 from nbmem.core.collector import rare_collections
 from nbmem.virtual import notes
 from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.frames import is_own
 from nbmem.virtual.operators.dispatch import CardMode
 from nbmem.virtual.operators.tracing import untraced
 from nbmem.virtual.patches.compiled.ahead import ahead_of_time
@@ -42,6 +43,8 @@ _EAGERLY = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
 """A frame runs as it is, with all that it calls."""
 _CAPTURED = "eager"
 """The backend that runs what was captured as it is: Inductor's is planned."""
+_AS_IT_IS = FrameExecStrategy(FrameAction.SKIP, FrameAction.DEFAULT)
+"""A frame of the virtual card's runs as it is, but the program's that it calls are compiled."""
 _Wrapper: Any = getattr(torch, "_TorchCompileInductorWrapper", None)
 
 
@@ -147,6 +150,8 @@ class Compiler:
 
         def catch(self: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
             with compiler._capture.without_mode() as captures:
+                if is_own(frame):
+                    return ConvertFrameReturn(frame_exec_strategy=_AS_IT_IS)
                 if not captures:
                     return true_catch(self, frame, cache_entry, frame_state)
                 compiler._region = frame.f_code.co_qualname

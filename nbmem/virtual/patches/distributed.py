@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.patches.buckets import Buckets, broadcast, scratch
+from nbmem.virtual.patches.buckets import BUCKET_MIB, MIB, Buckets, broadcast, scratch
 from nbmem.virtual.patches.groups import group_patches
 from nbmem.virtual.patches.patcher import Patch
 
@@ -28,6 +28,7 @@ def ddp_patches(machine: Machine) -> list[Patch]:
     """DistributedDataParallel, and NCCL's process group."""
     if not torch.distributed.is_available():
         return []
+    from torch._dynamo.decorators import skip
     from torch.distributed.algorithms import join
     from torch.distributed.utils import _to_kwargs
 
@@ -64,8 +65,10 @@ def ddp_patches(machine: Machine) -> list[Patch]:
             broadcast(self.module.buffers(), self.device, self.process_group)
         if self._card_moves:
             (inputs,), (options,) = _to_kwargs(inputs, options, self.device, False)
-        return self.module(*inputs, **options)
+        with self._inside_ddp_forward():  # where the compiler looks for buckets to split at
+            return self.module(*inputs, **options)
 
+    skip(forward)  # torch's own meets its reducer's C++, at which a compiled one breaks, too
     true_hook = ddp.register_comm_hook
 
     def register_comm_hook(self: Any, state: Any, hook: Any) -> None:
@@ -140,6 +143,8 @@ def _set_up(self: Any, module: nn.Module, device_ids: Any, options: dict[str, An
     if self.process_group is None:
         self.process_group = torch.distributed.distributed_c10d._get_default_group()
     self._delay_all_reduce_params = []
+    cap = options.get("bucket_cap_mb")
+    self.bucket_bytes_cap = int((BUCKET_MIB if cap is None else cap) * MIB)
     self._join_config = _JoinConfig.construct_disabled_join_config()
     self.logger = _Unheard()
 
