@@ -1,5 +1,6 @@
 """torch.compile on a virtual card: Inductor's plan takes its memory, what has none runs eagerly."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from nbmem.virtual.notes import COMPILE
 from nbmem.virtual.patches.compiler import PLANNED
 
 planned = pytest.mark.skipif(not PLANNED, reason="this release's compiler is not planned")
+THRESHOLD = gc.get_threshold()
 SIDE = 256
 BYTES = SIDE * SIDE * 4
 
@@ -87,6 +89,18 @@ def test_backward_computes_again_what_eager_mode_saves(gpu):
     out = chain(x)
     assert torch.cuda.memory_allocated() - before == 4 * BYTES
     del out
+
+
+@planned
+def test_compiling_collects_what_the_program_left_in_cycles(gpu):
+    """As the compiler's own millions of objects bring about; generation 2 is rarely looked at."""
+    x, cycle = square(), [square()]
+    cycle.append(cycle)
+    gc.collect()
+    del cycle
+    out = torch.compile(double)(x)
+    assert torch.cuda.memory_allocated() == x.nbytes + out.nbytes
+    assert gc.get_threshold() == THRESHOLD
 
 
 @planned

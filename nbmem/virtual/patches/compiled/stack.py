@@ -9,11 +9,12 @@ https://github.com/python/cpython/blob/v3.13.0/Python/pystate.c
 from __future__ import annotations
 
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+T = TypeVar("T")
 _SLOTS = 1 << 16
 """Half a MiB for a frame of 8-byte slots: the piece that holds it is twice as large."""
 
@@ -25,6 +26,7 @@ def _call(work: Callable[[], Any]) -> Any:
 _in_a_large_frame = FunctionType(_call.__code__.replace(co_stacksize=_SLOTS), globals())
 
 
-def with_room(work: Callable[[], Any]) -> Any:
+def with_room(work: Callable[[], T]) -> T:
     """What `work` returns; the calls in it share one piece of the stack, some thousand deep."""
-    return _in_a_large_frame(work)
+    found: T = _in_a_large_frame(work)
+    return found
