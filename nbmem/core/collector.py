@@ -1,12 +1,13 @@
-"""Python's garbage collector, kept off while millions of objects are made that are no garbage."""
+"""Python's garbage collector, off or rare while objects are made by the million and kept."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
 
@@ -25,3 +26,17 @@ def without_collector(work: Callable[[], T]) -> T:
         if collecting:  # an interrupt can come between the two lines above
             gc.enable()
         raise
+
+
+@contextlib.contextmanager
+def rare_collections() -> Iterator[None]:
+    """Let the collector come by a hundred times as rarely; afterwards it is as it was.
+
+    What is garbage by then goes with the first new objects after it.
+    """
+    young, *older = gc.get_threshold()
+    try:
+        gc.set_threshold(100 * young, *older)
+        yield
+    finally:
+        gc.set_threshold(young, *older)

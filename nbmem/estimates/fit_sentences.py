@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.estimates import foreseen, ranks
+from nbmem.virtual.notes import COMPILE_LATER
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -62,6 +63,7 @@ def whole(  # noqa: PLR0913, PLR0917 - what a verdict is made of
     found = [_verdict(name, search, probes, card)]
     found.append(f"{card.kept} {card.share}".rstrip())
     found += ranks.said_of(program, probes[0])
+    found += [COMPILE_LATER] if any(COMPILE_LATER in p.notes for p in probes) else []
     failed = [p for p in probes if p.failure is not None and p.failure.kind == "other"]
     if failed:
         values = ", ".join(str(p.value) for p in failed[:4])

@@ -5,10 +5,10 @@ import gc
 
 import pytest
 
-from nbmem.core.collector import without_collector
+from nbmem.core.collector import rare_collections, without_collector
 from tests.faults.injector import Fault, functions
 
-(TARGET,) = functions("nbmem.core.collector")
+TARGET = next(t for t in functions("nbmem.core.collector") if t.name.endswith("without_collector"))
 
 
 def test_nothing_is_collected_meanwhile():
@@ -32,3 +32,11 @@ def test_an_interrupt_at_any_line_leaves_it_on(seed):
         without_collector(list)
     assert gc.isenabled()
     assert fault.hits <= 1
+
+
+def test_collections_are_rare_for_a_time_and_as_they_were_afterwards():
+    before = gc.get_threshold()
+    with contextlib.suppress(KeyError), rare_collections():
+        assert gc.get_threshold() == (100 * before[0], *before[1:])
+        raise KeyError
+    assert gc.get_threshold() == before

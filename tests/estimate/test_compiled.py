@@ -105,6 +105,20 @@ def test_a_program_that_compiles_gets_none(here):
     assert {o.key: o.why_not for o in found.options}["compile"] == ALREADY
 
 
+def test_a_fit_says_that_its_figures_are_those_of_eager_mode(here):
+    source = SOURCE.replace(f"randn({N},", "randn(rows,").replace(
+        "for step", "rows = 512\nfor step"
+    )
+    compiled = source.replace("Net().cuda()", "torch.compile(Net().cuda())")
+    eager, found = (
+        here.fit(programs.cell(text, {}, vary="rows"), "T4", between=(512, 1024), step=512)
+        for text in (source, compiled)
+    )
+    assert notes.COMPILE_LATER in found.sentences
+    assert notes.COMPILE_LATER not in eager.sentences
+    assert [p.allocated for p in found.probes] == [p.allocated for p in eager.probes]
+
+
 def test_an_older_torch_gets_a_sentence(here, monkeypatch):
     monkeypatch.setattr(compiler, "PLANNED", False)
     monkeypatch.setattr(torch, "__version__", "2.10.0+cpu")

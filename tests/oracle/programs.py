@@ -219,7 +219,15 @@ WORKLOADS: dict[str, Callable[[], Callable[[], Any]]] = {
         told(8),
     ),
     "t5": lambda: trained(
-        hugging("T5", d_model=512, d_ff=1024, num_layers=2, d_kv=64, vocab_size=WORDS),
+        hugging(
+            "T5",
+            d_model=512,
+            d_ff=1024,
+            num_layers=2,
+            d_kv=64,
+            vocab_size=WORDS,
+            decoder_start_token_id=0,
+        ),
         told(8, 256),
     ),
     "unet": unet,

@@ -1,5 +1,6 @@
 """torch.compile on a virtual card: Inductor's plan takes its memory, what has none runs eagerly."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from nbmem.virtual.notes import COMPILE
 from nbmem.virtual.patches.compiler import PLANNED
 
 planned = pytest.mark.skipif(not PLANNED, reason="this release's compiler is not planned")
+THRESHOLD = gc.get_threshold()
 SIDE = 256
 BYTES = SIDE * SIDE * 4
 
@@ -87,6 +89,18 @@ def test_backward_computes_again_what_eager_mode_saves(gpu):
     out = chain(x)
     assert torch.cuda.memory_allocated() - before == 4 * BYTES
     del out
+
+
+@planned
+def test_compiling_collects_what_the_program_left_in_cycles(gpu):
+    """As the compiler's own millions of objects bring about; generation 2 is rarely looked at."""
+    x, cycle = square(), [square()]
+    cycle.append(cycle)
+    gc.collect()
+    del cycle
+    out = torch.compile(double)(x)
+    assert torch.cuda.memory_allocated() == x.nbytes + out.nbytes
+    assert gc.get_threshold() == THRESHOLD
 
 
 @planned
@@ -197,15 +211,34 @@ def test_another_backend_runs_eagerly_and_says_so(gpu):
 
 
 @planned
-def test_what_cannot_be_planned_runs_eagerly_and_says_why(gpu, monkeypatch):
+def test_what_cannot_be_planned_runs_eagerly_and_says_why(gpu, monkeypatch, caplog):
     from torch._inductor import graph
 
     def fails(*_):
         raise AssertionError("no such plan")
 
     monkeypatch.setattr(graph.GraphLowering, "run", fails)
-    with pytest.warns(virtual.NbmemWarning, match="chain.*no such plan"):
+    with pytest.warns(virtual.NbmemWarning, match="chain.*no such plan") as told:
         assert train(torch.compile(chain, fullgraph=True)) == train(chain)
+    assert [w.filename for w in told if w.category is virtual.NbmemWarning] == [__file__]
+    assert "cache dir" not in caplog.text
+
+
+@planned
+def test_aotinductor_is_refused_in_a_sentence_on_a_card_alone(gpu, monkeypatch):
+    from torch._inductor import compile_fx
+
+    layer = nn.Linear(4, 4)
+    monkeypatch.setattr(compile_fx, "compile_fx_aot", lambda *_, **__: "compiled")
+    package = torch._inductor
+    ones = (torch.ones(4),)
+    host = torch.export.export(layer, ones).module()
+    assert package.aot_compile(host, ones) == "compiled"
+    program = torch.export.export(layer.cuda(), (square()[0, :4],))
+    with pytest.raises(NotImplementedError, match=r"nothing is packaged here.*torch.compile"):
+        package.aoti_compile_and_package(program)
+    assert torch.compile(program.module())(square()[0, :4]).shape == (4,)
+    assert gpu.notes == []
 
 
 def test_eager_mode_alone_says_nothing(gpu):
@@ -356,3 +389,47 @@ def test_a_script_may_call_what_stands_in_for_torchs_functions(gpu):
 
     result = torch.jit.script(scaled)(torch.ones(2, 3, device="cuda"))
     assert (result.device.type, tuple(result.shape)) == ("cuda", (2, 3))
+
+
+class Halves(nn.Module):
+    """Two layers of one MiB each."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (nn.Linear(512, 512, device="cuda") for _ in "12")
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+@planned
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="a build without distributed")
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_region_within_ddp_is_split_at_its_buckets(gpu, monkeypatch, inside):
+    """torch's own forward breaks at its reducer: what is captured is the module's, and no more."""
+    from torch._dynamo.utils import counters
+    from torch._inductor.graph import GraphLowering
+
+    weights = []
+    true_run = GraphLowering.run
+
+    def run(self, *inputs):
+        weights.append(sum(x.numel() == 512 * 512 for x in inputs))
+        return true_run(self, *inputs)
+
+    monkeypatch.setattr(GraphLowering, "run", run)
+    torch.distributed.init_process_group("nccl", rank=0, world_size=1)
+    try:
+        wrap = nn.parallel.DistributedDataParallel
+        model = Halves()
+        model = torch.compile(model) if inside else model
+        model = wrap(model, bucket_cap_mb=1)
+        model = model if inside else torch.compile(model)
+        counters.clear()
+        for _ in range(2):
+            model(torch.randn(8, 512, device="cuda")).sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert counters["stats"]["unique_graphs"] == 1
+    assert len(weights) == 4  # both halves, forward and backward
+    assert gpu.notes == []

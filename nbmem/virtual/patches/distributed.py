@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.patches.buckets import Buckets, broadcast, scratch
+from nbmem.virtual.patches.buckets import BUCKET_MIB, MIB, Buckets, broadcast, scratch
 from nbmem.virtual.patches.groups import group_patches
 from nbmem.virtual.patches.patcher import Patch
 
@@ -28,11 +28,8 @@ def ddp_patches(machine: Machine) -> list[Patch]:
     """DistributedDataParallel, and NCCL's process group."""
     if not torch.distributed.is_available():
         return []
-    from torch.distributed.algorithms import join
-    from torch.distributed.utils import _to_kwargs
-
     ddp = nn.parallel.DistributedDataParallel
-    true_init, true_forward = ddp.__init__, ddp.forward
+    true_init = ddp.__init__
 
     def init(self: Any, module: nn.Module, *args: Any, **options: Any) -> None:
         if not any(is_virtual(p) for p in module.parameters()):
@@ -53,19 +50,6 @@ def ddp_patches(machine: Machine) -> list[Patch]:
         for number, parameter in enumerate(trained):
             parameter.register_post_accumulate_grad_hook(_hook(self, number))
 
-    def forward(self: Any, *inputs: Any, **options: Any) -> Any:
-        buckets = self.__dict__.get("_card_buckets")
-        if buckets is None:
-            return true_forward(self, *inputs, **options)
-        if torch.is_grad_enabled() and self.require_backward_grad_sync:
-            join.Join.notify_join_context(self)
-            buckets.rebuild()
-        if self.broadcast_buffers and self.require_forward_param_sync:
-            broadcast(self.module.buffers(), self.device, self.process_group)
-        if self._card_moves:
-            (inputs,), (options,) = _to_kwargs(inputs, options, self.device, False)
-        return self.module(*inputs, **options)
-
     true_hook = ddp.register_comm_hook
 
     def register_comm_hook(self: Any, state: Any, hook: Any) -> None:
@@ -78,10 +62,33 @@ def ddp_patches(machine: Machine) -> list[Patch]:
     return [
         Patch(ddp, "__init__", init),
         Patch(ddp, "_sync_final_model", _at_the_end(ddp._sync_final_model)),
-        Patch(ddp, "forward", forward),
+        Patch(ddp, "forward", _forward(ddp.forward)),
         Patch(ddp, "register_comm_hook", register_comm_hook),
         *group_patches(),
     ]
+
+
+def _forward(true: Any) -> Any:
+    """A pass as the reducer sees it: buckets made anew, buffers sent, inputs moved."""
+    from torch._dynamo.decorators import skip
+    from torch.distributed.algorithms import join
+    from torch.distributed.utils import _to_kwargs
+
+    def forward(self: Any, *inputs: Any, **options: Any) -> Any:
+        buckets = self.__dict__.get("_card_buckets")
+        if buckets is None:
+            return true(self, *inputs, **options)
+        if torch.is_grad_enabled() and self.require_backward_grad_sync:
+            join.Join.notify_join_context(self)
+            buckets.rebuild()
+        if self.broadcast_buffers and self.require_forward_param_sync:
+            broadcast(self.module.buffers(), self.device, self.process_group)
+        if self._card_moves:
+            (inputs,), (options,) = _to_kwargs(inputs, options, self.device, False)
+        with self._inside_ddp_forward():  # where the compiler looks for buckets to split at
+            return self.module(*inputs, **options)
+
+    return skip(forward)  # torch's own meets its reducer's C++, at which a compiled one breaks, too
 
 
 def _at_the_end(true: Any) -> Any:
@@ -140,6 +147,8 @@ def _set_up(self: Any, module: nn.Module, device_ids: Any, options: dict[str, An
     if self.process_group is None:
         self.process_group = torch.distributed.distributed_c10d._get_default_group()
     self._delay_all_reduce_params = []
+    cap = options.get("bucket_cap_mb")
+    self.bucket_bytes_cap = int((BUCKET_MIB if cap is None else cap) * MIB)
     self._join_config = _JoinConfig.construct_disabled_join_config()
     self.logger = _Unheard()
 

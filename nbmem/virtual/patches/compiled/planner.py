@@ -94,7 +94,7 @@ class InductorPlanner:
                 os.environ[name] = before
 
     def _patches(self) -> list[Patch]:
-        from torch._inductor import async_compile, constant_folding, scheduler
+        from torch._inductor import async_compile, compile_fx, constant_folding, scheduler
         from torch._inductor.codegen.wrapper import PythonWrapperCodegen
         from torch._inductor.fx_passes import pad_mm
         from torch._inductor.runtime.benchmarking import InductorBenchmarker
@@ -134,6 +134,7 @@ class InductorPlanner:
 
         return [
             tells_of_buffers(),
+            Patch(compile_fx, "fresh_cache", _fresh_cache),
             *template_patches(machine, on_card),
             Patch(scheduler, "has_triton", lambda: True),
             Patch(_triton, "triton_hash_with_backend", lambda: ""),
@@ -163,6 +164,18 @@ def _import_stream(wrapper: Any) -> None:
     from torch._inductor.virtualized import V
 
     wrapper.imports.writeline(V.graph.device_ops.import_get_raw_stream_as("get_raw_stream"))
+
+
+@contextlib.contextmanager
+def _fresh_cache(**_: Any) -> Iterator[None]:
+    """Inductor's own one without a folder, which it would keep, and say so, where a plan fails."""
+    from torch._inductor import utils
+
+    utils.clear_caches()
+    try:
+        yield
+    finally:
+        utils.clear_caches()
 
 
 def _forget_devices() -> None:

@@ -1,0 +1,32 @@
+"""Room on Python's own stack for deep calls, which else map and unmap memory at each turn.
+
+CPython (from 3.11 on) keeps the frames of a thread in pieces of 16 KiB and no spare one: at the
+depth where a piece ends, each call takes a page from the system and gives it back.
+`push_chunk` and `_PyThreadState_PopFrame` in
+https://github.com/python/cpython/blob/v3.13.0/Python/pystate.c
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+_SLOTS = 1 << 16
+"""Half a MiB for a frame of 8-byte slots: the piece that holds it is twice as large."""
+
+
+def _call(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+_in_a_large_frame = FunctionType(_call.__code__.replace(co_stacksize=_SLOTS), globals())
+
+
+def with_room(work: Callable[[], T]) -> T:
+    """What `work` returns; the calls in it share one piece of the stack, some thousand deep."""
+    found: T = _in_a_large_frame(work)
+    return found
