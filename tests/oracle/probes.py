@@ -44,6 +44,7 @@ PROBES = (
     "tests/integrations/test_callbacks.py",
     "tests/integrations/test_pytest_plugin.py",
     "tests/faults/test_capture.py",
+    "tests/browser/test_sidebar_card.py",
 )
 HEAD = (
     "| tests | passed | failed | only virtual | skipped | seconds |\n"
