@@ -18,7 +18,7 @@ from nbmem.core.holders import HolderKind
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes import tensors
 from nbmem.probes.cells import user_names, with_cells
-from nbmem.probes.cuda import device_count, loaded_torch, recorded_torch
+from nbmem.probes.cuda import device_count, loaded_torch, recorded_torch, used_torch
 from nbmem.probes.devices.accelerators import uncounted
 from nbmem.probes.holders import walk
 from nbmem.probes.optimizers import of_optimizer, parameters_of_optimizer
@@ -108,13 +108,13 @@ def top(most: int = LARGEST) -> Top:
 
 @contextmanager
 def following_uncounted() -> Iterator[Roll | None]:
-    """Write on a roll what is looked at meanwhile; None where CUDA's allocator shows its blocks.
+    """Write on a roll what is looked at meanwhile; None where CUDA's allocator has blocks.
 
     And where a virtual card was chosen, whether or not it is used yet.
     """
     torch: Any = loaded_torch()
     card = virtual_card()
-    if torch is None or recorded_torch() is not None or (card is not None and card.chosen):
+    if torch is None or used_torch() is not None or (card is not None and card.chosen):
         yield None
         return
     roll = Roll(torch, uncounted(torch))

@@ -24,7 +24,8 @@ def main() -> int:
             "This environment holds the CUDA build of torch: about 5 GB, in .venv-cuda. A C++ "
             "compiler and binutils are needed; no driver and no card are."
         )
-        python = str(prepare(".venv-cuda", "torch-cuda", "test"))
+        groups = ("torch-cuda", "test", "run", "frameworks", "browser")
+        python = str(prepare(".venv-cuda", *groups))
     command = [python, "-m", "tests.oracle", *arguments]
     return hand_over(command)
 

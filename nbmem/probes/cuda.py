@@ -139,6 +139,16 @@ def is_used(index: int) -> bool:
     return there is not None and bool(there(index))
 
 
+def used_torch() -> ModuleType | None:
+    """The user's torch once its own allocator holds memory of a card and can write a history.
+
+    CUDA may be up without any: in torch 2.13 an optimizer's step asks for the card's stream,
+    wherever its parameters are.
+    """
+    torch = recorded_torch()
+    return torch if torch is not None and any(map(is_used, range(device_count()))) else None
+
+
 def read_counters(index: int) -> Counters | None:
     """Read a device's counters; None before CUDA is initialized, and where torch keeps none."""
     torch: Any = initialized_torch()

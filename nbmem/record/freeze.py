@@ -218,7 +218,8 @@ def _phases(
     """The phases, and the index of the card whose events have them."""
     main = fullest(devices)
     device = devices[main]
-    turns, why_none = one_loop(recorder.turns.turns, recorder.turns.names())
+    told = [turn for turn in recorder.turns.turns if turn.mark >= recorder.rolls.over_at]
+    turns, why_none = one_loop(told, recorder.turns.names())
     if why_none is not None:
         recorder.note(why_none)
     if turns is None:

@@ -11,7 +11,7 @@ import numpy as np
 from nbmem.core.clock import CLOCK
 from nbmem.core.interrupts import let_pass
 from nbmem.core.session import NOT_KNOWN
-from nbmem.probes.cuda import loaded_torch, recorded_torch
+from nbmem.probes.cuda import loaded_torch, used_torch
 from nbmem.probes.devices import DeviceReading
 from nbmem.probes.devices.accelerators import accelerator, uncounted
 from nbmem.probes.devices.host import Host
@@ -42,14 +42,16 @@ class RollLog:
     """Keeps a roll while torch writes no history of what is recorded, and reads counters.
 
     Attributes:
-        roll: Whatever is looked at is written there; None before `begin`, once CUDA came up, and
-            after a fault.
+        roll: Whatever is looked at is written there; None before `begin`, once a card is used,
+            and after a fault.
         lost: Leaves a note of a fault.
+        over_at: The mark at which a card was found used: what was told before is the host's.
     """
 
     def __init__(self) -> None:
         self.lost: Lost = _nobody
         self.roll: Roll | None = None
+        self.over_at = 0
         self._torch: Any = None
         self._mark = 0
         self._owners: set[int] = set()
@@ -58,9 +60,9 @@ class RollLog:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Begin a roll, unless there are cards whose history tells more."""
+        """Begin a roll, unless torch holds memory of cards, whose history tells more."""
         self._torch = loaded_torch()
-        if self._torch is not None and recorded_torch() is None:
+        if self._torch is not None and used_torch() is None:
             self.roll = Roll(self._torch, uncounted(self._torch))
             self.read()
 
@@ -79,9 +81,9 @@ class RollLog:
             self._give_up(err)
 
     def _at_mark(self, mark: int, roll: Roll) -> None:
-        if recorded_torch() is not None:  # what the cards hold is what matters from here on
+        if used_torch() is not None:  # what the cards hold is what matters from here on
             self.end()
-            self.roll = None
+            self.roll, self.over_at = None, mark
             return
         if type(roll.device) is Host and (device := accelerator(self._torch)) is not None:
             self.end()
@@ -116,11 +118,11 @@ class RollLog:
 
     def of_host(self) -> bool:
         """Whether it is the host's memory that is written down."""
-        return self.roll is not None and self.roll.device.kind == "cpu"
+        return self.roll is not None and self.roll.device.kind == "cpu" and not self.is_over()
 
     def is_over(self) -> bool:
         """Whether a card has been used since the roll was called last: what it shows is past."""
-        return self.roll is not None and recorded_torch() is not None
+        return self.roll is not None and used_torch() is not None
 
     def following(self) -> AbstractContextManager[None]:
         """Write down what is looked at meanwhile."""

@@ -121,7 +121,7 @@ def test_what_goes_above_its_limit_fails_with_what_held_it(run):
 
 
 @pytest.mark.torch
-def test_a_test_that_imports_torch_and_one_without_a_card(run):
+def test_one_imports_torch_and_one_has_no_card(run):
     result = run(
         """\
         import sys

@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.oracle.apart import in_a_child
 from tests.oracle.only_virtual import ONLY_VIRTUAL, reason
 from tests.oracle.probes import PROBES, ended, split, table
@@ -51,7 +53,10 @@ def test_every_end_is_counted_in_its_place(tmp_path):
         + case("tests.cli.test_cli_run", '<skipped message="no torch"/>')
         + "</testsuite>"
     )
-    found = {"tests": ended(path, 12.3), "tests/gone": ended(tmp_path / "gone.xml", 4)}
+    found = {
+        "tests": ended(path, 12.3, pytest.ExitCode.TESTS_FAILED),
+        "tests/gone": ended(tmp_path / "gone.xml", 4),
+    }
     assert table(found).splitlines()[2:] == [
         "| tests | 1 | 1 | 1 | 1 | 12 |",
         "| tests/gone | 0 | 1 | 0 | 0 | 4 |",
@@ -60,6 +65,13 @@ def test_every_end_is_counted_in_its_place(tmp_path):
         "- tests/record/test_b.py::t",
         "- gone: its process",
     ]
+
+
+def test_a_part_that_pytest_refuses_has_failed(tmp_path):
+    path = tmp_path / "probes.xml"
+    path.write_text("<testsuite/>")
+    assert ended(path, 1, pytest.ExitCode.USAGE_ERROR).failed == ("probes: its process",)
+    assert not ended(path, 1, pytest.ExitCode.OK).failed
 
 
 def test_tests_are_told_from_options_of_pytest():
@@ -73,7 +85,7 @@ def test_what_is_listed_is_there():
         path, _, test = name.partition("::")
         assert (ROOT / path).exists(), name
         assert not test or f"def {test}(" in (ROOT / path).read_text("utf-8"), name
-    assert reason("tests/record/test_zero.py::test_x") is not None
+    assert reason("tests/ipython/test_gpu.py::test_x") is not None
     assert reason("tests/record/test_loops.py::test_x") is None
 
 

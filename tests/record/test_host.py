@@ -152,6 +152,19 @@ def test_a_card_that_comes_up_meanwhile_is_what_matters():
     del on_host, on_card
 
 
+def test_a_card_that_is_up_and_holds_nothing_matters_to_nobody():
+    """As on a machine with a card, whose stream an optimizer asks for wherever it trains."""
+    model = network()
+    with virtual.activated("T4") as card:
+        card.chosen = False
+        torch.cuda.init()
+        with nbmem.trace("train", namespace={"model": model}) as trace:
+            train(model, torch.optim.SGD(model.parameters()), 2)
+        assert torch.cuda.is_initialized()
+        assert trace.report().device.is_host
+        assert rows(trace.report(), "forward")[-1].ledger_at_end[C.WEIGHTS] == WEIGHTS
+
+
 def test_nothing_is_followed_outside_of_a_look(trained):
     assert trained.session is not None
     assert followed() is None

@@ -271,8 +271,11 @@ def test_a_transform_of_the_data_set_is_no_forward():
     )
 
 
-def test_what_runs_on_the_host_is_no_phase_of_the_card():
+@pytest.mark.parametrize("chosen", [True, False])
+def test_what_runs_on_the_host_is_no_phase_of_the_card(chosen):
     """SimCLR blurs its pictures with convolutions; YOLO measures its strides before it moves."""
+    for card in virtual.gpus():
+        card.chosen = chosen  # else the host's memory is followed until a card is used
     blur, model = nn.Conv2d(3, 3, 3, bias=False), network()
     with nbmem.trace("both", namespace={"model": model}) as t:
         model(torch.zeros(1, 3, 32, 32))

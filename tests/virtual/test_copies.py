@@ -204,6 +204,50 @@ def _workspaces(gpu):
     (square @ square).sum().backward()
 
 
+def layouts():
+    """A batch on the host, as it comes and with its channels last, and one on the card."""
+    host, last = torch.ones(2, 4, 16, 16), torch.channels_last
+    return host, host.contiguous(memory_format=last), torch.ones(2, 4, 16, 16, device="cuda"), last
+
+
+def to_card(host, of_last, card, last):
+    return {
+        "as it is": (host.cuda, [8192]),
+        "laid anew": (
+            lambda: host.to("cuda", memory_format=last),
+            [8192, 8192, -8192],
+        ),
+        "channels last": (of_last.cuda, [8192]),
+        "channels last, of another type": (
+            lambda: of_last.to("cuda", torch.half),
+            [4096, 4096, -4096],
+        ),
+        "columns": (host[..., ::2].cuda, [4096]),
+        "into channels": (lambda: card[:, :2].copy_(host[:, :2]), [4096, -4096]),
+        "into all": (lambda: card.copy_(of_last), []),
+    }
+
+
+def from_card(host, of_last, card, last):
+    return {
+        "as it is": (card.cpu, []),
+        "transposed": (lambda: card.transpose(2, 3).cpu(), []),
+        "laid anew": (lambda: card.to("cpu", memory_format=last), []),
+        "columns": (card[..., ::2].cpu, [4096, -4096]),
+        "from channels": (lambda: host[:, :2].copy_(card[:, :2]), [4096, -4096]),
+        "into channels last": (lambda: of_last.copy_(card), []),
+    }
+
+
+@pytest.mark.parametrize("made", [to_card, from_card])
+def test_what_is_not_contiguous_on_the_card_passes_through_what_is(made):
+    """Between the host and a card one stretch of memory is copied to another."""
+    cases = made(*layouts())
+    assert {name: taken(copy) for name, (copy, _) in cases.items()} == {
+        name: sizes for name, (_, sizes) in cases.items()
+    }
+
+
 @pytest.mark.parametrize("name", FORWARD)
 def test_a_call_takes_what_torch_takes(name):
     assert taken(FORWARD[name]) == FORWARD_SIZES[name]

@@ -92,3 +92,18 @@ def test_dropout_between_layers_has_a_state_of_its_own_until_the_card_is_seeded(
     assert largest() > state  # beside the old one
     torch.cuda.set_rng_state(torch.cuda.get_rng_state())
     assert largest() > state > largest()
+
+
+def test_an_input_that_is_not_contiguous_is_copied_for_each_pass(gpu):
+    """Bytes of torch 2.13's own code on an H100 (tests/oracle); 144 is the input's size."""
+    model = torch.nn.LSTM(2, 5, bidirectional=True).cuda()
+    source = torch.ones(6, 3, 2, device="cuda", requires_grad=True).permute(1, 0, 2)
+    memory = torch.cuda.memory
+    memory._record_memory_history(max_entries=1000, context=None)
+    model(source)[0].sum().backward()
+    events = memory._snapshot()["device_traces"][0]
+    memory._record_memory_history(enabled=None)
+    forward = [240, 240, 144, 720, 240, 240, 8000, 4336]
+    backward = [240, 240, 144, 720, 144, 240, 240, 8000, 144, 1440, 8000, 144]
+    asked = [event["size"] for event in events if event["action"] == "alloc"]
+    assert asked == [*forward, 4, 4, *backward]

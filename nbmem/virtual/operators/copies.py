@@ -12,11 +12,13 @@ from nbmem.virtual.operators.quantized.making import moved
 from nbmem.virtual.tensors.bounds import as_before, below_in, kept
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
-from nbmem.virtual.tensors.shapes import dense, no_such_tensors, one, spec_of
+from nbmem.virtual.tensors.shapes import as_meta, dense, no_such_tensors, one, spec_of
 from nbmem.virtual.tensors.value_rules import ValueRule, passed_on
 from nbmem.virtual.tensors.values import stand_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.operators.operator import Executor
     from nbmem.virtual.tensors.shapes import Results
@@ -41,6 +43,8 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
     if not call.kwargs.get("non_blocking"):
         call.gpu.busy.clear(call.gpu.stream.handle)
     if target.type == "cpu":
+        laid = _strides(source, layout)
+        _lay_out(executor, call.gpu, source, laid, same=dtype is source.dtype)
         copy = executor.values.on_cpu(source, dtype)
         if call.kwargs.get("non_blocking"):
             executor.pinned.pin(copy)
@@ -51,6 +55,8 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
         return NotImplemented
     spec = spec_of(tuple(source.size()), dtype, 0, _strides(source, layout))
     result = executor.allocate(call.gpu, (spec,))[0]
+    if not is_virtual(source):
+        _lay_out(executor, call.gpu, result, source.stride(), same=dtype is source.dtype)
     value = executor.values.twin(source) if is_virtual(source) else source
     if value is not None:
         executor.values.teach(result, value)
@@ -94,6 +100,31 @@ def _strides(source: torch.Tensor, layout: torch.memory_format | None) -> tuple[
     return meta.stride()
 
 
+def _lay_out(
+    executor: Executor, gpu: VirtualGPU, tensor: torch.Tensor, laid: Sequence[int], *, same: bool
+) -> None:
+    """Take and free what a card's side of a copy from or to the CPU is laid out in first.
+
+    A copy is one stretch of memory to another; what is not contiguous on the card passes through
+    a contiguous copy there, unless both sides have their elements in the same dense order.
+    aten/src/ATen/native/cuda/Copy.cu: copy_kernel_cuda, copy_requires_temporaries
+
+    Args:
+        executor: Allocates.
+        gpu: The card.
+        tensor: Its side.
+        laid: The other side's strides.
+        same: Whether both have the same type.
+    """
+    if not tensor.numel() or tensor.is_contiguous():
+        return
+    dense_here = torch.ops.aten.is_non_overlapping_and_dense(as_meta(tensor))
+    places = zip(tensor.size(), tensor.stride(), laid, strict=True)
+    equal = all(ours == theirs for size, ours, theirs in places if size > 1)
+    if not (same and equal and dense_here):
+        executor.allocate(gpu, (spec_of(tuple(tensor.size()), tensor.dtype, 0),))
+
+
 def copy_(executor: Executor, call: OperatorCall) -> Any:
     """`target.copy_(source)` across devices; within a card it is an ordinary kernel.
 
@@ -107,10 +138,17 @@ def copy_(executor: Executor, call: OperatorCall) -> Any:
         pinned = executor.pinned.holds(source if is_virtual(target) else target)
         waits = not call.argument("non_blocking", False)
         call.gpu.capturing.check_copy(call.gpu.stream.handle, pinned=pinned, waits=waits)
+    same = target.dtype is source.dtype
     if is_virtual(target):
-        torch.broadcast_shapes(target.size(), source.size())
+        shape = torch.broadcast_shapes(target.size(), source.size())
+        if not is_virtual(source) and shape == target.size():
+            laid = source.expand(shape).stride()
+            _lay_out(executor, call.gpu, target, laid, same=same)
         executor.values.follow(call, [])
         return target
+    if torch.broadcast_shapes(target.size(), source.size()) == target.size():  # else it is refused
+        given = as_meta(source).expand(target.size())
+        _lay_out(executor, call.gpu, given, target.stride(), same=same)
     value = executor.values.on_cpu(source)
     return executor.host.run(OperatorCall(aten.copy_.default, (target, value), {}))
 

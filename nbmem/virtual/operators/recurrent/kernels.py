@@ -236,7 +236,8 @@ def _contiguous(name: str, tensor: torch.Tensor) -> list[Step]:
 
 
 def _input_copy(source: torch.Tensor, *, first: bool) -> list[Step]:
-    return _contiguous("input", as_meta(source).transpose(0, 1)) if first else []
+    by_steps = as_meta(source)
+    return _contiguous("input", by_steps.transpose(0, 1) if first else by_steps)
 
 
 def _sequence(
