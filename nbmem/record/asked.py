@@ -50,6 +50,8 @@ class AskedForwards:
         self.never: set[int] = set()
         self._waiting: list[_Awaited] = []
         self._rows: dict[tuple[tuple[int, int], ...], frozenset[int]] = {}
+        self._most = 0  # forwards that one backward has asked for
+        self._longest = 0  # backwards of others that one has waited for its own
 
     def begins(self, mark: int, root: int) -> None:
         """A forward begins; what the one before has made is complete."""
@@ -73,6 +75,8 @@ class AskedForwards:
             asked = self._read(outputs)
             if len(self._rows) < MOST_ROWS:
                 self._rows[row] = asked
+        self._most = max(self._most, len(asked))
+        self._longest = max(self._longest, *(self._waiting[i].waited for i in asked), 0)
         left = [
             one for i, one in enumerate(self._waiting) if i not in asked and one.end > one.first
         ]
@@ -84,17 +88,20 @@ class AskedForwards:
     def waiting(self, *, failed: bool) -> set[int]:
         """Marks of the forwards that wait in vain.
 
-        After an error nobody knows it of the last ones, as many as have waited for a backward in
-        this loop: behind an evaluation's batches no step was begun.
+        After an error nobody knows it of the last ones: as many as ever waited at once for a
+        backward that came. Behind an evaluation's batches no step was begun.
         """
         number = next_number(loaded_torch())
         if number is not None:
             self._complete(number)
-        waiting = self._waiting
+        waiting = [one for one in self._waiting if one.end > one.first]
+        if failed and self._most == 0:
+            return set()
         if failed:
-            most = max((len(row) for row in self._rows), default=len(waiting))
-            waiting = waiting[: max(len(waiting) - most, 0)]
-        return {one.mark for one in waiting if one.end > one.first}
+            may_come = self._most * (1 + self._longest)
+            newest = enumerate(reversed(waiting))
+            waiting = [one for i, one in newest if i >= may_come or one.waited > self._longest]
+        return {one.mark for one in waiting}
 
     def _complete(self, number: int) -> None:
         if self._waiting and self._waiting[-1].end < 0:

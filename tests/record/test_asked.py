@@ -134,15 +134,15 @@ def test_an_error_behind_an_evaluation_begins_no_step(device):
         optimizer = torch.optim.SGD(net.parameters())
         for _ in range(2):
             a_step(net, optimizer, device)
-        for _ in range(4):
-            net(torch.randn(32, 256, device=device))
+            for _ in range(4):
+                net(torch.randn(32, 256, device=device))
         raise ModuleNotFoundError("what draws the curves")
 
     with pytest.raises(ModuleNotFoundError), nbmem.trace("loop", namespace={}) as t:
         loop()
     # The last one may have been the first of a step: its backward could still have come.
     steps = [s.step for s in t.session.spans if s.kind == "phase" and s.name == "forward"]
-    assert steps == [0, 1, 1, 1, 1, 2]
+    assert steps == [0] * 5 + [1] * 4 + [2]
 
 
 class TestRows:
