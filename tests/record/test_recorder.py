@@ -293,6 +293,23 @@ def test_what_runs_on_the_host_is_no_phase_of_the_card(chosen):
     )
 
 
+def test_the_cards_steps_begin_where_it_is_used():
+    """Nobody has chosen the card, so the host is followed until then: it trains first."""
+    for card in virtual.gpus():
+        card.chosen = False
+    model = network()
+    with nbmem.trace("both", namespace={"model": model}) as t:
+        for device in ("cpu", "cuda"):
+            model.to(device)
+            optimizer = torch.optim.SGD(model.parameters())
+            for _ in range(2):
+                model(torch.zeros(4, 3, 32, 32, device=device)).sum().backward()
+                optimizer.step()
+    assert told(t.report()) == (
+        "load input0 forward0 backward0 optimizer0 input1 forward1 backward1 optimizer1"
+    )
+
+
 def test_checkpointing_shows_as_recompute():
     from torch.utils.checkpoint import checkpoint
 
