@@ -100,8 +100,8 @@ def test_ci_runs_the_test_command_of_the_readme():
 
 PROGRAM = """
 import time
-print("begun", flush=True)
 try:
+    print("begun", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     time.sleep(0.5)

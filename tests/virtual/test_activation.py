@@ -43,6 +43,7 @@ def test_every_patch_is_undone():
     cache = vars(torch.backends.cuda.cuFFTPlanCache)
     plans = [cache["size"], cache["max_size"]]
     higher = [m for n, m in sys.modules.items() if n.startswith("torch._higher_order_ops.")]
+    inductor = [m for m in [sys.modules.get("torch._inductor")] if m is not None]
     raw = importlib.import_module("torch.cuda._utils")
     raw_kernels = [raw, *filter(None, [getattr(raw, "_CudaKernel", None)])]
     watched = [
@@ -62,7 +63,7 @@ def test_every_patch_is_undone():
         torch.distributed.device_mesh, torch._C._distributed_c10d.FakeProcessGroup,
          torch._C._distributed_c10d.FakeWork, symbolic_convert.InstructionTranslator,
          proxy_tensor, proxy_tensor.ProxyTorchDispatchMode, convert_frame.CatchErrorsWrapper,
-         optimizer.OptimizerVariable, *higher, *raw_kernels,
+         optimizer.OptimizerVariable, *higher, *inductor, *raw_kernels,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

@@ -51,15 +51,7 @@ export class Phases {
     for (const phase of this._data.phases.filter(inside)) {
       if (phase.left_out !== '') {
         body.append(
-          h(
-            'tr',
-            {},
-            h(
-              'td',
-              { colspan: head.length, class: 'nbx-mod-quiet' },
-              phase.left_out
-            )
-          )
+          h('tr', {}, h('td', { colspan: head.length, class: 'nbx-mod-quiet' }, phase.left_out))
         );
       }
       body.append(this._line(phase, phase.step !== step));
