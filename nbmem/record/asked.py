@@ -76,7 +76,7 @@ class AskedForwards:
             if len(self._rows) < MOST_ROWS:
                 self._rows[row] = asked
         self._most = max(self._most, len(asked))
-        self._longest = max(self._longest, *(self._waiting[i].waited for i in asked), 0)
+        self._longest = max([self._longest, *(self._waiting[i].waited for i in asked)])
         left = [
             one for i, one in enumerate(self._waiting) if i not in asked and one.end > one.first
         ]
@@ -95,13 +95,13 @@ class AskedForwards:
         if number is not None:
             self._complete(number)
         waiting = [one for one in self._waiting if one.end > one.first]
-        if failed and self._most == 0:
+        if not failed:
+            return {one.mark for one in waiting}
+        if self._most == 0:
             return set()
-        if failed:
-            may_come = self._most * (1 + self._longest)
-            newest = enumerate(reversed(waiting))
-            waiting = [one for i, one in newest if i >= may_come or one.waited > self._longest]
-        return {one.mark for one in waiting}
+        may_come = self._most * (1 + self._longest)
+        newest = enumerate(reversed(waiting))
+        return {one.mark for i, one in newest if i >= may_come or one.waited > self._longest}
 
     def _complete(self, number: int) -> None:
         if self._waiting and self._waiting[-1].end < 0:

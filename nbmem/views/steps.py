@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nbmem.report import PhaseRow, Report
 
 
@@ -18,8 +20,8 @@ class Gap:
 
     Attributes:
         groups: How many steps (or stretches without a step), or phases.
-        first: Step of the first of them, if it has one; None for phases.
-        last: Step of the last.
+        first: Step of the first of them, if it has one.
+        last: Step of the last; of phases the same.
         low: Lowest peak among them.
         high: Highest peak among them.
     """
@@ -33,7 +35,7 @@ class Gap:
     @property
     def text(self) -> str:
         """What a table writes in the place of the steps."""
-        if self.groups == 1 or self.first is None or self.last is None:
+        if self.first is None or self.last is None or self.first == self.last:
             return f"{self.groups} more left out"
         return f"steps {self.first} to {self.last} left out ({self.groups} of them)"
 
@@ -77,13 +79,8 @@ def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow |
     keep = {*range(first), *range(len(groups) - last, len(groups))}
     keep |= {i for i, rows in enumerate(groups) if any(row is wanted for row in rows)}
     found: list[PhaseRow | Gap] = []
-    for kept, run in groupby(enumerate(groups), key=lambda item: item[0] in keep):
-        stretch = [rows for _, rows in run]
-        # A line that says "1 more left out" saves no room over the step itself.
-        if kept or len(stretch) == 1:
-            found += [row for rows in stretch for row in _inside(rows, wanted)]
-        else:
-            found.append(_gap(stretch, stretch[0][0].step, stretch[-1][0].step))
+    for shown in _with_gaps(groups, keep):
+        found += [shown] if isinstance(shown, Gap) else _inside(shown, wanted)
     return found
 
 
@@ -91,19 +88,20 @@ def _inside(rows: list[PhaseRow], wanted: PhaseRow) -> list[PhaseRow | Gap]:
     """The phases of one step, of a long one the middle left out."""
     if len(rows) <= _LONG:
         return list(rows)
-    found: list[PhaseRow | Gap] = []
-    last = len(rows) - _TAIL
-    for kept, run in groupby(
-        enumerate(rows), key=lambda item: not _HEAD <= item[0] < last or item[1] is wanted
-    ):
-        stretch = [row for _, row in run]
+    keep = {*range(_HEAD), *range(len(rows) - _TAIL, len(rows))}
+    keep |= {i for i, row in enumerate(rows) if row is wanted}
+    shown = _with_gaps([[row] for row in rows], keep)
+    return [one if isinstance(one, Gap) else one[0] for one in shown]
+
+
+def _with_gaps(groups: list[list[PhaseRow]], keep: set[int]) -> Iterator[list[PhaseRow] | Gap]:
+    """The groups whose places are to be kept, and gaps for the others."""
+    for kept, run in groupby(enumerate(groups), key=lambda item: item[0] in keep):
+        stretch = [rows for _, rows in run]
+        # A line that says "1 more left out" saves no room over the step itself.
         if kept or len(stretch) == 1:
-            found += stretch
-        else:
-            found.append(_gap([[row] for row in stretch], None, None))
-    return found
-
-
-def _gap(stretch: list[list[PhaseRow]], first: int | None, last: int | None) -> Gap:
-    peaks = [max(row.peak_allocated for row in rows) for rows in stretch]
-    return Gap(groups=len(stretch), first=first, last=last, low=min(peaks), high=max(peaks))
+            yield from stretch
+            continue
+        peaks = [max(row.peak_allocated for row in rows) for rows in stretch]
+        first, last = stretch[0][0].step, stretch[-1][0].step
+        yield Gap(groups=len(stretch), first=first, last=last, low=min(peaks), high=max(peaks))

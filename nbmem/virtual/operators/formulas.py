@@ -132,12 +132,11 @@ def _check_phase(executor: Executor, call: OperatorCall) -> None:
         zeros = torch.zeros_like(imaginary)
         is_free = torch.allclose(imaginary, zeros, _PHASE_TOLERANCE, _PHASE_TOLERANCE)
     if not is_free:
-        name = {"LinalgEigBackward0": "linalg_eig_backward"}.get(
-            executor.nodes.name(), "linalg_eigh_backward"
-        )
+        kind = "eig" if executor.nodes.name() == "LinalgEigBackward0" else "eigh"
         raise RuntimeError(
-            f"{name}: The eigenvectors in the complex case are specified up to multiplication by "
-            "e^{i phi}. The specified loss function depends on this quantity, so it is ill-defined."
+            f"linalg_{kind}_backward: The eigenvectors in the complex case are specified up to "
+            "multiplication by e^{i phi}. The specified loss function depends on this quantity, so "
+            "it is ill-defined."
         )
 
 

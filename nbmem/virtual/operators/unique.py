@@ -45,14 +45,13 @@ def unique_kernel(launch: Launch) -> Iterator[Step]:
         yield temporary("positions", count * LONG)
     floats = tensor.dtype is torch.float32
     value = LONG if inverse else 0
-    yield temporary("sort", cub.radix_sort(launch.card, count, item, value, floats=floats))
-    yield drop("sort")
+    sort = cub.radix_sort(launch.card, count, item, value, floats=floats)
+    yield from _and_dropped("sort", sort)
     if inverse:
         yield drop("range")
         yield out(1)
         yield temporary("numbers", count * LONG)
-        yield temporary("sums", cub.inclusive_sum(launch.card, count))
-        yield drop("sums")
+        yield from _and_dropped("sums", cub.inclusive_sum(launch.card, count))
         yield drop("numbers")
     yield from _kept(launch)
 
@@ -82,8 +81,7 @@ def unique_consecutive(launch: Launch) -> Iterator[Step]:
     if launch["return_inverse"]:
         yield out(1)
         yield temporary("differs", count * 4)
-        yield temporary("sums", cub.inclusive_sum(launch.card, count))
-        yield drop("sums")
+        yield from _and_dropped("sums", cub.inclusive_sum(launch.card, count))
         yield drop("differs")
     yield from _kept(launch)
 
@@ -102,8 +100,7 @@ def unique_rows(launch: Launch) -> Iterator[Step]:
         yield temporary("rows", rows.numel() * rows.element_size())
     yield temporary("numbers", count * LONG)
     if launch.call.func is aten.unique_dim.default:
-        yield temporary("sort", cub.merge_sort(count, LONG))
-        yield drop("sort")
+        yield from _and_dropped("sort", cub.merge_sort(count, LONG))
     if launch["return_inverse"]:
         yield out(1)
         yield temporary("differs", count * LONG)
