@@ -96,6 +96,7 @@ def test_a_long_run_is_small(run):
         ("optimizer.state[0]['exp_avg'] (4,) float32", "optimizer", "(4,)", "float32"),
         ("losses[3] () float32", "losses", "()", "float32"),
         ("x (2, 2) bfloat16", "x", "(2, 2)", "bfloat16"),
+        ("kept[0] (2, 512) float32, a view", "kept", "(2, 512)", "float32"),
         ("input args[0] (8, 4) int64", "input args", "(8, 4)", "int64"),
     ],
 )
@@ -115,3 +116,4 @@ def test_a_name_is_taken_apart(name, group, shape, dtype):
     )
     parts = parts_of(life)
     assert (parts.group, parts.shape, parts.dtype) == (group, shape, dtype)
+    assert parts.name.endswith(", a view") == name.endswith(", a view")

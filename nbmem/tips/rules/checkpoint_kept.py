@@ -25,6 +25,7 @@ import numpy as np
 
 from nbmem.core.categories import Category
 from nbmem.core.holders import HolderKind
+from nbmem.core.names import VIEW
 from nbmem.report import Command, Finding
 from nbmem.tips.naming import on_purpose
 from nbmem.tips.rule import Rule, say
@@ -89,7 +90,7 @@ def weight_forms(e: Evidence) -> dict[str, str]:
     rows = np.flatnonzero(identities.category == Category.WEIGHTS)
     found = {}
     for index in np.unique(identities.name[rows]).tolist():
-        match = _NAMED.match(e.session.names[index])
+        match = _NAMED.match(e.session.names[index].removesuffix(VIEW))
         if match is not None:
             found[match[1]] = match[2]
     return found

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbmem.core.names import saver_of
+from nbmem.core.names import VIEW, saver_of
 
 if TYPE_CHECKING:
     from nbmem.details import Life
@@ -20,7 +20,7 @@ class Parts:
     """What a name says.
 
     Attributes:
-        name: Without shape and dtype; None if nobody named it.
+        name: Without shape and dtype, but with the word that it is a view; None if nobody named it.
         group: What it belongs to: its module or variable, else the phase of its birth.
         shape: `(64, 3, 7, 7)`, or None.
         dtype: `float32`, or None.
@@ -37,10 +37,11 @@ def parts_of(life: Life) -> Parts:
     if life.name is None:
         where = f"unnamed, born in {life.born_in}" if life.born_in else "unnamed"
         return Parts(name=None, group=where, shape=None, dtype=None)
-    found = _TAIL.search(life.name)
-    name = life.name[: found.start()] if found else life.name
+    whole = life.name.removesuffix(VIEW)
+    found = _TAIL.search(whole)
+    name = whole[: found.start()] if found else whole
     return Parts(
-        name=name,
+        name=name + life.name[len(whole) :],
         group=_holder(name),
         shape=found[1] if found else None,
         dtype=found[2] if found else None,
