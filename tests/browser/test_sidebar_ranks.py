@@ -27,8 +27,8 @@ while not os.path.exists("enough"):
 """
 TORCHRUN = (
     "import sys\n"
-    "!{sys.executable} -m torch.distributed.run --nproc-per-node 2 -m nbmem run train.py "
-    "--gpu H100 --save runs/today/"
+    "!{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 "
+    "-m nbmem run train.py --gpu H100 --save runs/today/"
 )
 WEIGHTS = 4 * 4 * (1024 * 1024 + 1024)
 
