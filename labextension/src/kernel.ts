@@ -77,11 +77,12 @@ export class KernelModel implements IDisposable {
     if (kernel !== this._kernel || this._isDisposed) {
       return false;
     }
-    if (reply?.content.status !== 'ok') {
-      this._set(emptyState(whyNotLoaded(reply)));
-      return false;
+    if (reply?.content.status === 'ok') {
+      this._silence = { kind: 'too-old' };
+      return this._ask();
     }
-    return this._ask('too-old');
+    this._silence = whyNotLoaded(reply);
+    return this._say(kernel, this._silence);
   }
 
   /**
@@ -127,6 +128,7 @@ export class KernelModel implements IDisposable {
   private _attach(kernel: Kernel.IKernelConnection | null): void {
     this._requests?.dispose();
     this._requests = kernel === null ? null : new Requests(kernel);
+    this._silence = NOT_LOADED;
     this._set(emptyState(kernel === null ? { kind: 'no-kernel' } : { kind: 'starting' }));
     if (kernel !== null) {
       this._onStatus(this.context, kernel.status);
@@ -139,6 +141,7 @@ export class KernelModel implements IDisposable {
       // The same connection goes on; what was open in the kernel is gone.
       this._requests?.dispose();
       this._requests = this._kernel === null ? null : new Requests(this._kernel);
+      this._silence = NOT_LOADED;
       this._set(emptyState({ kind: 'restarting' }));
     } else if (status === 'dead' || status === 'terminating') {
       this._set(emptyState({ kind: 'dead' }));
@@ -146,7 +149,7 @@ export class KernelModel implements IDisposable {
       this._set({ ...this.state, link: { kind: 'asking', busy: true } });
     }
     if (status === 'idle' && UNKNOWN.has(this.state.link.kind)) {
-      void this._ask('not-loaded');
+      void this._ask();
     }
   }
 
@@ -182,13 +185,13 @@ export class KernelModel implements IDisposable {
       if (link === 'live') {
         void this._reply({ kind: 'get_state' });
       } else if (link !== 'loading') {
-        void this._ask('not-loaded');
+        void this._ask();
       }
     }, QUIET_MS);
   }
 
-  /** Ask an idle kernel whether nbmem is there and what it knows; `otherwise` is said if not. */
-  private async _ask(otherwise: 'not-loaded' | 'too-old'): Promise<boolean> {
+  /** Ask an idle kernel whether nbmem is there and what it knows. */
+  private async _ask(): Promise<boolean> {
     const kernel = this._kernel;
     if (kernel === null || this._asking) {
       return false;
@@ -202,7 +205,7 @@ export class KernelModel implements IDisposable {
       const found = await kernel.requestCommInfo({ target_name: TARGET });
       const there = found.content.status === 'ok' && Object.keys(found.content.comms).length > 0;
       if (!there) {
-        return this._say(kernel, { kind: otherwise });
+        return this._say(kernel, this._silence);
       }
     } catch {
       return false; // the kernel went; its status says so
@@ -251,12 +254,16 @@ export class KernelModel implements IDisposable {
   }
 
   private _set(state: IKernelState): void {
-    if (!this._isDisposed) {
-      this.state = state;
-      this._changed.emit();
+    if (this._isDisposed) {
+      return;
     }
+    this._silence = state.link.kind === 'live' ? NOT_LOADED : this._silence;
+    this.state = state;
+    this._changed.emit();
   }
 
+  // Why nbmem does not answer, once loading has shown it: the end of that execution asks again.
+  private _silence: Link = NOT_LOADED;
   private _timer = 0;
   private _asking = false;
   private _isDisposed = false;
@@ -264,6 +271,8 @@ export class KernelModel implements IDisposable {
   private _requests: Requests | null = null;
   private readonly _changed = new Signal<this, void>(this);
 }
+
+const NOT_LOADED: Link = { kind: 'not-loaded' };
 
 const UNKNOWN: ReadonlySet<Link['kind']> = new Set<Link['kind']>([
   'starting',
@@ -282,7 +291,7 @@ function isEndOfCell(message: KernelMessage.IMessage): boolean {
 
 function whyNotLoaded(reply: KernelMessage.IExecuteReplyMsg | null): Link {
   if (reply?.content.status !== 'error') {
-    return { kind: 'not-loaded' }; // the kernel went, or the cell before failed
+    return NOT_LOADED; // the kernel went, or the cell before failed
   }
   const { ename, evalue } = reply.content;
   return ename === 'ModuleNotFoundError' && evalue.includes("'nbmem'")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.pages import LOAD, PANEL, Notebook, golden, hostile
+from tests.browser.pages import KERNEL, LOAD, PANEL, Notebook, golden, hostile
 
 UNTIL_STOPPED = """\
 from pathlib import Path
@@ -78,16 +78,37 @@ def test_hostile_messages_and_other_versions_are_a_sentence_and_no_crash(noteboo
     assert fits, "a long text makes the panel wider"
 
 
-@pytest.mark.cells("import sys, types\nsys.modules['nbmem'] = types.ModuleType('nbmem')")
-def test_an_nbmem_that_does_not_speak_is_too_old(notebook, page):
+@pytest.mark.cells("1 + 1")
+@pytest.mark.parametrize(
+    ("load", "link", "said"),
+    [("lambda shell: None", "too-old", "Update it"), ("lambda shell: 1 / 0", "failed", "Zero")],
+    ids=("silent", "failing"),
+)
+def test_why_loading_brought_nothing_stays_said(notebook, page, load, link, said):
     notebook.execute(
-        "import sys, types; old = types.ModuleType('nbmem'); "
-        "old.load_ipython_extension = lambda shell: None; sys.modules['nbmem'] = old"
+        "import sys, types; sys.modules['nbmem'] = types.ModuleType('nbmem'); "
+        f"sys.modules['nbmem'].load_ipython_extension = {load}"
     )
     notebook.wait_link("not-loaded")
+    page.evaluate(
+        f"""() => {{
+            const kernel = {KERNEL};
+            const ask = kernel.requestCommInfo.bind(kernel);
+            window.asked = 0;
+            kernel.requestCommInfo = async options => {{
+                const found = await ask(options);
+                window.asked += 1;
+                return found;
+            }};
+        }}"""
+    )
     page.get_by_test_id("nbmem-load").click()
-    notebook.wait_link("too-old")
-    assert "Update it" in page.get_by_test_id("nbmem-nothing").inner_text()
+    page.wait_for_function("() => window.asked > 0")
+    before = page.evaluate("() => window.asked")
+    notebook.run(0)
+    page.wait_for_function("before => window.asked > before", arg=before)
+    notebook.wait_link(link)
+    assert said in page.get_by_test_id("nbmem-nothing").inner_text()
 
 
 @pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")
