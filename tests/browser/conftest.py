@@ -54,6 +54,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A test that fails says what the cells had printed by then, and the server."""
+    report = yield
+    if call.when == "call" and report.failed and "notebook" in item.funcargs:
+        notebook = item.funcargs["notebook"]
+        report.sections.append(("what the cells show", notebook.outputs()))
+        report.sections.append(("what the server says", notebook.server.log()[-3000:]))
+    return report
+
+
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory):
     """A running JupyterLab."""

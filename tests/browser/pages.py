@@ -119,6 +119,13 @@ class Notebook:
             index,
         )
 
+    def outputs(self) -> str:
+        """What every cell shows as JSON, for a person who looks for a fault."""
+        return self.page.evaluate(
+            """() => JSON.stringify(window.jupyterapp.shell.currentWidget.content.widgets
+                .map(cell => cell.model.toJSON().outputs), null, 1)"""
+        )[-10_000:]
+
     def sources(self) -> list[str]:
         """The code of every cell."""
         return self.page.evaluate(

@@ -117,6 +117,10 @@ class Server:
         with urllib.request.urlopen(self.url + path, timeout=10) as answer:
             return json.load(answer)
 
+    def log(self) -> str:
+        """What it has printed."""
+        return (self._root / "server.log").read_text()
+
     def end_kernels(self) -> None:
         """End every kernel, so that the next test has the machine to itself."""
         for kernel in self.get("api/kernels"):

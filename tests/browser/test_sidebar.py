@@ -30,7 +30,7 @@ def test_the_numbers_move_while_a_training_cell_runs(notebook, page):
     notebook.watch_readings()
     page.wait_for_function("() => window.seen.size > 5")
     page.get_by_test_id("nbmem-running").get_by_text("step").wait_for()
-    assert page.locator("[data-part=weights]").first.is_visible()
+    page.locator("[data-part=weights]").first.wait_for()
     notebook.wait_run()
     python = int(notebook.printed(1))
     page.get_by_test_id("nbmem-report").wait_for()
