@@ -5,19 +5,18 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C._profiler import CapturedTraceback, symbolize_tracebacks
 
 from nbmem.core.clock import CLOCK
 from nbmem.core.events import Action
+from nbmem.virtual.hardware.stacks import named, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, FrameType
+
+    from torch._C._profiler import CapturedTraceback
 
     from nbmem.virtual.hardware.dying import Death
 
@@ -35,23 +34,7 @@ _NAMES: dict[Action, str] = {
 _TAKES = frozenset({Action.ALLOC, Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM})
 """What has a stack below "all" (maybeGatherContext in torch's allocator)."""
 _CONTEXTS = (None, "state", "alloc", "all")
-_OURS = (
-    str(Path(__file__).parents[1]),
-    str(Path(__file__).parents[2] / "allocator"),
-)
-_BETWEEN = (
-    "torch/_ops.py",
-    "torch/library.py",
-    "torch/_library/",
-    "torch/utils/_python_dispatch.py",
-    "torch/utils/_contextlib.py",
-)
-"""Files of torch that stand between a program and the virtual card, but not before a real one."""
-
-_ENGINE = "_engine_run_backward"
 _NO_TASK = -1
-
-RawFrames = tuple[tuple["CodeType", int], ...] | CapturedTraceback
 
 
 def _nothing(**_wanted: bool) -> None:
@@ -80,28 +63,33 @@ class History:
 
     def __init__(self, device: int = 0) -> None:
         self.enabled: str | None = None
-        self.entries: deque[tuple[Action, int, int, int, int, str, RawFrames | None]] = deque()
+        self.entries: deque[tuple[Action, int, int, int, int, str, CapturedTraceback | None]] = (
+            deque()
+        )
         self.annotations: list[dict[str, Any]] = []
-        self.live: dict[int, RawFrames] = {}
+        self.live: dict[int, CapturedTraceback] = {}
         self.happened: Death | None = None
         self.settle: Callable[[], None] = _nothing
         self.keep_places: Callable[..., None] = _nothing
         self._device = device
         self._context = 0
+        self._cpp = False
         self._skip: frozenset[str] = frozenset()
 
-    def configure(
+    def configure(  # noqa: PLR0913 - torch's
         self,
         enabled: str | None,
         context: str | None,
         max_entries: int,
         *,
+        cpp: bool,
         clear: bool,
         skip: list[str],
     ) -> None:
         """Turn recording on or off, as torch._C._cuda_record_memory_history does."""
         self.settle()
         self._context = _CONTEXTS.index(context) if enabled is not None else 0
+        self._cpp = cpp
         self._skip = frozenset(skip)
         limit = 1 if enabled == "state" else min(max_entries, sys.maxsize)
         kept = () if enabled is None or clear or self.enabled is None else self.entries
@@ -129,9 +117,9 @@ class History:
         if self.enabled is None or _NAMES[action] in self._skip:
             return
         level = self._context
-        frames: RawFrames | None = None
+        frames: CapturedTraceback | None = None
         if level and (level == 3 or action in _TAKES) and action is not Action.SNAPSHOT:
-            frames = raw_frames() if self.happened is None else self.happened.where
+            frames = take(cpp=self._cpp) if self.happened is None else self.happened.where
         if action is Action.ALLOC and frames is not None:
             self.live[addr] = frames
         elif action is Action.FREE_COMPLETED:
@@ -155,24 +143,27 @@ class History:
 
     def trace(self) -> list[dict[str, Any]]:
         """The ring as torch's snapshot lists it."""
-        return [_trace_entry(*entry) for entry in tuple(self.entries)]
+        entries = tuple(self.entries)
+        stacks = iter(named(entry[-1] for entry in entries if entry[-1] is not None))
+        return [
+            _trace_entry(*entry[:-1]) | ({} if entry[-1] is None else {"frames": next(stacks)})
+            for entry in entries
+        ]
+
+    def frames_of_live(self) -> dict[int, list[dict[str, Any]]]:
+        """Where each live block was allocated, by address, as far as a stack was taken."""
+        return dict(zip(self.live, named(self.live.values()), strict=True))
 
     def frames_at(self, addr: int) -> list[dict[str, Any]]:
         """Where a live block was allocated; empty where no stack was taken."""
-        return named_frames(self.live.get(addr, ()))
+        return named([self.live[addr]])[0] if addr in self.live else []
 
 
 def _trace_entry(  # noqa: PLR0913 - one field each
-    action: Action,
-    addr: int,
-    size: int,
-    stream: int,
-    time_us: int,
-    label: str,
-    frames: RawFrames | None,
+    action: Action, addr: int, size: int, stream: int, time_us: int, label: str
 ) -> dict[str, Any]:
     where = "device_free" if action is Action.OOM else "addr"
-    entry: dict[str, Any] = {
+    return {
         "action": _NAMES[action],
         where: addr,
         "size": size,
@@ -181,42 +172,6 @@ def _trace_entry(  # noqa: PLR0913 - one field each
         "compile_context": "N/A",
         "user_metadata": label,
     }
-    if frames is not None:
-        entry["frames"] = named_frames(frames)
-    return entry
-
-
-def named_frames(frames: RawFrames) -> list[dict[str, Any]]:
-    """Frames as torch writes them, innermost first."""
-    if isinstance(frames, tuple):
-        return [
-            {"name": code.co_name, "filename": code.co_filename, "line": line}
-            for code, line in frames
-        ]
-    every = symbolize_tracebacks([frames])[0]
-    inner = takewhile(lambda frame: frame["name"] != _ENGINE, every)
-    return [frame for frame in inner if _is_programs(frame["filename"])]
-
-
-def raw_frames() -> RawFrames:
-    """The Python stack without the virtual card's own frames.
-
-    A real card runs backward in a thread of the engine, whose stack begins at the engine's call.
-    """
-    frame: FrameType | None = sys._getframe(2)
-    found: list[tuple[CodeType, int]] = []
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == _ENGINE and in_engine():
-            break
-        if _is_programs(code.co_filename):
-            found.append((code, frame.f_lineno))
-        frame = frame.f_back
-    return tuple(found)
-
-
-def _is_programs(file: str) -> bool:
-    return not file.startswith(_OURS) and not any(part in file for part in _BETWEEN)
 
 
 def in_engine() -> bool:

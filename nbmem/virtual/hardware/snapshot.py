@@ -42,9 +42,10 @@ def _annotations(machine: Machine) -> list[dict[str, Any]]:
 
 def _segments(gpu: VirtualGPU) -> Iterator[dict[str, Any]]:
     layout = gpu.allocator.layout()
+    found = gpu.history.frames_of_live()
 
     def frames(row: int) -> list[dict[str, Any]]:
-        return gpu.history.frames_at(int(layout.blocks.addr[row]))
+        return found.get(int(layout.blocks.addr[row]), [])
 
     return listed_segments(layout, gpu.index, frames, gpu.pools.pair)
 

@@ -158,10 +158,15 @@ def _history(machine: Machine) -> dict[str, Any]:
         skip_actions: list[str] | None = None,
         *_newer: Any,
     ) -> None:
-        del stacks, compile_context, global_record_annotations
+        del compile_context, global_record_annotations
         for history in histories:
             history.configure(
-                enabled, context, max_entries, clear=clear_history, skip=list(skip_actions or [])
+                enabled,
+                context,
+                max_entries,
+                cpp=stacks == "all",
+                clear=clear_history,
+                skip=list(skip_actions or []),
             )
 
     def memory_snapshot(wanted_pool: Any = None) -> dict[str, Any]:
