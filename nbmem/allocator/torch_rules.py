@@ -56,6 +56,10 @@ class Rules:
             bits that its rows have, before by all bits.
         outer_products_multiply: Since 2.13 a batched product over one number is no matter of
             cuBLAS, but a multiplication of its own.
+        bounds_at_once: Since 2.13 the least and the largest of an index, or of what is drawn from,
+            are asked for before either is looked at; before one after the other.
+        cholesky_by_triangles: Since 2.13 several systems are solved by their triangles, and for an
+            inverse the factor is copied; 2.11 leaves both to the library.
     """
 
     release: str
@@ -76,6 +80,8 @@ class Rules:
     learned_masks_fused: bool
     embedding_sorts_rows: bool
     outer_products_multiply: bool
+    bounds_at_once: bool
+    cholesky_by_triangles: bool
 
 
 @lru_cache(maxsize=64)
@@ -115,4 +121,6 @@ def rules_for(release: str) -> Rules:
         learned_masks_fused=version >= (2, 13),
         embedding_sorts_rows=version >= (2, 13),
         outer_products_multiply=version >= (2, 13),
+        bounds_at_once=version >= (2, 13),
+        cholesky_by_triangles=version >= (2, 13),
     )

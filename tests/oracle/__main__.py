@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tests.oracle import compare, compiled, errors, everyday, models, probes
-from tests.oracle.launch import OUT, environment
+from tests.oracle.launch import OUT, environment, place
 from tests.oracle.record import results
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def record(out: Path, options: argparse.Namespace, card: str, dtype: str, *, vir
 
 def both(options: argparse.Namespace, card: str, dtype: str) -> tuple[Any, Any]:
     """What the oracle and the virtual card answer, asked at the same time."""
-    folder = OUT / "results"
+    folder = place() / "results"
     folder.mkdir(parents=True, exist_ok=True)
     label = f"{card} {dtype}{' models' * options.models}"
     paths = [folder / f"{label} {name}.jsonl" for name in ("oracle", "virtual")]

@@ -18,7 +18,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tests.oracle.launch import OUT, environment
+from tests.oracle.launch import environment, place
 from tests.oracle.models import settled
 from tests.oracle.record import Heard, said
 
@@ -90,7 +90,7 @@ def run(names: list[str], card: str, virtual_python: str) -> None:
 
 def answer(name: str, python: list[str], env: dict[str, str], *more: str) -> dict[str, Any]:
     """What one side says; what the oracle has said is kept."""
-    folder = OUT / "results"
+    folder = place() / "results"
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / f"compiled {name}{' virtual' * bool(more)}.json"
     if not more and out.exists():

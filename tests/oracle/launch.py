@@ -27,6 +27,12 @@ def site_packages() -> Path:
     return site
 
 
+def place() -> Path:
+    """Where the running release of torch has its libraries and its answers."""
+    (release,) = site_packages().glob("torch-*.dist-info")
+    return OUT / release.name.removesuffix(".dist-info")
+
+
 def environment(card: str, *, count: int = 1, values: bool = False) -> dict[str, str]:
     """What a Python must be started with to see `count` of those cards; builds what is not there.
 
@@ -35,9 +41,7 @@ def environment(card: str, *, count: int = 1, values: bool = False) -> dict[str,
         count: How many.
         values: Whether the process computes on the CPU what kernels would write (`follow_values`).
     """
-    site = site_packages()
-    release = next(site.glob("torch-*.dist-info")).name.removesuffix(".dist-info")
-    built = OUT / release
+    site, built = site_packages(), place()
     made_from = built / MADE_FROM
     if not made_from.exists() or made_from.read_text() != sources():
         build(site, built)

@@ -103,12 +103,17 @@ def products(launch: Launch) -> Iterator[Step]:
 
 
 def product_with_bias(launch: Launch) -> Iterator[Step]:
-    """A vector as bias goes through cuBLASLt's epilogue."""
+    """A vector as bias goes through cuBLASLt's epilogue, if it is added as it is.
+
+    aten/src/ATen/native/cuda/Blas.cpp: isInputCompliesAddmmCudaLt
+    """
     if launch.outs:
         yield out()
     if _is_computed(launch, launch.call.args[1:3]):
         yield from _copied(launch.call.args[1:3])
-        yield BLASLT if launch["self"].dim() == 1 else BLAS
+        bias = launch["self"]
+        added = bias.size() == launch["mat2"].size()[1:] and bias.is_contiguous()
+        yield BLASLT if added and launch["beta"] == 1 else BLAS
 
 
 def each_product(executor: Executor, call: OperatorCall) -> Any:

@@ -12,7 +12,15 @@ from nbmem.virtual.operators.quantized.making import moved
 from nbmem.virtual.tensors.bounds import as_before, below_in, kept
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
-from nbmem.virtual.tensors.shapes import as_meta, dense, no_such_tensors, one, spec_of
+from nbmem.virtual.tensors.shapes import (
+    as_meta,
+    dense,
+    infer,
+    is_expanded,
+    no_such_tensors,
+    one,
+    spec_of,
+)
 from nbmem.virtual.tensors.value_rules import ValueRule, passed_on
 from nbmem.virtual.tensors.values import stand_in
 
@@ -216,6 +224,16 @@ def lift(executor: Executor, call: OperatorCall) -> Any:
     return call.args[0]
 
 
+def shape_scattered(call: OperatorCall) -> Results:
+    """A copy with the strides of the argument, unless several elements share memory.
+
+    Torch's rule in Python keeps those of an expanded one, too, up to 2.11; its kernels never did.
+    aten/src/ATen/native/TensorShape.cpp: clone_preserve_strides
+    """
+    tensor = call.args[0]
+    return one(tensor.size(), tensor.dtype) if is_expanded(tensor) else infer(call)
+
+
 def shape_clone(call: OperatorCall) -> Results:
     """As torch.clone, also for geometries that overlap."""
     tensor, layout = call.args[0], call.argument("memory_format")
@@ -228,6 +246,10 @@ OPERATORS = (
         run=to_copy,
         values=ValueRule(health=passed_on, most=kept, below=as_before),
         host=HostRule(copies=True),
+    ),
+    Operator(
+        ("diagonal_scatter", "select_scatter", "slice_scatter", "as_strided_scatter"),
+        shape=shape_scattered,
     ),
     Operator(
         ("clone",),

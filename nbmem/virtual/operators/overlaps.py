@@ -17,7 +17,7 @@ from torch import _C
 
 from nbmem.virtual.devices import CPU
 from nbmem.virtual.tensors.calls import facts_of
-from nbmem.virtual.tensors.shapes import is_dense
+from nbmem.virtual.tensors.shapes import is_dense, is_expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +61,7 @@ def _overlaps(call: OperatorCall) -> Iterator[str]:
     """What an operator that goes element by element would say; others are asked for it."""
     pointwise = torch.Tag.pointwise in call.func.tags
     written = [t for t in call.mutated() if t.layout is torch.strided]
-    if any(_is_expanded(tensor) for tensor in written):
+    if any(is_expanded(tensor) for tensor in written):
         yield _SEVERAL
     if call.func._schema.name.startswith(_FAST):
         return
@@ -74,13 +74,6 @@ def _overlaps(call: OperatorCall) -> Iterator[str]:
         beside = [other for other in read if _storage(other) == _storage(tensor)]
         if any(resized or _share(tensor, other, partly=pointwise) for other in beside):
             yield _SHARED
-
-
-def _is_expanded(tensor: torch.Tensor) -> bool:
-    """Whether several of its elements are one."""
-    return any(
-        not stride and size > 1 for stride, size in zip(tensor.stride(), tensor.size(), strict=True)
-    )
 
 
 def _share(one: torch.Tensor, other: torch.Tensor, *, partly: bool) -> bool:

@@ -94,16 +94,25 @@ def _with_replacement(launch: Launch) -> Iterator[Step]:
 def _checks(launch: Launch) -> Iterator[Step]:
     """Whether all are probabilities, and rows that add up to nothing; what is asked is kept.
 
-    As the oracle has it of torch 2.13.
+    As the oracle has it.
     """
     tensor = launch["self"]
     item = tensor.element_size()
-    for end in ("max", "min"):
+    comes_first = launch.rules.bounds_at_once
+    for end, holds in (("max", "is finite"), ("min", "is positive")):
         yield temporary(end, item)
         yield from staging.shared(tensor, range(tensor.dim()), item, launch.card)
-    for name in ("is finite", "is positive", "valid"):
-        yield temporary(name, 1)
-    yield from (drop("is positive"), drop("is finite"))
+        if not comes_first:
+            yield temporary(holds, 1)
+    if comes_first:
+        yield from (temporary("is finite", 1), temporary("is positive", 1))
+    yield temporary("valid", 1)
+    yield drop("is positive")
+    if not comes_first:
+        yield drop("min")
+    yield drop("is finite")
+    if not comes_first:
+        yield drop("max")
     rows = tensor.numel() // max(1, tensor.size(-1))
     yield temporary("sums", rows * item)
     yield from staging.shared(tensor, [-1], staging.accumulator(tensor.dtype), launch.card)

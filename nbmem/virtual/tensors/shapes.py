@@ -219,6 +219,13 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether several of its elements are one."""
+    return any(
+        not stride and size > 1 for stride, size in zip(tensor.stride(), tensor.size(), strict=True)
+    )
+
+
 def check_devices(call: OperatorCall, *, with_cpu: bool = False) -> None:
     """Refuse to mix devices, as the card's kernels do; scalars on the CPU are welcome.
 

@@ -152,7 +152,17 @@ def _places(launch: Launch) -> Iterator[Step]:
 
 
 def _range_check(launch: Launch, index: torch.Tensor) -> Iterator[Step]:
-    """Smallest and largest index, both read by the CPU (as the oracle has it of torch 2.13)."""
+    """Smallest and largest index, both read by the CPU (as the oracle has it)."""
+    if not launch.rules.bounds_at_once:
+        for name in ("largest", "smallest"):
+            yield temporary(name, LONG)
+            if not index.is_contiguous():
+                yield temporary("contiguous", index.numel() * LONG)
+            yield from staging.shared(index, range(index.dim()), LONG, launch.card)
+            yield drop("contiguous")
+            yield temporary("is out of range", 1)
+            yield from (drop("is out of range"), drop(name))
+        return
     yield from (temporary("smallest", LONG), temporary("largest", LONG))
     if not index.is_contiguous():
         yield temporary("contiguous", index.numel() * LONG)

@@ -162,7 +162,9 @@ def _add_by_mask(executor: Executor, call: OperatorCall) -> Any:
     inner.kwargs = call.kwargs
     results = infer(inner)
     args, kwargs = inner.map(as_meta)
-    launch = Launch(OperatorCall(call.func, args, kwargs), results.fresh, call.gpu.card)
+    launch = Launch(
+        OperatorCall(call.func, args, kwargs), results.fresh, call.gpu.card, rules=call.gpu.rules
+    )
     plan = MemoryPlan(tuple(kernels.put_by_mask(launch, as_meta(mask), found)))
     return executor.deliver(call, results, plan)
 

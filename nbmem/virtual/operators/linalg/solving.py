@@ -206,8 +206,16 @@ def checked(count: int) -> Iterator[Step]:
 
 def cholesky_solve(launch: Launch) -> Iterator[Step]:
     """One matrix by cuSOLVER; several by their triangles, one after the other."""
+    right, factor = launch["self"], launch["input2"]
+    if launch.rules.cholesky_by_triangles:
+        yield from outs(launch)
+        yield from _by_factor(right, factor)
+        return
+    if matrices(factor) == 1:
+        yield temporary("info", INT)
     yield from outs(launch)
-    yield from _by_factor(launch["self"], launch["input2"])
+    yield temporary("factor", nbytes(factor))
+    yield from (drop("factor"), drop("info"))
 
 
 def _by_factor(right: torch.Tensor, factor: torch.Tensor) -> Iterator[Step]:
@@ -224,4 +232,8 @@ def cholesky_inverse(launch: Launch) -> Iterator[Step]:
     yield from outs(launch)
     tensor = launch["self"]
     yield temporary("copy", nbytes(tensor))
-    yield from _by_factor(tensor, tensor)
+    if launch.rules.cholesky_by_triangles or matrices(tensor) > 1 or not tensor.numel():
+        yield from _by_factor(tensor, tensor)
+    else:
+        yield temporary("info", INT)
+        yield drop("info")
