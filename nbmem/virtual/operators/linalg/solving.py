@@ -232,8 +232,8 @@ def cholesky_inverse(launch: Launch) -> Iterator[Step]:
     yield from outs(launch)
     tensor = launch["self"]
     yield temporary("copy", nbytes(tensor))
-    if launch.rules.cholesky_by_triangles or matrices(tensor) > 1 or not tensor.numel():
+    if launch.rules.cholesky_by_triangles:
         yield from _by_factor(tensor, tensor)
-    else:
+    elif matrices(tensor) == 1:
         yield temporary("info", INT)
         yield drop("info")
