@@ -107,7 +107,16 @@ def path_in(name: str) -> str:
     """The module (or operator) in any name that `of_graph`: `model.conv1`."""
     word = next(word for word in _OF_GRAPH if name.startswith(word))
     path = name.removeprefix(word).partition(" ")[0]
-    return path.removesuffix(".grad").rpartition(".")[0] if word == ADDED_TO else path
+    return user_of(path.removesuffix(".grad")) if word == ADDED_TO else path
+
+
+def user_of(parameter: str) -> str:
+    """The module that calculates with a parameter: `net.fc` of `net.fc.weight`, `net` of `net.vars.3`.
+
+    A parameter whose name is a number lies in a list, with which the one that has it calculates.
+    """
+    path, _, own = parameter.rpartition(".")
+    return path.rpartition(".")[0] or path if own.isdecimal() else path
 
 
 def in_traceback(path: str) -> bool:

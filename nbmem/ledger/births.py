@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.categories import Category
-from nbmem.core.names import MADE, STEP, TEMPORARY, of_graph, path_in
+from nbmem.core.names import MADE, STEP, TEMPORARY, of_graph, path_in, user_of
 from nbmem.core.session import NOT_KNOWN
 from nbmem.ledger.phase_map import CALLS, NOWHERE
 from nbmem.ledger.sightings import NO_NAME
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 NEAR = 4
 """Births between something and its neighbour, at most: a kernel's scratch, a module's own steps."""
-_GRADIENT = re.compile(r"([^\s\[]+)\.[^.\s]+\.grad ")
-"""The module in the name of a parameter's gradient."""
+_GRADIENT = re.compile(r"([^\s\[]+\.[^.\s]+)\.grad ")
+"""The parameter in the name of its gradient."""
 
 
 def within_steps(
@@ -117,7 +117,7 @@ class Birthplaces:
         if of_graph(name):
             return path_in(name)
         found = _GRADIENT.match(name) if self._category[row] == Category.GRADIENTS else None
-        return found[1] if found else None
+        return user_of(found[1]) if found else None
 
 
 class _Calls:

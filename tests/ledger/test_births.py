@@ -11,7 +11,10 @@ from nbmem.ledger.births import Birthplaces, within_steps
 from nbmem.ledger.sightings import NO_NAME
 from tests.ledger.test_alike import loop
 
-TEXTS = ("net", "adam.step()", "critic", "saved by net.0 (8,) float32", "net.1.weight.grad (8,) f")
+TEXTS = (
+    "net", "adam.step()", "critic", "saved by net.0 (8,) float32", "net.1.weight.grad (8,) f",
+    "added to net.fast.vars.3.grad (8,) f", "net.fast.vars.3.grad (8,) f",
+)  # fmt: skip
 PHASES = loop(("input", 0, 10), ("forward", 0, 30), ("backward", 0, 20), ("optimizer", 0, 40))
 INPUT, FORWARD, BACKWARD, OPTIMIZER = 0, 10, 40, 60
 
@@ -65,6 +68,12 @@ def test_what_a_graph_has_named_tells_the_module_of_its_neighbours():
 def test_a_parameters_gradient_is_a_neighbour_in_backward():
     row = said(45, 46, names=[4, NO_NAME], category=Category.GRADIENTS)[1]
     assert row == "temporary near net.1"
+
+
+def test_a_list_of_parameters_is_named_after_the_module_that_calculates_with_it():
+    of_sum = said(45, 46, names=[5, NO_NAME])[1]
+    whole = said(45, 46, names=[6, NO_NAME], category=Category.GRADIENTS)[1]
+    assert of_sum == whole == "temporary near net.fast"
 
 
 def test_without_calls_only_neighbours_tell():
