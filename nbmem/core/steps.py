@@ -34,8 +34,8 @@ def number_steps(phases: Sequence[NumberedPhase]) -> None:
 
     A pass ends with the last optimizer before one of them steps again (two optimizers, as in a GAN,
     make one pass); without optimizers with each backward, without those with each forward. An
-    optimizer that steps only after another one's last step is another loop's, and opens a pass of
-    its own. Updates by hand between the steps of one are an inner loop's (MAML), and end none.
+    optimizer that steps only after another one's last step, or behind a new model's weights, is
+    another loop's, and opens a pass of its own. Updates by hand between the steps of one are an inner loop's (MAML), and end none.
     """
     names = {phase.name for phase in phases}
     closer = next((n for n in ("optimizer", "backward", "forward") if n in names), "inference")
@@ -64,7 +64,11 @@ def _pass_ends(phases: Sequence[NumberedPhase], closer: str) -> set[int]:
     for index in closing:
         key = phases[index].key
         again = closer == "backward" or key in seen
-        if before is not None and (again or _follows(key, phases[before].key, first, last)):
+        if before is not None and (
+            again
+            or _follows(key, phases[before].key, first, last)
+            or any(phase.name == "load" for phase in phases[before:index])
+        ):
             ends.add(before)
             seen.clear()
         seen.add(key)
@@ -91,16 +95,26 @@ def _follows(key: int, before: int, first: dict[int, int], last: dict[int, int])
 def _heads(phases: Sequence[NumberedPhase], ends: set[int], closer: str) -> bool:
     """Whether zero_grad() stands at the head of the loop, and so belongs to what follows it.
 
-    Then the first pass begins with it, and behind the last one it is only called for another. A
-    dry run before the loop, which nothing asks for, begins no pass.
+    Then the first pass begins with it, later ones do not call it between forward and backward, and
+    behind the last one it is only called for another. A dry run before the loop, which nothing
+    asks for, begins no pass.
     """
     names = [phase.name for phase in phases]
     trains = (p.name not in _BEFORE and not _only_looks(p, closer) for p in phases)
     first = next((i for i, does in enumerate(trains) if does), 0)
     if not ends or "zero_grad" not in names[:first]:
         return False
+    inner = sorted(ends)[:-1]
+    if inner and all(_zeroes_before_backward(names, end) for end in inner):
+        return False  # the one before the first forward was called for something else
     behind = names[max(ends) + 1 :]
     return "zero_grad" not in behind or "forward" in behind or "backward" in behind
+
+
+def _zeroes_before_backward(names: Sequence[str], end: int) -> bool:
+    """Whether zero_grad() is called just before the first backward behind a pass's end."""
+    found = next((i for i in range(end, len(names)) if names[i] == "backward"), None)
+    return found is not None and names[found - 1] == "zero_grad"
 
 
 def _opens_pass(phases: Sequence[NumberedPhase], index: int, closer: str, *, heads: bool) -> bool:

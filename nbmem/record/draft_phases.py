@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from nbmem.record.turn import Turn
 
+_UPDATES = ("backward", "optimizer")
+
 
 @dataclass(slots=True)
 class DraftPhase:
@@ -29,13 +31,20 @@ class DraftPhase:
 
 
 def on_card(turns: Sequence[Turn], position: Callable[[int], int]) -> Sequence[Turn]:
-    """Leave out calls that were over before the card held anything: the host ran them.
+    """Leave out what was over before the card held anything: the host ran it.
+
+    Calls, and passes whose backward is over: one on the card takes memory, zero_grad() may take
+    none.
 
     Args:
         turns: What the hooks told, in order.
         position: Where a mark lies in the card's events.
     """
     calls = ("forward", "inference")
+    over = [i for i, t in enumerate(turns) if t.kind in _UPDATES and not t.begins]
+    over = [i for i in over if not position(turns[i].mark)]
+    if any(turns[i].kind == "backward" for i in over):
+        turns = turns[over[-1] + 1 :]
     told = enumerate(turns)
     first = next((i for i, t in told if t.kind not in calls or position(t.mark)), None)
     if not first:

@@ -312,6 +312,24 @@ def test_a_sample_that_is_drawn_behind_a_step_belongs_to_it():
     assert told(loop.phases()) == ("load " + names.format(0) + names.format(1)).strip()
 
 
+def test_zero_grad_before_a_loop_that_calls_it_behind_its_forward_is_no_head():
+    loop = Loop().take(9).around("zero_grad", 0).take(is_input=True).forward(kind="inference")
+    for _ in range(2):  # Lightning's: its trial of the evaluation calls it, too
+        loop.take(is_input=True).forward().around("zero_grad", 0).backward().step()
+    names = "input{0} forward{0} zero_grad{0} backward{0} optimizer{0} "
+    assert told(loop.phases()) == (
+        "load zero_grad0 input0 inference0 " + names.format(0) + names.format(1)
+    ).strip()
+
+
+def test_optimizers_of_models_that_are_made_in_turn_step_once_each():
+    loop = Loop()
+    for key in (1, 2):
+        loop.take(70, is_weight=True).take(is_input=True).forward(key=key).backward().step(key=key)
+    names = "load input{0} forward{0} backward{0} optimizer{0} "
+    assert told(loop.phases()) == (names.format(0) + names.format(1)).strip()
+
+
 def test_an_accuracy_with_gradients_on_belongs_to_the_step_before_it():
     loop = Loop().take(9)
     for _ in range(2):
