@@ -16,6 +16,7 @@ from nbmem.probes.holders.kinds import FOREIGN
 from nbmem.probes.holders.objects import is_optimized, locals_of
 from nbmem.probes.holders.places import module_of
 from nbmem.probes.leaves import Budget, leaves
+from nbmem.probes.stacks import is_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,8 +26,8 @@ MAX_SITES, LOOKS = 64, 3
 """Places in the code at which variables are read, and how often at each."""
 CALLERS = 3
 """Frames that tell a place: an agent's method is called to play and to learn, and holds another."""
-MOST = 12
-"""Functions whose variables are read, the innermost."""
+MOST, OUTER = 12, 4
+"""Functions whose variables are read, the innermost, and the program's own behind a library's."""
 _NOT_THE_LOOPS = (*FOREIGN, "torch", "nbmem", "asyncio", "threading", "runpy", "nbclient")
 
 
@@ -49,14 +50,19 @@ class CallSites:
 
 
 def variables() -> list[tuple[str, Mapping[str, Any]]]:
-    """What is put behind a name (` of train()`, or nothing) and the variables, innermost first."""
+    """What is put behind a name (` of train()`, or nothing) and the variables, innermost first.
+
+    A library's trainer may lie in dozens of its own functions: those are passed over then.
+    """
     found: list[tuple[str, Mapping[str, Any]]] = []
     for frame in _outwards():
+        if len(found) >= MOST and is_foreign(frame.f_code.co_filename):
+            continue
         if is_optimized(frame):
             found.append((f" of {frame.f_code.co_name}()", locals_of(frame)))
         elif not any(names is frame.f_globals for _, names in found):
             found.append(("", frame.f_globals))
-        if len(found) >= MOST:
+        if len(found) >= MOST + OUTER:
             break
     return found
 

@@ -39,7 +39,7 @@ class MainThread:
         Empty where nobody can tell it.
         """
         stack = self._stack()
-        own = next((i for i, frame in enumerate(stack) if not _foreign(frame)), None)
+        own = next((i for i, frame in enumerate(stack) if not is_foreign(frame.file)), None)
         if own is None:
             return stack[:1]
         called = next((f for f in stack[:own][::-1] if f.function not in _WRAPPERS), None)
@@ -58,9 +58,9 @@ class MainThread:
         self._file.close()
 
 
-def _foreign(frame: Frame) -> bool:
-    """Whether it is of a library, of Python's own or of nbmem, and not of the program."""
-    return frame.file.startswith((*_HOMES, _PACKAGE, "<frozen")) or "site-packages" in frame.file
+def is_foreign(file: str) -> bool:
+    """Whether code is of a library, of Python's own or of nbmem, and not of the program."""
+    return file.startswith((*_HOMES, _PACKAGE, "<frozen")) or "site-packages" in file
 
 
 def _frames(text: str, ident: int | None) -> Stack:

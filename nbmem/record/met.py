@@ -82,12 +82,14 @@ class Locals:
     """What running functions call modules and optimizers, as far as each name is one thing's alone.
 
     A loop's variable is many layers' in turn: then it is the name of none. Two functions may call
-    two things alike (`test(model)` is given an average): the outer one's has the name.
+    two things alike (`test(model)` is given an average): the outer one's has the name. A way through
+    what a library keeps for itself (`trainer._connector.model`) is taken where there is no other.
     """
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], Known | None] = {}
         self._has: dict[str, Known] = {}
+        self._told: dict[str, str] = {}  # way to the function that called it so
 
     def call(self, way: str, known: Known, where: str = "") -> None:
         """Learn a name; of several functions' the outermost one's is told last and stays.
@@ -105,11 +107,29 @@ class Locals:
             self._of[where, way] = None
             return
         self._of[where, way] = known  # the net of the fold before is gone
+        if self._has_better(known, way, where):
+            return
+        self._told[way] = where
         other = self._has.get(way)
         if other is not None and other is not known and other.local == way:
             other.local = None
         self._has[way] = known
         known.local = way
+
+    def _has_better(self, known: Known, way: str, where: str) -> bool:
+        """Whether what a thing is called already says more: less private, shorter in a function."""
+        before = known.local
+        if before is None or self._has.get(before) is not known:
+            return False
+        one, other = _private(before), _private(way)
+        if self._told.get(before) == where and one == other:
+            one, other = before.count("."), way.count(".")
+        return one < other
+
+
+def _private(way: str) -> int:
+    """Parts of a way that are nobody's but its object's own."""
+    return way.count("._")
 
 
 class Around:

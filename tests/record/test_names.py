@@ -624,6 +624,41 @@ def test_two_functions_that_call_two_models_alike():
     assert found == {f"{m}.2.weight (512, 1024) float32" for m in ("model", "average")}
 
 
+LIBRARY = """
+class Trainer:
+    def __init__(self, most):
+        self.most, self._loop = most, [object() for _ in range(MANY)]
+
+    def fit(self, pl_module, batch, depth=20):
+        if depth:
+            self._kept = pl_module
+            self.fit(pl_module, batch, depth - 1)
+            return
+        trainer, optimizer = self, torch.optim.SGD(self._kept.parameters(), 0.1)
+        del pl_module
+        for _ in range(self.most):
+            self._kept(batch).sum().backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("many", [1, 20_000], ids=["small", "more than is looked at"])
+def test_a_model_has_the_programs_name_and_not_that_of_the_library_that_trains_it(many):
+    library = {"torch": torch, "MANY": many}
+    exec(compile(LIBRARY, "/lib/site-packages/trainer.py", "exec"), library)
+
+    def main():
+        net = network()
+        trainer = library["Trainer"](2)
+        trainer.fit(net, rows())
+
+    books = books_of(main)
+
+    weights = np.flatnonzero(books.category == C.WEIGHTS).tolist()
+    names = {without_form(books.name(row)) for row in weights}
+    assert names == {f"net.{part}" for part in ("0.weight", "0.bias", "2.weight", "2.bias")}
+
+
 def test_a_model_that_an_error_came_before_has_the_names_of_the_functions_that_it_ended():
     class Trainer:
         pass
