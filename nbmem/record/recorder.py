@@ -71,6 +71,7 @@ class Recorder:
         max_events: Size of the history's ring.
 
     Attributes:
+        chosen: As it was told.
         to_release: What was put in and is still to be taken out, with what takes it out.
         began_ns, ended_ns: The user's time, without nbmem's own at both ends; None before.
         interrupted: Whether Ctrl-C came while nbmem itself was at work; whoever called hands it on.
@@ -92,7 +93,7 @@ class Recorder:
         self.interrupted = False
         self.began_ns: int | None = None
         self.ended_ns: int | None = None
-        self._chosen = chosen
+        self.chosen = chosen
         self._limits = limits
         self.marks = MarkLog(device)
         self.identities = IdentityLog()
@@ -132,7 +133,7 @@ class Recorder:
             with self.guard("the layout at the start"):
                 self.at_start = self.history.take()
             with self.guard("the memory where no card is"):
-                if not self._chosen:
+                if not self.chosen:
                     self.rolls.begin()
             with self.guard("the counters"):
                 self.marks.take()

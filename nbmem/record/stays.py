@@ -42,6 +42,11 @@ def unrecorded(recorder: Recorder, names: dict[str, int]) -> list[DeviceTrace]:
             recorder.note(sentence)
         for roll, info in recorder.rolls.devices():
             devices.append(_trace(recorder, roll, info, names))
+    if not devices and recorder.chosen:
+        recorder.note(
+            "Nothing was put on the card that was asked for, and beside one the host's memory is "
+            "not followed; without it, it is."
+        )
     return devices
 
 

@@ -146,7 +146,9 @@ def test_a_script_that_uses_no_card_is_reported_on_the_hosts_memory(nbmem, scrip
     assert " on the host's memory (" in done.stdout
     assert "model.weight.grad (512, 512) float32" in done.stdout
     chosen = nbmem("run", script(code), "--gpu", "L4")
-    assert "There is nothing to report" in chosen.stdout + chosen.stderr
+    said = chosen.stdout + chosen.stderr
+    assert "There is nothing to report" in said
+    assert "Nothing was put on the card that was asked for" in said
 
 
 def test_a_saved_session_gives_the_same_report_again(nbmem, script, train, tmp_path):
