@@ -111,9 +111,10 @@ def path_in(name: str) -> str:
 
 
 def user_of(parameter: str) -> str:
-    """The module that calculates with a parameter: `net.fc` of `net.fc.weight`, `net` of `net.vars.3`.
+    """The module that calculates with a parameter: `net.fc` of `net.fc.weight`.
 
-    A parameter whose name is a number lies in a list, with which the one that has it calculates.
+    A parameter whose name is a number lies in a list, with which the one that has it calculates:
+    `net` of `net.vars.3`.
     """
     path, _, own = parameter.rpartition(".")
     return path.rpartition(".")[0] or path if own.isdecimal() else path

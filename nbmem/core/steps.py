@@ -35,7 +35,8 @@ def number_steps(phases: Sequence[NumberedPhase]) -> None:
     A pass ends with the last optimizer before one of them steps again (two optimizers, as in a GAN,
     make one pass); without optimizers with each backward, without those with each forward. An
     optimizer that steps only after another one's last step, or behind a new model's weights, is
-    another loop's, and opens a pass of its own. Updates by hand between the steps of one are an inner loop's (MAML), and end none.
+    another loop's, and opens a pass of its own. Updates by hand between the steps of one are an
+    inner loop's (MAML), and end none.
     """
     names = {phase.name for phase in phases}
     closer = next((n for n in ("optimizer", "backward", "forward") if n in names), "inference")

@@ -82,8 +82,9 @@ class Locals:
     """What running functions call modules and optimizers, as far as each name is one thing's alone.
 
     A loop's variable is many layers' in turn: then it is the name of none. Two functions may call
-    two things alike (`test(model)` is given an average): the outer one's has the name. A way through
-    what a library keeps for itself (`trainer._connector.model`) is taken where there is no other.
+    two things alike (`test(model)` is given an average): the outer one's has the name. A way
+    through what a library keeps for itself (`trainer._connector.model`) is taken where there is no
+    other.
     """
 
     def __init__(self) -> None:

@@ -317,9 +317,10 @@ def test_zero_grad_before_a_loop_that_calls_it_behind_its_forward_is_no_head():
     for _ in range(2):  # Lightning's: its trial of the evaluation calls it, too
         loop.take(is_input=True).forward().around("zero_grad", 0).backward().step()
     names = "input{0} forward{0} zero_grad{0} backward{0} optimizer{0} "
-    assert told(loop.phases()) == (
-        "load zero_grad0 input0 inference0 " + names.format(0) + names.format(1)
-    ).strip()
+    assert (
+        told(loop.phases())
+        == ("load zero_grad0 input0 inference0 " + names.format(0) + names.format(1)).strip()
+    )
 
 
 def test_optimizers_of_models_that_are_made_in_turn_step_once_each():
