@@ -77,7 +77,8 @@ def _cleared(facts: Facts) -> Mask:
     a, phases = facts.allocations, facts.phases
     moment = np.searchsorted(np.sort(a.born), a.freed)
     dead = facts.unseen & (a.freed < facts.events) & ~facts.within_one_phase
-    dead &= ~phases.named(facts.died_in, "forward", "backward")
+    at_last = moment == len(a)  # behind an error that a forward ended in, too
+    dead &= ~phases.named(facts.died_in, "forward", "backward") | at_last
     of_size = dead & np.isin(a.requested, CUBLAS)
     forward, backward = (phases.named(facts.born_in, *names) for names in THREADS)
     both = np.intersect1d(moment[of_size & forward], moment[of_size & backward])

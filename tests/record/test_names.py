@@ -324,6 +324,25 @@ def test_a_bare_product_has_its_workspace():
     assert books.ledger(books.events)[C.UNKNOWN] == 0
 
 
+def test_workspaces_that_are_cleared_behind_an_error_are_workspaces():
+    def cell():  # as Lightning's trainer ends
+        model = network()
+        try:
+            for _ in range(2):
+                model(rows()).sum().backward()
+                model.zero_grad()
+            raise KeyError(model(rows()).shape)
+        finally:
+            torch._C._cuda_clearCublasWorkspaces()
+
+    with pytest.raises(KeyError), nbmem.trace("cell") as trace:
+        cell()
+
+    books = Books(trace.session)
+    sizes = books.allocations.requested[books.category == C.WORKSPACE].tolist()
+    assert sizes == [8519680, 8519680]
+
+
 def test_what_the_user_does_with_the_history_costs_nbmem_nothing(tmp_path):
     model = network()
     memory = torch.cuda.memory
