@@ -77,13 +77,17 @@ def check(e: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule=RULE.name,
         title=f"Evaluate under torch.no_grad(): {saying(*saves)} less {where}",
-        evidence=f"{mode}, but gradients were on in {len(passes)} forward passes: what they kept "
+        evidence=f"{mode}, but gradients were on in {_count(passes)}: what was kept there "
         f"for a backward that never came makes up to {say(saves[1])} {where}.",
         low=saves[0],
         high=saves[1],
         ground="estimated",
         code=without_gradients(e.model_code() if evaluated else None),
     )
+
+
+def _count(passes: list[int]) -> str:
+    return "one forward pass" if len(passes) == 1 else f"{len(passes)} forward passes"
 
 
 def _passes(e: Evidence) -> list[int]:
