@@ -12,6 +12,7 @@ from tests.tips.measure import running
 from tests.tips.sweep.faults import FAULTS
 from tests.tips.sweep.language import LANGUAGE
 from tests.tips.sweep.libraries import LIBRARIES
+from tests.tips.sweep.packages import PACKAGES
 from tests.tips.sweep.several import SEVERAL
 from tests.tips.sweep.vision import VISION
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tests.tips.sweep.faults import Fault
     from tests.tips.sweep.kinds import Program
 
-PROGRAMS = (*VISION, *LANGUAGE, *SEVERAL, *LIBRARIES)
+PROGRAMS = (*VISION, *LANGUAGE, *SEVERAL, *LIBRARIES, *PACKAGES)
 SLACK = 0.02
 """Part of what was measured by which an estimate's ends may be off."""
 
