@@ -17,7 +17,7 @@ from torch._C._dynamo.eval_frame import set_code_exec_strategy
 from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
-from nbmem.core.collector import rare_collections
+from nbmem.core.collector import only_new, rare_collections
 from nbmem.virtual import notes
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.frames import is_own
@@ -139,8 +139,9 @@ class Compiler:
     def _begin(self) -> None:
         if not self._begun:
             self._begun = True
-            self._patches.apply(self._planner.begin())
-            self._patches.apply(self._graphs.patches())
+            with rare_collections():
+                self._patches.apply(self._planner.begin())
+                self._patches.apply(self._graphs.patches())
 
     def _planned(self, convert_frame: Any) -> list[Patch]:
         catcher: Any = convert_frame.CatchErrorsWrapper
@@ -176,7 +177,7 @@ class Compiler:
             compiler._collects = True
             gc.collect()  # before what is timed takes memory beside it
             try:
-                with compiler._planner.planning():
+                with only_new(), compiler._planner.planning():
                     return true_plan(self, model, inputs, config_patches=config_patches)
             except (torch.OutOfMemoryError, RestartAnalysis):
                 raise  # the second: Dynamo shall capture it once more, otherwise

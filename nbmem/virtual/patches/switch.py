@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmem.core.collector import rare_collections
 from nbmem.core.errors import UsageError
 from nbmem.virtual import current
 from nbmem.virtual.hardware.machine import Machine
@@ -162,7 +163,8 @@ def switch_on(  # noqa: PLR0913 - what a machine is made of
     _refuse_real_context()
     # The first shape rule would import it, and its import keeps the frames that it finds on the
     # stack, with all their tensors, until the next garbage collection.
-    with torch.device("cpu"):  # torch 2.6 makes tensors in it, and "cuda" may be the default
+    # torch 2.6 makes tensors in it, and "cuda" may be the default.
+    with torch.device("cpu"), rare_collections():
         importlib.import_module("torch._dynamo")
     # Imported once torch seems to be a build for CUDA, it would warn that there is no Triton.
     importlib.import_module("torch.utils.flop_counter")

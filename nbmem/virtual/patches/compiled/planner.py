@@ -101,6 +101,7 @@ class InductorPlanner:
         from torch.utils import _triton
 
         from nbmem.virtual.patches.compiled.kernels import PlannedKernel, timed_on_card
+        from nbmem.virtual.patches.compiled.quick import quick_patches
         from nbmem.virtual.patches.compiled.telling import tells_of_buffers
         from nbmem.virtual.patches.compiled.templates import template_patches
 
@@ -134,6 +135,7 @@ class InductorPlanner:
 
         return [
             tells_of_buffers(),
+            *quick_patches(),
             Patch(compile_fx, "fresh_cache", _fresh_cache),
             *template_patches(machine, on_card),
             Patch(scheduler, "has_triton", lambda: True),
