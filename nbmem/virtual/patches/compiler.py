@@ -58,13 +58,22 @@ class Compiler:
         machine: The cards.
         patches: What stands in for torch's functions; what Inductor needs comes to it later.
         eager: Plan nothing: a program that is run many times over would wait for each plan.
+        keep: Folder of plans that other activations take over; None to keep none.
     """
 
-    def __init__(self, mode: CardMode, machine: Machine, patches: Patches, *, eager: bool) -> None:
+    def __init__(
+        self,
+        mode: CardMode,
+        machine: Machine,
+        patches: Patches,
+        *,
+        eager: bool,
+        keep: str | None,
+    ) -> None:
         self._eager = eager
         self._note: Callable[[str], None] = machine.gpus[0].note
         self._patches = patches
-        self._planner = InductorPlanner(mode, machine)
+        self._planner = InductorPlanner(mode, machine, keep=keep)
         self._graphs = GraphTrees(mode, machine)
         self._capture = Capture(mode, patches)
         self._begun = False
@@ -198,10 +207,13 @@ class Compiler:
         them: what the call before left in cycles is gone when a region is compiled once more.
         """
         self._collects = False
-        with rare_collections():
-            found = with_room(work)
-        if self._collects:
-            gc.collect()
+        try:
+            with rare_collections():
+                found = with_room(work)
+            if self._collects:
+                gc.collect()
+        finally:
+            self._planner.settle()
         return found
 
     def _give_up(self, err: Exception) -> None:

@@ -54,13 +54,13 @@ if TYPE_CHECKING:
 class Activation:
     """Everything that is in place while cards are active."""
 
-    def __init__(self, machine: Machine, *, defer: bool, eager: bool) -> None:
+    def __init__(self, machine: Machine, *, defer: bool, eager: bool, keep: str | None) -> None:
         self.machine = machine
         self.mode = CardMode(machine, defer=defer)
         self.patches = Patches()
         self._autocast = AutocastKernels()
         self._composites = Composites(self._autocast)
-        self._compiler = Compiler(self.mode, machine, self.patches, eager=eager)
+        self._compiler = Compiler(self.mode, machine, self.patches, eager=eager, keep=keep)
         self._no_pynvml = False
         self._packages = RulesFinder(machine)
 
@@ -153,6 +153,7 @@ def switch_on(  # noqa: PLR0913 - what a machine is made of
     other_processes: Mapping[int, int] | int | None,
     defer: bool,
     eager: bool,
+    keep: str | None = None,
 ) -> Machine:
     """Make a machine of these cards the active one, in place of another if there is one.
 
@@ -178,7 +179,7 @@ def switch_on(  # noqa: PLR0913 - what a machine is made of
         conf=conf,
         other_processes=other_processes,
     )
-    activation = Activation(machine, defer=defer, eager=eager)
+    activation = Activation(machine, defer=defer, eager=eager, keep=keep)
     activation.begin()
     _active.append(activation)
     return machine

@@ -73,6 +73,11 @@ class InductorPlanner:
         _forget_devices()
         return self._patches()
 
+    def settle(self) -> None:
+        """What plans left behind has been collected."""
+        if self._keeping is not None:
+            self._keeping.settle()
+
     def end(self) -> None:
         """Forget everything that was planned."""
         if self._folder is not None:
@@ -92,18 +97,15 @@ class InductorPlanner:
         before = os.environ.get(name)
         os.environ[name] = self._folder.name
         settings, autograd = dict(_SETTINGS), dict(_AUTOGRAD_SETTINGS)
-        if self._keeping is not None:
-            os.environ[name] = self._keeping.begin()
-            settings.update(kept.SETTINGS)
-            autograd.update(kept.AUTOGRAD_SETTINGS)
-        try:
-            with inductor.patch(settings), functorch.patch(autograd):
-                yield
-        finally:
-            if before is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = before
+        with contextlib.ExitStack() as stack:
+            if self._keeping is not None:
+                stack.enter_context(self._keeping.planning())
+                settings.update(kept.SETTINGS)
+                autograd.update(kept.AUTOGRAD_SETTINGS)
+            stack.callback(_restore, name, before)
+            stack.enter_context(inductor.patch(settings))
+            stack.enter_context(functorch.patch(autograd))
+            yield
 
     def _patches(self) -> list[Patch]:
         from torch._inductor import async_compile, compile_fx, constant_folding, scheduler
@@ -173,13 +175,18 @@ class _Made(TorchFunctionMode):
     A product that is timed padded a second time has its bias so.
     """
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         like = args[0] if args else None
         if getattr(func, "__name__", "") == "randn_like" and isinstance(like, FakeTensor):
             return torch.randn(like.size(), dtype=like.dtype, device=like.device)
         return func(*args, **(kwargs or {}))
+
+
+def _restore(name: str, before: str | None) -> None:
+    if before is None:
+        del os.environ[name]
+    else:
+        os.environ[name] = before
 
 
 def _import() -> None:
