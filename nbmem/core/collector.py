@@ -40,3 +40,19 @@ def rare_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(young, *older)
+
+
+@contextlib.contextmanager
+def only_new() -> Iterator[None]:
+    """Let collections look at what is made from here on alone; afterwards at everything again.
+
+    Nothing is changed where something is frozen already: it would not be afterwards.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

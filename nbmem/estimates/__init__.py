@@ -47,7 +47,7 @@ def estimate(
     program = ranked.of_world(programs.call(function), world)
     trace = api.trace(program.title)
     with Apart(program) as apart:
-        trace.session = apart.ask(record, Request(card=card))
+        trace.session = apart.ask(record, Request(card=card, compiled=True))
     return trace
 
 

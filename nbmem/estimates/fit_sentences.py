@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.estimates import foreseen, ranks
-from nbmem.virtual.notes import COMPILE_LATER
+from nbmem.virtual.notes import COMPILE_LATER, is_unplanned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -63,7 +63,6 @@ def whole(  # noqa: PLR0913, PLR0917 - what a verdict is made of
     found = [_verdict(name, search, probes, card)]
     found.append(f"{card.kept} {card.share}".rstrip())
     found += ranks.said_of(program, probes[0])
-    found += [COMPILE_LATER] if any(COMPILE_LATER in p.notes for p in probes) else []
     failed = [p for p in probes if p.failure is not None and p.failure.kind == "other"]
     if failed:
         values = ", ".join(str(p.value) for p in failed[:4])
@@ -85,6 +84,30 @@ def whole(  # noqa: PLR0913, PLR0917 - what a verdict is made of
             names = [n for n, said in program.names.notes if said == note]
             found.append(f"{', '.join(names)}: {note}.")
         found += [f"{n} was left out: it is {kind}." for n, kind in program.names.left_out]
+    return found
+
+
+def of_compiled(
+    name: str, probes: Sequence[Probe], eager_best: int | None, why: str | None
+) -> list[str]:
+    """What is said of compiled functions: whether they were planned, and what eager mode would do.
+
+    Args:
+        name: The variable's.
+        probes: The runs of the answer.
+        eager_best: What fits where they run eagerly; None where nothing does, or nobody asked.
+        why: Why they could not run planned; None if they could, or were not asked to.
+    """
+    found = list(dict.fromkeys(note for p in probes for note in p.notes if is_unplanned(note)))
+    if why is not None:
+        found.append(f"Compiled functions ran eagerly, for planned the program fails: {why}.")
+    elif any(COMPILE_LATER in p.notes for p in probes):
+        found.append(COMPILE_LATER)
+    elif eager_best is not None:
+        found.append(
+            "Compiled functions are planned as Inductor plans them; where they run eagerly, "
+            f"{name} = {eager_best} fits."
+        )
     return found
 
 

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 from nbmem.answers import Fit, Probe
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
-from nbmem.estimates import fit_sentences, growth
+from nbmem.estimates import fit_sentences, foreseen, growth
 from nbmem.estimates.cards import figures_of
 from nbmem.estimates.probing import Reply, Request, probe, refuse
 from nbmem.estimates.search import Search, Verdict
+from nbmem.virtual.notes import COMPILE_LATER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from nbmem.answers import CardFigures
     from nbmem.estimates.programs import Program
     from nbmem.virtual.cards import Card
 
@@ -40,23 +42,35 @@ class Prober:
         heard: Called after each run.
     """
 
-    def __init__(
-        self, ask: Ask, card: Card, margin: int, tell: Tell, remedies: tuple[str, ...] = ()
+    def __init__(  # noqa: PLR0913 - the question's parts
+        self,
+        ask: Ask,
+        card: Card,
+        margin: int,
+        tell: Tell,
+        remedies: tuple[str, ...] = (),
+        *,
+        compiled: bool = False,
     ) -> None:
         self.probes: dict[int, Probe] = {}
         self.heard: Callable[[], None] = lambda: None
         self._ask = ask
         self._card, self._margin, self._tell = card, margin, tell
-        self._remedies = remedies
+        self._remedies, self._compiled = remedies, compiled
 
     def __call__(self, value: int, parts: int = 1) -> Probe:
         """Run a value; with `parts`, in so many micro-batches."""
         if value not in self.probes:
             request = Request(
-                card=self._card, margin=self._margin, value=value // parts, remedies=self._remedies
+                card=self._card,
+                margin=self._margin,
+                value=value // parts,
+                remedies=self._remedies,
+                compiled=self._compiled,
             )
             found = self.probes[value] = self._ask(request).probe
-            self._tell(f"{value}: {_how(found)}")
+            how = " compiled" if self._compiled else ""
+            self._tell(f"{value}{how}: {_how(found)}")
             self.heard()
         return self.probes[value]
 
@@ -98,6 +112,9 @@ def fit(  # noqa: PLR0913 - the question's parts
 ) -> Fit:
     """Search the largest value of the program's variable that fits.
 
+    What a program compiles runs eagerly first, for that is quick; the answer is then searched
+    again from there with it planned, and replaced.
+
     Args:
         program: With a variable.
         ask: Runs a request and replies.
@@ -119,53 +136,115 @@ def fit(  # noqa: PLR0913 - the question's parts
     if low < 0 or step < 1 or (high is not None and high < low):
         raise UsageError(f"There is nothing between {low} and {high} in steps of {step}.")
     kept = int(card.total_bytes * margin)
-    prober = Prober(ask, card, kept, tell, remedies)
-    search = Search(
-        test=prober.verdict,
-        room=card.total_bytes - kept,
-        low=low,
-        high=high,
-        step=step,
-    )
-    name = variable or bound.name
-    figures = figures_of(card, kept)
 
-    def answer(sentences: Callable[[Sequence[Probe]], list[str]]) -> Fit:
-        probes = tuple(prober.probes[value] for value in sorted(prober.probes))
-        line = growth.same_peak(probes, search.best)
-        fits = [p.value for p in probes if p.fits and p.value is not None]
+    def looked(*, compiled: bool) -> _Looking:
+        prober = Prober(ask, card, kept, tell, remedies, compiled=compiled)
+        search = Search(
+            test=prober.verdict, room=card.total_bytes - kept, low=low, high=high, step=step
+        )
+        figures = figures_of(card, kept)
+        return _Looking(program, variable or bound.name, prober, search, figures, show)
+
+    eager = looked(compiled=False)
+    eager.run(bound.value)
+    if not any(COMPILE_LATER in p.notes for p in eager.probes):
+        return eager.answer()
+    show(eager.answer(), "compiled, it is still to be run")
+    planned = looked(compiled=True)
+    planned.eager_best = eager.best
+    why = planned.run_again(bound.value if eager.best is None else eager.best)
+    return planned.answer() if why is None else eager.answer(why)
+
+
+class _Looking:
+    """One search, and the answer that comes of it.
+
+    Attributes:
+        eager_best: What the search before found, in which compiled functions ran eagerly.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the question's parts
+        self,
+        program: Program,
+        name: str,
+        prober: Prober,
+        search: Search,
+        card: CardFigures,
+        show: Show,
+    ) -> None:
+        self._program, self._name, self._card = program, name, card
+        self._prober, self._search, self._show = prober, search, show
+        self.eager_best: int | None = None
+        prober.heard = self._heard
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        """Every run, by value."""
+        known = self._prober.probes
+        return tuple(known[value] for value in sorted(known))
+
+    @property
+    def best(self) -> int | None:
+        """The largest value that was run and fits."""
+        return max((p.value for p in self.probes if p.fits and p.value is not None), default=None)
+
+    def run(self, own: int) -> None:
+        """Search from the program's own value.
+
+        Raises:
+            UsageError: It does not run, for another reason than memory.
+        """
+        if self._search.has(own):
+            refuse(self._prober(own), f"as it is, with {self._name} = {own}")
+        self._search.run(own)
+        _refuse_other(self._prober.probes, own)
+        _fill(self._search, self._prober)
+
+    def run_again(self, start: int) -> str | None:
+        """Search from where another search ended; why it does not run so, or None."""
+        first = self._prober(self._search.nearest(start))
+        if not first.ran:
+            return str(first.failure)
+        self._search.first_guess = foreseen.largest(first, self._search.room)
+        self._search.run(start)
+        _fill(self._search, self._prober)
+        return None
+
+    def _heard(self) -> None:
+        runs = self.probes
+        if any(p.ran for p in runs):
+            said = fit_sentences.so_far(self._name, self._search, runs, self._card)
+            self._show(self._answer(said, ()), fit_sentences.left(runs))
+
+    def answer(self, why: str | None = None) -> Fit:
+        """The answer of a search that is over.
+
+        Args:
+            why: Compiled functions could not be run but eagerly, and why; None where they were.
+        """
+        line = growth.same_peak(self.probes, self._search.best)
+        said = fit_sentences.whole(
+            self._name, self._search, self.probes, self._card, self._program, line
+        )
+        said[2:2] = fit_sentences.of_compiled(self._name, self.probes, self.eager_best, why)
+        return self._answer(said, line)
+
+    def _answer(self, sentences: Sequence[str], line: Sequence[Probe]) -> Fit:
+        search, line = self._search, line or growth.same_peak(self.probes, self._search.best)
         return Fit(
-            title=program.title,
-            variable=name,
-            card=figures,
-            best=max(fits, default=None),
+            title=self._program.title,
+            variable=self._name,
+            card=self._card,
+            best=self.best,
             limit=search.limit,
-            low=low,
-            high=high,
+            low=search.low,
+            high=search.high,
             step=search.step,
-            probes=probes,
+            probes=self.probes,
             total=growth.total(line),
             parts=growth.by_category(line),
-            sentences=tuple(sentences(line)),
+            sentences=tuple(sentences),
         )
-
-    def heard() -> None:
-        runs = prober.probes.values()
-        if any(p.ran for p in runs):
-            show(
-                answer(lambda _line: fit_sentences.so_far(name, search, runs, figures)),
-                fit_sentences.left(runs),
-            )
-
-    prober.heard = heard
-    if search.has(bound.value):
-        own = prober(bound.value)
-        refuse(own, f"as it is, with {name} = {bound.value}")
-    search.run(bound.value)
-    _refuse_other(prober.probes, bound.value)
-    _fill(search, prober)
-    probes = tuple(prober.probes[value] for value in sorted(prober.probes))
-    return answer(lambda line: fit_sentences.whole(name, search, probes, figures, program, line))
 
 
 def _refuse_other(probes: dict[int, Probe], value: int) -> None:

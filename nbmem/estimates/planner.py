@@ -16,13 +16,13 @@ from nbmem.estimates import ranks, verdicts
 from nbmem.estimates.cards import figures_of
 from nbmem.estimates.edits import difference
 from nbmem.estimates.fitting import Prober
-from nbmem.estimates.foreseen import Foreseen, foresee, largest
+from nbmem.estimates.foreseen import Foreseen, foresee
+from nbmem.estimates.largest import largest_of
 from nbmem.estimates.probing import Reply, Request, refuse
 from nbmem.estimates.remedies import BY_KEY, REMEDIES, pages, parts_of, slow
 from nbmem.estimates.remedies.base import BATCH
 from nbmem.estimates.remedies.compiled import ALREADY
 from nbmem.estimates.remedies.paging import NOTHING_TO_PAGE
-from nbmem.estimates.search import Search
 from nbmem.virtual.notes import COMPILE_LATER
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
 
     Keys = tuple[str, ...]
-
-LOOSE = 0.02
-"""The largest batch of a remedy may be too small by this part: a plan compares, fit is exact."""
 
 
 class Planner:
@@ -69,6 +66,8 @@ class Planner:
         bound = program.binding
         self.value = None if bound is None else bound.value
         self._base: Reply | None = None
+        self._eager: Probe | None = None
+        self._unplanned = ""
         self._seconds: list[float] = []
         self._true_ask = ask
 
@@ -79,6 +78,11 @@ class Planner:
             self._seconds.append(CLOCK.perf_counter() - begun)
         self.runs += 1
         return reply
+
+    @property
+    def _compiled(self) -> bool:
+        """Whether what the program compiles is planned in its runs."""
+        return self._eager is not None
 
     @property
     def base(self) -> Probe:
@@ -93,16 +97,40 @@ class Planner:
             UsageError: It does not run, for another reason than memory.
         """
         self._base = self._ask(self._request(()))
+        refuse(self._base.probe, "as it is")
+        self._begin()
+        if COMPILE_LATER in self.base.notes:
+            self.show(1)
+            self._compile()
+
+    def _compile(self) -> None:
+        """Run the program with what it compiles planned, as all that follows; keep the eager run.
+
+        A program that fails so is left at its eager run.
+        """
+        eager, self._eager = self._base, self.base
+        self._base = self._ask(self._request(()))
+        failure = self.base.failure
+        if failure is not None and failure.kind == "other":
+            self._unplanned = str(failure)
+            self._base, self._eager = eager, None
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Begin the answer with the run of the program as it is."""
+        assert self._base is not None  # noqa: S101 - it is the first
         found = self._base.probe
-        refuse(found, "as it is")
-        self._tell(f"as it is: {format_bytes(found.allocated)}")
+        how = ", compiled" if self._eager is not None else ""
+        self._tell(f"as it is{how}: {format_bytes(found.allocated)}")
         self.options[()] = Option(
             key=verdicts.AS_IT_IS, title=verdicts.AS_IT_IS, price="", code="", probe=found
         )
+        compiles = self._eager is not None or COMPILE_LATER in found.notes
         for kind in REMEDIES:
             keys = (kind.key,)
             why_not = self._impossible(keys) or self._base.idle.get(kind.key)
-            if kind.slow and COMPILE_LATER in found.notes:
+            if kind.slow and compiles:
                 why_not = why_not or ALREADY
             if kind.pages and found.fits:
                 why_not = NOTHING_TO_PAGE
@@ -186,32 +214,13 @@ class Planner:
         option = self.options[keys]
         if self.value is None or option.probe is None:
             return
-        found = self.largest(option)
-        self.options[keys] = dataclasses.replace(option, largest=found)
-        self.show(more)
-
-    def largest(self, option: Option) -> int | None:
-        """The largest value of the variable under an option, to within LOOSE."""
-        assert option.probe is not None  # noqa: S101 - the caller looked
-        assert self.value is not None  # noqa: S101 - the caller looked
-        keys = verdicts.keys(option)
-        parts = parts_of(keys)
-        prober = Prober(self._ask, self.card, self.margin, lambda _text: None, keys)
-        if option.probe.ran:
-            prober.probes[self.value] = option.probe
-        guess = largest(option.probe, self.room)
-        search = Search(
-            test=lambda value: prober.verdict(value, parts),
-            room=self.room,
-            low=parts,
-            step=parts,
-            loose=LOOSE,
-            least=prober.least,
-            first_guess=None if guess is None else guess * parts,
+        prober = Prober(
+            self._ask, self.card, self.margin, lambda _text: None, keys, compiled=self._compiled
         )
-        search.run(self.value // parts * parts or parts)
-        self._tell(f"{option.title}: up to {search.best}")
-        return None if search.flat else search.best
+        found = largest_of(option, self.value, prober, parts_of(keys), self.room)
+        self._tell(f"{option.title}: up to {found.best}")
+        self.options[keys] = dataclasses.replace(option, largest=None if found.flat else found.best)
+        self.show(more)
 
     def show(self, more: int) -> None:
         """Show what is known by now."""
@@ -240,6 +249,7 @@ class Planner:
             options=(first, *ran, *rest),
             sentences=(
                 *verdicts.sentences(first, ran, rest, card, self.room, done=done),
+                *verdicts.of_compiled(self.base, self._eager, self._unplanned),
                 *ranks.said_of(self._program, self.base),
             ),
         )
@@ -263,7 +273,13 @@ class Planner:
     def _request(self, keys: Keys) -> Request:
         parts = parts_of(keys)
         value = None if self.value is None else self.value // parts
-        return Request(card=self.card, margin=self.margin, value=value, remedies=keys)
+        return Request(
+            card=self.card,
+            margin=self.margin,
+            value=value,
+            remedies=keys,
+            compiled=self._compiled,
+        )
 
     def _batch(self, keys: Keys) -> str:
         """The assignment of the batch under remedies."""

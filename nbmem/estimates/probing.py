@@ -22,6 +22,7 @@ from nbmem.estimates.failures import failure_of, of_threads
 from nbmem.estimates.programs import CALL
 from nbmem.estimates.ranks import NO_GROUP, sent_by
 from nbmem.estimates.remedies import pages, slow
+from nbmem.estimates.surroundings import Plans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,6 +48,7 @@ class Request:
         value: Of the program's variable.
         remedies: Keys of remedies to run it under.
         rank: Of the program's world, if it has one.
+        compiled: Plan what the program compiles, which takes long; else that runs eagerly.
     """
 
     card: Card
@@ -54,6 +56,7 @@ class Request:
     value: int | None = None
     remedies: tuple[str, ...] = ()
     rank: int = 0
+    compiled: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +196,8 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
                 conf=conf,
                 other_processes=request.margin,
                 defer=True,
-                eager=not slow(request.remedies),
+                eager=not (request.compiled or slow(request.remedies)),
+                keep=Plans.folder,
             )
         )
         module = program.prepare()

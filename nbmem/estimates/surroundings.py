@@ -14,7 +14,7 @@ import os
 import random
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 _NAMED = {
     "backends.cuda.flash_sdp_enabled": "backends.cuda.enable_flash_sdp",
@@ -46,6 +46,16 @@ SWITCHES: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
 
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Plans:
+    """Plans of compiled regions, which the runs of one question share.
+
+    Attributes:
+        folder: Where they lie; None where nobody cleans up behind them.
+    """
+
+    folder: ClassVar[str | None] = None
 
 
 @dataclass(frozen=True, slots=True)

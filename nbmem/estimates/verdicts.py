@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from nbmem.core.names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.estimates.remedies import REMEDIES, pages
+from nbmem.virtual.notes import COMPILE_LATER, is_unplanned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.answers import CardFigures, Option
+    from nbmem.answers import CardFigures, Option, Probe
 
 AS_IT_IS = "as it is"
 _ORDER = [kind.key for kind in REMEDIES]
@@ -103,6 +104,28 @@ def sentences(  # noqa: PLR0913 - what a verdict is made of
     elif foreseen:
         found.append("What is not run yet is foreseen from the ledger of the program as it is.")
     return [*found, *_of_card(card, room)]
+
+
+def of_compiled(base: Probe, eager: Probe | None, why: str) -> list[str]:
+    """What is said of a program's compiled functions.
+
+    Args:
+        base: The run that the answer is about.
+        eager: The one in which they ran eagerly, if they were planned in the other.
+        why: Why they could not be planned; empty where nobody tried, or it went well.
+    """
+    found = [note for note in base.notes if is_unplanned(note)]
+    if why:
+        found.append(f"Compiled functions ran eagerly, for planned the program fails: {why}.")
+    elif COMPILE_LATER in base.notes:
+        found.append(COMPILE_LATER)
+    elif eager is not None:
+        found.append(
+            "What it compiles is planned as Inductor plans it; run eagerly, it would take "
+            f"{format_bytes(eager.need)} (live at the peak: {format_bytes(eager.allocated)}, "
+            f"compiled {format_bytes(base.allocated)})."
+        )
+    return found
 
 
 def _of_card(card: CardFigures, room: int) -> list[str]:

@@ -19,6 +19,7 @@ import pickle
 import select
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from contextlib import suppress
@@ -96,10 +97,12 @@ def _can_fork() -> bool:
 def _apart(begin: Surroundings, requests: int, answers: int) -> None:
     """Answer a question in a fork; if that ends in a way of its own, end in the same."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    plans = tempfile.TemporaryDirectory(prefix="nbmem-plans-")
     child = os.fork()
     if not child:
         code = 1
         try:
+            surroundings.Plans.folder = plans.name
             os.setpgid(0, 0)  # so that what the program starts can be ended with it
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
             _answer_all(begin, requests, answers, stays=True)
@@ -113,6 +116,7 @@ def _apart(begin: Surroundings, requests: int, answers: int) -> None:
 
     def ended(*_: Any) -> None:
         _end_group(child)
+        plans.cleanup()
         os._exit(1)
 
     before = signal.signal(signal.SIGTERM, ended)
@@ -120,6 +124,7 @@ def _apart(begin: Surroundings, requests: int, answers: int) -> None:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     signal.signal(signal.SIGTERM, before)
     _end_group(child)  # a thread or process that the program left running
+    plans.cleanup()
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)

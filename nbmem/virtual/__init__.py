@@ -49,6 +49,7 @@ def activate(  # noqa: PLR0913 - what a machine is made of
     other_processes: Mapping[int, int] | int | None = None,
     defer: bool = False,
     eager: bool = False,
+    keep: str | None = None,
 ) -> VirtualGPU:
     """Put virtual cards in the place of CUDA for this process, until deactivate().
 
@@ -62,6 +63,8 @@ def activate(  # noqa: PLR0913 - what a machine is made of
         other_processes: Bytes that others hold on each card, by PID or in one number.
         defer: Write large tensors on the CPU only when they are read (`virtual/tensors/host`).
         eager: Run compiled functions eagerly: Inductor's plan of a region takes seconds to minutes.
+        keep: Folder of plans of compiled regions, which other activations take over; None to keep
+            none. Torch reads them as pickles, so nobody else may write there.
 
     Returns:
         The first card, cuda:0; `gpus()` has all of them.
@@ -79,6 +82,7 @@ def activate(  # noqa: PLR0913 - what a machine is made of
         other_processes=other_processes,
         defer=defer,
         eager=eager,
+        keep=keep,
     )
     return machine.gpus[0]
 
@@ -124,6 +128,7 @@ def activated(  # noqa: PLR0913 - as of activate
     other_processes: Mapping[int, int] | int | None = None,
     defer: bool = False,
     eager: bool = False,
+    keep: str | None = None,
 ) -> Iterator[VirtualGPU]:
     """Put virtual cards in the place of CUDA for a `with` block; arguments as of `activate`."""
     gpu = activate(
@@ -133,6 +138,7 @@ def activated(  # noqa: PLR0913 - as of activate
         other_processes=other_processes,
         defer=defer,
         eager=eager,
+        keep=keep,
     )
     try:
         yield gpu

@@ -21,8 +21,8 @@ COMPILE = (
     "this function runs eagerly, and its figures are those of eager mode."
 )
 COMPILE_LATER = (
-    "Compiled functions ran eagerly: planning them takes long, and fit, plan and layers run a "
-    "program many times. `nbmem run --gpu` and a traced cell plan them as Inductor does."
+    "Compiled functions ran eagerly, for planning them takes long. `nbmem run --gpu` and a traced "
+    "cell plan them as Inductor does, and so do fit and plan behind their first answer."
 )
 TRITON = (
     "Triton's kernels are not run on a virtual GPU: their launches pass, take no memory beside "

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from nbmem import api, virtual  # noqa: E402
-from nbmem.estimates import planner, programs  # noqa: E402
+from nbmem.answers import Failure  # noqa: E402
+from nbmem.core import units  # noqa: E402
+from nbmem.estimates import fitting, planner, programs  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
 from nbmem.estimates.remedies.activations import Autocast  # noqa: E402
 from nbmem.estimates.remedies.compiled import ALREADY, Compile  # noqa: E402
@@ -99,24 +103,78 @@ def test_it_is_run_behind_the_pairs_in_none_of_them_and_not_where_another_suffic
     assert rows["compile"].foreseen
 
 
-def test_a_program_that_compiles_gets_none(here):
-    source = SOURCE.replace("Net().cuda()", "torch.compile(Net().cuda())")
-    found = here.plan(programs.cell(source, {}), "T4")
+COMPILED = SOURCE.replace("Net().cuda()", "torch.compile(Net().cuda())")
+
+
+@planned
+def test_a_program_that_compiles_is_planned_behind_its_eager_run(here):
+    told, seen = [], []
+    found = here.plan(
+        programs.cell(COMPILED, {}),
+        "T4",
+        tell=told.append,
+        show=lambda answer, _left: seen.append(answer.options[0].probe.allocated),
+    )
+    assert [line.partition(":")[0] for line in told] == ["as it is", "as it is, compiled"]
+    eager, base = asked(SOURCE).probe, found.options[0].probe
+    assert seen == [eager.allocated]
+    assert base.allocated == held_as_a_traced_cell(COMPILED) < eager.allocated
+    assert any(units.format_bytes(eager.need) in sentence for sentence in found.sentences)
     assert {o.key: o.why_not for o in found.options}["compile"] == ALREADY
 
 
-def test_a_fit_says_that_its_figures_are_those_of_eager_mode(here):
-    source = SOURCE.replace(f"randn({N},", "randn(rows,").replace(
-        "for step", "rows = 512\nfor step"
+@planned
+@pytest.mark.long
+def test_remedies_of_a_program_that_compiles_hold_what_their_lines_do():
+    source = COMPILED.replace("loss = net(", "y = net(").replace(").sum()", ")\n    loss = y.sum()")
+    for key in ("offload", "sgd"):
+        request = Request(card=virtual.find_card("T4"), remedies=(key,), compiled=True)
+        reply = probe(programs.cell(source.replace("SGD(", "Adam("), {}), request)
+        assert reply.refused is None
+        assert held_as_a_traced_cell(reply.changed) == reply.probe.allocated
+
+
+@planned
+def test_a_fit_searches_again_with_what_is_compiled_and_says_what_eager_mode_would_do(here):
+    source = COMPILED.replace(f"randn({N},", "randn(rows,").replace(
+        "for step", "rows = 8192\nfor step"
     )
-    compiled = source.replace("Net().cuda()", "torch.compile(Net().cuda())")
-    eager, found = (
-        here.fit(programs.cell(text, {}, vary="rows"), "T4", between=(512, 1024), step=512)
-        for text in (source, compiled)
+    seen = []
+    found = here.fit(
+        programs.cell(source, {}, vary="rows"),
+        "T4",
+        between=(8192, 16384),
+        step=8192,
+        show=lambda answer, _left: seen.append(answer.sentences),
     )
-    assert notes.COMPILE_LATER in found.sentences
-    assert notes.COMPILE_LATER not in eager.sentences
-    assert [p.allocated for p in found.probes] == [p.allocated for p in eager.probes]
+    assert any(notes.COMPILE_LATER in sentences for sentences in seen)
+    assert notes.COMPILE_LATER not in found.sentences
+    assert any("they run eagerly, rows = 16384 fits" in sentence for sentence in found.sentences)
+    request = Request(card=virtual.find_card("T4"), margin=found.card.margin, value=16384)
+    eager = probe(programs.cell(source, {}, vary="rows"), request).probe
+    planned_one = next(p for p in found.probes if p.value == 16384)
+    assert planned_one.allocated < eager.allocated
+
+
+def test_a_program_that_fails_planned_keeps_its_eager_answer(here, monkeypatch):
+    true_probe = fitting.probe
+
+    def failing(program, request):
+        reply = true_probe(program, dataclasses.replace(request, compiled=False))
+        if not request.compiled:
+            return reply
+        failure = Failure(kind="other", text="RuntimeError: no such kernel")
+        return dataclasses.replace(reply, probe=dataclasses.replace(reply.probe, failure=failure))
+
+    monkeypatch.setattr(fitting, "probe", failing)
+    source = COMPILED.replace(f"randn({N},", "randn(rows,").replace(
+        "for step", "rows = 64\nfor step"
+    )
+    program = programs.cell(source, {}, vary="rows")
+    why = "Compiled functions ran eagerly, for planned the program fails: RuntimeError"
+    for found in (here.fit(program, "T4", between=(64, 128), step=64), here.plan(program, "T4")):
+        assert any(sentence.startswith(why) for sentence in found.sentences)
+    assert found.options[0].probe.ran
 
 
 def test_an_older_torch_gets_a_sentence(here, monkeypatch):

@@ -47,6 +47,11 @@ SILENT = {
         code=loop("model.eval()\nwith torch.no_grad():\n    score = model(batch(65536))\n"),
         card="T4",
     ),
+    "dead_graph_pool": Near(
+        code="model, x, graph = net(1024, 8), batch(65536), torch.cuda.CUDAGraph()\n"
+        "with torch.no_grad(), torch.cuda.graph(graph):\n    y = model(x)\ngraph.replay()\n",
+        everything=True,
+    ),
     "fragmentation": Near(code=loop(rows=4096)),
     "checkpoint_kept": Near(code=loop("state = model.state_dict()\nmodel.load_state_dict(state)")),
     "checkpoint_on_gpu": Near(
@@ -158,6 +163,7 @@ SPOKEN = {
     **dict.fromkeys(p.rule for p in FREEING),
     **dict.fromkeys(p.rule for p in REWRITING),
     "cached_memory": test_predictions.test_empty_cache_gives_back_what_was_said,
+    "dead_graph_pool": test_predictions.test_a_pool_whose_graph_is_gone_is_told_to_the_byte,
     "out_history": test_commands.test_out_is_found_freed_and_recorded,
     "traceback_kept": test_commands.test_the_traceback_of_a_failed_cell_is_found_and_freed,
     "first_step": test_predictions.test_the_first_step_adds_what_was_foreseen,

@@ -170,6 +170,34 @@ def test_empty_cache_gives_back_what_was_said(run):
     assert before - torch.cuda.memory_reserved() == finding.low == finding.high == 3000 << 20
 
 
+GRAPH = """
+model, x = net(1024, 8), batch(65536)
+for _ in range(2):
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        y = model(x)
+    graph.replay()
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["del graph, y", "del graph", "del y"])
+def test_a_pool_whose_graph_is_gone_is_told_to_the_byte(run, end):
+    trace, _ = run(GRAPH.format(end=end), before=MODEL, card="RTX 3070")
+    told = found(trace.report().findings, "dead_graph_pool")
+    (asked,) = found(trace.all_tips(), "dead_graph_pool")
+    before = _in_private_pools()
+    torch.cuda.empty_cache()
+    assert asked.low == asked.high == before - _in_private_pools()
+    # While the second graph lives, the first one's pool is too little to be missed on this card.
+    assert told == ([asked] if "graph" in end else [])
+
+
+def _in_private_pools():
+    segments = torch.cuda.memory_snapshot()
+    return sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) != (0, 0))
+
+
 LENGTHS = """
 model = net(1024, 8)
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)

@@ -40,6 +40,7 @@ class Checkpoint(Remedy):
         return args, kwargs
 
     def _wrap(self, model: Any) -> None:
+        model = getattr(model, "_orig_mod", model)  # torch.compile(model) is one around it
         if getattr(model, "is_gradient_checkpointing", False):
             self.refuse("The model checkpoints its blocks already.")
             return

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
     from nbmem.estimates.edits import Edit
     from nbmem.virtual.cards import Card
 
-ALREADY = (
-    "The program compiles already, so there is nothing to add. A plan runs compiled functions "
-    "eagerly; `nbmem run --gpu` and a traced cell say what they take compiled."
-)
+ALREADY = "The program compiles already, so there is nothing to add."
 
 
 class Compile(Remedy):

@@ -13,6 +13,7 @@ from nbmem.tips.rules import (
     checkpoint_on_gpu,
     checkpointing,
     ddp_buckets,
+    dead_graph_pool,
     first_step,
     fragmentation,
     framework_cache,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 RULES: tuple[Rule, ...] = (
     cached_memory.RULE,
+    dead_graph_pool.RULE,
     fragmentation.RULE,
     checkpoint_kept.RULE,
     checkpoint_on_gpu.RULE,

@@ -61,6 +61,10 @@ class Workspaces:
             self._handles.add(("nccl", "process", 0))
             self.handle_bytes += self._gpu.card.nccl_bytes
 
+    def holds(self, addr: int) -> bool:
+        """Whether a block is one of the workspaces."""
+        return addr in self._held.values()
+
     def clear(self) -> None:
         """Free every workspace, as torch._C._cuda_clearCublasWorkspaces does."""
         held, self._held = self._held, {}

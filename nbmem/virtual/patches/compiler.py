@@ -17,7 +17,7 @@ from torch._C._dynamo.eval_frame import set_code_exec_strategy
 from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
-from nbmem.core.collector import rare_collections
+from nbmem.core.collector import only_new, rare_collections
 from nbmem.virtual import notes
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.frames import is_own
@@ -58,13 +58,22 @@ class Compiler:
         machine: The cards.
         patches: What stands in for torch's functions; what Inductor needs comes to it later.
         eager: Plan nothing: a program that is run many times over would wait for each plan.
+        keep: Folder of plans that other activations take over; None to keep none.
     """
 
-    def __init__(self, mode: CardMode, machine: Machine, patches: Patches, *, eager: bool) -> None:
+    def __init__(
+        self,
+        mode: CardMode,
+        machine: Machine,
+        patches: Patches,
+        *,
+        eager: bool,
+        keep: str | None,
+    ) -> None:
         self._eager = eager
         self._note: Callable[[str], None] = machine.gpus[0].note
         self._patches = patches
-        self._planner = InductorPlanner(mode, machine)
+        self._planner = InductorPlanner(mode, machine, keep=keep)
         self._graphs = GraphTrees(mode, machine)
         self._capture = Capture(mode, patches)
         self._begun = False
@@ -139,8 +148,9 @@ class Compiler:
     def _begin(self) -> None:
         if not self._begun:
             self._begun = True
-            self._patches.apply(self._planner.begin())
-            self._patches.apply(self._graphs.patches())
+            with rare_collections():
+                self._patches.apply(self._planner.begin())
+                self._patches.apply(self._graphs.patches())
 
     def _planned(self, convert_frame: Any) -> list[Patch]:
         catcher: Any = convert_frame.CatchErrorsWrapper
@@ -176,7 +186,7 @@ class Compiler:
             compiler._collects = True
             gc.collect()  # before what is timed takes memory beside it
             try:
-                with compiler._planner.planning():
+                with only_new(), compiler._planner.planning():
                     return true_plan(self, model, inputs, config_patches=config_patches)
             except (torch.OutOfMemoryError, RestartAnalysis):
                 raise  # the second: Dynamo shall capture it once more, otherwise
@@ -197,10 +207,13 @@ class Compiler:
         them: what the call before left in cycles is gone when a region is compiled once more.
         """
         self._collects = False
-        with rare_collections():
-            found = with_room(work)
-        if self._collects:
-            gc.collect()
+        try:
+            with rare_collections():
+                found = with_room(work)
+            if self._collects:
+                gc.collect()
+        finally:
+            self._planner.settle()
         return found
 
     def _give_up(self, err: Exception) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmem.core.collector import rare_collections
 from nbmem.core.errors import UsageError
 from nbmem.virtual import current
 from nbmem.virtual.hardware.machine import Machine
@@ -53,13 +54,13 @@ if TYPE_CHECKING:
 class Activation:
     """Everything that is in place while cards are active."""
 
-    def __init__(self, machine: Machine, *, defer: bool, eager: bool) -> None:
+    def __init__(self, machine: Machine, *, defer: bool, eager: bool, keep: str | None) -> None:
         self.machine = machine
         self.mode = CardMode(machine, defer=defer)
         self.patches = Patches()
         self._autocast = AutocastKernels()
         self._composites = Composites(self._autocast)
-        self._compiler = Compiler(self.mode, machine, self.patches, eager=eager)
+        self._compiler = Compiler(self.mode, machine, self.patches, eager=eager, keep=keep)
         self._no_pynvml = False
         self._packages = RulesFinder(machine)
 
@@ -152,6 +153,7 @@ def switch_on(  # noqa: PLR0913 - what a machine is made of
     other_processes: Mapping[int, int] | int | None,
     defer: bool,
     eager: bool,
+    keep: str | None = None,
 ) -> Machine:
     """Make a machine of these cards the active one, in place of another if there is one.
 
@@ -162,7 +164,8 @@ def switch_on(  # noqa: PLR0913 - what a machine is made of
     _refuse_real_context()
     # The first shape rule would import it, and its import keeps the frames that it finds on the
     # stack, with all their tensors, until the next garbage collection.
-    with torch.device("cpu"):  # torch 2.6 makes tensors in it, and "cuda" may be the default
+    # torch 2.6 makes tensors in it, and "cuda" may be the default.
+    with torch.device("cpu"), rare_collections():
         importlib.import_module("torch._dynamo")
     # Imported once torch seems to be a build for CUDA, it would warn that there is no Triton.
     importlib.import_module("torch.utils.flop_counter")
@@ -176,7 +179,7 @@ def switch_on(  # noqa: PLR0913 - what a machine is made of
         conf=conf,
         other_processes=other_processes,
     )
-    activation = Activation(machine, defer=defer, eager=eager)
+    activation = Activation(machine, defer=defer, eager=eager, keep=keep)
     activation.begin()
     _active.append(activation)
     return machine

@@ -1,7 +1,7 @@
 """Inductor on a virtual card: it plans for the card, and compiles and runs no kernel.
 
-Nothing of it is kept beyond the card: its wrappers lie in a folder of their own, its caches are
-off, its facts about a device are forgotten before and after.
+Nothing of it is kept beyond the card, but where that is asked for (kept.py): its wrappers lie in a
+folder of their own, its caches are off, its facts about a device are forgotten before and after.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor
 
 Known limit: where Inductor times two ways on the card (padded matrix products), both take their
@@ -19,9 +19,13 @@ import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import unset_fake_temporarily
+from torch.overrides import TorchFunctionMode
 
 from nbmem.virtual.devices import CPU
+from nbmem.virtual.patches.compiled import kept
+from nbmem.virtual.patches.compiled.kept import Keeping
 from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.tensors.shapes import spec_of
 
@@ -40,6 +44,8 @@ _SETTINGS = {
     "max_autotune_gemm_backends": "ATEN",
     "max_autotune_conv_backends": "ATEN",
 }
+_AUTOGRAD_SETTINGS = {"force_non_lazy_backward_lowering": True}
+"""A region's backward is planned with it: later the settings are those of the program."""
 
 
 class InductorPlanner:
@@ -48,11 +54,13 @@ class InductorPlanner:
     Args:
         mode: The mode of the cards.
         machine: The cards.
+        keep: Folder of plans that other activations take over; None to keep none.
     """
 
-    def __init__(self, mode: CardMode, machine: Machine) -> None:
+    def __init__(self, mode: CardMode, machine: Machine, *, keep: str | None) -> None:
         self._mode = mode
         self._machine = machine
+        self._keeping = None if keep is None else Keeping(machine, keep)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def begin(self) -> list[Patch]:
@@ -64,6 +72,11 @@ class InductorPlanner:
         self._folder = tempfile.TemporaryDirectory(prefix="nbmem-compiled-")
         _forget_devices()
         return self._patches()
+
+    def settle(self) -> None:
+        """What plans left behind has been collected."""
+        if self._keeping is not None:
+            self._keeping.settle()
 
     def end(self) -> None:
         """Forget everything that was planned."""
@@ -83,15 +96,16 @@ class InductorPlanner:
         name = "TORCHINDUCTOR_CACHE_DIR"
         before = os.environ.get(name)
         os.environ[name] = self._folder.name
-        try:
-            # Its backward, too, now: later the settings are those of the program.
-            with inductor.patch(_SETTINGS), functorch.patch(force_non_lazy_backward_lowering=True):
-                yield
-        finally:
-            if before is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = before
+        settings, autograd = dict(_SETTINGS), dict(_AUTOGRAD_SETTINGS)
+        with contextlib.ExitStack() as stack:
+            if self._keeping is not None:
+                stack.enter_context(self._keeping.planning())
+                settings.update(kept.SETTINGS)
+                autograd.update(kept.AUTOGRAD_SETTINGS)
+            stack.callback(_restore, name, before)
+            stack.enter_context(inductor.patch(settings))
+            stack.enter_context(functorch.patch(autograd))
+            yield
 
     def _patches(self) -> list[Patch]:
         from torch._inductor import async_compile, compile_fx, constant_folding, scheduler
@@ -101,6 +115,7 @@ class InductorPlanner:
         from torch.utils import _triton
 
         from nbmem.virtual.patches.compiled.kernels import PlannedKernel, timed_on_card
+        from nbmem.virtual.patches.compiled.quick import quick_patches
         from nbmem.virtual.patches.compiled.telling import tells_of_buffers
         from nbmem.virtual.patches.compiled.templates import template_patches
 
@@ -115,7 +130,7 @@ class InductorPlanner:
 
         @contextlib.contextmanager
         def on_card() -> Iterator[None]:
-            with unset_fake_temporarily(), mode:
+            with unset_fake_temporarily(), mode, _Made():
                 yield
 
         def benchmark(_self: Any, act: Callable[[], Any], **_: Any) -> float:
@@ -134,6 +149,8 @@ class InductorPlanner:
 
         return [
             tells_of_buffers(),
+            *quick_patches(),
+            *(self._keeping.patches() if self._keeping is not None else []),
             Patch(compile_fx, "fresh_cache", _fresh_cache),
             *template_patches(machine, on_card),
             Patch(scheduler, "has_triton", lambda: True),
@@ -150,6 +167,26 @@ class InductorPlanner:
                 {"_empty_strided_cuda": empty, "_empty_strided_cpu_pinned": pinned},
             ),
         ]
+
+
+class _Made(TorchFunctionMode):
+    """Something like a fake tensor is made on its card, as where torch's dispatch is off.
+
+    A product that is timed padded a second time has its bias so.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        like = args[0] if args else None
+        if getattr(func, "__name__", "") == "randn_like" and isinstance(like, FakeTensor):
+            return torch.randn(like.size(), dtype=like.dtype, device=like.device)
+        return func(*args, **(kwargs or {}))
+
+
+def _restore(name: str, before: str | None) -> None:
+    if before is None:
+        del os.environ[name]
+    else:
+        os.environ[name] = before
 
 
 def _import() -> None:

@@ -1,0 +1,123 @@
+"""Shorter ways through Inductor's own arithmetic while it plans; each answers what torch's would.
+
+A plan is half sympy: tens of thousands of sums and comparisons, most of two numbers or of what was
+asked a moment ago. Nothing here decides anything: with other ways the plan is the same, later.
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/sizevars.py
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/dtype_propagation.py
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._inductor import sizevars
+from torch._inductor.dtype_propagation import DtypePropagationOpsHandler
+
+from nbmem.virtual.patches.patcher import Patch, wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_sympy: Any = sizevars.sympy
+_KEPT = 1 << 16
+"""Expressions that are remembered: a ResNet-50 has some thousand."""
+
+
+def quick_patches() -> list[Patch]:
+    """What is answered by a shorter way."""
+    sizes: Any = sizevars.SizeVarAllocator
+    return [
+        *wanted(
+            sizes,
+            {
+                "statically_known_equals": _equals(sizes.statically_known_equals),
+                "simplify": _simplify(sizes.simplify),
+                "_simplify_with_ranges": _with_ranges(sizes._simplify_with_ranges),
+            },
+            only_existing=True,
+        ),
+        *wanted(sizevars, {"_join_dimensions_cached": _joins()}, only_existing=True),
+        Patch(DtypePropagationOpsHandler, "__init__", _once(DtypePropagationOpsHandler.__init__)),
+        Patch(torch.fx.GraphModule, "print_readable", _unread(torch.fx.GraphModule.print_readable)),
+    ]
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int or isinstance(value, _sympy.Integer)
+
+
+def _equals(true_equals: Callable[..., bool]) -> Callable[..., bool]:
+    """Two numbers are compared as such; sympy makes an expression of them first."""
+
+    def equals(self: Any, left: Any, right: Any) -> bool:
+        if _is_number(left) and _is_number(right):
+            return int(left) == int(right)
+        return true_equals(self, left, right)
+
+    return equals
+
+
+def _is_static(sizes: Any) -> bool:
+    """Whether no size of the graph is a symbol, so that what an expression becomes is its own."""
+    shapes = sizes.shape_env
+    return not (sizes.replacements or shapes.var_to_range or shapes.replacements)
+
+
+def _simplify(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
+    expanded = functools.lru_cache(_KEPT)(_sympy.expand)
+
+    def simplify(self: Any, expr: Any) -> Any:
+        return true_simplify(self, expr) if self.replacements else expanded(expr)
+
+    return simplify
+
+
+def _with_ranges(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch remembers these for one graph; forward and backward ask for the same."""
+    known: dict[Any, Any] = {}
+
+    def simplify(self: Any, expr: Any, ranges: Any) -> Any:
+        if not _is_static(self):
+            return true_simplify(self, expr, ranges)
+        key = (expr, *ranges.items())
+        found = known.get(key)
+        if found is None:
+            if len(known) > _KEPT:
+                known.clear()
+            found = known[key] = true_simplify(self, expr, ranges)
+        return found
+
+    return simplify
+
+
+def _joins() -> Any:
+    """Torch remembers 256 of them, fewer than a graph has."""
+    cached: Any = getattr(sizevars, "_join_dimensions_cached", None)
+    return functools.lru_cache(_KEPT)(getattr(cached, "__wrapped__", cached))
+
+
+def _once(true_init: Callable[[Any], None]) -> Callable[[Any], None]:
+    """It is one object, and torch prepares it anew each time that somebody asks for it."""
+    ready: set[int] = set()
+
+    def prepare(self: Any) -> None:
+        if id(self) not in ready:
+            true_init(self)
+            ready.add(id(self))
+
+    return prepare
+
+
+def _unread(true_print: Callable[..., str]) -> Callable[..., str]:
+    """A graph as text, which nobody reads but torch's trace, if it has a handler."""
+    trace = logging.getLogger("torch.__trace")
+
+    def print_readable(self: Any, print_output: bool = True, *args: Any, **options: Any) -> str:  # noqa: FBT001, FBT002 - torch's
+        if print_output or trace.handlers:
+            return true_print(self, print_output, *args, **options)
+        return ""
+
+    return print_readable
