@@ -31,14 +31,8 @@ from nbmem.virtual.operators.types import refuse_types
 from nbmem.virtual.tensors.calls import COMPOSITE, OperatorCall, facts_of, has_own_composite
 from nbmem.virtual.tensors.host.pinned import Pinned
 from nbmem.virtual.tensors.host.unwritten import Unwritten
-from nbmem.virtual.tensors.shapes import (
-    Results,
-    TensorSpec,
-    check_devices,
-    infer,
-    key_of,
-    no_shape_rule,
-)
+from nbmem.virtual.tensors.missing import no_shape_rule
+from nbmem.virtual.tensors.shapes import Results, TensorSpec, check_devices, infer, key_of
 from nbmem.virtual.tensors.sparse import is_foreign
 from nbmem.virtual.tensors.storages import DataKernels, Storages, bare_of, build
 from nbmem.virtual.tensors.values import Values

@@ -98,7 +98,7 @@ def _one_by_one(launch: Launch) -> Iterator[Step]:
     """Norms in float64 are of copies."""
     for number, (tensor, spec) in enumerate(zip(launch["self"], launch.outs, strict=True)):
         yield out(number)
-        if tensor.dtype is torch.float32 and spec.dtype is torch.float64:
+        if spec.dtype is torch.float64 and tensor.dtype is not torch.float64:
             yield temporary("converted", tensor.numel() * spec.dtype.itemsize)
             yield drop("converted")
 
