@@ -102,7 +102,7 @@ def _makes_what_matters(func: Any) -> bool:
 _ADDING = mattering(
     (
         *("Atan2", "Cholesky", "LinalgCholesky", "LinalgEigh", "LinalgInv", "LinalgLstsq"),
-        *("LinalgLu", "LinalgPinv", "LinalgQr", "LinalgSolve", "LinalgSvd", "Logcumsumexp", "Lu"),
+        *("LinalgLu", "LinalgPinv", "LinalgQr", "LinalgSolveEx", "LinalgSvd", "Logcumsumexp", "Lu"),
         *("NativeGroupNorm", "SpecialI1", "StdMean", "TriangularSolve", "VarMean"),
     )
 )

@@ -20,7 +20,7 @@ from nbmem.virtual.operators.operator import (
 )
 from nbmem.virtual.tensors.bounds import kept, narrowed, together, united
 from nbmem.virtual.tensors.host.unwritten import HostRule
-from nbmem.virtual.tensors.shapes import Results, dense, like, one
+from nbmem.virtual.tensors.shapes import like
 from nbmem.virtual.tensors.value_rules import ValueRule, always, compared, flipped, passed_on
 
 if TYPE_CHECKING:
@@ -168,12 +168,6 @@ def times_power_of_two(executor: Executor, call: OperatorCall) -> Any:
         return aten.mul.Tensor(tensor, power)
 
 
-def dense_like_input(call: OperatorCall) -> Results:
-    """A result in the memory format of the input."""
-    tensor = call.argument("self")
-    return one(tensor.size(), tensor.dtype, dense(tensor))
-
-
 _CROSS_ENTROPY = ("BinaryCrossEntropyWithLogitsBackward0",)
 _MASKS = (
     *("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
@@ -220,7 +214,6 @@ OPERATORS = (
     Operator(("mvlgamma",), run=multivariate_log_gamma),
     Operator(("ldexp.Tensor",), run=times_power_of_two),
     Operator(("silu_backward",), is_kernel=True),
-    Operator(("mish_backward",), is_kernel=True, shape=dense_like_input),
     Operator(("add.Tensor",), autograd=gradients.add, values=ValueRule(most=united)),
     Operator(
         ("sub.Tensor",),
