@@ -130,10 +130,11 @@ def main() -> None:
             answers = both(options, card, dtype)
             found = kind.compared(*answers)
             whole |= {f"{card} {dtype} {name}": one for name, one in found.items()}
-            table.append(kind.row(f"{card}, {dtype}", found))
+            here = [*kind.rows(f"{card}, {dtype}", found)]
+            table += here
             lines = [*kind.report(*answers), ""]
             (OUT / f"{card} {dtype}{' models' * options.models}.txt").write_text("\n".join(lines))
-            print("\n".join([kind.HEAD, table[-1]]), flush=True)
+            print("\n".join([kind.HEAD, *here]), flush=True)
     table.append(kind.row("all", whole))
     (OUT / "table.md").write_text("\n".join([*table, ""]))
     print("\n".join(table))

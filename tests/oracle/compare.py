@@ -69,6 +69,11 @@ def row(label: str, kinds: dict[str, dict[str, str]]) -> str:
     return f"| {label} | {equal} of {len(kinds)} | {cases.total()} | {numbers} | {share:.2f}% |"
 
 
+def rows(label: str, kinds: dict[str, dict[str, str]]) -> list[str]:
+    """That line, as the comparison of models has several."""
+    return [row(label, kinds)]
+
+
 HEAD = (
     "| | operators equal | cases | " + " | ".join(KINDS[:-1]) + " | |\n"
     "| --- |" + " --: |" * (len(KINDS) + 2)

@@ -130,12 +130,14 @@ class Finding(NamedTuple):
         allocated: Whether both peaks of allocated bytes are equal; None: one side raised.
         reserved: The error of the reserved peak, as a share.
         askers: The operators whose requests differ, the first one first.
+        lasting: Whether they are equal without what is freed as soon as it was taken.
     """
 
     kind: str
     allocated: bool | None = None
     reserved: float = 0.0
     askers: tuple[str, ...] = ()
+    lasting: bool = True
 
     @property
     def convolutions_alone(self) -> bool:
@@ -158,8 +160,21 @@ def compared(oracle: dict[str, Any], here: dict[str, Any]) -> dict[str, Finding]
             continue
         (allocated, reserved), (mine, kept) = (side["peaks"] for side in sides)
         askers = () if kind == EQUAL else tuple(differing(*sides))
-        found[name] = Finding(kind, allocated == mine, (kept - reserved) / reserved, askers)
+        ours, theirs = (lasting(settled(side["sizes"])) for side in sides)
+        error = (kept - reserved) / reserved
+        found[name] = Finding(kind, allocated == mine, error, askers, ours == theirs)
     return found
+
+
+def lasting(sizes: list[int]) -> list[int]:
+    """The sequence without what is freed as soon as it was taken: work areas, of which most are."""
+    left: list[int] = []
+    for size in sizes:
+        if size < 0 and left and left[-1] == -size:
+            left.pop()
+        else:
+            left.append(size)
+    return left
 
 
 def settled(sizes: list[int]) -> list[int]:
@@ -197,8 +212,10 @@ def differing(oracle: dict[str, Any], here: dict[str, Any]) -> Iterator[str]:
 
 
 HEAD = (
-    "| | models | equal | but for convolutions' work areas | else | peak allocated equal | "
-    "mean error of reserved | one side raises |\n| --- |" + " --: |" * 7
+    "| | models | equal | but for convolutions' work areas | else | equal without what is freed at "
+    "once | peak allocated equal | mean error of reserved | one side raises |\n| --- |"
+    + " --: |"
+    * 8
 )
 
 
@@ -208,12 +225,22 @@ def row(label: str, found: dict[str, Finding]) -> str:
     equal = sum(one.kind == EQUAL for one in ran)
     worked = sum(one.kind != EQUAL and one.convolutions_alone for one in ran)
     exact = sum(bool(one.allocated) for one in ran)
+    last = sum(one.lasting for one in ran)
     error = 100 * statistics.mean([abs(one.reserved) for one in ran] or [0.0])
     return (
         f"| {label} | {len(found)} | {equal} | {worked} | {len(ran) - equal - worked} | "
-        f"{exact} ({100 * exact / max(1, len(ran)):.1f}%) | {error:.2f}% | "
+        f"{last} | {exact} ({100 * exact / max(1, len(ran)):.1f}%) | {error:.2f}% | "
         f"{len(found) - len(ran)} |"
     )
+
+
+def rows(label: str, found: dict[str, Finding]) -> Iterator[str]:
+    """That line, and one for each library where there are several."""
+    yield row(label, found)
+    libraries = dict.fromkeys(name.split()[0] for name in found)
+    for library in libraries if len(libraries) > 1 else ():
+        own = {name: one for name, one in found.items() if name.split()[0] == library}
+        yield row(f"{label}, {library}", own)
 
 
 def report(oracle: dict[str, Any], here: dict[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.oracle.compare import EQUAL, ONLY_ORACLE, SIZES
-from tests.oracle.models import Finding, compared, differing, report, row
+from tests.oracle.models import Finding, compared, differing, lasting, report, row, rows
 
 CONVOLUTION = "aten.convolution.default"
 
@@ -57,7 +57,26 @@ def test_the_row_counts_peaks_and_the_report_counts_operators():
         "c": "ValueError: no",
     }
     line = row("one", compared(oracle, here))
-    assert line == "| one | 3 | 1 | 0 | 1 | 1 (50.0%) | 5.00% | 1 |"
+    assert line == "| one | 3 | 1 | 0 | 1 | 1 | 1 (50.0%) | 5.00% | 1 |"
     lines = report(oracle, here)
     assert lines[:2] == ["b | sizes differ | False | +10.00%", "    aten.8.default [4] [8]"]
     assert lines[-1] == "1 aten.8.default"
+
+
+def test_what_is_freed_at_once_is_left_out_of_what_lasts():
+    assert lasting([4, 8, -8, 16, -4]) == [4, 16, -4]
+    assert lasting([4, 8, 2, -2, -8]) == [4]
+    found = compared({"a": answer([4, 8])}, {"a": answer([4, 400, -400, 8])})["a"]
+    assert found.kind == SIZES
+    assert found.lasting
+
+
+def test_each_library_has_a_row_where_there_are_several():
+    one = Finding(EQUAL, allocated=True)
+    lines = list(rows("here", {"timm a": one, "timm b": one, "peft c": one}))
+    assert [line.split(" | ")[:2] for line in lines] == [
+        ["| here", "3"],
+        ["| here, timm", "2"],
+        ["| here, peft", "1"],
+    ]
+    assert len(list(rows("here", {"timm a": one}))) == 1

@@ -178,7 +178,7 @@ def test_one_heads_row_sums_need_no_copy(gpu):
     assert taken.count(2 * 64 * 4) == 1
 
 
-def test_plain_products_leave_the_scaled_queries_before_the_mask(gpu):
+def test_plain_products_leave_the_scaled_queries_the_mask_and_what_is_returned_last(gpu):
     """Grouped queries of Llama and its like (tests/oracle)."""
     q, k, v = inputs(heads=4, rows=64, grad=False)
     taken, _ = allocations(
@@ -186,8 +186,8 @@ def test_plain_products_leave_the_scaled_queries_before_the_mask(gpu):
             q, k[:, :2], v[:, :2], is_causal=True, enable_gqa=True
         )
     )
-    queries, mask = 4 * 4 * 64 * 64 * 4, 64 * 64 * 4
-    assert taken[-2:] == [-queries, -mask]
+    queries, mask, scores = 4 * 4 * 64 * 64 * 4, 64 * 64 * 4, 4 * 4 * 64 * 64 * 4
+    assert taken[-3:] == [-queries, -mask, -scores]
 
 
 @pytest.mark.parametrize(("release", "expected"), [("2.11.0", "View"), ("2.13.0", "Efficient")])

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from nbmem import virtual
 from nbmem.virtual.packages.bitsandbytes import CONTEXT, PassingLibrary
 from nbmem.virtual.packages.deepspeed import alike, as_here
-from nbmem.virtual.packages.flash_attn import splits_of
+from nbmem.virtual.splits import splits_of
 
 HALF = torch.bfloat16
 

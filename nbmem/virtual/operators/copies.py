@@ -12,15 +12,8 @@ from nbmem.virtual.operators.quantized.making import moved
 from nbmem.virtual.tensors.bounds import as_before, below_in, kept
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
-from nbmem.virtual.tensors.shapes import (
-    as_meta,
-    dense,
-    infer,
-    is_expanded,
-    no_such_tensors,
-    one,
-    spec_of,
-)
+from nbmem.virtual.tensors.missing import no_such_tensors
+from nbmem.virtual.tensors.shapes import as_meta, dense, infer, is_dense, is_expanded, one, spec_of
 from nbmem.virtual.tensors.value_rules import ValueRule, passed_on
 from nbmem.virtual.tensors.values import stand_in
 
@@ -48,13 +41,12 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
     if source.layout is not torch.strided or source.is_nested:
         raise no_such_tensors("of another layout than strided")
     _check_capture(executor, call, source, target.type)
-    if not call.kwargs.get("non_blocking"):
+    if not _is_queued(call):
         call.gpu.busy.clear(call.gpu.stream.handle)
     if target.type == "cpu":
-        laid = _strides(source, layout)
-        _lay_out(executor, call.gpu, source, laid, same=dtype is source.dtype)
+        _leave(executor, call, source, _meta(source.size(), _strides(source, layout), dtype))
         copy = executor.values.on_cpu(source, dtype)
-        if call.kwargs.get("non_blocking"):
+        if _is_queued(call):
             executor.pinned.pin(copy)
         return copy.contiguous(memory_format=layout) if _plain(layout) else copy
     if target.type == "meta":
@@ -64,7 +56,7 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
     spec = spec_of(tuple(source.size()), dtype, 0, _strides(source, layout))
     result = executor.allocate(call.gpu, (spec,))[0]
     if not is_virtual(source):
-        _lay_out(executor, call.gpu, result, source.stride(), same=dtype is source.dtype)
+        _arrive(executor, call, result, as_meta(source))
     value = executor.values.twin(source) if is_virtual(source) else source
     if value is not None:
         executor.values.teach(result, value)
@@ -75,7 +67,7 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
 def _check_capture(executor: Executor, call: OperatorCall, source: torch.Tensor, to: str) -> None:
     """What a CUDA graph cannot take up: memory of the CPU's that may go, and waiting for it."""
     if call.gpu.capturing and (to == "cpu" or not is_virtual(source)):
-        queued = bool(call.kwargs.get("non_blocking"))
+        queued = _is_queued(call)
         pinned = queued if to == "cpu" else executor.pinned.holds(source)
         call.gpu.capturing.check_copy(call.gpu.stream.handle, pinned=pinned, waits=not queued)
 
@@ -108,29 +100,61 @@ def _strides(source: torch.Tensor, layout: torch.memory_format | None) -> tuple[
     return meta.stride()
 
 
-def _lay_out(
-    executor: Executor, gpu: VirtualGPU, tensor: torch.Tensor, laid: Sequence[int], *, same: bool
+def _arrive(
+    executor: Executor, call: OperatorCall, result: torch.Tensor, source: torch.Tensor
 ) -> None:
-    """Take and free what a card's side of a copy from or to the CPU is laid out in first.
+    """Take and free what a copy from the CPU comes into first.
 
-    A copy is one stretch of memory to another; what is not contiguous on the card passes through
-    a contiguous copy there, unless both sides have their elements in the same dense order.
+    A copy is one stretch of memory to another: what is not contiguous on the card passes through a
+    contiguous copy there, unless both sides have their elements in the same dense order. What is
+    converted is so on the CPU, but on the card if the program does not wait for the copy.
     aten/src/ATen/native/cuda/Copy.cu: copy_kernel_cuda, copy_requires_temporaries
 
     Args:
         executor: Allocates.
-        gpu: The card.
-        tensor: Its side.
-        laid: The other side's strides.
-        same: Whether both have the same type.
+        call: Of which the copy is.
+        result: The card's side.
+        source: As the CPU's side, on no device.
     """
-    if not tensor.numel() or tensor.is_contiguous():
+    queued = _is_queued(call)
+    converted = queued and source.dtype is not result.dtype
+    if _is_one_stretch(result, source) or (result.is_contiguous() and not converted):
         return
-    dense_here = torch.ops.aten.is_non_overlapping_and_dense(as_meta(tensor))
-    places = zip(tensor.size(), tensor.stride(), laid, strict=True)
+    dtype = source.dtype if converted else result.dtype
+    executor.allocate(call.gpu, (spec_of(tuple(result.size()), dtype, 0),))
+
+
+def _leave(
+    executor: Executor, call: OperatorCall, source: torch.Tensor, result: torch.Tensor
+) -> None:
+    """Take and free what a copy to the CPU leaves from: as `_arrive`, the other way."""
+    if _is_one_stretch(source, result):
+        return
+    size, converted = tuple(source.size()), None
+    if _is_queued(call) and source.dtype is not result.dtype:
+        strides = dense(source)
+        converted = executor.allocate(call.gpu, (spec_of(size, result.dtype, 0, strides),))
+    if not (source if converted is None else converted[0]).is_contiguous():
+        dtype = source.dtype if converted is None else result.dtype
+        contiguous = executor.allocate(call.gpu, (spec_of(size, dtype, 0),))
+        del converted, contiguous
+
+
+def _is_queued(call: OperatorCall) -> bool:
+    """Whether the program does not wait for the copy."""
+    return bool(call.argument("non_blocking", False))
+
+
+def _is_one_stretch(here: torch.Tensor, there: torch.Tensor) -> bool:
+    """Whether the bytes of both sides are the same, in the same order."""
+    places = zip(here.size(), here.stride(), there.stride(), strict=True)
     equal = all(ours == theirs for size, ours, theirs in places if size > 1)
-    if not (same and equal and dense_here):
-        executor.allocate(gpu, (spec_of(tuple(tensor.size()), tensor.dtype, 0),))
+    alike = here.dtype is there.dtype and equal
+    return not here.numel() or (alike and is_dense(here))
+
+
+def _meta(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device="meta")
 
 
 def copy_(executor: Executor, call: OperatorCall) -> Any:
@@ -144,19 +168,17 @@ def copy_(executor: Executor, call: OperatorCall) -> Any:
         return NotImplemented
     if call.gpu.capturing and is_virtual(target) is not is_virtual(source):
         pinned = executor.pinned.holds(source if is_virtual(target) else target)
-        waits = not call.argument("non_blocking", False)
+        waits = not _is_queued(call)
         call.gpu.capturing.check_copy(call.gpu.stream.handle, pinned=pinned, waits=waits)
-    same = target.dtype is source.dtype
     if is_virtual(target):
         shape = torch.broadcast_shapes(target.size(), source.size())
         if not is_virtual(source) and shape == target.size():
-            laid = source.expand(shape).stride()
-            _lay_out(executor, call.gpu, target, laid, same=same)
+            _arrive(executor, call, target, as_meta(source).expand(shape))
         executor.values.follow(call, [])
         return target
     if torch.broadcast_shapes(target.size(), source.size()) == target.size():  # else it is refused
         given = as_meta(source).expand(target.size())
-        _lay_out(executor, call.gpu, given, target.stride(), same=same)
+        _leave(executor, call, given, as_meta(target))
     value = executor.values.on_cpu(source)
     return executor.host.run(OperatorCall(aten.copy_.default, (target, value), {}))
 

@@ -28,17 +28,12 @@ from nbmem.virtual.operators.refusals import said_by_cpu
 from nbmem.virtual.operators.touching import touched
 from nbmem.virtual.operators.tracing import passed_on, untraced_call
 from nbmem.virtual.operators.types import refuse_types
+from nbmem.virtual.operators.written_views import WrittenViews
 from nbmem.virtual.tensors.calls import COMPOSITE, OperatorCall, facts_of, has_own_composite
 from nbmem.virtual.tensors.host.pinned import Pinned
 from nbmem.virtual.tensors.host.unwritten import Unwritten
-from nbmem.virtual.tensors.shapes import (
-    Results,
-    TensorSpec,
-    check_devices,
-    infer,
-    key_of,
-    no_shape_rule,
-)
+from nbmem.virtual.tensors.missing import no_shape_rule
+from nbmem.virtual.tensors.shapes import Results, TensorSpec, check_devices, infer, key_of
 from nbmem.virtual.tensors.sparse import is_foreign
 from nbmem.virtual.tensors.storages import DataKernels, Storages, bare_of, build
 from nbmem.virtual.tensors.values import Values
@@ -69,6 +64,7 @@ class CardMode(TorchDispatchMode):
         host: The large tensors on the CPU that nobody has read.
         pinned: Those that were asked for as pinned.
         nodes: The node that the engine is at.
+        views: Those that the program has written to.
     """
 
     supports_higher_order_operators = True
@@ -82,6 +78,7 @@ class CardMode(TorchDispatchMode):
         self.pinned = Pinned()
         self.values = Values(machine.gpus[0].note, self.storages, self.host, table.values_of)
         self.nodes = Nodes()
+        self.views = WrittenViews()
         self._known: dict[tuple[Any, ...], tuple[Results, MemoryPlan | None]] = {}
 
     @classmethod
@@ -136,7 +133,9 @@ class CardMode(TorchDispatchMode):
             return self.pinned.pin(self._run(func, args, {**kwargs, "pin_memory": False}))
         call.gpu = gpu
         gpu.launched += 1
+        self.views.begins(call)
         answer = self._on_card(call)
+        self.views.ended(call)
         if gpu.touches is not None:
             touched(self.storages, call, gpu.touches)
         if facts_of(func).counts:
@@ -149,7 +148,7 @@ class CardMode(TorchDispatchMode):
 
         sparse/: one of its tensors is sparse, and kernels work on the parts of that.
         quantized/: one of its tensors is quantized.
-        formulas.py: a formula of autograd takes another way than on a card.
+        formulas.py, written_views.py: autograd takes another way than on a card.
         composite: CUDA makes other operators of it.
         autograd: a formula would write in place.
         run: it is no kernel with a shape and some memory.
@@ -164,8 +163,9 @@ class CardMode(TorchDispatchMode):
             return quantized.answer(self, call)
         refuse_float8(call)
         refuse_overlaps(call)
-        if (answer := formulas.answer(self, call)) is not NotImplemented:
-            return answer
+        for behind_autograd in (formulas.answer, self.views.answer):
+            if (answer := behind_autograd(self, call)) is not NotImplemented:
+                return answer
         if call.func is _DEVICE_PUT:
             with self:
                 return torch.ops.aten._to_copy.default(call.args[0], device=call.args[1])

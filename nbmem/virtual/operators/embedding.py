@@ -32,9 +32,10 @@ SUM, MEAN, MAX = range(3)
 
 
 def lookup(launch: Launch) -> Iterator[Step]:
-    """Indices are made contiguous first."""
+    """Indices become a row first, by a copy where strides do not allow it."""
     indices = launch["indices"]
-    if not indices.is_contiguous():
+    row = indices.reshape(-1)
+    if row.untyped_storage()._cdata != indices.untyped_storage()._cdata:
         yield temporary("indices", indices.numel() * indices.element_size())
     yield out()
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from nbmem.virtual.operators import half_fft
 from nbmem.virtual.operators.operator import BY_ORACLE, Operator, drop, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import torch
 
     from nbmem.virtual.operators.operator import Launch, Step
     from nbmem.virtual.tensors.calls import OperatorCall
@@ -69,6 +69,9 @@ def real_to_complex(launch: Launch) -> Iterator[Step]:
     yield drop("cloned")
     if len(dims) > 1:
         yield temporary("other", launch.outs[0].nbytes)
+        half = torch.empty(launch.outs[0].size, dtype=launch.outs[0].dtype, device="meta")
+        yield from _executed(half, dims[:-1][-MOST_DIMS:])
+        yield drop("cloned")
 
 
 def complex_to_complex(launch: Launch) -> Iterator[Step]:

@@ -63,14 +63,18 @@ class Nodes:
 
     Attributes:
         negated: The tensor that the formula of the cross entropy's target made last, if it lives.
+        before: The operator that was called before the present one.
     """
 
     def __init__(self) -> None:
         self.negated: Callable[[], Any] = lambda: None
+        self.before: Any = None
+        self._running: Any = None
         self._matter = False
 
     def told(self, func: Any) -> None:
         """An operator was called."""
+        self.before, self._running = self._running, func
         self._matter = self._matter or _makes_what_matters(func)
 
     def name(self) -> str:
@@ -98,12 +102,14 @@ def _makes_what_matters(func: Any) -> bool:
 _ADDING = mattering(
     (
         *("Atan2", "Cholesky", "LinalgCholesky", "LinalgEigh", "LinalgInv", "LinalgLstsq"),
-        *("LinalgLu", "LinalgPinv", "LinalgQr", "LinalgSolve", "LinalgSvd", "Logcumsumexp", "Lu"),
+        *("LinalgLu", "LinalgPinv", "LinalgQr", "LinalgSolveEx", "LinalgSvd", "Logcumsumexp", "Lu"),
         *("NativeGroupNorm", "SpecialI1", "StdMean", "TriangularSolve", "VarMean"),
     )
 )
 """How the nodes are called whose formulas add tensors that nobody else holds: there a sum takes a
 new tensor. What the engine itself adds right after such a node is taken for one of them."""
+_WHOLE = (aten.native_group_norm_backward.default,)
+"""Kernels that are all of such a formula, but for a graph of the gradient."""
 _OUT_OF_PLACE = mattering(("ScatterReduceBackward0", "IndexReduceBackward0", "PutBackward0"))
 """Nodes whose formulas call what fills zeros elsewhere, and take a second tensor on a card, too."""
 
@@ -119,14 +125,19 @@ def add(executor: Executor, call: OperatorCall) -> Any:
     held, new = call.args
     if not (is_virtual(held) and is_virtual(new)) or held.dtype is not new.dtype:
         return NotImplemented
-    if held.size() != new.size() or executor.nodes.name().startswith(_ADDING):
-        return NotImplemented  # A sum that a formula writes.
+    if held.size() != new.size() or _is_formulas(executor.nodes):
+        return NotImplemented
     if sys.getrefcount(held) > SOLE_OBJECT or held._use_count() > SOLE_TENSOR or not is_dense(held):
         return NotImplemented
     if torch._C._storage_Use_Count(held.untyped_storage()._cdata) > SOLE_STORAGE:
         return NotImplemented
     with DataKernels():
         return aten.alias.default(held)
+
+
+def _is_formulas(nodes: Nodes) -> bool:
+    """Whether a formula writes the sum; not behind a kernel that is all of its formula."""
+    return nodes.name().startswith(_ADDING) and nodes.before not in _WHOLE
 
 
 def fills(in_place: Any) -> Handler:

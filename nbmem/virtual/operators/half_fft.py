@@ -115,17 +115,18 @@ def along_several(
         if kind == "from real":
             tensor = _resized(tensor, where, sizes)
             return _from_real(tensor, where, norm, forward=True, onesided=True)
-        tensor = _promoted(tensor)
+        promoted = _promoted(tensor)
         if kind == "complex":
-            return _between_complex(_resized(tensor, where, sizes), where, norm, forward=forward)
+            resized = _resized(promoted, where, sizes)
+            return _between_complex(resized, where, norm, forward=forward)
         last = sizes[-1] if s is not None and s[-1] != -1 else 2 * (sizes[-1] - 1)
-        tensor = _resized(tensor, where, [*sizes[:-1], last // 2 + 1])
-        if not forward:
-            return _to_real(tensor, where, norm, last, forward=False)
-        half = tensor
-        if where[:-1]:
-            half = _between_complex(tensor, where[:-1], norm, forward=True)
-        return _to_real(half, where[-1:], norm, last, forward=True)
+        resized = _resized(promoted, where, [*sizes[:-1], last // 2 + 1])
+        half = resized
+        if forward and where[:-1]:
+            half = _between_complex(resized, where[:-1], norm, forward=True)
+        made = _to_real(half, where[-1:] if forward else where, norm, last, forward=forward)
+        del half, resized, promoted  # as C++ leaves its variables, the last one first
+        return made
 
     return transform
 

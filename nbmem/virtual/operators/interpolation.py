@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
+from torch._prims_common import suggest_memory_format
+
 from nbmem.virtual.operators.operator import (
     BY_ORACLE,
     Operator,
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.operators.operator import Launch, Step
     from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.tensors.shapes import TensorSpec
+
+_PIXEL = 4
+"""Channels from which on the kernels for channels_last are taken."""
 
 
 def shape_of_windows(call: OperatorCall) -> Results:
@@ -48,7 +55,67 @@ def unpooled(launch: Launch) -> Iterator[Step]:
     yield from outs(launch)
 
 
+def smoothed(launch: Launch) -> Iterator[Step]:
+    """With antialiasing: rows of the result and of the input, whatever their format."""
+    yield out()
+    yield from _by_rows(launch, launch["self"])
+
+
+def nearest(launch: Launch) -> Iterator[Step]:
+    """Pixels of several channels are read as they lie, others by rows."""
+    yield out()
+    if _has_wide_pixels(launch, launch["self"]):
+        yield from contiguous(launch["self"], format_of=launch["self"])
+    else:
+        yield from _by_rows(launch, launch["self"])
+
+
+def of_pixels_backward(launch: Launch) -> Iterator[Step]:
+    """The same of a gradient."""
+    gradient = launch["grad_output"]
+    yield out()
+    if _has_wide_pixels(launch, gradient):
+        yield from contiguous(gradient, format_of=gradient)
+    else:
+        yield from _by_rows(launch, gradient)
+
+
+def _has_wide_pixels(launch: Launch, tensor: torch.Tensor) -> bool:
+    """Whether the kernel for channels_last is taken."""
+    last = torch.channels_last
+    return (
+        tensor.size(1) >= _PIXEL
+        and suggest_memory_format(tensor) is last
+        and _strided_as(launch.outs[0], last)
+    )
+
+
+def _by_rows(launch: Launch, tensor: torch.Tensor) -> Iterator[Step]:
+    """A contiguous result beside one that is not, and a contiguous copy of the argument."""
+    if not _strided_as(launch.outs[0], torch.contiguous_format):
+        yield temporary("result by rows", launch.outs[0].nbytes)
+    yield from contiguous(tensor)
+
+
+def _strided_as(spec: TensorSpec, layout: torch.memory_format) -> bool:
+    meta = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device="meta")
+    return meta.is_contiguous(memory_format=layout)
+
+
 OPERATORS = (
+    Operator(
+        ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+        memory=smoothed,
+        source="aten/src/ATen/native/cuda/UpSampleBilinear2d.cu: upsample_gen2d_aa_out_cuda",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("upsample_nearest2d", "_upsample_nearest_exact2d"),
+        memory=nearest,
+        source="aten/src/ATen/native/cuda/UpSampleNearest2d.cu: "
+        "upsample_nearest2d_out_cuda_template",
+        shown_by=BY_ORACLE,
+    ),
     Operator(
         ("max_unpool2d", "max_unpool3d"),
         memory=unpooled,
@@ -61,17 +128,20 @@ OPERATORS = (
             *("upsample_nearest3d_backward", "_upsample_nearest_exact3d_backward"),
             *("upsample_linear1d_backward", "upsample_trilinear3d_backward"),
             *("upsample_bicubic2d_backward", "_upsample_bilinear2d_aa_backward"),
-            *("_upsample_bicubic2d_aa_backward", "upsample_bilinear2d_backward"),
+            "_upsample_bicubic2d_aa_backward",
         ),
         memory=copying("grad_output"),
         source="aten/src/ATen/native/cuda/UpSample*.cu: upsample_*_backward_out_cuda",
         shown_by=BY_ORACLE,
     ),
     Operator(
-        ("upsample_nearest2d_backward", "_upsample_nearest_exact2d_backward"),
-        memory=copying("grad_output", format_of="grad_output"),
+        (
+            *("upsample_nearest2d_backward", "_upsample_nearest_exact2d_backward"),
+            "upsample_bilinear2d_backward",
+        ),
+        memory=of_pixels_backward,
         source="aten/src/ATen/native/cuda/UpSampleNearest2d.cu: "
-        "upsample_nearest2d_backward_out_cuda_template",
+        "upsample_nearest2d_backward_out_cuda_template; UpSampleBilinear2d.cu",
         shown_by=BY_ORACLE,
     ),
     Operator(

@@ -20,7 +20,7 @@ from nbmem.virtual.operators.operator import (
 )
 from nbmem.virtual.tensors.bounds import kept, narrowed, together, united
 from nbmem.virtual.tensors.host.unwritten import HostRule
-from nbmem.virtual.tensors.shapes import Results, dense, like, one
+from nbmem.virtual.tensors.shapes import like
 from nbmem.virtual.tensors.value_rules import ValueRule, always, compared, flipped, passed_on
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _one_by_one(launch: Launch) -> Iterator[Step]:
     """Norms in float64 are of copies."""
     for number, (tensor, spec) in enumerate(zip(launch["self"], launch.outs, strict=True)):
         yield out(number)
-        if tensor.dtype is torch.float32 and spec.dtype is torch.float64:
+        if spec.dtype is torch.float64 and tensor.dtype is not torch.float64:
             yield temporary("converted", tensor.numel() * spec.dtype.itemsize)
             yield drop("converted")
 
@@ -168,12 +168,6 @@ def times_power_of_two(executor: Executor, call: OperatorCall) -> Any:
         return aten.mul.Tensor(tensor, power)
 
 
-def dense_like_input(call: OperatorCall) -> Results:
-    """A result in the memory format of the input."""
-    tensor = call.argument("self")
-    return one(tensor.size(), tensor.dtype, dense(tensor))
-
-
 _CROSS_ENTROPY = ("BinaryCrossEntropyWithLogitsBackward0",)
 _MASKS = (
     *("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
@@ -220,7 +214,6 @@ OPERATORS = (
     Operator(("mvlgamma",), run=multivariate_log_gamma),
     Operator(("ldexp.Tensor",), run=times_power_of_two),
     Operator(("silu_backward",), is_kernel=True),
-    Operator(("mish_backward",), is_kernel=True, shape=dense_like_input),
     Operator(("add.Tensor",), autograd=gradients.add, values=ValueRule(most=united)),
     Operator(
         ("sub.Tensor",),

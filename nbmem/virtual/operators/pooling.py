@@ -31,9 +31,10 @@ def fractional_backward(launch: Launch) -> Iterator[Step]:
 
 OPERATORS = (
     Operator(
-        ("avg_pool2d", "max_pool2d_with_indices"),
+        ("avg_pool2d", "max_pool2d_with_indices", "max_pool3d_with_indices"),
         memory=copying("self", format_of="self"),
-        source="aten/src/ATen/native/cuda/AveragePool2d.cu, DilatedMaxPool2d.cu",
+        source="aten/src/ATen/native/cuda/AveragePool2d.cu, DilatedMaxPool2d.cu, "
+        "DilatedMaxPool3d.cu",
         shown_by=BY_ORACLE,
     ),
     Operator(
@@ -44,10 +45,16 @@ OPERATORS = (
         shown_by=BY_ORACLE,
     ),
     Operator(
-        ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"),
-        memory=copying("grad_output", "indices", format_of="self"),
+        ("max_pool2d_with_indices_backward",),
+        memory=copying("self", "grad_output", "indices", format_of="self"),
         source="aten/src/ATen/native/cuda/DilatedMaxPool2d.cu: "
-        "TORCH_IMPL_FUNC(max_pool2d_with_indices_backward_out_cuda); DilatedMaxPool3d.cu",
+        "TORCH_IMPL_FUNC(max_pool2d_with_indices_backward_out_cuda)",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("max_pool3d_with_indices_backward",),
+        memory=copying("grad_output", "indices", format_of="self"),
+        source="aten/src/ATen/native/cuda/DilatedMaxPool3d.cu",
         shown_by=BY_ORACLE,
     ),
     Operator(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.operators import (
+    activations,
     attention,
     blas,
     collectives,
@@ -53,10 +54,10 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.value_rules import ValueRule
 
 FAMILIES = (
-    attention, blas, collectives, convolution, copies, counting, detection, distance, embedding,
-    factories, fft, functional_collectives, index, interpolation, linalg, loss, norm, packing,
-    pointwise, pooling, quantized, random, recurrent, reduce, scaled, scan, segments, softmax,
-    sort, sparse, storage, trilinear, unique,
+    activations, attention, blas, collectives, convolution, copies, counting, detection, distance,
+    embedding, factories, fft, functional_collectives, index, interpolation, linalg, loss, norm,
+    packing, pointwise, pooling, quantized, random, recurrent, reduce, scaled, scan, segments,
+    softmax, sort, sparse, storage, trilinear, unique,
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
 PLAIN = Operator(())

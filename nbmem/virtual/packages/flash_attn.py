@@ -7,7 +7,6 @@ arguments are in the module's order, those that no size depends on are `rest`.
 # ruff: noqa: FBT001, PLR0913 - arguments and names as the module has them
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nbmem.virtual.rules import KernelRules
+from nbmem.virtual.splits import splits_of
 
 PARTS_APART = 128
 """Rows by which the parts of a batch of unequal texts lie apart in backward."""
@@ -156,20 +156,6 @@ def varlen_backward(
     sums = _floats(q, heads, rows)
     _spread(q, batch, (rows,), heads, size, dk, dv, deterministic=deterministic)
     return dq, dk, dv, sums
-
-
-def splits_of(blocks: int, processors: int, key_blocks: int, most: int) -> int:
-    """`num_splits_heuristic`: into how many parts the keys of one query are cut."""
-    if blocks >= 0.8 * processors:
-        return 1
-    most = min(most, processors, key_blocks)
-    shares = []
-    for parts in range(1, most + 1):
-        waves = blocks * parts / processors
-        fits = parts == 1 or -(-key_blocks // parts) != -(-key_blocks // (parts - 1))
-        shares.append(waves / math.ceil(waves) if fits else 0.0)
-    best = max(shares)
-    return next((at for at, share in enumerate(shares, 1) if share and share >= 0.85 * best), 1)
 
 
 def _check(q: Tensor) -> None:

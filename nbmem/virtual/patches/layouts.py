@@ -11,7 +11,7 @@ from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.patches.moving import card_device, is_card
 from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.tensors import sparse
-from nbmem.virtual.tensors.shapes import no_such_tensors
+from nbmem.virtual.tensors.missing import no_such_tensors
 
 _COMPRESSED = {
     "sparse_csr_tensor": torch.sparse_csr,

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.core.errors import UsageError
 from nbmem.virtual.devices import CPU, LAZY, META, true_device
+from nbmem.virtual.tensors.missing import no_such_tensors
+from nbmem.virtual.tensors.switches import switches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nbmem.virtual.tensors.calls import OperatorCall
+
+
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class Results:
 
 def key_of(call: OperatorCall) -> tuple[Any, ...] | None:
     """What the results of a call depend on; None if it cannot be a key."""
-    parts: list[Any] = [call.func, call.gpu.index, torch.get_default_dtype()]
+    parts: list[Any] = [call.func, call.gpu.index, torch.get_default_dtype(), switches()]
     try:
         parts.extend(_part(arg) for arg in call.args)
         parts.extend((name, _part(arg)) for name, arg in call.kwargs.items())
@@ -103,10 +107,18 @@ def infer(call: OperatorCall) -> Results:
     Raises:
         NotImplementedError: Torch has no shape rule for it.
     """
+    results = _inferred(call, as_meta)
+    if isinstance(results.shape, TensorSpec) and _is_copied_first(call):
+        wide = _inferred(call, _as_float)
+        return one(results.shape.size, results.shape.dtype, wide.shape.stride)
+    return results
+
+
+def _inferred(call: OperatorCall, as_argument: Callable[[torch.Tensor], torch.Tensor]) -> Results:
     metas: list[torch.Tensor] = []
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
-        metas.append(as_meta(tensor))
+        metas.append(as_argument(tensor))
         return metas[-1]
 
     with _C._DisableTorchDispatch():
@@ -118,6 +130,22 @@ def infer(call: OperatorCall) -> Results:
         args = tuple(META if isinstance(arg, torch.device) else arg for arg in args)
         returned = call.func(*args, **kwargs)
     return _describe(returned, metas)
+
+
+def _is_copied_first(call: OperatorCall) -> bool:
+    """Whether torch's rule forgets the strides of what is expanded or has gaps.
+
+    Its references in Python bring half types into float32 by a copy, which has other strides than
+    such a tensor; a kernel reads it as it is (torch/_prims_common/wrappers.py).
+    """
+    return torch.Tag.pointwise in call.func.tags and any(
+        t.dtype in _HALVES and not is_dense(t) for t in call.tensors
+    )
+
+
+def _as_float(tensor: torch.Tensor) -> torch.Tensor:
+    dtype = torch.float32 if tensor.dtype in _HALVES else tensor.dtype
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device=META)
 
 
 def _describe(returned: Any, metas: list[torch.Tensor]) -> Results:
@@ -246,39 +274,3 @@ def check_devices(call: OperatorCall, *, with_cpu: bool = False) -> None:
                 "Expected all tensors to be on the same device, but found at least two devices, "
                 f"cuda:{home.index} and {tensor.device}!"
             )
-
-
-def no_such_tensors(which: str) -> UsageError:
-    """What to say of tensors that a virtual card does not have."""
-    return UsageError(
-        f"The virtual GPU has no tensors {which}: it has dense, sparse and quantized ones, but no "
-        "nested ones of the strided layout, and no quantized ones without a scale or of less than "
-        "a byte. Use dense ones here (padding, layout=torch.jagged), or the CPU."
-    )
-
-
-def no_sparse_rule(func: Any, layout: torch.layout) -> UsageError:
-    """What to say about an operator that takes sparse tensors on a card, but not here."""
-    return UsageError(
-        f"The virtual GPU cannot run {func} on a tensor of the layout {layout}, though a card can: "
-        "its products, sums, elementwise operators and conversions are there. Use to_dense() here, "
-        "or run this part on the CPU."
-    )
-
-
-def no_quantized_rule(func: Any) -> UsageError:
-    """What to say about an operator of another library that takes quantized tensors."""
-    return UsageError(
-        f"The virtual GPU cannot run {func} on quantized tensors. Use dequantize() here, or run "
-        "this part on the CPU."
-    )
-
-
-def no_shape_rule(func: Any) -> UsageError:
-    """What to say about an operator that cannot be imitated."""
-    if "nested" in func._schema.name:
-        return no_such_tensors(f"as {func} makes them")
-    return UsageError(
-        f"The virtual GPU cannot run {func}: torch has no shape rule (meta kernel) for it. "
-        "Register one with torch.library.register_fake, or run this part on the CPU."
-    )

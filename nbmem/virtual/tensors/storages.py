@@ -269,6 +269,14 @@ class Storages:
             with DataKernels():
                 view.set_(storage, 0, (nbytes,), (1,))
 
+    def renew(self, storage: torch.UntypedStorage) -> None:
+        """Give a storage another block of the same size, as a copy that replaces it."""
+        block = self.of_storage(storage)
+        if block is not None and block.owned and block.resized is None:
+            addr = block.gpu.take(storage.nbytes())
+            block.gpu.give(block.addr)
+            block.addr = addr
+
     def live_bytes(self) -> int:
         """Bytes of all storages that live, as they were asked for, each block's once."""
         living = [block() for block in tuple(self._blocks.values()) if block.owned]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.attention import encoder, kernels
+from nbmem.virtual.operators.attention import encoder, flash, kernels
 from nbmem.virtual.operators.attention.choice import scaled_dot_product_attention
 from nbmem.virtual.operators.operator import BY_ORACLE, Operator
 from nbmem.virtual.tensors.shapes import Results, infer, several, spec_of
@@ -80,19 +80,31 @@ OPERATORS = (
         "_efficient_attention_backward",
         shown_by=BY_ORACLE,
     ),
-    Operator(("_flash_attention_forward",), refuse=refuse_flash),
+    Operator(
+        ("_flash_attention_forward",),
+        refuse=refuse_flash,
+        memory=flash.forward,
+        source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_fwd",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("_flash_attention_backward",),
+        memory=flash.backward,
+        source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_bwd",
+        shown_by=BY_ORACLE,
+    ),
     Operator(
         ("_scaled_dot_product_flash_attention",),
         refuse=refuse_flash,
-        memory=kernels.flash,
+        memory=flash.forward_by_heads,
         source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_fwd",
-        shown_by="none of the H100's runs: cuDNN is preferred there",
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_scaled_dot_product_flash_attention_backward",),
-        memory=kernels.flash_backward,
+        memory=flash.backward_by_heads,
         source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_bwd",
-        shown_by="none of the H100's runs: cuDNN is preferred there",
+        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_scaled_dot_product_cudnn_attention",),

@@ -233,20 +233,20 @@ def _math(  # noqa: PLR0913 - as above
         shape = (query.size(-2), key.size(-2))
         mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
         mask = _added(mask, query.dtype)
+    every_key, every_value = key, value
     if gqa and not query.size(-3) == key.size(-3) == value.size(-3):
         heads = query.size(-3)
-        key = key.repeat_interleave(heads // key.size(-3), -3)
-        value = value.repeat_interleave(heads // value.size(-3), -3)
-    scores = torch.matmul(scaled, key.transpose(-2, -1) * factor)
+        every_key = key.repeat_interleave(heads // key.size(-3), -3)
+        every_value = value.repeat_interleave(heads // value.size(-3), -3)
+    scores = torch.matmul(scaled, every_key.transpose(-2, -1) * factor)
     if mask is not None:
         scores.add_(mask)
     scores = aten._safe_softmax(scores, -1)
-    if dropout_p:
-        scores = torch.dropout(scores, dropout_p, True)
+    scores = torch.dropout(scores, dropout_p, True) if dropout_p else scores
     weights = scores.to(dtype)  # Returned beside the result, which is made last.
-    result = torch.matmul(scores, value).to(dtype)
-    # As C++ leaves its variables, the last one first; a mask made here goes after the return.
-    del weights, scores, key, value, scaled
+    result = torch.matmul(scores, every_value).to(dtype)
+    # As C++ leaves its variables, the last one first, and then what it returns beside the result.
+    del scores, every_key, every_value, scaled, mask, value, key, query, weights
     return result
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.operator import DNN, HALVES, contiguous, drop, host, out, temporary
+from nbmem.virtual.operators.operator import DNN, HALVES, drop, host, out, temporary
 from nbmem.virtual.tensors.calls import OperatorCall
 
 if TYPE_CHECKING:
@@ -29,10 +29,6 @@ FLOAT_TILE_BYTES, WIDE_TILE_BYTES = 121_344, 60_928
 
 sizeof(SharedStorage), as the launches in torch 2.11's library ask for it.
 """
-
-
-RANDOM_STATE = 16
-"""Bytes of a seed and an offset."""
 
 
 def _up(value: int, multiple: int) -> int:
@@ -118,33 +114,6 @@ def _tile(launch: Launch, size: int) -> tuple[int, int]:
             return 128, 64
         return (128, 128) if room >= HALF_TILE_BYTES[dtype][dropout] else (64, 64)
     return (128, 64) if room >= (WIDE_TILE_BYTES if half else FLOAT_TILE_BYTES) else (64, 64)
-
-
-def flash(launch: Launch) -> Iterator[Step]:
-    """Result, log-sum-exp and the state of the random numbers; a dropout's is drawn aside."""
-    for number in range(len(launch.outs)):
-        yield out(number)
-    if launch["dropout_p"]:
-        yield temporary("state", RANDOM_STATE)
-
-
-def flash_backward(launch: Launch) -> Iterator[Step]:
-    """Row sums, and a float32 accumulator of the query's gradient; sizes rounded up to blocks.
-
-    flash_attn/flash_api.cpp: mha_bwd; attention_backward.cu: _flash_attention_backward makes the
-    gradient and the result contiguous, with the rows before the heads.
-    """
-    query, key = launch["query"], launch["key"]
-    yield from contiguous(launch["grad_out"].transpose(1, 2), launch["out"].transpose(1, 2))
-    batch, heads, rows, size = query.size()
-    rounded, wide = _up(rows, 128), _up(size, 32 if size <= 128 else 64)
-    for number in range(len(launch.outs)):
-        yield out(number)
-    yield temporary("softmax_d", batch * heads * rounded * 4)
-    yield temporary("dq_accum", batch * rounded * heads * wide * 4)
-    if key.size(1) != heads:
-        for name in ("dk_expanded", "dv_expanded"):
-            yield temporary(name, batch * key.size(2) * heads * size * query.element_size())
 
 
 def cudnn(launch: Launch) -> Iterator[Step]:

@@ -15,6 +15,7 @@ from nbmem.virtual.operators.convolution import slow, workspace
 from nbmem.virtual.operators.convolution.layout import of_call, planar, strides
 from nbmem.virtual.operators.operator import DNN, drop, out, temporary
 from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.tensors.switches import convolves_in_tf32, is_deterministic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,9 +144,8 @@ def _scratch(  # noqa: PLR0913 - a convolution has three tensors
         padding=_spatial(launch["padding"], x, 0),
         stride=_spatial(launch["stride"], x, 1),
         dilation=_spatial(launch["dilation"], x, 1),
-        tf32=torch.backends.cudnn.allow_tf32,
-        deterministic=torch.backends.cudnn.deterministic
-        or torch.are_deterministic_algorithms_enabled(),
+        tf32=convolves_in_tf32(),
+        deterministic=is_deterministic(),
     )
     answer = launch.dnn.ask(problem) if launch.dnn is not None else None
     last = layout is not torch.contiguous_format

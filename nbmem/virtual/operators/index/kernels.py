@@ -41,6 +41,13 @@ def _alike(indices: Sequence[torch.Tensor | None]) -> Iterator[Step]:
                 yield temporary(f"index {number}", tensor.numel() * LONG)
 
 
+def _longs(launch: Launch) -> Iterator[Step]:
+    """Indices of 32 bits are converted (expandTensors)."""
+    for number, index in enumerate(launch["indices"]):
+        if index is not None and index.dtype is torch.int32:
+            yield temporary(f"long {number}", index.numel() * LONG)
+
+
 def nonzero(launch: Launch) -> Iterator[Step]:
     """How many there are, read by the CPU; then their indices."""
     tensor = launch["self"]
@@ -57,6 +64,7 @@ def nonzero(launch: Launch) -> Iterator[Step]:
 
 def get(launch: Launch) -> Iterator[Step]:
     """The result after the copies of its indices."""
+    yield from _longs(launch)
     yield from _alike(launch["indices"])
     yield out()
 
@@ -71,6 +79,7 @@ def put(launch: Launch) -> Iterator[Step]:
     if launch["accumulate"]:
         yield from _sorted_sums(launch, _places(launch))
     else:
+        yield from _longs(launch)
         yield from _alike(given)
 
 
@@ -87,6 +96,17 @@ def put_by_mask(launch: Launch, mask: torch.Tensor, found: int) -> Iterator[Step
     yield drop("found")
     if found:
         yield from _sorted_sums(launch, [*_places(launch), drop("mask")])
+
+
+def put_at_hosts(launch: Launch) -> Iterator[Step]:
+    """Add at indices on the CPU: the number of each element comes to the card, for each index."""
+    yield from outs(launch)
+    size = _expanded(launch["indices"])[0].numel() * LONG
+    places = []
+    for number in range(sum(i is not None for i in launch["indices"])):
+        places.append(temporary(f"place {number}", size))
+        places += [drop(f"place {number}")] * bool(number)
+    yield from _sorted_sums(launch, places)
 
 
 def scatter_mean(launch: Launch) -> Iterator[Step]:
@@ -140,6 +160,7 @@ def _places(launch: Launch) -> Iterator[Step]:
     """
     given = _expanded(launch["indices"])
     size = given[0].numel() * LONG
+    yield from _longs(launch)
     for number in range(len(given)):
         if not launch["unsafe"]:
             yield from _range_check(launch, given[number])
@@ -149,6 +170,8 @@ def _places(launch: Launch) -> Iterator[Step]:
         yield drop("remainder")
         if number:
             yield drop(product)
+    for number in range(len(launch["indices"])):
+        yield drop(f"long {number}")
 
 
 def _range_check(launch: Launch, index: torch.Tensor) -> Iterator[Step]:

@@ -127,10 +127,15 @@ def index_put(executor: Executor, call: OperatorCall) -> Any:
         if is_virtual(values):
             return NotImplemented
         with executor:
+            if call.func is aten.index_put.default:
+                made = tensor.clone()
+                return aten.index_put_.default(made, indices, *rest, **call.kwargs)
             moved = values.to(LAZY[call.gpu.index])
             return call.func(tensor, indices, moved, *rest[1:], **call.kwargs)
     if call.argument("accumulate") and len(indices) == 1 and _is_mask(indices[0]):
         return _add_by_mask(executor, call)
+    if call.argument("accumulate") and not any(i is not None and is_virtual(i) for i in indices):
+        return _add_at_hosts(executor, call)
     if call.func is aten.index_put.default:
         with executor:
             made = tensor.clone()
@@ -169,6 +174,18 @@ def _add_by_mask(executor: Executor, call: OperatorCall) -> Any:
     return executor.deliver(call, results, plan)
 
 
+def _add_at_hosts(executor: Executor, call: OperatorCall) -> Any:
+    """Indices on the CPU: their places are computed where they are."""
+    with executor:
+        values = call.args[2].to(LAZY[call.gpu.index])
+    inner = _call(call, call.func, *call.args[:2], values, *call.args[3:])
+    inner.kwargs = call.kwargs
+    results = infer(inner)
+    metas, kwargs = inner.map(as_meta)
+    launch = Launch(OperatorCall(call.func, metas, kwargs), results.fresh, call.gpu.card)
+    return executor.deliver(inner, results, MemoryPlan(tuple(kernels.put_at_hosts(launch))))
+
+
 def _written(executor: Executor, call: OperatorCall) -> Any:
     """The call's result, with no memory of its own but for a result that is new."""
     if call.func is aten.index_put.default:
@@ -190,7 +207,15 @@ def _on_card(executor: Executor, call: OperatorCall, indices: Any) -> list[torch
             plain.extend(found.unbind(1))
         else:
             plain.append(at)
-    return [i if i is None or is_virtual(i) else i.to(LAZY[call.gpu.index]) for i in plain]
+    moved = [i if i is None or is_virtual(i) else i.to(LAZY[call.gpu.index]) for i in plain]
+    for place in range(len(moved)):
+        moved[place] = _converted(moved[place], is_moved=moved[place] is not plain[place])
+    return moved
+
+
+def _converted(index: torch.Tensor | None, *, is_moved: bool) -> torch.Tensor | None:
+    """What came to the card as it was is converted there; others are by the kernel itself."""
+    return index.long() if is_moved and index is not None else index
 
 
 def masked_scatter_backward(

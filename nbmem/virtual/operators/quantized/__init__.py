@@ -12,8 +12,8 @@ import torch
 
 from nbmem.virtual.operators.quantized import kernels, making, simulated
 from nbmem.virtual.tensors.calls import facts_of
+from nbmem.virtual.tensors.missing import no_quantized_rule
 from nbmem.virtual.tensors.quantized import is_quantized
-from nbmem.virtual.tensors.shapes import no_quantized_rule
 
 if TYPE_CHECKING:
     from nbmem.virtual.operators.operator import Executor

@@ -12,6 +12,7 @@ from nbmem.virtual.devices import CUDA, is_virtual
 from nbmem.virtual.notes import VALUES
 from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.operators.refusals import short
+from nbmem.virtual.tensors.missing import no_such_tensors
 from nbmem.virtual.tensors.quantized import (
     INTEGERS,
     Affine,
@@ -20,7 +21,7 @@ from nbmem.virtual.tensors.quantized import (
     quantized,
     quantizer_of,
 )
-from nbmem.virtual.tensors.shapes import check_devices, no_such_tensors
+from nbmem.virtual.tensors.shapes import check_devices
 
 if TYPE_CHECKING:
     from nbmem.virtual.operators.operator import Executor, Handler

@@ -22,7 +22,7 @@ from nbmem.virtual.operators.sparse import (
     shapes,
     turning,
 )
-from nbmem.virtual.tensors.shapes import no_sparse_rule
+from nbmem.virtual.tensors.missing import no_sparse_rule
 from nbmem.virtual.tensors.sparse import COO, LAYOUTS, is_sparse
 
 if TYPE_CHECKING:

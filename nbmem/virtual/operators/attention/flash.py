@@ -1,0 +1,171 @@
+"""FlashAttention 2 as torch has it: what its kernels take beside their results.
+
+aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_fwd, mha_varlen_fwd, mha_bwd,
+mha_varlen_bwd. Texts of unequal lengths lie behind each other, without a dimension for the batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from nbmem.virtual.operators.operator import contiguous, drop, out, outs, temporary
+from nbmem.virtual.splits import splits_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from nbmem.virtual.operators.operator import Launch, Step
+
+RANDOM_STATE = 16
+"""Bytes of a seed and an offset."""
+PARTS_APART = 128
+"""Rows by which the parts of a batch of unequal texts lie apart in backward."""
+_MOST_PARTS = 128
+_ROWS = 64
+"""Of the kernel that cuts the keys of a query into parts."""
+
+
+class Sizes(NamedTuple):
+    """Of a call: `queries` and `keys` are rows of the longest text."""
+
+    batch: int
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    size: int
+
+
+def forward(launch: Launch) -> Iterator[Step]:
+    """Of `_flash_attention_forward`, whose tensors have the rows before the heads.
+
+    Of texts of unequal lengths the keys are cut for one query each alone, whose heads are copied
+    into rows, and the result back.
+    """
+    query = launch["query"]
+    sizes = _sizes(launch, query, launch["key"])
+    if query.dim() == 4:
+        yield from _forward(launch, sizes)
+    elif not _is_one_query(launch, sizes):
+        yield from _forward(launch, sizes, cuts=False)
+    else:
+        yield temporary("query", launch.outs[0].nbytes)
+        yield temporary("result", launch.outs[0].nbytes)
+        yield from _forward(launch, sizes, swapped=True)
+
+
+def forward_by_heads(launch: Launch) -> Iterator[Step]:
+    """Of `_scaled_dot_product_flash_attention`, which has the heads before the rows."""
+    turned = (launch[name].transpose(1, 2) for name in ("query", "key"))
+    yield from _forward(launch, _dense(*turned))
+
+
+def _forward(
+    launch: Launch, sizes: Sizes, *, cuts: bool = True, swapped: bool = False
+) -> Iterator[Step]:
+    """Result and log-sum-exp; the keys' parts; the random numbers' state, a dropout's aside."""
+    results = list(outs(launch))
+    if not swapped:
+        yield results[0]
+    yield results[1]
+    parts = parts_of(launch, sizes) if cuts else 1
+    if parts > 1:
+        rows = parts * sizes.batch * sizes.heads * sizes.queries
+        yield temporary("sums of parts", rows * 4)
+        yield temporary("results of parts", rows * rounded(sizes.size) * 4)
+    yield from results[2:]
+    if launch["dropout_p"]:
+        yield temporary("state", RANDOM_STATE)
+    if swapped:
+        yield out(0)
+        yield drop("result")
+        yield temporary("query as it was", launch.outs[0].nbytes)
+    if parts > 1:
+        names = ("sums of parts", "results of parts")
+        yield from map(drop, reversed(names) if swapped else names)
+
+
+def backward(launch: Launch) -> Iterator[Step]:
+    """Of `_flash_attention_backward`, whose tensors have the rows before the heads."""
+    query, key = launch["query"], launch["key"]
+    yield from contiguous(launch["grad_out"], launch["out"])
+    yield from _backward(launch, _sizes(launch, query, key), key, apart=query.dim() == 3)
+
+
+def backward_by_heads(launch: Launch) -> Iterator[Step]:
+    """Of `_scaled_dot_product_flash_attention_backward`, which has the heads before the rows."""
+    query, key, gradient, result = (
+        launch[name].transpose(1, 2) for name in ("query", "key", "grad_out", "out")
+    )
+    yield from contiguous(gradient, result)
+    yield from _backward(launch, _dense(query, key), key, apart=False)
+
+
+def _backward(launch: Launch, sizes: Sizes, key: Tensor, *, apart: bool) -> Iterator[Step]:
+    """Row sums, and a float32 accumulator of the query's gradient; sizes rounded up to blocks.
+
+    With grouped queries also the gradients of keys and values for every head. A deterministic
+    accumulator is one for each block of a head.
+    """
+    rows = sizes.batch * up(sizes.queries, 128)
+    if apart:
+        rows = launch["query"].size(0) + PARTS_APART * sizes.batch
+    yield from outs(launch)
+    yield temporary("softmax_d", sizes.heads * rows * 4)
+    copies = 1
+    if torch.are_deterministic_algorithms_enabled():
+        copies = -(-launch.card.processors // (sizes.batch * sizes.heads))
+    yield temporary("dq_accum", copies * rows * sizes.heads * rounded(sizes.size) * 4)
+    if sizes.key_heads != sizes.heads:
+        expanded = key.numel() // sizes.key_heads * sizes.heads * key.element_size()
+        for name in ("dk_expanded", "dv_expanded"):
+            yield temporary(name, expanded)
+
+
+def _sizes(launch: Launch, query: Tensor, key: Tensor) -> Sizes:
+    starts = launch["cum_seq_q"]
+    if starts is None:
+        return _dense(query, key)
+    lengths = launch["max_q"], launch["max_k"]
+    return Sizes(starts.numel() - 1, query.size(1), key.size(-2), *lengths, query.size(-1))
+
+
+def _dense(query: Tensor, key: Tensor) -> Sizes:
+    batch, queries, heads, size = query.size()
+    return Sizes(batch, heads, key.size(2), queries, key.size(1), size)
+
+
+def _is_one_query(launch: Launch, sizes: Sizes) -> bool:
+    """Whether the heads of one query that share keys are taken for rows: ngroups_swapped."""
+    return (
+        sizes.queries == 1
+        and sizes.heads > sizes.key_heads
+        and sizes.size % 8 == 0
+        and not launch["dropout_p"]
+    )
+
+
+def parts_of(launch: Launch, sizes: Sizes) -> int:
+    """Into how many parts the keys are cut: set_params_splitkv."""
+    if launch["dropout_p"]:
+        return 1
+    block = 256 if sizes.size <= 64 else 128 if sizes.size <= 128 else 64
+    heads, queries = sizes.heads, sizes.queries
+    if _is_one_query(launch, sizes):
+        heads, queries = sizes.key_heads, sizes.heads // sizes.key_heads
+    blocks = sizes.batch * heads * -(-queries // _ROWS)
+    return splits_of(blocks, 2 * launch.card.processors, -(-sizes.keys // block), _MOST_PARTS)
+
+
+def rounded(size: int) -> int:
+    """Elements that a head of so many takes in an accumulator."""
+    return up(size, 32 if size <= 128 else 64)
+
+
+def up(number: int, unit: int) -> int:
+    """The next multiple of the unit."""
+    return -(-number // unit) * unit

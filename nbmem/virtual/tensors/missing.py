@@ -1,0 +1,46 @@
+"""What to say of tensors and operators that a virtual card does not have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def no_such_tensors(which: str) -> UsageError:
+    """What to say of tensors that a virtual card does not have."""
+    return UsageError(
+        f"The virtual GPU has no tensors {which}: it has dense, sparse and quantized ones, but no "
+        "nested ones of the strided layout, and no quantized ones without a scale or of less than "
+        "a byte. Use dense ones here (padding, layout=torch.jagged), or the CPU."
+    )
+
+
+def no_sparse_rule(func: Any, layout: torch.layout) -> UsageError:
+    """What to say about an operator that takes sparse tensors on a card, but not here."""
+    return UsageError(
+        f"The virtual GPU cannot run {func} on a tensor of the layout {layout}, though a card can: "
+        "its products, sums, elementwise operators and conversions are there. Use to_dense() here, "
+        "or run this part on the CPU."
+    )
+
+
+def no_quantized_rule(func: Any) -> UsageError:
+    """What to say about an operator of another library that takes quantized tensors."""
+    return UsageError(
+        f"The virtual GPU cannot run {func} on quantized tensors. Use dequantize() here, or run "
+        "this part on the CPU."
+    )
+
+
+def no_shape_rule(func: Any) -> UsageError:
+    """What to say about an operator that cannot be imitated."""
+    if "nested" in func._schema.name:
+        return no_such_tensors(f"as {func} makes them")
+    return UsageError(
+        f"The virtual GPU cannot run {func}: torch has no shape rule (meta kernel) for it. "
+        "Register one with torch.library.register_fake, or run this part on the CPU."
+    )
