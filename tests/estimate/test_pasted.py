@@ -83,7 +83,7 @@ def pasted(key, code):
 def options(here):
     cell = TOP + LOOP + textwrap.indent(f"{FORWARD}{STEP}", "    ")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning.Planner, "largest", lambda *_: None)
+        patch.setattr(planning.Planner, "find_largest", lambda *_: None)
         patch.setattr(planner, "difference", lambda _before, after: after)
         patch.setattr(patches.gc, "get_objects", list)  # optimizers of other tests
         patch.setattr(planning, "PAIRED", 0)
