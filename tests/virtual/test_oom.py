@@ -109,3 +109,32 @@ def test_neither_the_traceback_nor_the_warning_shows_the_virtual_cards_own_frame
     assert "CUDA out of memory" in done.stderr
     assert "dispatch.py" not in done.stderr
     assert "factories.py" not in done.stderr
+
+
+class Hungry(torch.autograd.Function):
+    """Asks in backward for more than any card has."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        torch.empty(1 << 40, device="cuda")
+        return gradient
+
+
+def test_a_backward_that_fails_lets_go_of_all_that_it_had_not_done(gpu):
+    def step():
+        x = torch.zeros(1024, 1024, device="cuda", requires_grad=True)
+        losses = []
+        for n in range(4):  # the engine's queue has a branch of each when the error comes
+            x = (x * 2).exp()
+            x = Hungry.apply(x) if n == 2 else x
+            losses.append(x.sum())
+        sum(losses).backward()
+
+    with pytest.raises(torch.OutOfMemoryError):
+        step()
+    gc.collect()
+    assert torch.cuda.memory_allocated() == 0, "as on a card, whose threads empty their queues"
