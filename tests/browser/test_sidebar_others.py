@@ -44,7 +44,8 @@ def test_notebooks_that_run_at_once_are_each_followed_and_name_each_other(notebo
     lab.notebook(
         "second.ipynb",
         "import psutil, torch\n%load_ext nbmem\nfrom nbmem import virtual\n"
-        f"(pid,) = [p.pid for p in psutil.process_iter() if '{pid}' in ' '.join(p.cmdline())]\n"
+        "running = psutil.process_iter(['cmdline'])  # None of a zombie\n"
+        f"(pid,) = [p.pid for p in running if '{pid}' in ' '.join(p.info['cmdline'] or [])]\n"
         "virtual.activate('L4', other_processes={pid: 3 << 30})",
         ALLOCATE.replace("{name}", "second.ipynb"),
     )
