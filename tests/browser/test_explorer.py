@@ -279,6 +279,8 @@ def look_at_lines(traced, page, report):
     traced.command("nbmem:toggle-lines")
     page.wait_for_function("() => document.querySelector('.nbmem-LineMarks') === null")
     traced.command("nbmem:toggle-lines")  # again, what was measured is not what stands there
+    on = "() => window.jupyterapp.commands.isToggled('nbmem:toggle-lines')"
+    page.wait_for_function(on)  # the setting goes to the server and back
     page.keyboard.press("Backspace")
     assert marks() == []
 
