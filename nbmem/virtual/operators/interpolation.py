@@ -63,21 +63,20 @@ def smoothed(launch: Launch) -> Iterator[Step]:
 
 def nearest(launch: Launch) -> Iterator[Step]:
     """Pixels of several channels are read as they lie, others by rows."""
-    yield out()
-    if _has_wide_pixels(launch, launch["self"]):
-        yield from contiguous(launch["self"], format_of=launch["self"])
-    else:
-        yield from _by_rows(launch, launch["self"])
+    yield from _by_pixels(launch, launch["self"])
 
 
 def of_pixels_backward(launch: Launch) -> Iterator[Step]:
     """The same of a gradient."""
-    gradient = launch["grad_output"]
+    yield from _by_pixels(launch, launch["grad_output"])
+
+
+def _by_pixels(launch: Launch, tensor: torch.Tensor) -> Iterator[Step]:
     yield out()
-    if _has_wide_pixels(launch, gradient):
-        yield from contiguous(gradient, format_of=gradient)
+    if _has_wide_pixels(launch, tensor):
+        yield from contiguous(tensor, format_of=tensor)
     else:
-        yield from _by_rows(launch, gradient)
+        yield from _by_rows(launch, tensor)
 
 
 def _has_wide_pixels(launch: Launch, tensor: torch.Tensor) -> bool:

@@ -166,11 +166,7 @@ def _add_by_mask(executor: Executor, call: OperatorCall) -> Any:
     inner = _call(call, call.func, *plain)
     inner.kwargs = call.kwargs
     results = infer(inner)
-    args, kwargs = inner.map(as_meta)
-    launch = Launch(
-        OperatorCall(call.func, args, kwargs), results.fresh, call.gpu.card, rules=call.gpu.rules
-    )
-    plan = MemoryPlan(tuple(kernels.put_by_mask(launch, as_meta(mask), found)))
+    plan = MemoryPlan(tuple(kernels.put_by_mask(_launch(inner, results), as_meta(mask), found)))
     return executor.deliver(call, results, plan)
 
 
@@ -181,9 +177,15 @@ def _add_at_hosts(executor: Executor, call: OperatorCall) -> Any:
     inner = _call(call, call.func, *call.args[:2], values, *call.args[3:])
     inner.kwargs = call.kwargs
     results = infer(inner)
-    metas, kwargs = inner.map(as_meta)
-    launch = Launch(OperatorCall(call.func, metas, kwargs), results.fresh, call.gpu.card)
-    return executor.deliver(inner, results, MemoryPlan(tuple(kernels.put_at_hosts(launch))))
+    plan = MemoryPlan(tuple(kernels.put_at_hosts(_launch(inner, results))))
+    return executor.deliver(inner, results, plan)
+
+
+def _launch(call: OperatorCall, results: Results) -> Launch:
+    """What a kernel is given, by the rules of the card's release."""
+    args, kwargs = call.map(as_meta)
+    inner = OperatorCall(call.func, args, kwargs)
+    return Launch(inner, results.fresh, call.gpu.card, rules=call.gpu.rules)
 
 
 def _written(executor: Executor, call: OperatorCall) -> Any:
