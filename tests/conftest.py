@@ -19,7 +19,7 @@ settings.load_profile("busy")  # how long an example takes is the machine's affa
 
 WHOLE_SYSTEMS = ("browser/", "live/test_kernel.py", "ipython/test_kernel.py")
 """Kernels, servers and browsers as they are: on a busy machine one may miss its time. A test that
-fails there is run once more; a fault of ours fails twice, and the summary names both runs."""
+fails there is run twice more; a fault of ours fails each time, and the summary names all runs."""
 
 
 @functools.cache
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         place = item.path.relative_to(Path(__file__).parent).as_posix()
         if again and place.startswith(WHOLE_SYSTEMS):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=2))
         if no_torch and item.get_closest_marker("torch"):
             item.add_marker(pytest.mark.skip(reason="needs torch, which is not installed"))
 

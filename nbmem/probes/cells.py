@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from nbmem.core.events import Stack
 
 
+_FILES: dict[str, str] = {}
+"""The file that a cell was compiled as, by the name that `with_cells` gave its frames last. Its
+number would not do: what a front end runs without history has that of the cell that comes next."""
+
+
 def running_shell() -> Any | None:
     """The IPython shell of this process; None outside of one. Imports nothing."""
     module = sys.modules.get("IPython.core.interactiveshell")
@@ -58,6 +63,7 @@ def with_cells(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
             return frame
         if frame not in known:
             known[frame] = Frame(f"<ipython-input-{number}-cell>", frame.line, frame.function)
+            _FILES[known[frame].file] = frame.file
         return known[frame]
 
     return tuple(tuple(map(told, stack)) for stack in stacks)
@@ -65,8 +71,7 @@ def with_cells(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
 
 def lines_of(file: str) -> list[str]:
     """The text of a frame's file, as `with_cells` names it; empty where nobody has it."""
-    names = {f"<ipython-input-{n}-cell>": name for name, n in numbers_of_cells().items()}
-    return [line.rstrip("\r\n") for line in linecache.getlines(names.get(file, file))]
+    return [line.rstrip("\r\n") for line in linecache.getlines(_FILES.get(file, file))]
 
 
 def numbers_of_cells() -> dict[str, Any]:

@@ -88,8 +88,9 @@ def notebook7(tmp_path_factory):
 @pytest.fixture(scope="session")
 def browser():
     """Chromium, without a window."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=30_000)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield chromium
@@ -97,11 +98,13 @@ def browser():
 
 
 @pytest.fixture(autouse=True)
-def _kernels_of_its_own(request):
-    """End the kernels that a test has started."""
+def _nothing_is_left(request):
+    """End the kernels that a test has started, and forget the settings that it has changed."""
     yield
     for app in {"lab", "notebook7"} & set(request.fixturenames):
-        request.getfixturevalue(app).end_kernels()
+        server = request.getfixturevalue(app)
+        server.end_kernels()
+        server.forget_settings()
 
 
 @pytest.fixture

@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from collections.abc import Callable
+
+    from playwright.sync_api import Locator, LocatorAssertions, Page
 
     from tests.browser.server import Server
 
-LOAD = "%load_ext nbmem\n%nbmem gpu L4\nimport torch"
+LOAD = """\
+%load_ext nbmem
+%nbmem gpu L4
+import torch, nbmem.ipython.later
+nbmem.ipython.later.NEXT_S = 60  # however slow the machine is, a look at the heap ends"""
 _ID = "nbmem-sidebar"
 PANEL = f"[...window.jupyterapp.shell.widgets('right')].find(panel => panel.id === '{_ID}')"
 """The panel's own object, in the page."""
@@ -170,6 +176,12 @@ class Notebook:
             figure,
         )
 
+    def expect_bytes(self, figure: str, count: int) -> None:
+        """Wait until one of the card's figures is this."""
+        expect(self.page.get_by_test_id(f"nbmem-{figure}")).to_have_attribute(
+            "data-bytes", str(count)
+        )
+
     def bytes_of(self, figure: str) -> int:
         """One of the card's figures, as the page has it."""
         return int(self.page.get_by_test_id(f"nbmem-{figure}").get_attribute("data-bytes") or "")
@@ -179,6 +191,24 @@ class Notebook:
         self.command("apputils:change-theme", theme=name)
         light = "false" if "Dark" in name else "true"
         self.page.wait_for_selector(f"body[data-jp-theme-light={light}]", state="attached")
+
+
+def expect(place: Locator) -> LocatorAssertions:
+    """Playwright's assertions, which wait: what was drawn may be drawn anew at any time.
+
+    Imported where it is used: these tests are collected where Playwright is not.
+    """
+    from playwright.sync_api import expect as asserted
+
+    return asserted(place)
+
+
+def expect_read(page: Page, read: Callable[[Any], Any], expected: object) -> None:
+    """Wait until what is read of a page is this."""
+    end = time.monotonic() + 30
+    while (found := read(page)) != expected and time.monotonic() < end:
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+    assert found == expected
 
 
 def picture(page: Page, folder: Path | None, name: str, locator: Locator | None = None) -> None:

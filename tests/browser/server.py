@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -126,6 +127,10 @@ class Server:
         for kernel in self.get("api/kernels"):
             end = urllib.request.Request(f"{self.url}api/kernels/{kernel['id']}", method="DELETE")
             urllib.request.urlopen(end, timeout=30).close()
+
+    def forget_settings(self) -> None:
+        """Go back to the defaults: a test that fails in the middle leaves what it has switched."""
+        shutil.rmtree(self._root / "config" / "lab" / "user-settings", ignore_errors=True)
 
     def stop(self) -> None:
         """End it with its kernels."""

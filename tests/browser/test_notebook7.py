@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.browser.conftest import opened
-from tests.browser.pages import LOAD
+from tests.browser.pages import LOAD, expect
 
 
 @pytest.mark.oldest
@@ -16,8 +16,10 @@ def test_it_is_live_beside_the_notebook(page, notebook7, request):
     notebook.wait_link("live")
     notebook.run(1)
     page.get_by_test_id("nbmem-report").wait_for()
-    assert notebook.bytes_of("allocated") == 2**24
-    assert page.locator(".nbmem-Badge").inner_text() == "peak 16.0 MiB · kept +16.0 MiB"
+    notebook.expect_bytes("allocated", 2**24)
+    expect(page.locator(".nbmem-Badge")).to_have_text(
+        "peak 16.0 MiB · kept +16.0 MiB", use_inner_text=True
+    )
     assert page.get_by_test_id("nbmem-status").count() == 0  # Notebook 7 has no status bar
 
 

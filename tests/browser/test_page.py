@@ -14,6 +14,7 @@ from nbmem.files.session import save_session
 from nbmem.views.bundle import mimebundle
 from nbmem.views.exports.page import living_page
 from nbmem.views.exports.viewer import viewer_page
+from tests.browser.pages import expect
 from tests.ranks.test_views import alternating
 from tests.views import sample
 
@@ -45,13 +46,13 @@ def reports(page, path, count):
     return found
 
 
-def answers(report):
-    """Whether a click on `end` is followed by the moment in words."""
+def expect_answer(report):
+    """A click on `end` is followed by the moment in words."""
     report.scroll_into_view_if_needed()
     where = report.get_by_test_id("nbx-where")
     before = where.inner_text()
     report.get_by_role("button", name="end", exact=True).click()
-    return before != where.inner_text()
+    expect(where).not_to_have_text(before, use_inner_text=True)
 
 
 def test_a_page_of_a_world_has_each_ranks_explorer_when_it_is_unfolded(offline, tmp_path):
@@ -63,10 +64,10 @@ def test_a_page_of_a_world_has_each_ranks_explorer_when_it_is_unfolded(offline, 
     offline.locator("summary", has_text="rank 2").click()
     offline.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]")
     assert explorers.count() == 1  # the others wait until they are wanted
-    assert answers(explorers.first)
+    expect_answer(explorers.first)
     offline.locator("summary", has_text="rank 0").click()
     explorers.nth(1).wait_for(state="attached")
-    assert offline.locator("details[open]").count() == 1
+    expect(offline.locator("details[open]")).to_have_count(1)
 
 
 def test_an_exported_page_is_alive_and_reaches_nobody(offline, tmp_path):
@@ -74,16 +75,16 @@ def test_an_exported_page_is_alive_and_reaches_nobody(offline, tmp_path):
     path.write_text(living_page(sample.cnn()), encoding="utf-8")
     report = reports(offline, path, 1).first
     offline.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]")
-    assert answers(report)
+    expect_answer(report)
     report.locator("[data-tab=lines]").click()  # the sample has no stacks
-    assert "--stacks" in report.get_by_test_id("nbx-no-lines").inner_text()
+    expect(report.get_by_test_id("nbx-no-lines")).to_contain_text("--stacks")
     assert report.get_by_test_id("nbx-compact").get_by_text("Peak").count()  # its verdict
     assert (
         offline.get_by_text("moments are in this page")
         .or_(offline.get_by_text("Every moment of the recording"))
         .count()
     )
-    assert offline.locator("img").count() == 0  # the picture has made room
+    expect(offline.locator("img")).to_have_count(0)  # the picture has made room
 
 
 def test_a_notebooks_page_has_one_copy_of_what_draws_its_reports(offline, tmp_path):
@@ -99,12 +100,13 @@ def test_a_notebooks_page_has_one_copy_of_what_draws_its_reports(offline, tmp_pa
     path.write_text(notebook_page(notebook), encoding="utf-8")
     found = reports(offline, path, 3)
     assert path.read_text().count("nbmem-explorer") == 2  # the script and who reads it
-    assert answers(found.first)
-    assert answers(found.nth(1))
+    expect_answer(found.first)
+    expect_answer(found.nth(1))
 
 
-def held(page, name):
-    return int(page.locator(f"[data-testid=nbx-ledger] {name}").get_attribute("data-bytes"))
+def expect_held(page, name, count):
+    row = page.locator(f"[data-testid=nbx-ledger] {name}")
+    expect(row).to_have_attribute("data-bytes", str(count))
 
 
 def test_a_file_is_dropped_onto_the_viewer_and_stays_there(offline, tmp_path):
@@ -127,9 +129,9 @@ def test_a_file_is_dropped_onto_the_viewer_and_stays_there(offline, tmp_path):
         offline.evaluate(DROP, [file.name, base64.b64encode(file.read_bytes()).decode()])
         offline.wait_for_function("name => document.title === `nbmem: ${name}`", arg=file.name)
         offline.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]")
-        assert held(offline, "[data-sum=active]") == at_peak.active
-        assert held(offline, "[data-sum=reserved]") == at_peak.reserved
-    assert answers(offline.get_by_test_id("nbx-report"))
+        expect_held(offline, "[data-sum=active]", at_peak.active)
+        expect_held(offline, "[data-sum=reserved]", at_peak.reserved)
+    expect_answer(offline.get_by_test_id("nbx-report"))
     said = offline.locator(".nbv-Said")
     for file, why in (
         (hostile, "it wants os.system"),
@@ -138,4 +140,4 @@ def test_a_file_is_dropped_onto_the_viewer_and_stays_there(offline, tmp_path):
     ):
         offline.get_by_label("A recording or a snapshot").set_input_files(file)
         said.get_by_text(f"{file.name} cannot be shown: {why}").wait_for()
-        assert offline.get_by_test_id("nbx-explorer").count() == 0
+        expect(offline.get_by_test_id("nbx-explorer")).to_have_count(0)

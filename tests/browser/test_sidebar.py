@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.browser.pages import LOAD, PANEL, golden, picture
+from tests.browser.pages import LOAD, PANEL, expect, golden, picture
 
 TRAIN = """\
 %%memtrace
@@ -96,18 +98,19 @@ def test_a_cell_that_has_run_has_a_row_and_a_badge(notebook, page):
     row = page.get_by_test_id("nbmem-cells").locator("[data-cell='2']")
     row.get_by_text("+16.0 MiB").wait_for()
     badge = page.locator(".nbmem-Badge")
-    assert badge.inner_text() == "peak 16.0 MiB · kept +16.0 MiB"
+    expect(badge).to_have_text("peak 16.0 MiB · kept +16.0 MiB", use_inner_text=True)
     status = page.get_by_test_id("nbmem-status")
-    assert status.inner_text() == "GPU 16.0 MiB of 22.49 GiB, peak 16.0 MiB"
-    assert status.get_attribute("title").startswith("NVIDIA L4 (virtual): 16,777,216 bytes of ")
-    assert page.get_by_test_id("nbmem-line-peak").count() == 1
+    expect(status).to_have_text("GPU 16.0 MiB of 22.49 GiB, peak 16.0 MiB", use_inner_text=True)
+    said = re.compile(r"^NVIDIA L4 \(virtual\): 16,777,216 bytes of ")
+    expect(status).to_have_attribute("title", said)
+    expect(page.get_by_test_id("nbmem-line-peak")).to_have_count(1)
     notebook.command("application:toggle-right-area")
     status.click()
     page.get_by_test_id("nbmem-sidebar").wait_for()
     active = "() => window.jupyterapp.shell.currentWidget.content.activeCellIndex"
     notebook.select(2)
     row.get_by_role("button").click()
-    assert page.evaluate(active) == 1
+    page.wait_for_function(f"() => ({active})() === 1")
     notebook.command("nbmem:toggle-badges")
     badge.wait_for(state="detached")
     notebook.command("nbmem:toggle-badges")
@@ -131,7 +134,7 @@ def test_a_command_of_the_palette_traces_the_cell(notebook, page):
     page.locator(".lm-CommandPalette-item[data-command='nbmem:trace-cell']").click()
     page.get_by_test_id("nbmem-report").wait_for()
     assert notebook.sources()[1].startswith("%%memtrace\n")
-    assert "traced" in page.get_by_test_id("nbmem-cells").inner_text()
+    expect(page.get_by_test_id("nbmem-cells")).to_contain_text("traced")
     notebook.execute(EXPECT)
     notebook.select(1)
     for line in ("%nbmem fit", "%%nbmem fit", "%%nbmem plan"):  # told once, and a kernel that rests

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.browser.pages import picture
+from tests.browser.pages import expect, picture
 
 pytestmark = pytest.mark.gpu
 
@@ -59,10 +59,11 @@ def test_a_real_card_is_shown_live_and_as_it_is(notebook, page, lab, pictures):
     verdict.wait_for()
     notebook.run(2)
     said = json.loads(notebook.printed(2))
-    assert int(verdict.get_attribute("data-bytes")) == said["peak"]
+    expect(verdict).to_have_attribute("data-bytes", str(said["peak"]))
     card.get_by_text(said["name"]).wait_for()
-    assert "virtual" not in card.inner_text()
-    shown = {figure: notebook.bytes_of(figure) for figure in ("allocated", "reserved")}
-    assert shown == {figure: said[figure] for figure in shown}
+    expect(card).not_to_contain_text("virtual")
+    for figure in ("allocated", "reserved"):
+        notebook.expect_bytes(figure, said[figure])
     if said["processes"]:  # in some containers NVML knows no process of ours
-        assert [notebook.bytes_of("process")] == said["processes"]
+        (process,) = said["processes"]
+        notebook.expect_bytes("process", process)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.pages import KERNEL, LOAD, PANEL
+from tests.browser.pages import KERNEL, LOAD, PANEL, expect
 
 BLOCK = """\
 from pathlib import Path
@@ -104,4 +104,4 @@ def test_what_is_closed_leaves_nothing_behind(notebook, page, lab):
     assert lab.get("api/kernels") == []
     page.evaluate(f"() => {PANEL}.dispose()")
     assert not page.evaluate("() => window.jupyterapp.commands.hasCommand('nbmem:load')")
-    assert page.locator(".nbmem-Badge").count() == 0
+    expect(page.locator(".nbmem-Badge")).to_have_count(0)

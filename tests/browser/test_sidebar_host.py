@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.pages import LOAD, golden, picture
+from tests.browser.pages import LOAD, expect, golden, picture
 from tests.browser.test_explorer import explore, shown_whole
 
 PLAIN = "%load_ext nbmem\nimport torch"
@@ -31,15 +31,15 @@ def test_without_a_card_the_host_is_live(notebook, page, lab, pictures):
     host = page.get_by_test_id("nbmem-host")
     host.locator("[data-part=optimizer_state]").wait_for()
     weights = host.locator("[data-part=weights] .nbmem-Bytes")
-    assert weights.get_attribute("title") == f"{WEIGHTS:,} bytes"
+    expect(weights).to_have_attribute("title", f"{WEIGHTS:,} bytes")
     parts = host.locator("[data-part]").evaluate_all("rows => rows.map(row => row.dataset.part)")
     assert parts[-2:] == ["other_processes", "free"]
     lines = host.locator("tbody tr").evaluate_all("rows => rows.map(row => row.className)")
     first = lines.index("nbmem-mod-sum")  # the process, and what of it are files
     assert lines[first + 1] == "nbmem-mod-of"
-    assert host.locator("[data-of=files]").count() == 1
-    assert host.locator("[data-sum]").get_attribute("data-sum") == "process"
-    assert page.get_by_test_id("nbmem-status").inner_text().startswith("RAM ")
+    expect(host.locator("[data-of=files]")).to_have_count(1)
+    expect(host.locator("[data-sum]")).to_have_attribute("data-sum", "process")
+    expect(page.get_by_test_id("nbmem-status")).to_contain_text("RAM ")
     page.get_by_test_id("nbmem-running").get_by_text("step").wait_for()
     if pictures is not None:
         notebook.watch_readings("process")
@@ -56,7 +56,7 @@ def test_without_a_card_the_host_is_live(notebook, page, lab, pictures):
     page.get_by_test_id("nbmem-report").wait_for()
     page.get_by_text("no cell runs").wait_for()
     report = page.get_by_test_id("nbmem-report")
-    assert report.locator("[data-sum=process] + [data-of=files]").count() == 1
+    expect(report.locator("[data-sum=process] + [data-of=files]")).to_have_count(1)
     report.scroll_into_view_if_needed()
     picture(page, pictures, "sidebar-host-report")
     if pictures is not None:
@@ -81,4 +81,4 @@ def test_a_card_comes_before_the_host(notebook, page):
     page.get_by_test_id("nbmem-host").wait_for()
     notebook.push(sample)
     page.get_by_test_id("nbmem-card-0").wait_for()
-    assert page.get_by_test_id("nbmem-host").count() == 0
+    expect(page.get_by_test_id("nbmem-host")).to_have_count(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.pages import KERNEL, LOAD, PANEL, golden
+from tests.browser.pages import KERNEL, LOAD, PANEL, expect, golden
 
 ALLOCATE = """\
 from pathlib import Path
@@ -31,8 +31,8 @@ def test_each_of_several_cards_is_shown(notebook, page):
         for figure in ("allocated", "peak", "reserved", "process", "free"):
             shown = card.get_by_test_id(f"nbmem-{figure}")
             expected = "" if figures[figure] is None else str(figures[figure])
-            assert shown.get_attribute("data-bytes") == expected
-    assert cards[1].get_by_test_id("nbmem-process").inner_text() == "unknown"
+            expect(shown).to_have_attribute("data-bytes", expected)
+    expect(cards[1].get_by_test_id("nbmem-process")).to_have_text("unknown")
 
 
 @pytest.mark.cells(LOAD, ALLOCATE)
@@ -56,8 +56,9 @@ def test_notebooks_that_run_at_once_are_each_followed_and_name_each_other(notebo
     kernels = page.get_by_test_id("nbmem-kernels")
     other = kernels.locator(f"[data-kernel='{notebook.name}']")
     other.get_by_text("3.00 GiB").wait_for()
-    assert kernels.locator("tr[aria-current]").get_attribute("data-kernel") == "second.ipynb"
-    assert page.get_by_test_id("nbmem-others").count() == 0
+    here = kernels.locator("tr[aria-current]")
+    expect(here).to_have_attribute("data-kernel", "second.ipynb")
+    expect(page.get_by_test_id("nbmem-others")).to_have_count(0)
     first = page.evaluate(READINGS, notebook.name)
     page.wait_for_function(f"n => ({READINGS})('{notebook.name}') > n + 3", arg=first)
     other.get_by_role("button").click()
@@ -84,6 +85,6 @@ def test_a_cell_that_runs_for_minutes_stays_live(notebook, page, lab):
     notebook.watch_readings()
     page.wait_for_function("() => window.seen.size > 3")
     assert page.evaluate("() => window.asked") == [], "a busy kernel is asked nothing"
-    assert page.get_by_test_id("nbmem-running").inner_text().startswith("In [2]")
+    expect(page.get_by_test_id("nbmem-running")).to_contain_text("In [2]")
     lab.touch(f"{notebook.name}.stop")
     page.get_by_test_id("nbmem-cells").locator("[data-cell='2']").wait_for()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.pages import PANEL, golden, picture
+from tests.browser.pages import PANEL, expect, golden, picture
 
 FILE = """\
 %%writefile train.py
@@ -41,7 +41,7 @@ def test_ranks_of_torchrun_are_live_in_a_notebook_that_has_no_torch(notebook, pa
     ranks.locator("[data-rank='1'][data-state=running]").get_by_text("step").wait_for(
         timeout=90_000
     )
-    assert page.get_by_test_id("nbmem-running").inner_text() == "In [3]: running"
+    expect(page.get_by_test_id("nbmem-running")).to_have_text("In [3]: running")
     ranks.locator("tr[data-rank='0'] + tr [title='weights: 16.0 MiB']").wait_for(state="attached")
     if pictures is not None:
         notebook.command("application:toggle-left-area")
@@ -53,7 +53,7 @@ def test_ranks_of_torchrun_are_live_in_a_notebook_that_has_no_torch(notebook, pa
     notebook.wait_run()
     page.get_by_text("no cell runs").wait_for()
     ranks.get_by_text("0 of 2 run").wait_for()
-    assert ranks.locator("[data-state=running]").count() == 0
+    expect(ranks.locator("[data-state=running]")).to_have_count(0)
 
 
 @pytest.mark.cells("%load_ext nbmem")
@@ -63,7 +63,7 @@ def test_what_a_rank_says_is_text(notebook, page, pictures):
     notebook.push(golden("ranks_now"))
     ranks = page.get_by_test_id("nbmem-ranks")
     ranks.get_by_text("OutOfMemoryError: <b>out of memory</b>").wait_for()
-    assert ranks.get_by_text("and 2 more, with lower peaks").is_visible()
+    expect(ranks.get_by_text("and 2 more, with lower peaks")).to_be_visible()
     notebook.drag_sidebar(200)
     node = f"{PANEL}.node"
     assert page.evaluate(f"() => {node}.scrollWidth <= {node}.clientWidth")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.pages import LOAD, golden
+from tests.browser.pages import LOAD, expect, golden
 
 KEEP = """\
 %%memtrace
@@ -50,7 +50,7 @@ def test_a_tip_inserts_its_code_runs_its_command_and_can_be_shown_again(notebook
     tip.get_by_text("Insert the code below").click()
     inserted = notebook.sources()[3]
     assert inserted.startswith("del checkpoint")
-    assert inserted in tip.locator("pre").inner_text()
+    expect(tip.locator("pre")).to_contain_text(inserted)
     tip.get_by_role("button", name="Do not show this advice again").click()
     tip.wait_for(state="detached")
     page.get_by_role("button", name="Show again").click()
@@ -71,7 +71,7 @@ def test_a_hostile_report_can_have_nothing_done(notebook, page):
     ):
         notebook.push(finding(command=command, title=str(command)))
         page.get_by_test_id("nbmem-tips").get_by_text(str(command)).wait_for()
-        assert page.get_by_text("Do it").count() == 0
+        expect(page.get_by_text("Do it")).to_have_count(0)
     notebook.push(finding(command={"name": "free", "arguments": ["kept"]}))
     page.get_by_text("Do it: %nbmem free kept").click()
     page.get_by_test_id("nbmem-said").get_by_text("not what a finding of the last").wait_for()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.pages import KERNEL, LOAD, PANEL, Notebook, golden, hostile
+from tests.browser.pages import KERNEL, LOAD, PANEL, Notebook, expect, golden, hostile
 
 UNTIL_STOPPED = """\
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_a_page_reloaded_in_the_middle_of_a_cell_is_live_before_its_end(notebook
     notebook.show_sidebar()
     notebook.wait_link("live")
     page.get_by_test_id("nbmem-card-0").wait_for()
-    assert page.get_by_test_id("nbmem-running").inner_text().startswith("In [2]")
+    expect(page.get_by_test_id("nbmem-running")).to_contain_text("In [2]")
     lab.touch(f"{notebook.name}.stop")
     page.get_by_test_id("nbmem-cells").locator("[data-cell='2']").wait_for()
     page.get_by_test_id("nbmem-card-0").get_by_text("NVIDIA L4 (virtual)").wait_for()
@@ -43,8 +43,7 @@ def test_two_tabs_on_one_notebook_are_both_live(notebook, context, lab):
     notebook.wait_run()
     for one in (notebook, second):
         one.page.get_by_test_id("nbmem-cells").locator("[data-cell='2']").wait_for()
-    peaks = {one.bytes_of("peak") for one in (notebook, second)}
-    assert len(peaks) == 1
+    second.expect_bytes("peak", notebook.bytes_of("peak"))
 
 
 @pytest.mark.oldest
@@ -55,7 +54,7 @@ def test_a_restart_is_said_and_survived(notebook, page):
     page.get_by_test_id("nbmem-card-0").wait_for()
     notebook.restart()
     notebook.wait_link("not-loaded")
-    assert page.get_by_test_id("nbmem-card-0").count() == 0
+    expect(page.get_by_test_id("nbmem-card-0")).to_have_count(0)
     notebook.run(0)
     notebook.wait_link("live")
     notebook.run(1)
@@ -108,7 +107,7 @@ def test_why_loading_brought_nothing_stays_said(notebook, page, load, link, said
     notebook.run(0)
     page.wait_for_function("before => window.asked > before", arg=before)
     notebook.wait_link(link)
-    assert said in page.get_by_test_id("nbmem-nothing").inner_text()
+    expect(page.get_by_test_id("nbmem-nothing")).to_contain_text(said)
 
 
 @pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")
@@ -126,7 +125,7 @@ def test_it_follows_what_is_in_front_and_lets_go_of_what_is_closed(notebook, pag
     page.evaluate("""() => [...window.jupyterapp.shell.widgets('main')]
         .filter(widget => widget.title.label !== window.jupyterapp.shell.currentWidget.title.label)
         .forEach(widget => widget.dispose())""")
-    assert page.evaluate(f"() => {FOLLOWED}") == 1
+    page.wait_for_function(f"() => {FOLLOWED} === 1")
 
 
 @pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")

@@ -1,5 +1,6 @@
 """Lines of a notebook's cells: which cell they are in."""
 
+import linecache
 import sys
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pytest
 
 from nbmem.analysis.lines import users_line
 from nbmem.core.events import Frame
-from nbmem.probes.cells import with_cells
+from nbmem.probes.cells import lines_of, with_cells
 
 CELL = "/tmp/ipykernel_77/123.py"
 STACK = (Frame(CELL, 9, "step"), Frame("/home/x/train.py", 1, "<module>"))
@@ -39,3 +40,12 @@ def test_a_cell_that_is_not_known_stays_the_cell(kernel):
 def test_outside_of_ipython_there_are_no_cells(monkeypatch):
     monkeypatch.delitem(sys.modules, "IPython.core.interactiveshell", raising=False)
     assert with_cells([STACK]) == (STACK,)
+
+
+def test_the_text_of_a_cell_is_not_that_of_what_ran_hidden_before_it(kernel, monkeypatch):
+    """What a front end runs without history has the number of the cell that comes next."""
+    for file, text in ((CELL, "x = 1\n"), ("/tmp/ipykernel_77/hidden.py", "None\n")):
+        kernel.compile._filename_map[file] = 2
+        monkeypatch.setitem(linecache.cache, file, (len(text), None, [text], file))
+    ((frame, _),) = with_cells([STACK])
+    assert lines_of(frame.file) == ["x = 1"]

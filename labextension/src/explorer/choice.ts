@@ -18,6 +18,9 @@ export interface IKernel {
 type Listener = (choice: IChoice) => void;
 
 export class Choice {
+  /** The tab in front; a matter of this page, of which a widget's model hears nothing. */
+  tab = 'moment';
+
   constructor(private _now: IChoice) {}
 
   get now(): IChoice {

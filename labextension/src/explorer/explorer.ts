@@ -111,7 +111,8 @@ export class Explorer {
       tab.panel.setAttribute('aria-labelledby', made.id);
     }
     this.node.append(this._where, this._tensor.node, list, ...this._tabs.map(tab => tab.panel));
-    this._select('moment');
+    const kept = this._tabs.some(({ key }) => key === this._choice.tab);
+    this._select(kept ? this._choice.tab : 'moment');
   }
 
   private _toolbar(): HTMLElement {
@@ -307,7 +308,7 @@ export class Explorer {
       made?.setAttribute('aria-selected', String(chosen));
       made?.setAttribute('tabindex', chosen ? '0' : '-1');
     }
-    this._tab = key;
+    this._choice.tab = key;
     if (this._timeline !== null) {
       void this._drawTab();
     }
@@ -318,7 +319,7 @@ export class Explorer {
     if (step !== 0) {
       event.preventDefault();
       event.stopPropagation();
-      const at = this._tabs.findIndex(tab => tab.key === this._tab) + step;
+      const at = this._tabs.findIndex(tab => tab.key === this._choice.tab) + step;
       this._select(this._tabs[(at + this._tabs.length) % this._tabs.length].key);
       this.node.querySelector<HTMLElement>('[role=tab][aria-selected=true]')?.focus();
     }
@@ -356,7 +357,7 @@ export class Explorer {
   }
 
   private async _drawTab(): Promise<void> {
-    const tab = this._tabs.find(one => one.key === this._tab);
+    const tab = this._tabs.find(one => one.key === this._choice.tab);
     const draw = tab?.draw;
     if (tab !== undefined && draw !== null && draw !== undefined) {
       tab.draw = null;
@@ -420,11 +421,11 @@ export class Explorer {
   }
 
   private _followBelow(): void {
-    if (this._tab === 'moment') {
+    if (this._choice.tab === 'moment') {
       this._ledger.follow();
       this._largest.follow();
     }
-    this._tabs.find(tab => tab.key === this._tab)?.parts.forEach(part => part.follow?.());
+    this._tabs.find(tab => tab.key === this._choice.tab)?.parts.forEach(part => part.follow?.());
   }
 
   private _wear(): void {
@@ -452,7 +453,6 @@ export class Explorer {
   });
   private readonly _clear = button('clear selection', () => this._choice.set({ span: null }));
   private _tabs: ITab[] = [];
-  private _tab = 'moment';
   private _late: ReturnType<typeof setTimeout> | undefined;
   private _timeline: Timeline | null = null;
 }

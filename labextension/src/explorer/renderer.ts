@@ -72,10 +72,15 @@ export class ReportRenderer extends Widget implements IRenderMime.IRenderer {
     }
     this._data = null;
     this._end();
+    const run = `${data.source} ${data.events} ${data.duration}`;
+    if (run !== this._run || this._choice === null) {
+      this._run = run;
+      this._choice = new Choice({ moment: data.peak.event, span: null, tensor: null });
+    }
     const cell = this.node.closest('.jp-Cell');
     this._report = new Report({
       data,
-      choice: new Choice({ moment: data.peak.event, span: null, tensor: null }),
+      choice: this._choice,
       actions: this._actions,
       bokeh,
       kernel: null,
@@ -95,4 +100,7 @@ export class ReportRenderer extends Widget implements IRenderMime.IRenderer {
   /** What has come and is not shown yet. */
   private _data: IData | null = null;
   private _report: Report | null = null;
+  /** What tells one recording from another: a report that is renewed keeps what was chosen. */
+  private _run = '';
+  private _choice: Choice | null = null;
 }

@@ -109,9 +109,10 @@ class CellMarks implements IDisposable {
     const data = (output as { data?: unknown } | null)?.data ?? null;
     if (data !== this._data) {
       this._data = data;
-      this._show([]);
-      if (data !== null) {
-        void this._mark(data, output);
+      if (data === null) {
+        this._show([]);
+      } else {
+        void this._mark(data, output); // those of a report that is renewed stand until then
       }
     }
   }
@@ -122,11 +123,11 @@ class CellMarks implements IDisposable {
       await this._cell.ready; // an editor is there when the cell has come into view
       lines = (await unpack(output)).lines;
     } catch {
-      return; // the report itself says why it cannot be read
+      // The report itself says why it cannot be read.
     }
-    if (lines !== null && this._data === data && !this._isDisposed) {
+    if (this._data === data && !this._isDisposed) {
       const text = this._cell.model.sharedModel.source.split('\n');
-      this._show(linesIn(text, lines));
+      this._show(lines === null ? [] : linesIn(text, lines));
     }
   }
 
