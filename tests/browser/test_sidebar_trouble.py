@@ -16,7 +16,7 @@ while not Path("{name}.stop").exists():
 FOLLOWED = f"{PANEL}._front.all.length"
 
 
-@pytest.mark.cells(LOAD + ", time", UNTIL_STOPPED)
+@pytest.mark.cells(LOAD + "\nimport time", UNTIL_STOPPED)
 def test_a_page_reloaded_in_the_middle_of_a_cell_is_live_before_its_end(notebook, page, lab):
     notebook.run(0)
     notebook.run(1, wait=False)
@@ -31,7 +31,7 @@ def test_a_page_reloaded_in_the_middle_of_a_cell_is_live_before_its_end(notebook
     page.get_by_test_id("nbmem-card-0").get_by_text("NVIDIA L4 (virtual)").wait_for()
 
 
-@pytest.mark.cells(LOAD + ", time", UNTIL_STOPPED)
+@pytest.mark.cells(LOAD + "\nimport time", UNTIL_STOPPED)
 def test_two_tabs_on_one_notebook_are_both_live(notebook, context, lab):
     notebook.run(0)
     notebook.run(1, wait=False)
