@@ -62,11 +62,18 @@ def with_cells(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
         if type(number) is not int:
             return frame
         if frame not in known:
-            known[frame] = Frame(f"<ipython-input-{number}-cell>", frame.line, frame.function)
-            _FILES[known[frame].file] = frame.file
+            known[frame] = Frame(_named(number), frame.line, frame.function)
         return known[frame]
 
-    return tuple(tuple(map(told, stack)) for stack in stacks)
+    renamed = tuple(tuple(map(told, stack)) for stack in stacks)
+    ran = {frame.file for frame in known}
+    # A magic's cell and the code in it have the same number; what is within was compiled behind it.
+    _FILES.update({_named(number): file for file, number in numbers.items() if file in ran})
+    return renamed
+
+
+def _named(number: int) -> str:
+    return f"<ipython-input-{number}-cell>"
 
 
 def lines_of(file: str) -> list[str]:

@@ -42,10 +42,11 @@ def test_outside_of_ipython_there_are_no_cells(monkeypatch):
     assert with_cells([STACK]) == (STACK,)
 
 
-def test_the_text_of_a_cell_is_not_that_of_what_ran_hidden_before_it(kernel, monkeypatch):
-    """What a front end runs without history has the number of the cell that comes next."""
-    for file, text in ((CELL, "x = 1\n"), ("/tmp/ipykernel_77/hidden.py", "None\n")):
+def test_the_text_of_a_cell_is_that_of_the_code_within_it_that_ran(kernel, monkeypatch):
+    """A magic's cell has the same number, and so has what a front end ran hidden before it."""
+    within, hidden = "/tmp/ipykernel_77/within.py", "/tmp/ipykernel_77/hidden.py"
+    for file, text in ((CELL, "run_cell_magic()\n"), (within, "x = 1\n"), (hidden, "None\n")):
         kernel.compile._filename_map[file] = 2
         monkeypatch.setitem(linecache.cache, file, (len(text), None, [text], file))
-    ((frame, _),) = with_cells([STACK])
+    ((frame, *_),) = with_cells([(Frame(within, 1, "<module>"), *STACK)])
     assert lines_of(frame.file) == ["x = 1"]
