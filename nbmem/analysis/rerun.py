@@ -16,7 +16,7 @@ from nbmem.analysis.releases import recording_of, releases
 from nbmem.core.events import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.session import DeviceTrace
@@ -144,12 +144,20 @@ class Rerun:
             elif action in (_FREE, _COMPLETED) and addr in mine:
                 self.allocator.free(mine.pop(addr))
 
-    def go(self, count: int, empty_at: Collection[int], resized: Mapping[int, int]) -> Outcome:
-        """Replay the first `count` events; see `try_settings`."""
+    def go(
+        self,
+        count: int,
+        empty_at: Collection[int],
+        resized: Mapping[int, int],
+        sooner: Mapping[int, Sequence[int]] | None = None,
+    ) -> Outcome:
+        """Replay the first `count` events; see `try_settings` and `try_freeing`."""
         allocator = self.allocator
         refused, index = None, 0
         requested = bool((self.events.action == _FREE).any())
         for index, (action, addr, size, stream) in enumerate(self._rows(0, count)):
+            for gone in sooner.get(index, ()) if sooner else ():
+                allocator.free(self.at.pop(gone))
             if index in empty_at or index in self.emptied:
                 allocator.empty_cache()
             try:

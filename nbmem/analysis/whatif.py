@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nbmem.analysis.rerun import Outcome
     from nbmem.core.session import DeviceTrace
     from nbmem.ledger.books import Books
+    from nbmem.ledger.facts import Ints
 
 ALIKE = 0.02
 """Part of the recorded reserved peak by which a replay of the run as it was may be off."""
@@ -81,6 +82,28 @@ def try_longest_first(books: Books, first: int, last: int) -> Outcome:
     run.begin(_old(books))
     run.rehearse(first, last)
     return run.go(min(len(trace.events), MOST_EVENTS), frozenset(), {})
+
+
+def try_freeing(books: Books, rows: Ints, positions: Ints) -> int | None:
+    """Bytes by which the allocated peak falls if these blocks go at these positions, sooner.
+
+    What is freed sooner lets others lie elsewhere, so that what their blocks round up to differs,
+    too. None where the unchanged replay is not the recording to the byte, or there is too much.
+
+    Args:
+        books: The card's books.
+        rows: The blocks, as rows of the books' allocations; each is born before its position.
+        positions: Where each goes.
+    """
+    count, peak = len(books.trace.events), int(books.allocated.max())
+    if count > MOST_EVENTS or try_settings(books).peak_allocated != peak:
+        return None
+    sooner: dict[int, list[int]] = {}
+    for at, addr in zip(positions.tolist(), books.allocations.addr[rows].tolist(), strict=True):
+        sooner.setdefault(at, []).append(addr)
+    run = Rerun(books.trace, _settings(books.trace, None), None)
+    run.begin(_old(books))
+    return peak - run.go(count, frozenset(), {}, sooner).peak_allocated
 
 
 def try_again(

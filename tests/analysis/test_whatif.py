@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nbmem.api as nbmem
 from nbmem.analysis import books_of
 from nbmem.analysis.releases import emptied, released_by_need
-from nbmem.analysis.whatif import try_again, try_more, try_settings, with_conf
+from nbmem.analysis.whatif import try_again, try_freeing, try_more, try_settings, with_conf
 from tests.recorded import load, session_of
+from tests.tips.measure import running
 
 SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
 RUNS = ["vgg16_b32_sgdm", "gpt2_b4s512_adamw", "lstm_lm_b32s128_sgd", "dlrm_like_b2048_adagrad"]
@@ -74,6 +76,27 @@ def test_an_iteration_again_takes_no_more_than_the_same_one():
     kept = a.born[(a.born >= first) & (a.freed >= end)].tolist()
     again = try_again(books, first, end, once=kept, instead={})
     assert again.peak_reserved == books.reserved.max()
+
+
+def test_what_is_freed_sooner_lets_the_next_block_be_cut_to_size():
+    pytest.importorskip("torch")
+    with running() as run:
+        trace, _ = run(
+            "def mib(n): return torch.empty(int(n * 1048576), dtype=torch.uint8, device='cuda')\n"
+            "first = mib(9)\nsecond = mib(10.5)  # all that is left of a segment of 20\ndel first",
+            before="import torch",
+        )
+        books = books_of(trace.session)
+    assert books.allocated.max() == 20 << 20
+    a = books.allocations
+    first, second = np.flatnonzero(a.requested == 9 << 20), int(a.born[a.requested > 9 << 20][0])
+    assert try_freeing(books, first, np.array([second])) == (20 << 20) - int(10.5 * (1 << 20))
+
+
+def test_a_replay_that_is_not_the_recording_promises_nothing():
+    books = recorded("variable_lengths")
+    assert try_settings(books).peak_allocated != books.allocated.max()
+    assert try_freeing(books, np.array([], int), np.array([], int)) is None
 
 
 def test_a_setting_replaces_its_own_old_value_and_keeps_the_others():

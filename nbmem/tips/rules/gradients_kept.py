@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.analysis.program import zeroed
+from nbmem.analysis.whatif import try_freeing
 from nbmem.core.categories import Category
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say, saying
@@ -27,6 +28,7 @@ from nbmem.tips.rule import Rule, say, saying
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.ledger.facts import Ints
     from nbmem.tips.evidence import Evidence
 
 SHARE = 0.1
@@ -47,13 +49,15 @@ def check(e: Evidence) -> Iterator[Finding]:
     a = books.allocations
     old = (books.category == Category.GRADIENTS) & (a.born < stepped[-1]) & (a.freed >= top)
     old &= ~e.in_private_pool()
-    size = min(
-        int(a.block[old].sum()),
-        _brings(e, [books.bounds(s)[1] for s in spans if s.name == "optimizer"]),
-    )
+    ends = np.array([books.bounds(s)[1] for s in spans if s.name == "optimizer"], np.int64)
+    rows, gone = _too_late(e, ends)
+    there = int(a.block[old].sum())
+    size = min(there, _brings(e, rows, gone))
     asked = e.everything or e.short is not None
     if not e.matters(size, OF_THE_CARD) or not (asked or e.dominates(size, SHARE)):
         return
+    replayed = try_freeing(books, rows, gone)
+    size = size if replayed is None else replayed
     where = spans[phase].name
     anew = _made_anew(e) if where == "backward" else 0
     optimizer = e.optimizer_code() or "optimizer"
@@ -62,8 +66,8 @@ def check(e: Evidence) -> Iterator[Finding]:
         rule=RULE.name,
         title=f"`{optimizer}.zero_grad()` behind `step()`: {saying(max(0, size - anew), size)} "
         "less at the peak",
-        evidence=f"At the peak (in {where}{step}) {say(size)} of gradients of the step before were "
-        "still there; nothing reads them until the next step.",
+        evidence=f"At the peak (in {where}{step}) {say(there)} of gradients of the step before "
+        "were still there; nothing reads them until the next step.",
         low=max(0, size - anew),
         high=size,
         ground="estimated" if anew else "simulated",
@@ -71,15 +75,19 @@ def check(e: Evidence) -> Iterator[Finding]:
     )
 
 
-def _brings(e: Evidence, stepped: list[int]) -> int:
-    """By how much the peak falls if gradients go where the optimizer behind them ends."""
+def _too_late(e: Evidence, ends: Ints) -> tuple[Ints, Ints]:
+    """Gradients that outlive the optimizer behind them, and where it ends."""
     books, a = e.books, e.books.allocations
-    ends = np.array(stepped, np.int64)
     rows = np.flatnonzero((books.category == Category.GRADIENTS) & ~e.in_private_pool())
     step = np.searchsorted(ends, a.born[rows])
     rows, step = rows[step < len(ends)], step[step < len(ends)]
     late = a.freed[rows] > ends[step]
-    rows, gone = rows[late], ends[step[late]]
+    return rows[late], ends[step[late]]
+
+
+def _brings(e: Evidence, rows: Ints, gone: Ints) -> int:
+    """By how much the peak falls if these blocks go there."""
+    books, a = e.books, e.books.allocations
     change = np.zeros(books.events + 2, np.int64)
     np.add.at(change, gone + 1, a.block[rows])
     np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
