@@ -117,6 +117,12 @@ class IdentityLog:
             self.module(mark, module, loop.number)
             self.inputs(mark, args, kwargs)
 
+    def begins(self, mark: int, module: Any, loop: Loop) -> None:
+        """See what a module has at its first call, which may put other memory in its place."""
+        if id(module) not in self._walked:
+            self._add(mark, parts_of(module), known_in(self._modules, module))
+        self._unanswered(mark, loop)
+
     def module(self, mark: int, module: Any, loop: int) -> None:
         """See a module's weights and buffers, unless its weights are where they were."""
         walked = self._walked.get(id(module))
@@ -308,7 +314,7 @@ class IdentityLog:
             if granted:
                 self._variables(mark, made)
 
-    def unanswered(self, mark: int, loop: Loop) -> None:
+    def _unanswered(self, mark: int, loop: Loop) -> None:
         """See what graphs keep of a forward that no backward has followed, where no history tells.
 
         They are those that this loop's variables hold: a sum of losses, a list of results.

@@ -208,7 +208,7 @@ class TurnLog:
             loop.graph_from = loop.called_at = mark
             if grad:
                 loop.asked.begins(mark, loop.root)
-            self._identities.unanswered(mark, loop)
+            self._identities.begins(mark, module, loop)
 
     def forward_ends(
         self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool

@@ -812,3 +812,35 @@ def test_what_a_list_of_parameters_is_used_for_is_saved_by_the_module_that_has_t
     assert {name for name, category in found if category is C.ACTIVATIONS} == {
         "saved by net (256, 512) float32"
     }
+
+
+class Spectral(nn.Module):
+    """Keeps two vectors and puts new memory in their place at each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.u = nn.Parameter(torch.randn(1 << 18), requires_grad=False)
+        self.weight = nn.Parameter(torch.randn(512, 512))
+        self.register_buffer("v", torch.randn(1 << 18))
+
+    def forward(self, x):
+        self.u.data = self.u.data / self.u.data.norm()
+        self.v = self.v + self.u
+        return x @ self.weight
+
+
+def test_what_a_module_had_at_its_first_call_is_its_own_though_the_call_replaced_it():
+    def cell():
+        model = Spectral().cuda()
+        for _ in range(2):
+            model(rows()).sum().backward()
+
+    books = books_of(cell)
+    (load,) = (span for _, span in books.phases.spans if span.name == "load")
+    first = at(books, books.bounds(load)[1])
+    assert sorted((int(c), b) for (_, c), b in first.items()) == [
+        (C.WEIGHTS, MIB),
+        (C.WEIGHTS, MIB),
+        (C.BUFFERS, MIB),
+    ]
+    assert not (books.category == C.UNKNOWN).any()
