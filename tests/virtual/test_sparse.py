@@ -129,6 +129,25 @@ def test_a_gradient_of_its_own_is_taken_without_a_copy(names):
     assert not leaf.grad.is_coalesced()
 
 
+def test_a_product_of_two_by_rows_counts_what_it_has(gpu):
+    del gpu
+    places = torch.arange(3 * ROWS)
+    indices = torch.stack([places // 3, places * 7 % ROWS])
+    cpu = torch.sparse_coo_tensor(indices, torch.ones(3 * ROWS), (ROWS, ROWS)).to_sparse_csr()
+    card, product = cpu.cuda(), cpu @ cpu
+    heard = Heard(torch)
+    made = card @ card
+    whole, narrow = (ROWS + 1) * 8, (ROWS + 1) * 4
+    factors, elements = [3 * ROWS * 4, narrow] * 2, product._nnz() * 4
+    assert heard.sizes() == [
+        *(whole, 8, whole, -8, *factors, narrow, -whole, elements, elements),
+        *(-size for size in factors), -whole,
+    ]  # fmt: skip
+    assert made.crow_indices().tolist() == product.crow_indices().tolist()
+    assert (made.layout, made.col_indices().dtype) == (torch.sparse_csr, torch.int32)
+    assert (made @ card)._nnz() == (product @ cpu)._nnz()
+
+
 def test_the_books_balance_when_all_is_gone(gpu):
     made = adjacency().cuda()
     other = made.coalesce()

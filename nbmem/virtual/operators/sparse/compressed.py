@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import _C
 
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operators.operator import LONG
 from nbmem.virtual.operators.sparse import masking
-from nbmem.virtual.operators.sparse.parts import facts
-from nbmem.virtual.operators.sparse.products import sparse_addmm
+from nbmem.virtual.operators.sparse.parts import facts, scratch
+from nbmem.virtual.operators.sparse.products import INT, likely_count, sparse_addmm
 from nbmem.virtual.operators.sparse.turning import CSC, CSR, OTHER, flipped, taken, to_dense
 from nbmem.virtual.tensors.sparse import (
     COO,
@@ -135,7 +136,7 @@ def mm(executor: Executor, call: OperatorCall) -> Any:
     """`sparse @ dense` and the other way round: added to zeros."""
     left, right = call.args[:2]
     if is_sparse(left) and is_sparse(right):
-        return NotImplemented
+        return _of_two(executor, call)
     del executor
     if is_sparse(right):
         size = (left.size(0), right.size(1))
@@ -147,6 +148,58 @@ def mm(executor: Executor, call: OperatorCall) -> Any:
     made = torch.addmm(t, rows, right, beta=0, alpha=1)
     del t, rows
     return made
+
+
+def _of_two(executor: Executor, call: OperatorCall) -> Any:
+    """Both by rows: added to a result without elements, with 32-bit indices (spgemm).
+
+    The oracle has this order but for the last two: to its cuSPARSE a product has no elements.
+    """
+    layouts = {parts_of(matrix).layout for matrix in call.args[:2]}
+    if not layouts <= {CSR, CSC}:
+        return NotImplemented
+    both = [m if parts_of(m).rows else flipped(m) for m in call.args[:2]]
+    left, right = parts = [parts_of(matrix) for matrix in both]
+    size, values = (both[0].size(0), both[1].size(1)), left.values
+    begins = scratch(values, left.compressed.numel() * LONG)
+    empty = scratch(values, LONG)
+    wide = scratch(values, left.compressed.numel() * LONG)
+    del empty
+    held = [
+        scratch(values, index.numel() * INT)
+        for one in parts
+        for index in (one.plain, one.compressed)
+        if index.dtype == torch.int64
+    ]
+    held.reverse()  # the first that was made is the first to go
+    outer = torch.empty(size[0] + 1, dtype=torch.int32, device=values.device)
+    del wide
+    places = _places_of_product(executor, left, right, (*both[0].size(), size[1]))
+    count = likely_count(call, size, left.nnz, right.nnz) if places is None else len(places[1])
+    inner = torch.empty(count, dtype=torch.int32, device=values.device)
+    made = torch.empty(count, dtype=values.dtype, device=values.device)
+    for index, known in zip((outer, inner), places or (), strict=False):
+        executor.values.teach(index, known)
+    del held, begins
+    return compressed(size, CSR, outer, inner, made)
+
+
+def _places_of_product(
+    executor: Executor, left: Compressed, right: Compressed, sizes: tuple[int, int, int]
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Where the product's rows begin, and its columns; None where those of a factor are unknown."""
+    twins = [executor.values.twin(i) for one in (left, right) for i in (one.compressed, one.plain)]
+    if any(twin is None for twin in twins):
+        return None
+    with _C._DisableTorchDispatch():
+        first, second = (
+            torch.sparse_csr_tensor(outer, inner, torch.ones(one.nnz), shape)
+            for one, outer, inner, shape in zip(
+                (left, right), twins[::2], twins[1::2], (sizes[:2], sizes[1:]), strict=True
+            )
+        )
+        product = first @ second
+        return product.crow_indices().int(), product.col_indices().int()
 
 
 def addmm(executor: Executor, call: OperatorCall) -> Any:
