@@ -140,6 +140,24 @@ def test_sizes_are_plain_numbers_to_the_card_while_torch_jit_traces(gpu):
     assert flat(torch.randn(2, 3).cuda()).shape == (2,)
 
 
+def test_what_torch_jit_traces_runs_again_and_is_found_to_be_the_same(gpu):
+    layers = (nn.Linear(8, 8), nn.BatchNorm1d(8), nn.BatchNorm1d(8))  # each batch norm adds a 1
+    model, x = nn.Sequential(*layers).cuda(), torch.randn(4, 8, device="cuda")
+    called = []
+    model.register_forward_hook(lambda *_: called.append(torch.is_grad_enabled()))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        traced = torch.jit.trace(model, x)
+    assert not [one for one in said if "not match" in str(one.message)]
+    assert called == [True, False, False]  # traced, traced again, and called
+    assert on_card(traced(x))
+
+
+def test_a_trace_on_the_host_beside_a_card_is_compared_by_its_values(gpu):
+    with pytest.warns(torch.jit.TracerWarning, match="not match"):
+        torch.jit.trace(lambda a: a + torch.rand(3), torch.zeros(3))
+
+
 def test_spawning_a_process_for_each_card_runs_the_first_ones_part():
     seen = []
 

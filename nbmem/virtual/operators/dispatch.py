@@ -26,7 +26,7 @@ from nbmem.virtual.operators.host_code import run_python
 from nbmem.virtual.operators.overlaps import refuse_overlaps
 from nbmem.virtual.operators.refusals import said_by_cpu
 from nbmem.virtual.operators.touching import touched
-from nbmem.virtual.operators.tracing import passed_on, untraced_call
+from nbmem.virtual.operators.tracing import passed_on, untraced_call, with_tensors
 from nbmem.virtual.operators.types import refuse_types
 from nbmem.virtual.operators.written_views import WrittenViews
 from nbmem.virtual.tensors.calls import COMPOSITE, OperatorCall, facts_of, has_own_composite
@@ -123,6 +123,9 @@ class CardMode(TorchDispatchMode):
         call = OperatorCall(func, args, kwargs)
         gpu = self._card_of(call)
         if gpu is None:
+            if args and not call.tensors:
+                args = with_tensors(func, args)
+                call = OperatorCall(func, args, kwargs)
             if pinned := bool(kwargs.get("pin_memory")):
                 call = OperatorCall(func, args, {**kwargs, "pin_memory": False})
             if (device := kwargs.get("device")) is None or device.type == "cpu":

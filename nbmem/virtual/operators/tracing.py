@@ -86,6 +86,20 @@ def untraced_call(run: Any) -> Any:
     return quiet
 
 
+def with_tensors(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Make tensors of numbers that stand for them: so a mode hears a program's constants.
+
+    What simplifies a TorchScript program compares its constants, each of which was a number once.
+    """
+    wanted = func._schema.arguments
+    return tuple(
+        torch.scalar_tensor(arg, dtype=torch.as_tensor(arg).dtype)
+        if isinstance(arg, (bool, int, float, complex)) and one.type.kind() == "TensorType"
+        else arg
+        for arg, one in zip(args, wanted, strict=False)
+    )
+
+
 def _write_convolution(graph: Any, args: Any, result: torch.Tensor) -> None:
     cudnn = torch.backends.cudnn
     flags = (cudnn.benchmark, cudnn.deterministic, cudnn.enabled, cudnn.allow_tf32)
