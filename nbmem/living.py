@@ -15,12 +15,14 @@ from nbmem.core.categories import Category
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.events import BlockState
 from nbmem.core.holders import HolderKind
+from nbmem.core.names import without_form
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes import tensors
 from nbmem.probes.cells import user_names, with_cells
 from nbmem.probes.cuda import device_count, loaded_torch, recorded_torch, used_torch
 from nbmem.probes.devices.accelerators import uncounted
 from nbmem.probes.holders import walk
+from nbmem.probes.modules import named_parameters
 from nbmem.probes.optimizers import of_optimizer, parameters_of_optimizer
 from nbmem.probes.roll import Roll, following
 from nbmem.report import Holding
@@ -161,7 +163,7 @@ def reached_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
     trained = _trained(namespace)
     return {
         -1 - place: tuple(
-            _without_line(one, trained.get(place, {}).get(one.addr, _category(one)), one.size)
+            _without_line(one, *_known(one, trained.get(place, {}).get(one.addr)), one.size)
             for one in sorted(storages, key=lambda one: -one.size)
         )
         for place, storages in walk(namespace).by_device.items()
@@ -169,7 +171,7 @@ def reached_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
 
 
 def _holdings(
-    history: DeviceHistory, storages: tuple[HeldStorage, ...], trained: Mapping[int, Category]
+    history: DeviceHistory, storages: tuple[HeldStorage, ...], trained: Mapping[int, Seen]
 ) -> tuple[Holding, ...]:
     held = {storage.addr: storage for storage in storages}
     blocks = history.layout_at_end.blocks
@@ -181,10 +183,11 @@ def _holdings(
         if state != BlockState.ALLOCATED:
             continue
         storage = held.get(addr)
+        category, name = _known(storage, trained.get(addr))
         rows.append(
             Holding(
-                name=storage.name if storage else None,
-                category=trained[addr] if addr in trained else _category(storage),
+                name=name,
+                category=category,
                 requested=requested,
                 block=size,
                 born_in=None,
@@ -194,15 +197,17 @@ def _holdings(
             )
         )
     rows += [
-        _without_line(storage, Category.FRAMEWORKS, 0)
+        _without_line(storage, Category.FRAMEWORKS, storage.name, 0)
         for storage in beyond(history.layout_at_end.segments, storages)
     ]
     return tuple(sorted(rows, key=lambda row: -row.requested))
 
 
-def _without_line(storage: HeldStorage, category: Category, block: int) -> Holding:
+def _without_line(
+    storage: HeldStorage, category: Category, name: str | None, block: int
+) -> Holding:
     return Holding(
-        name=storage.name,
+        name=name,
         category=category,
         requested=storage.size,
         block=block,
@@ -213,6 +218,14 @@ def _without_line(storage: HeldStorage, category: Category, block: int) -> Holdi
     )
 
 
+def _known(storage: HeldStorage | None, seen: Seen | None) -> tuple[Category, str | None]:
+    """What a storage is, and its name: an optimizer's state is named after its parameter."""
+    name = storage.name if storage else None
+    if seen is None:
+        return _category(storage), name
+    return seen.category, name if seen.of is None else seen.of + without_form(seen.name)
+
+
 def _category(storage: HeldStorage | None) -> Category:
     if storage is None:
         return Category.UNKNOWN
@@ -220,16 +233,21 @@ def _category(storage: HeldStorage | None) -> Category:
     return Category.ACTIVATIONS if only_graphs else Category.USER_TENSORS
 
 
-def _trained(namespace: Mapping[str, Any]) -> dict[int, dict[int, Category]]:
+def _trained(namespace: Mapping[str, Any]) -> dict[int, dict[int, Seen]]:
     """What the notebook's modules and optimizers say of storages, by card and address."""
-    found: dict[int, dict[int, Category]] = {}
+    found: dict[int, dict[int, Seen]] = {}
+    names = {
+        id(parameter): (name, f".{path}")
+        for name, module in tensors.modules_in(namespace)
+        for path, parameter in named_parameters(module)
+    }
 
     def note(seen: Iterable[Seen]) -> None:
         for one in seen:
-            found.setdefault(one.device, {})[one.addr] = one.category
+            found.setdefault(one.device, {})[one.addr] = one
 
     for _, optimizer in tensors.optimizers_in(namespace):
-        note(of_optimizer(optimizer))
+        note(of_optimizer(optimizer, lambda parameter: names.get(id(parameter))))
         note(parameters_of_optimizer(optimizer))
     for _, module in tensors.modules_in(namespace):
         note(tensors.gradients_of_module(module))

@@ -56,7 +56,7 @@ def test_each_storage_is_one_row_with_its_category_and_holders(top):
     for name, category in (
         ("model.weight", C.WEIGHTS),
         ("model.weight.grad", C.GRADIENTS),
-        ("optimizer.state[...]['exp_avg']", C.OPTIMIZER_STATE),
+        ("model.weight: exp_avg", C.OPTIMIZER_STATE),
     ):
         assert (named[name].category, named[name].requested) == (category, size)
     assert named["model.weight"].form == "(256, 512) float32"
