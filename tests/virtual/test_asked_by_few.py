@@ -60,6 +60,10 @@ def chosen(mask, numbers):
     return torch.where(mask, 0, numbers)
 
 
+def numbers():
+    return torch.arange(100, device="cuda")
+
+
 CASES = {
     "nanmedian": (
         lambda: of(torch.nanmedian, rand(7)),
@@ -112,6 +116,12 @@ CASES = {
         lambda: of(torch.ldexp, rand(50, dtype=torch.half), rand(1, dtype=torch.half)),
         [2, 2, -2, 100, -2],
     ),
+    "integers between floats": (
+        lambda: of(lambda x: x.clamp(min=1e-5), numbers()),
+        [400, 400, -400],
+    ),
+    "integers between integers": (lambda: of(lambda x: x.clamp(1, 5), numbers()), [800]),
+    "bools from one on": (lambda: of(torch.clamp_min, numbers().bool(), 1), [800, 800, -800]),
     "products of a list": (
         lambda: of(torch._foreach_mm, [rand(16, 16)] * 2, [rand(16, 16)] * 2),
         [2048, 2048, 8, 8, 1023, -1023, -8, 2048, -2048, -2048, -8],

@@ -138,6 +138,14 @@ def power(launch: Launch) -> Iterator[Step]:
         yield temporary("base", 1 if type(base) is bool else 16 if type(base) is complex else 8)
 
 
+def clamped(launch: Launch) -> Iterator[Step]:
+    """Integers between floats are converted first: the copy lives as long as the kernel runs."""
+    tensor, dtype = launch["self"], launch.outs[0].dtype
+    if tensor.dtype is not dtype:
+        yield temporary("converted", tensor.numel() * dtype.itemsize)
+    yield from outs(launch)
+
+
 def multivariate_log_gamma(executor: Executor, call: OperatorCall) -> Any:
     """The sum of the logarithms of the gamma function at p places.
 
@@ -203,6 +211,12 @@ OPERATORS = (
         ("pow.Scalar",),
         memory=power,
         source="aten/src/ATen/native/Pow.cpp: TORCH_IMPL_FUNC(pow_Scalar_out)",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("clamp", "clamp_min", "clamp_max"),
+        memory=clamped,
+        source="aten/src/ATen/native/TensorCompare.cpp: TORCH_META_FUNC(clamp)",
         shown_by=BY_ORACLE,
     ),
     Operator(
