@@ -60,6 +60,16 @@ class Rules:
             are asked for before either is looked at; before one after the other.
         cholesky_by_triangles: Since 2.13 several systems are solved by their triangles, and for an
             inverse the factor is copied; 2.11 leaves both to the library.
+        clamp_masks_in_place: Up to 2.13 the gradient of a clamp between tensors joins its masks in
+            the first of them; since 2.14 in others, for gradients of equal elements are halved.
+        attention_of_three: Since 2.14 attention of three dimensions gets a first one and may be
+            fused.
+        idle_seeds_on_card: Since 2.14 fused attention without a dropout has zeros on the card for
+            its seed and its offset.
+        group_norm_copies_late: Since 2.14 group norm copies its input behind the results.
+        group_norm_sums_planes: Since 2.14 its gradient sums by channel only where there are planes.
+        efficient_groups: Since 2.14 memory-efficient attention takes grouped queries, and every
+            attention one head of keys for all.
     """
 
     release: str
@@ -82,6 +92,12 @@ class Rules:
     outer_products_multiply: bool
     bounds_at_once: bool
     cholesky_by_triangles: bool
+    clamp_masks_in_place: bool
+    attention_of_three: bool
+    idle_seeds_on_card: bool
+    group_norm_copies_late: bool
+    group_norm_sums_planes: bool
+    efficient_groups: bool
 
 
 @lru_cache(maxsize=64)
@@ -123,4 +139,10 @@ def rules_for(release: str) -> Rules:
         outer_products_multiply=version >= (2, 13),
         bounds_at_once=version >= (2, 13),
         cholesky_by_triangles=version >= (2, 13),
+        clamp_masks_in_place=version < (2, 14),
+        attention_of_three=version >= (2, 14),
+        idle_seeds_on_card=version >= (2, 14),
+        group_norm_copies_late=version >= (2, 14),
+        group_norm_sums_planes=version >= (2, 14),
+        efficient_groups=version >= (2, 14),
     )

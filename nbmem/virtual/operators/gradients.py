@@ -102,8 +102,16 @@ def _makes_what_matters(func: Any) -> bool:
 _ADDING = mattering(
     (
         *("Atan2", "Cholesky", "LinalgCholesky", "LinalgEigh", "LinalgInv", "LinalgLstsq"),
-        *("LinalgLu", "LinalgPinv", "LinalgQr", "LinalgSolveEx", "LinalgSvd", "Logcumsumexp", "Lu"),
-        *("NativeGroupNorm", "SpecialI1", "StdMean", "TriangularSolve", "VarMean"),
+        *("LinalgLu", "LinalgPinv", "LinalgPolar", "LinalgQr", "LinalgSolveEx", "LinalgSvd"),
+        *(
+            "Logcumsumexp",
+            "Lu",
+            "NativeGroupNorm",
+            "SpecialI1",
+            "StdMean",
+            "TriangularSolve",
+            "VarMean",
+        ),
     )
 )
 """How the nodes are called whose formulas add tensors that nobody else holds: there a sum takes a
@@ -170,7 +178,7 @@ def fill_by_index(executor: Executor, call: OperatorCall) -> Any:
     return _fill_unchecked(executor, call)
 
 
-def overwrites(in_place: Any, nodes: tuple[str, ...]) -> Handler:
+def overwrites(in_place: Any, nodes: tuple[str, ...], named: tuple[str, ...] = ()) -> Handler:
     """Whose result takes the place of what a formula in C++ has just made.
 
     Args:
@@ -178,16 +186,18 @@ def overwrites(in_place: Any, nodes: tuple[str, ...]) -> Handler:
         nodes: The autograd nodes whose formulas ask isTensorSubclassLike for that:
             binary_cross_entropy_with_logits_backward (aten/src/ATen/native/Loss.cpp),
             evenly_distribute_backward, clamp_backward and atan2_backward (FunctionsManual.cpp).
+        named: Those whose formulas keep in a variable what is overwritten.
     """
-    mattering(nodes)
+    mattering((*nodes, *named))
 
     def overwrite(executor: Executor, call: OperatorCall) -> Any:
         if not in_backward():
             return NotImplemented
         held, other = call.args[:2]
+        node = executor.nodes.name()
         if (
-            executor.nodes.name() not in nodes
-            or held._use_count() > SOLE_TENSOR
+            node not in (*nodes, *named)
+            or held._use_count() > SOLE_TENSOR + (node in named)
             or torch.broadcast_shapes(held.size(), other.size()) != held.size()
         ):
             return NotImplemented

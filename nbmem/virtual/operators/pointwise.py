@@ -26,7 +26,7 @@ from nbmem.virtual.tensors.value_rules import ValueRule, always, compared, flipp
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Executor, Launch, Step
+    from nbmem.virtual.operators.operator import Executor, Handler, Launch, Step
     from nbmem.virtual.tensors.calls import OperatorCall
 
 aten = torch.ops.aten
@@ -168,6 +168,19 @@ def times_power_of_two(executor: Executor, call: OperatorCall) -> Any:
         return aten.mul.Tensor(tensor, power)
 
 
+def _joins_masks(in_place: Any) -> Handler:
+    """With which a formula joins masks: in the first of them, as the release has it."""
+    overwrite = gradients.overwrites(in_place, _MASKS)
+
+    def join(executor: Executor, call: OperatorCall) -> Any:
+        aside = not call.gpu.rules.clamp_masks_in_place
+        if aside and executor.nodes.name() == "ClampBackward0":
+            return NotImplemented
+        return overwrite(executor, call)
+
+    return join
+
+
 _CROSS_ENTROPY = ("BinaryCrossEntropyWithLogitsBackward0",)
 _MASKS = (
     *("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
@@ -228,7 +241,7 @@ OPERATORS = (
     ),
     Operator(
         ("logical_and",),
-        autograd=gradients.overwrites(aten.logical_and_.default, _MASKS),
+        autograd=_joins_masks(aten.logical_and_.default),
         values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
     ),
     Operator(
@@ -237,7 +250,7 @@ OPERATORS = (
     ),
     Operator(
         ("logical_or",),
-        autograd=gradients.overwrites(aten.logical_or_.default, _MASKS),
+        autograd=_joins_masks(aten.logical_or_.default),
         values=ValueRule(health=passed_on, absorbs=True, most=united),
     ),
     Operator(
