@@ -60,6 +60,12 @@ class Rules:
             are asked for before either is looked at; before one after the other.
         cholesky_by_triangles: Since 2.13 several systems are solved by their triangles, and for an
             inverse the factor is copied; 2.11 leaves both to the library.
+        tile_states_nested: Since 2.11 torch's default build is for CUDA 13, whose CUB lays what its
+            blocks share into a buffer of its own.
+        eigenvalues_on_card: Since 2.11 eigenvalues of any matrix are found on the card, in 2.9 on
+            the CPU (2.10 was not asked).
+        chunks_after_results: Since 2.11 the maxima of a list's chunks lie behind the results, in
+            2.9 before (2.10 was not asked).
         clamp_masks_in_place: Up to 2.13 the gradient of a clamp between tensors joins its masks in
             the first of them; since 2.14 in others, for gradients of equal elements are halved.
         attention_of_three: Since 2.14 attention of three dimensions gets a first one and may be
@@ -92,6 +98,9 @@ class Rules:
     outer_products_multiply: bool
     bounds_at_once: bool
     cholesky_by_triangles: bool
+    tile_states_nested: bool
+    eigenvalues_on_card: bool
+    chunks_after_results: bool
     clamp_masks_in_place: bool
     attention_of_three: bool
     idle_seeds_on_card: bool
@@ -139,6 +148,9 @@ def rules_for(release: str) -> Rules:
         outer_products_multiply=version >= (2, 13),
         bounds_at_once=version >= (2, 13),
         cholesky_by_triangles=version >= (2, 13),
+        tile_states_nested=version >= (2, 11),
+        eigenvalues_on_card=version >= (2, 11),
+        chunks_after_results=version >= (2, 11),
         clamp_masks_in_place=version < (2, 14),
         attention_of_three=version >= (2, 14),
         idle_seeds_on_card=version >= (2, 14),

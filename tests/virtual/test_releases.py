@@ -8,6 +8,7 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from nbmem import virtual
 from nbmem.virtual.hardware.cudnn.problem import FOR_WEIGHT, FORWARD, Answer, Problem, Tiling
+from nbmem.virtual.operators import cub
 from nbmem.virtual.operators.convolution import workspace
 from nbmem.virtual.operators.linalg import roots
 from tests.virtual.test_scratch import taken
@@ -193,6 +194,22 @@ def test_what_a_formula_keeps_in_a_variable_is_filled_where_it_is():
         assert found == [1, 4, 1, 4, -1, -4, -1, 1, 4, 1, 4, -1, -4, -1]
 
 
+@pytest.mark.skipif(torch.__version__ >= (2, 14), reason="the formula is that of torch 2.13")
+def test_a_gradient_that_a_formula_holds_is_not_filled_where_it_is():
+    with virtual.activated("H100"):
+        a, b = (torch.zeros((), device="cuda", requires_grad=True) for _ in range(2))
+        largest = torch.fmax(a, b)
+        ones = torch.ones_like(largest)
+        assert taken(lambda: largest.backward(ones)) == [1, 1, 4, -1, -1] * 2
+
+
+@pytest.mark.usefixtures("card")
+def test_what_only_the_cpu_has_is_refused():
+    tensors = [torch.zeros(2, 2, 4, 8, device="cuda") for _ in range(3)]
+    with pytest.raises(NotImplementedError, match="from the 'CUDA' backend"):
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*tensors)
+
+
 def masks_of_a_clamp():
     x, least, most = (torch.zeros(9, device="cuda", requires_grad=True) for _ in range(3))
     y = torch.clamp(x, least, most)
@@ -205,3 +222,25 @@ def test_masks_of_a_clamp_are_joined_as_the_release_does():
         before = masks_of_a_clamp()
     with virtual.activated("H100", release="2.14.1"):
         assert len(before) < len(masks_of_a_clamp())
+
+
+@pytest.mark.parametrize(
+    ("release", "call", "expected"),
+    [
+        ("2.9.1", torch.linalg.eig, [100, 25, 25, 25, -25, -25, -100, 1, -1, -25, 40, 200]),
+        ("2.11.0", torch.linalg.eigvals, [4, 40, 40, 100, -100, 5, 1, -1, -5, -40, 40]),
+        ("2.9.1", lambda x: torch._foreach_max([x, x]), [8, 4, 4, -8]),
+        ("2.11.0", lambda x: torch._foreach_max([x, x]), [4, 4, 8, -8]),
+    ],
+)
+def test_eigenvalues_and_maxima_ask_as_their_release(release, call, expected):
+    with virtual.activated("H100", release=release):
+        tensor = torch.ones(5, 5, device="cuda")
+        assert taken(lambda: call(tensor))[: len(expected)] == expected
+
+
+@pytest.mark.parametrize(("release", "expected"), [("2.9.1", 767), ("2.11.0", 1023)])
+def test_tiles_are_nested_once_more_by_cuda_13(monkeypatch, release, expected):
+    monkeypatch.setattr(torch, "__version__", release)
+    assert cub.tile_states(1, 8) == expected
+    assert cub.tile_states(1, 4, 2) == 1279

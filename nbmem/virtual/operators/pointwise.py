@@ -107,8 +107,9 @@ def largest(launch: Launch) -> Iterator[Step]:
     """The results, then one number for each chunk."""
     tensors = launch["self"]
     most = max(-(-tensor.numel() // CHUNK) for tensor in tensors)
-    yield from outs(launch)
-    yield temporary("of chunks", len(tensors) * most * tensors[0].element_size())
+    chunks = temporary("of chunks", len(tensors) * most * tensors[0].element_size())
+    results = list(outs(launch))
+    yield from (*results, chunks) if launch.rules.chunks_after_results else (chunks, *results)
 
 
 def roll_each(executor: Executor, call: OperatorCall) -> Any:
