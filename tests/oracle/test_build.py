@@ -1,4 +1,4 @@
-"""What is generated from a header's prototype, the table of cards, and where libraries are found."""
+"""Generated prototypes, the table of cards, and where libraries are found."""
 
 from nbmem.virtual.cards import CARDS
 from tests.oracle import build, launch
