@@ -60,6 +60,22 @@ class Rules:
             are asked for before either is looked at; before one after the other.
         cholesky_by_triangles: Since 2.13 several systems are solved by their triangles, and for an
             inverse the factor is copied; 2.11 leaves both to the library.
+        tile_states_nested: Since 2.11 torch's default build is for CUDA 13, whose CUB lays what its
+            blocks share into a buffer of its own.
+        eigenvalues_on_card: Since 2.11 eigenvalues of any matrix are found on the card, in 2.9 on
+            the CPU (2.10 was not asked).
+        chunks_after_results: Since 2.11 the maxima of a list's chunks lie behind the results, in
+            2.9 before (2.10 was not asked).
+        clamp_masks_in_place: Up to 2.13 the gradient of a clamp between tensors joins its masks in
+            the first of them; since 2.14 in others, for gradients of equal elements are halved.
+        attention_of_three: Since 2.14 attention of three dimensions gets a first one and may be
+            fused.
+        idle_seeds_on_card: Since 2.14 fused attention without a dropout has zeros on the card for
+            its seed and its offset.
+        group_norm_copies_late: Since 2.14 group norm copies its input behind the results.
+        group_norm_sums_planes: Since 2.14 its gradient sums by channel only where there are planes.
+        efficient_groups: Since 2.14 memory-efficient attention takes grouped queries, and every
+            attention one head of keys for all.
     """
 
     release: str
@@ -82,6 +98,15 @@ class Rules:
     outer_products_multiply: bool
     bounds_at_once: bool
     cholesky_by_triangles: bool
+    tile_states_nested: bool
+    eigenvalues_on_card: bool
+    chunks_after_results: bool
+    clamp_masks_in_place: bool
+    attention_of_three: bool
+    idle_seeds_on_card: bool
+    group_norm_copies_late: bool
+    group_norm_sums_planes: bool
+    efficient_groups: bool
 
 
 @lru_cache(maxsize=64)
@@ -123,4 +148,13 @@ def rules_for(release: str) -> Rules:
         outer_products_multiply=version >= (2, 13),
         bounds_at_once=version >= (2, 13),
         cholesky_by_triangles=version >= (2, 13),
+        tile_states_nested=version >= (2, 11),
+        eigenvalues_on_card=version >= (2, 11),
+        chunks_after_results=version >= (2, 11),
+        clamp_masks_in_place=version < (2, 14),
+        attention_of_three=version >= (2, 14),
+        idle_seeds_on_card=version >= (2, 14),
+        group_norm_copies_late=version >= (2, 14),
+        group_norm_sums_planes=version >= (2, 14),
+        efficient_groups=version >= (2, 14),
     )

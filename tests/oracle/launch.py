@@ -33,6 +33,20 @@ def place() -> Path:
     return OUT / release.name.removesuffix(".dist-info")
 
 
+def compilers_own(site: Path, built: Path) -> str:
+    """A search path with what NVRTC opens by name, which torch 2.11 does not load for it.
+
+    A folder of its own: beside it lie the CUDA libraries that the stand-in takes the place of.
+    """
+    folder = built / "nvrtc"
+    folder.mkdir(exist_ok=True)
+    for library in site.glob("nvidia/*/lib/libnvrtc-builtins.so.*"):
+        if not (link := folder / library.name).exists():
+            link.symlink_to(library)
+    others = os.environ.get("LD_LIBRARY_PATH")
+    return f"{folder}:{others}" if others else str(folder)
+
+
 def environment(card: str, *, count: int = 1, values: bool = False) -> dict[str, str]:
     """What a Python must be started with to see `count` of those cards; builds what is not there.
 
@@ -52,6 +66,7 @@ def environment(card: str, *, count: int = 1, values: bool = False) -> dict[str,
     return {
         **os.environ,
         "LD_PRELOAD": (built / "preload").read_text() + (f":{others}" if others else ""),
+        "LD_LIBRARY_PATH": compilers_own(site, built),
         "STANDIN_GPU": card,
         "STANDIN_COUNT": str(count),
         "STANDIN_SITE": str(site),

@@ -1,7 +1,7 @@
-"""What is generated from a header's prototype, and the table of cards."""
+"""Generated prototypes, the table of cards, and where libraries are found."""
 
 from nbmem.virtual.cards import CARDS
-from tests.oracle import build
+from tests.oracle import build, launch
 from tests.oracle.build import Prototype, cards, prototypes, sources, stub
 
 
@@ -52,3 +52,15 @@ def test_a_change_in_a_source_is_another_build(tmp_path, monkeypatch):
     assert before == sources()
     (tmp_path / "cuda.cpp").write_text("int two;")
     assert before != sources()
+
+
+def test_the_compiler_of_kernels_finds_its_own_library_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/elsewhere")
+    libraries, built = tmp_path / "nvidia/cu13/lib", tmp_path / "built"
+    libraries.mkdir(parents=True)
+    built.mkdir()
+    for name in ("libnvrtc-builtins.so.13.0", "libcublas.so.13"):
+        (libraries / name).write_bytes(b"")
+    for _ in range(2):
+        assert launch.compilers_own(tmp_path, built) == f"{built / 'nvrtc'}:/elsewhere"
+    assert [path.name for path in (built / "nvrtc").iterdir()] == ["libnvrtc-builtins.so.13.0"]

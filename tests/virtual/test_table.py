@@ -10,6 +10,8 @@ from nbmem.virtual.operators import table
 from nbmem.virtual.operators.operator import Operator
 
 OPERATORS = table.OPERATORS
+NEWER = {"linalg_matrix_sqrth", "linalg_polar"}
+"""Of torch 2.14."""
 NAMES = list(itertools.chain.from_iterable(operator.names for operator in OPERATORS))
 
 
@@ -31,7 +33,7 @@ def overloads(name):
 @pytest.mark.skipif(
     not torch.__version__.startswith("2.13."), reason="the names are those of torch 2.13"
 )
-@pytest.mark.parametrize("name", [name for name in NAMES if "::" not in name])
+@pytest.mark.parametrize("name", sorted({n for n in NAMES if "::" not in n} - NEWER))
 def test_an_operator_of_that_name_exists(name):
     assert overloads(name)
 

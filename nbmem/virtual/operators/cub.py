@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
+from nbmem.allocator.torch_rules import rules_for
+
 if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
 
@@ -57,7 +61,9 @@ def parts(*sizes: int) -> int:
 
 
 def tile_states(tiles: int, word: int, payload: int = 0) -> int:
-    """What blocks that look back at their predecessors' sums share; nested twice (ScanTileState).
+    """What blocks that look back at their predecessors' sums share (ScanTileState).
+
+    Nested twice, but for sums of the language's own types in what CUDA 12 brings.
 
     Args:
         tiles: How many tiles there are.
@@ -65,6 +71,8 @@ def tile_states(tiles: int, word: int, payload: int = 0) -> int:
         payload: Bytes of a sum of a type of torch's own, which lies beside its status.
     """
     states = WARP + tiles
+    if not payload and not rules_for(torch.__version__).tile_states_nested:
+        return parts(states * word)
     return parts(parts(states * word, states * payload, states * payload))
 
 

@@ -84,7 +84,8 @@ def _ends_product(executor: Executor, call: OperatorCall) -> bool:
 def cumprod(executor: Executor, call: OperatorCall) -> Any:
     """Without a zero: sums from the end of what is left, divided by each factor.
 
-    The other way fills zeros of its own, which stand for the quotient here.
+    The other way fills zeros of its own, which stand for the quotient here; up to torch 2.11 it
+    multiplies what is left for each place, and stacks that in the end.
     """
     if call.func is aten.eq.Scalar and not is_hollow(executor, call.args[0]):
         with executor:
@@ -92,8 +93,8 @@ def cumprod(executor: Executor, call: OperatorCall) -> Any:
     if call.func is aten.where.self and not is_hollow(executor, call.args[2]):
         with DataKernels():
             return aten.alias.default(call.args[2])  # the quotient, further on
-    if call.func is not aten.zeros.default:
-        return followed(executor, call, (aten.cumsum.default,))
+    if call.func not in _QUOTIENTS:
+        return followed(executor, call, (aten.cumsum.default, *_FACTORS))
     whole = hollow(call)
     dim = int(torch._C._current_autograd_node()._saved_dim)
     dim -= UNSIGNED * (dim > UNSIGNED // 2)
@@ -112,10 +113,9 @@ def _asked_whether_any(executor: Executor, call: OperatorCall) -> Any:
     return mask
 
 
-_PRODUCTS = (
-    *(aten.ones.default, aten.cumprod.default, aten.prod.dim_int, aten.clone.default),
-    *(aten.cat.default, aten.flip.default),
-)
+_QUOTIENTS = (aten.zeros.default, aten.new_zeros.default, aten.stack.default)
+_FACTORS = (aten.ones.default, aten.cumprod.default, aten.prod.dim_int)
+_PRODUCTS = (*_FACTORS, aten.clone.default, aten.cat.default, aten.flip.default)
 
 
 _PHASE_TOLERANCE = 1e-2

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 SOLE_TENSOR = 4
 """References to a gradient that only the engine's buffer holds, as counted inside the mode: the
 buffer's, two of the operator's argument on its way here, and Python's."""
-SOLE_STORAGE = 2
-"""References to the storage of such a gradient: the tensor's and Python's."""
-SOLE_OBJECT = 5
-"""References to its Python object, as counted in `add`."""
+_SOLE = torch.empty(1, device="cpu")
+SOLE_STORAGE = torch._C._storage_Use_Count(_SOLE.untyped_storage()._cdata)
+"""References to the storage of such a gradient: the tensor's and, since torch 2.10 or 2.11 (2.9 has
+none), Python's."""
+SOLE_OBJECT = 3 + SOLE_STORAGE
+"""References to its Python object, as counted in `add`; one of them as the storage has it."""
 _ENGINE = "_engine_run_backward"
 
 aten = torch.ops.aten
@@ -102,8 +104,16 @@ def _makes_what_matters(func: Any) -> bool:
 _ADDING = mattering(
     (
         *("Atan2", "Cholesky", "LinalgCholesky", "LinalgEigh", "LinalgInv", "LinalgLstsq"),
-        *("LinalgLu", "LinalgPinv", "LinalgQr", "LinalgSolveEx", "LinalgSvd", "Logcumsumexp", "Lu"),
-        *("NativeGroupNorm", "SpecialI1", "StdMean", "TriangularSolve", "VarMean"),
+        *("LinalgLu", "LinalgPinv", "LinalgPolar", "LinalgQr", "LinalgSolveEx", "LinalgSvd"),
+        *(
+            "Logcumsumexp",
+            "Lu",
+            "NativeGroupNorm",
+            "SpecialI1",
+            "StdMean",
+            "TriangularSolve",
+            "VarMean",
+        ),
     )
 )
 """How the nodes are called whose formulas add tensors that nobody else holds: there a sum takes a
@@ -170,7 +180,7 @@ def fill_by_index(executor: Executor, call: OperatorCall) -> Any:
     return _fill_unchecked(executor, call)
 
 
-def overwrites(in_place: Any, nodes: tuple[str, ...]) -> Handler:
+def overwrites(in_place: Any, nodes: tuple[str, ...], named: tuple[str, ...] = ()) -> Handler:
     """Whose result takes the place of what a formula in C++ has just made.
 
     Args:
@@ -178,16 +188,18 @@ def overwrites(in_place: Any, nodes: tuple[str, ...]) -> Handler:
         nodes: The autograd nodes whose formulas ask isTensorSubclassLike for that:
             binary_cross_entropy_with_logits_backward (aten/src/ATen/native/Loss.cpp),
             evenly_distribute_backward, clamp_backward and atan2_backward (FunctionsManual.cpp).
+        named: Those whose formulas keep in a variable what they have just chosen (`where`).
     """
-    mattering(nodes)
+    every = mattering((*nodes, *named))
 
     def overwrite(executor: Executor, call: OperatorCall) -> Any:
         if not in_backward():
             return NotImplemented
         held, other = call.args[:2]
+        node = executor.nodes.name()
         if (
-            executor.nodes.name() not in nodes
-            or held._use_count() > SOLE_TENSOR
+            node not in (nodes if executor.nodes.before is not aten.where.self else every)
+            or held._use_count() > SOLE_TENSOR + (node in named)
             or torch.broadcast_shapes(held.size(), other.size()) != held.size()
         ):
             return NotImplemented

@@ -26,7 +26,7 @@ from nbmem.virtual.tensors.value_rules import ValueRule, always, compared, flipp
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Executor, Launch, Step
+    from nbmem.virtual.operators.operator import Executor, Handler, Launch, Step
     from nbmem.virtual.tensors.calls import OperatorCall
 
 aten = torch.ops.aten
@@ -107,8 +107,9 @@ def largest(launch: Launch) -> Iterator[Step]:
     """The results, then one number for each chunk."""
     tensors = launch["self"]
     most = max(-(-tensor.numel() // CHUNK) for tensor in tensors)
-    yield from outs(launch)
-    yield temporary("of chunks", len(tensors) * most * tensors[0].element_size())
+    chunks = temporary("of chunks", len(tensors) * most * tensors[0].element_size())
+    results = list(outs(launch))
+    yield from (*results, chunks) if launch.rules.chunks_after_results else (chunks, *results)
 
 
 def roll_each(executor: Executor, call: OperatorCall) -> Any:
@@ -174,6 +175,19 @@ def times_power_of_two(executor: Executor, call: OperatorCall) -> Any:
         power = aten.pow.Tensor_Tensor(base, exponent)
         del base
         return aten.mul.Tensor(tensor, power)
+
+
+def _joins_masks(in_place: Any) -> Handler:
+    """With which a formula joins masks: in the first of them, as the release has it."""
+    overwrite = gradients.overwrites(in_place, _MASKS)
+
+    def join(executor: Executor, call: OperatorCall) -> Any:
+        aside = not call.gpu.rules.clamp_masks_in_place
+        if aside and executor.nodes.name() == "ClampBackward0":
+            return NotImplemented
+        return overwrite(executor, call)
+
+    return join
 
 
 _CROSS_ENTROPY = ("BinaryCrossEntropyWithLogitsBackward0",)
@@ -242,7 +256,7 @@ OPERATORS = (
     ),
     Operator(
         ("logical_and",),
-        autograd=gradients.overwrites(aten.logical_and_.default, _MASKS),
+        autograd=_joins_masks(aten.logical_and_.default),
         values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
     ),
     Operator(
@@ -251,7 +265,7 @@ OPERATORS = (
     ),
     Operator(
         ("logical_or",),
-        autograd=gradients.overwrites(aten.logical_or_.default, _MASKS),
+        autograd=_joins_masks(aten.logical_or_.default),
         values=ValueRule(health=passed_on, absorbs=True, most=united),
     ),
     Operator(

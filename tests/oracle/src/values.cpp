@@ -220,7 +220,7 @@ extern "C" void standin_follow() {
   at::globalContext().lazyInitDevice(kCUDA);
   // A fresh block holds zeros, not what lay there before.
   cuda::CUDACachingAllocator::attachAllocatorTraceTracker([](const auto& e) {
-    if (e.action_ == CachingDeviceAllocator::TraceEntry::ALLOC && e.size_ <= SMALL)
+    if (e.action_ == std::decay_t<decltype(e)>::ALLOC && e.size_ <= SMALL)
       memset(reinterpret_cast<void*>(e.addr_), 0, e.size_);
   });
 }

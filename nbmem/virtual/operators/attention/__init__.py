@@ -51,7 +51,18 @@ def refuse_flash(call: OperatorCall) -> None:
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
 
 
+def refuse_cpus(call: OperatorCall) -> None:
+    """What only the CPU has a kernel of.
+
+    Raises:
+        NotImplementedError: Always.
+    """
+    name = call.func._schema.name
+    raise NotImplementedError(f"Could not run '{name}' with arguments from the 'CUDA' backend.")
+
+
 OPERATORS = (
+    Operator(("_scaled_dot_product_flash_attention_for_cpu",), refuse=refuse_cpus),
     Operator(("scaled_dot_product_attention",), composite=scaled_dot_product_attention),
     Operator(
         ("_scaled_dot_product_efficient_attention",),

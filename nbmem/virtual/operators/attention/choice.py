@@ -13,6 +13,7 @@ import torch
 from nbmem.allocator.torch_rules import Rules, rules_for
 from nbmem.virtual import current
 from nbmem.virtual.arch import Arch, arch_of
+from nbmem.virtual.operators.attention.plain import added, attend
 from nbmem.virtual.operators.operator import HALVES
 from nbmem.virtual.operators.refusals import in_cpp
 
@@ -32,11 +33,18 @@ def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
 ) -> torch.Tensor:
     """The kernel that CUDA chooses; a mask of bools is made one that is added first."""
     check(query, key, value)
+    if query.dim() == key.dim() == value.dim() == 3 and _rules(query).attention_of_three:
+        q, k, v = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
+        if attn_mask is not None and attn_mask.dim() == 3:
+            attn_mask = attn_mask.unsqueeze(0)
+        return scaled_dot_product_attention(
+            q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        ).squeeze(0)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     kernel = choose(
         query, key, value, attn_mask, dropout=dropout_p, is_causal=is_causal, gqa=enable_gqa
     )
-    mask = _added(attn_mask, query.dtype)
+    mask = added(attn_mask, query.dtype)
     if kernel == "flash":
         return _flash(query, key, value, dropout_p, is_causal, scale)
     if kernel == "cudnn":
@@ -46,13 +54,13 @@ def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
             )
         )
     if kernel == "efficient":
+        aligned = _aligned(mask, query, key)  # It outlives what nobody wants of the results.
         return _first(
             aten._scaled_dot_product_efficient_attention(
-                query, key, value, _aligned(mask, query, key), needs_grad, dropout_p, is_causal,
-                scale=scale,
+                query, key, value, aligned, needs_grad, dropout_p, is_causal, scale=scale
             )
-        )  # fmt: skip
-    return _math(
+        )
+    return attend(
         query, key, value, mask, dropout_p, is_causal=is_causal, scale=scale, gqa=enable_gqa
     )
 
@@ -92,6 +100,11 @@ def choose(  # noqa: PLR0913 - what the choice depends on
     return next((name for name, takes in _IN_ORDER if takes(asked)), "math")
 
 
+def _rules(tensor: torch.Tensor) -> Rules:
+    machine = current.machine()
+    return rules_for(torch.__version__) if machine is None else machine.of(tensor).rules
+
+
 class _Asked(NamedTuple):
     """What the kernels' conditions are about."""
 
@@ -110,8 +123,7 @@ class _Asked(NamedTuple):
 
     @property
     def rules(self) -> Rules:
-        machine = current.machine()
-        return rules_for(torch.__version__) if machine is None else machine.of(self.query).rules
+        return _rules(self.query)
 
     @property
     def dropout_fits_cudnn(self) -> bool:
@@ -137,7 +149,9 @@ class _Asked(NamedTuple):
         """Whether each query has a head of keys and values."""
         heads = self.query.size(1)
         divides = heads % self.key.size(1) == 0 and heads % self.value.size(1) == 0
-        return self.same_heads or (self.gqa and divides)
+        one_for_all = self.key.size(1) == self.value.size(1) == 1
+        grouped = self.gqa or (one_for_all and self.rules.efficient_groups)
+        return self.same_heads or (grouped and divides)
 
     @property
     def whole_rows(self) -> bool:
@@ -184,7 +198,7 @@ def _efficient_takes(asked: _Asked) -> bool:
     return (
         torch.backends.cuda.mem_efficient_sdp_enabled()
         and (asked.half or dtype in (torch.float32, torch.float16))
-        and asked.same_heads
+        and (asked.groups if asked.rules.efficient_groups else asked.same_heads)
         and asked.whole_rows
         and wide == asked.key.size(-1)
         and wide % unit == wide_value % unit == 0
@@ -207,47 +221,6 @@ def _fits(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> bool:
         and mask.dim() in (2, 4)
         and all(s in (1, w) for s, w in zip(mask.size(), whole[-mask.dim() :], strict=True))
     )
-
-
-def _math(  # noqa: PLR0913 - as above
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    dropout_p: float,
-    *,
-    is_causal: bool,
-    scale: float | None,
-    gqa: bool,
-) -> torch.Tensor:
-    """Plain products. C++ would not add the mask in place while a dispatch mode is active.
-
-    aten/src/ATen/native/transformers/attention.cpp: _scaled_dot_product_attention_math
-    """
-    dtype = query.dtype
-    if dtype in HALVES and not torch._C._get_math_sdp_allow_fp16_bf16_reduction():
-        query, key, value = query.float(), key.float(), value.float()
-    factor = math.sqrt(abs(scale) if scale is not None else 1 / math.sqrt(query.size(-1)))
-    scaled = query * (-factor if scale is not None and scale < 0 else factor)
-    if is_causal:
-        shape = (query.size(-2), key.size(-2))
-        mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
-        mask = _added(mask, query.dtype)
-    every_key, every_value = key, value
-    if gqa and not query.size(-3) == key.size(-3) == value.size(-3):
-        heads = query.size(-3)
-        every_key = key.repeat_interleave(heads // key.size(-3), -3)
-        every_value = value.repeat_interleave(heads // value.size(-3), -3)
-    scores = torch.matmul(scaled, every_key.transpose(-2, -1) * factor)
-    if mask is not None:
-        scores.add_(mask)
-    scores = aten._safe_softmax(scores, -1)
-    scores = torch.dropout(scores, dropout_p, True) if dropout_p else scores
-    weights = scores.to(dtype)  # Returned beside the result, which is made last.
-    result = torch.matmul(scores, every_value).to(dtype)
-    # As C++ leaves its variables, the last one first, and then what it returns beside the result.
-    del scores, every_key, every_value, scaled, mask, value, key, query, weights
-    return result
 
 
 def _flash(  # noqa: PLR0913 - the kernel's
@@ -280,14 +253,6 @@ def _first(results: Any) -> torch.Tensor:
     while others:
         others.pop()
     return result
-
-
-def _added(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """Zeros where a bool says that it is attended, -inf elsewhere: convert_boolean_attn_mask."""
-    if mask is None or mask.dtype is not torch.bool:
-        return mask
-    nothing = aten.scalar_tensor(float("-inf"), dtype=dtype, device=mask.device)
-    return torch.where(mask, 0.0, nothing)
 
 
 def _aligned(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> Any:

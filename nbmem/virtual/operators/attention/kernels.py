@@ -22,6 +22,10 @@ cuDNN 9.19 says the same for a described H100: with masks, dropout, grouped quer
 heads of 32 to 256.
 """
 
+BLACKWELL, BLACKWELL_TILE, BLACKWELL_WORKSPACE = (10, 0), 128, 128
+"""From which capability on, how many rows and keys of a tile, and bytes of a plan that has any:
+as cuDNN 9.20 says for a described B200 (tests/oracle)."""
+
 HALF_TILE_BYTES = {torch.float16: (154_112, 162_304), torch.bfloat16: (133_632, 152_064)}
 """Shared memory of the backward kernel with 128 x 128 tiles, without dropout and with it."""
 FLOAT_TILE_BYTES, WIDE_TILE_BYTES = 121_344, 60_928
@@ -41,8 +45,8 @@ def efficient(launch: Launch) -> Iterator[Step]:
     Half types add up wide heads in float32, beside the result.
     """
     query, value = launch["query"], launch["value"]
-    yield host(2)
-    yield host(3)
+    place = host if launch["dropout_p"] or not launch.rules.idle_seeds_on_card else out
+    yield from (place(2), place(3))
     yield out(0)
     yield out(1)
     if query.dtype in HALVES and max(query.size(-1), value.size(-1)) > 128:
@@ -53,7 +57,8 @@ def efficient_backward(launch: Launch) -> Iterator[Step]:
     """Gradients; the row sums of gradient times result; accumulators.
 
     The kernels of half types make the sums themselves, for float32 three plain ones do: the last
-    brings the heads before the rows, where there are several of both.
+    brings the heads before the rows, where there are several of both. With grouped queries the
+    gradients of keys and values are written for every head, and added up behind.
     """
     query, gradient = launch["query"], launch["grad_out_"]
     batch, heads, rows, size = query.size()
@@ -61,6 +66,10 @@ def efficient_backward(launch: Launch) -> Iterator[Step]:
         yield temporary("grad_out", gradient.numel() * gradient.element_size())
     for number in range(len(launch.outs)):
         yield out(number)
+    for name in ("key", "value"):
+        if (of := launch[name]).size(1) != heads:
+            size_of_all = batch * heads * of.size(2) * of.size(3) * of.element_size()
+            yield temporary(f"gradient of each {name}", size_of_all)
     if query.dtype in HALVES:
         yield temporary("delta", batch * heads * rows * 4)
     else:
@@ -71,7 +80,8 @@ def efficient_backward(launch: Launch) -> Iterator[Step]:
         yield drop("sums")
         yield drop("product")
     yield temporary("workspace", batch * heads * efficient_workspace(launch))
-    yield drop("delta")
+    for name in ("delta", "workspace", "gradient of each key", "gradient of each value"):
+        yield drop(name)
 
 
 def efficient_backward_by_rows(launch: Launch) -> Iterator[Step]:
@@ -126,26 +136,44 @@ def cudnn(launch: Launch) -> Iterator[Step]:
         if number not in small:
             yield out(number)
     yield DNN
-    yield temporary("workspace", CUDNN_WORKSPACE)
+    if launch.card.capability < BLACKWELL:
+        yield temporary("workspace", CUDNN_WORKSPACE)
+    elif launch["dropout_p"]:
+        yield temporary("workspace", _dropped(launch) + BLACKWELL_WORKSPACE)
+
+
+def _dropped(launch: Launch) -> int:
+    """Bytes of a bit for each score that a dropout may take, in whole tiles; 0 without one."""
+    (batch, heads, rows, _), keys = launch["query"].size(), launch["key"].size(2)
+    tiles = _up(rows, BLACKWELL_TILE) * _up(keys, BLACKWELL_TILE)
+    return batch * heads * tiles // 8 if launch["dropout_p"] else 0
 
 
 def cudnn_backward(launch: Launch) -> Iterator[Step]:
     """A float32 accumulator of the query's gradient, and row sums.
 
     With grouped queries also the gradients of keys and values for every head before they are
-    added up. A gradient that is expanded from a number is copied first.
+    added up. A gradient that is expanded from a number is copied first. Blackwell's kernels have
+    the dropped scores' bits, and a second accumulator where there is one tile of rows or keys.
     """
     query, key, gradient = launch["query"], launch["key"], launch["grad_out"]
     batch, heads, rows, size = query.size()
-    if gradient.stride(-1) != 1:
-        yield temporary("gradient", gradient.numel() * gradient.element_size())
     for number in range(len(launch.outs)):
         yield out(number)
+    if gradient.stride(-1) != 1:
+        yield temporary("gradient", gradient.numel() * gradient.element_size())
     yield DNN
-    workspace = batch * heads * rows * (size * 4 + 4) + CUDNN_WORKSPACE
+    plans = 0
     if key.size(1) != heads:
-        workspace += 2 * batch * heads * key.size(2) * size * query.element_size()
-    yield temporary("workspace", workspace)
+        plans += 2 * batch * heads * key.size(2) * size * query.element_size()
+    if launch.card.capability < BLACKWELL:
+        plans += CUDNN_WORKSPACE
+    else:
+        plans += _dropped(launch)
+        if not launch["dropout_p"] and min(rows, key.size(2)) <= BLACKWELL_TILE:
+            plans += batch * heads * _up(rows, 8) * size * 4
+        plans += BLACKWELL_WORKSPACE if plans else 0
+    yield temporary("workspace", batch * heads * rows * (size * 4 + 4) + plans)
 
 
 def safe_softmax(launch: Launch) -> Iterator[Step]:

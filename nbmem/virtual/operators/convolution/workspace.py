@@ -133,16 +133,24 @@ class ConvolutionShape:
     @property
     def copies(self) -> int:
         """Channels-last copies of all three; a 1x1 weight has the same layout either way."""
+        return self._copied(VECTOR // self.item if self.pads else 1) + ALIGNMENT
+
+    def is_filled_up(self, answer: Answer) -> bool:
+        """Whether cuDNN says itself that the copies' channels are filled up to whole vectors.
+
+        It does of other numbers of channels from 9.24 on, and on Blackwell (tests/oracle).
+        """
+        vector = VECTOR // self.item
+        uneven = self.inputs % vector or self.outputs % vector
+        return bool(uneven) and answer.nbytes == self._copied(vector) + VECTOR
+
+    def _copied(self, vector: int) -> int:
+        """Bytes of the copies, with channels that are a multiple of `vector`."""
         weight = self.weight if self.window > 1 else 0
-        inputs, outputs = self._filled_up(self.inputs), self._filled_up(self.outputs)
+        inputs, outputs = (ceil(n / vector) * vector for n in (self.inputs, self.outputs))
         source = self.source // self.inputs * inputs
         result = self.result // self.outputs * outputs
-        weight = weight // (self.inputs * self.outputs) * inputs * outputs
-        return source + result + weight + ALIGNMENT
-
-    def _filled_up(self, channels: int) -> int:
-        vector = VECTOR // self.item if self.pads else 1
-        return ceil(channels / vector) * vector
+        return source + result + weight // (self.inputs * self.outputs) * inputs * outputs
 
 
 def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -> int:
@@ -163,7 +171,7 @@ def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -
 
 def _asked(shape: ConvolutionShape, kind: str, answer: Answer, copies: int, card: Card) -> int:
     """What cuDNN says; of Hopper's own kernels it knows no more than the copies."""
-    if answer.tiling is None:
+    if answer.tiling is None or shape.is_filled_up(answer):
         return answer.nbytes
     return min(answer.nbytes, copies) + _sums(shape, kind, answer.tiling, card)
 
@@ -191,6 +199,8 @@ def _copied(shape: ConvolutionShape, kind: str) -> bool:
 def _for_weight(shape: ConvolutionShape, answer: Answer | None, card: Card) -> int:
     tiling = _usual(shape, card) if answer is None else answer.tiling
     if answer is not None and (answer.nbytes == 0 or not (shape.plain or tiling)):
+        return answer.nbytes
+    if answer is not None and shape.is_filled_up(answer):
         return answer.nbytes
     if shape.plain:
         if answer is not None and not (tiling or _fills(shape, card)):

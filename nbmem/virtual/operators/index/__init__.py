@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from nbmem.virtual.operators import gradients
@@ -12,11 +10,8 @@ from nbmem.virtual.operators.operator import BY_ORACLE, Operator, by_parts
 from nbmem.virtual.operators.refusals import in_cpp, short
 from nbmem.virtual.tensors.bounds import as_before, marked, marked_below, poured, written
 from nbmem.virtual.tensors.calls import OperatorCall
-from nbmem.virtual.tensors.shapes import infer
+from nbmem.virtual.tensors.shapes import Results, infer, spec_of
 from nbmem.virtual.tensors.value_rules import ValueRule
-
-if TYPE_CHECKING:
-    from nbmem.virtual.tensors.shapes import Results
 
 aten = torch.ops.aten
 
@@ -45,10 +40,22 @@ def _shape_masked_fill(call: OperatorCall) -> Results:
     return infer(OperatorCall(call.func, (target, bools, *value), call.kwargs))
 
 
+def _shape_static(call: OperatorCall) -> Results:
+    """As many indices as were asked for; the card stores them transposed."""
+    size = call.argument("size")
+    spec = spec_of((size, call.args[0].dim()), torch.int64, 0, (1, max(1, size)))
+    return Results(spec, (spec,))
+
+
 _PUT = "aten/src/ATen/native/cuda/Indexing.cu: index_put_with_sort_kernel"
 _PUT_SHOWN = "swin_t_b32_adamw, backward: relative positions"
 _SCATTER = "aten/src/ATen/native/cuda/IndexKernel.cpp: masked_scatter_cuda__template"
 _NONE = "none of the H100's runs has one"
+_OF_TWO = (
+    *("MaximumBackward0", "MinimumBackward0", "FmaxBackward0", "FminBackward0"),
+    *("ClampBackward0", "ClampMinBackward1", "ClampMaxBackward1"),
+)
+"""Nodes whose formulas ask for subclasses since torch 2.14; before, they fill in place."""
 OPERATORS = (
     Operator(
         ("nonzero",),
@@ -56,6 +63,13 @@ OPERATORS = (
         memory=kernels.nonzero,
         source="aten/src/ATen/native/cuda/Nonzero.cu: nonzero_cuda_out_impl",
         shown_by="none of the H100's runs has one; the kernel in torch's library has 32 registers",
+    ),
+    Operator(
+        ("nonzero_static",),
+        shape=_shape_static,
+        memory=kernels.nonzero_static,
+        source="aten/src/ATen/native/cuda/Nonzero.cu: nonzero_static_cuda_out_impl",
+        shown_by=BY_ORACLE,
     ),
     Operator(("masked_select",), run=masks.masked_select, values=ValueRule(below=as_before)),
     Operator(("index_select", "gather", "take"), values=ValueRule(below=as_before)),
@@ -127,7 +141,7 @@ OPERATORS = (
             *("masked_fill.Scalar", "masked_fill.Tensor"),
             *("masked_fill_.Scalar", "masked_fill_.Tensor"),
         ),
-        autograd=gradients.overwrites(aten.masked_fill_.Scalar, ("Atan2Backward0",)),
+        autograd=gradients.overwrites(aten.masked_fill_.Scalar, ("Atan2Backward0",), _OF_TWO),
         shape=_shape_masked_fill,
     ),
     Operator(

@@ -62,6 +62,27 @@ def nonzero(launch: Launch) -> Iterator[Step]:
         yield temporary("flags", cub.flagged(launch.card, tensor.numel()))
 
 
+COUNTED = 512 * 16
+"""Elements whose nonzero ones a block counts at a time."""
+COUNTING_BLOCKS = 2
+"""Of a multiprocessor."""
+
+
+def nonzero_static(launch: Launch) -> Iterator[Step]:
+    """The result, then for each block what it counts and where it begins to write."""
+    tensor = launch["self"]
+    yield out()
+    if not (tensor.numel() and launch.outs[0].nbytes):
+        return
+    if not tensor.is_contiguous():
+        yield temporary("contiguous", nbytes(tensor))
+    tiles = -(-tensor.numel() // COUNTED)
+    blocks = -(-tiles // -(-tiles // (COUNTING_BLOCKS * launch.card.processors)))
+    yield temporary("counts", blocks * 4)
+    yield temporary("begins", blocks * LONG)
+    yield from (drop("begins"), drop("counts"))
+
+
 def get(launch: Launch) -> Iterator[Step]:
     """The result after the copies of its indices."""
     yield from _longs(launch)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.linalg import eigen, factors, pseudo, solving
-from nbmem.virtual.operators.operator import BY_ORACLE, Operator
+from nbmem.virtual.operators.linalg import eigen, factors, pseudo, roots, solving
+from nbmem.virtual.operators.operator import BY_ORACLE, Operator, by_parts
 from nbmem.virtual.tensors.shapes import Results, one, several
 
 if TYPE_CHECKING:
@@ -167,6 +167,8 @@ OPERATORS = (
         shown_by=BY_ORACLE,
     ),
     Operator(("linalg_eigvals",), composite=eigen.values_alone),
+    Operator(("linalg_matrix_sqrth",), run=by_parts(roots.square_root)),
+    Operator(("linalg_polar",), run=by_parts(roots.polar)),
     Operator(("linalg_svdvals",), composite=pseudo.singular_values),
     Operator(("linalg_eigvalsh",), composite=pseudo.eigenvalues),
     Operator(("linalg_pinv.atol_rtol_tensor",), run=pseudo.pseudoinverse),

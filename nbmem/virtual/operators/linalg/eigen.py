@@ -47,6 +47,8 @@ def eigen(launch: Launch) -> Iterator[Step]:
     values = tensor.numel() // max(1, tensor.size(-1)) * tensor.element_size() * complexes
     vectors = len(launch.outs) == 2
     count = max(1, matrices(tensor))
+    if not launch.rules.eigenvalues_on_card:
+        return
     yield temporary("info", count * INT)
     if vectors:
         yield temporary("vectors", nbytes(tensor) * complexes)

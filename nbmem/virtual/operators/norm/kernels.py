@@ -70,7 +70,12 @@ def _own_copy(gradient: torch.Tensor) -> Iterator[Step]:
 
 def group_norm(launch: Launch) -> Iterator[Step]:
     """A factor and a summand for each channel of each sample, in float32 for half types."""
-    yield from on_input(launch)
+    copies = contiguous(launch.call.args[0])
+    parts = (
+        (outs(launch), copies) if launch.rules.group_norm_copies_late else (copies, outs(launch))
+    )
+    for part in parts:
+        yield from part
     if launch.outs[1].dtype in HALVES:
         yield from _for_each(launch, "group", "mean", "deviation")
     if launch["HxW"] != 1 and (launch["weight"] is not None or launch["bias"] is not None):
@@ -82,7 +87,8 @@ def group_norm_backward(launch: Launch) -> Iterator[Step]:
     yield from contiguous(launch.call.args[0], launch.call.args[1])
     yield from outs(launch)
     flat = launch["HxW"] == 1
-    yield from _for_each(launch, "channel", "sum of products", "sum")
+    if not (flat and launch.rules.group_norm_sums_planes):
+        yield from _for_each(launch, "channel", "sum of products", "sum")
     if launch["output_mask"][0]:
         yield from _for_each(launch, "group", "factor", "summand")
         if launch["weight"] is not None and not flat:
