@@ -252,6 +252,8 @@ class Trace:
         main = vars(sys.modules["__main__"])
         names = self._namespace if self._namespace is not None else main
         card = virtual_card()
+        if card is not None and card.instead is not None:
+            card.instead.begin()
         return Recorder(
             namespace=names,
             virtual=card is not None,
@@ -395,4 +397,5 @@ def _limits_of_virtual_card() -> list[str]:
         return []
     from nbmem.virtual.notes import on_figures
 
-    return on_figures(card.notes)
+    instead = [] if card.instead is None else card.instead.sentences()
+    return [*on_figures(card.notes), *instead]

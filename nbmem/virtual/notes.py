@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.units import format_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -104,6 +106,30 @@ def unplanned(region: str, why: str) -> str:
     return (
         f"{_UNPLANNED} {region}, so it runs eagerly and its figures are "
         f"those of eager mode: {why[:200]}"
+    )
+
+
+def eagerly(nbytes: int, beside: int = 0) -> str:
+    """How high a compiled run's peak would be in eager mode.
+
+    Args:
+        nbytes: So high at the most.
+        beside: What a region returns beside its loss, which is in it.
+    """
+    least = f"{format_bytes(nbytes - beside)} to " if beside else ""
+    which = ", by whether the program still holds what is returned beside the loss" * bool(beside)
+    return (
+        f"Without torch.compile the peak of live bytes would be about {least}"
+        f"{format_bytes(nbytes)}{which}: each compiled region's graph was run once as it is, on an "
+        "empty card of its own."
+    )
+
+
+def eagerly_unknown(why: str) -> str:
+    """Why it is not known, and what measures it."""
+    return (
+        "What this takes without torch.compile is not known beside the run "
+        f"({why[:200]}); the environment variable TORCH_COMPILE_DISABLE=1 makes it run so."
     )
 
 

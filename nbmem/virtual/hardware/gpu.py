@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nbmem.virtual.cards import Card
+    from nbmem.virtual.hardware.instead import Instead
     from nbmem.virtual.paging.touches import Touches
 
 LAUNCH_QUEUE = 1024
@@ -80,6 +81,7 @@ class VirtualGPU:
         oom_observers: Called before an out-of-memory error is raised, as torch calls them.
         launched: Calls so far.
         rules: What differs between the releases of torch.
+        instead: What eager mode would take in the place of planned regions; None: nobody follows.
         touches: Where it is noted which memory is used and when; None: nobody wants to know.
         initialized: Whether the program has touched the card, so that a context exists.
         chosen: Whether somebody asked for it; it may only stand in where there is no real one.
@@ -96,9 +98,7 @@ class VirtualGPU:
         notes: list[str] | None = None,
         dnn: Client | None = None,
     ) -> None:
-        self.card = card
-        self.index = index
-        self.release = release
+        self.card, self.index, self.release = card, index, release
         self.notes: list[str] = [] if notes is None else notes
         self.other_processes = dict(other_processes or {})
         self.beside = 0
@@ -122,6 +122,7 @@ class VirtualGPU:
         self.capturing = Capturing()
         self.launched = 0
         self.touches: Touches | None = None
+        self.instead: Instead | None = None
         self.dropout_state: torch.Tensor | None = None
         self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"nbmem {card.key} {index or ''}".rstrip())
         self.pci_bus = 0x17 + 0x11 * index
@@ -295,6 +296,5 @@ class VirtualGPU:
         self.history.on_event(Action.SNAPSHOT, 0, self.allocator.active, 0)
 
     def __repr__(self) -> str:
-        return (
-            f"<VirtualGPU cuda:{self.index} {self.card.key}: {self.allocator.reserved} B reserved>"
-        )
+        held = self.allocator.reserved
+        return f"<VirtualGPU cuda:{self.index} {self.card.key}: {held} B reserved>"

@@ -117,6 +117,12 @@ class Machine:
         """Free a block of whichever card holds that address."""
         self.gpus[addr // CARD_STEP].give(addr)
 
+    def replace(self, gpus: Sequence[VirtualGPU]) -> None:
+        """Put other cards in the place of these, as many; what lives stays where it is."""
+        self.gpus = tuple(gpus)
+        for gpu in self.gpus:
+            self.by_device[LAZY[gpu.index]] = self.by_device[CUDA[gpu.index]] = gpu
+
     def peers(self, device: int, other: int) -> bool:
         """Whether two cards reach each other's memory: data-centre cards do, GeForce does not."""
         pair = self.gpu(device), self.gpu(other)

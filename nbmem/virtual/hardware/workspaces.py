@@ -65,6 +65,11 @@ class Workspaces:
         """Whether a block is one of the workspaces."""
         return addr in self._held.values()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the workspaces that there are, as they were asked for."""
+        return sum(self._sizes.values())
+
     def clear(self) -> None:
         """Free every workspace, as torch._C._cuda_clearCublasWorkspaces does."""
         held, self._held = self._held, {}

@@ -8,6 +8,7 @@ whatever fails on the way, for a guess of ours is no error of the program's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +22,7 @@ from nbmem.core.collector import only_new, rare_collections
 from nbmem.virtual import notes
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.frames import is_own
+from nbmem.virtual.hardware.instead import Instead
 from nbmem.virtual.operators.dispatch import CardMode
 from nbmem.virtual.operators.tracing import untraced
 from nbmem.virtual.patches.compiled.ahead import ahead_of_time
@@ -29,6 +31,7 @@ from nbmem.virtual.patches.compiled.graphs import GraphTrees, missing
 from nbmem.virtual.patches.compiled.planner import InductorPlanner
 from nbmem.virtual.patches.compiled.stack import with_room
 from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.uncompiled.follower import Follower
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +77,8 @@ class Compiler:
         self._note: Callable[[str], None] = machine.gpus[0].note
         self._patches = patches
         self._planner = InductorPlanner(mode, machine, keep=keep)
+        self._follower = None if keep is not None else Follower(mode, patches)
+        self._machine = machine
         self._graphs = GraphTrees(mode, machine)
         self._capture = Capture(mode, patches)
         self._begun = False
@@ -151,6 +156,10 @@ class Compiler:
             with rare_collections():
                 self._patches.apply(self._planner.begin())
                 self._patches.apply(self._graphs.patches())
+                if self._follower is not None:
+                    self._patches.apply(self._follower.patches())
+                    for gpu in self._machine.gpus:
+                        gpu.instead = Instead(gpu)
 
     def _planned(self, convert_frame: Any) -> list[Patch]:
         catcher: Any = convert_frame.CatchErrorsWrapper
@@ -186,7 +195,7 @@ class Compiler:
             compiler._collects = True
             gc.collect()  # before what is timed takes memory beside it
             try:
-                with only_new(), compiler._planner.planning():
+                with only_new(), compiler._planner.planning(), compiler._following(model, inputs):
                     return true_plan(self, model, inputs, config_patches=config_patches)
             except (torch.OutOfMemoryError, RestartAnalysis):
                 raise  # the second: Dynamo shall capture it once more, otherwise
@@ -215,6 +224,11 @@ class Compiler:
         finally:
             self._planner.settle()
         return found
+
+    def _following(self, model: Any, inputs: Any) -> contextlib.AbstractContextManager[None]:
+        if self._follower is None:
+            return contextlib.nullcontext()
+        return self._follower.planning(model, inputs)
 
     def _give_up(self, err: Exception) -> None:
         why = (str(err).strip().splitlines() or [""])[0]

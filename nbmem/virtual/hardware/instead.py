@@ -1,0 +1,131 @@
+"""A run followed beside what it does: how high its peak would be if parts of it took other bytes.
+
+While such a part runs, its other bytes stand in the place of what it takes; between two parts, what
+the first would have left more is added to what lives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.core.events import Action
+from nbmem.virtual import notes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.virtual.hardware.gpu import VirtualGPU
+
+
+class Most(NamedTuple):
+    """The most bytes beyond those that lived before.
+
+    Attributes:
+        first: Where the libraries' workspaces were not there yet.
+        later: Where they were.
+    """
+
+    first: int
+    later: int
+
+
+class Highest:
+    """The most bytes that have lived on a card since `restart()`, beside what hears its events."""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self._gpu = gpu
+        self._allocator = gpu.allocator
+        self._true_emit = self._allocator.emit
+        self._allocator.emit = self._hear
+        self.restart()
+
+    def restart(self) -> int:
+        """Begin anew; returns the bytes that live now."""
+        self._base = self._lives = self._first = self._later = self._allocator.allocated
+        self._worked = self._gpu.workspaces.nbytes
+        return self._base
+
+    @property
+    def most(self) -> Most:
+        """Beyond those that lived at `restart()`."""
+        self._look()
+        return Most(self._first - self._base, self._later - self._base)
+
+    @property
+    def highest(self) -> int:
+        """All that lived."""
+        return self._base + self.most.first
+
+    def _look(self) -> None:
+        # Only now: a workspace is known as one when it has been taken.
+        self._first = max(self._first, self._lives)
+        self._later = max(self._later, self._lives - self._gpu.workspaces.nbytes + self._worked)
+
+    def _hear(self, action: Action, addr: int, size: int, stream: int) -> None:
+        if action is Action.ALLOC or action is Action.FREE_COMPLETED:
+            self._look()
+            self._lives = self._allocator.allocated
+        if self._true_emit is not None:
+            self._true_emit(action, addr, size, stream)
+
+
+class Instead:
+    """The other bytes on one card: those of eager mode, in the place of a planned run's.
+
+    Attributes:
+        peak: The most bytes that would have lived since `begin()`.
+        beside: Bytes of it of which it is not known whether they would still have lived.
+        unknown: Why a region's bytes are not known; empty as long as all are.
+    """
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self.peak = self.beside = 0
+        self.unknown = ""
+        self._gpu = gpu
+        self._more = 0
+        self._between = Highest(gpu)
+        self._ran = False
+
+    def sentences(self) -> list[str]:
+        """What a report says of it; nothing where no planned region has run."""
+        if self.unknown:
+            return [notes.eagerly_unknown(self.unknown)]
+        return [notes.eagerly(self.now(), self.beside)] if self._ran else []
+
+    def begin(self) -> None:
+        """Forget the peak: a report begins."""
+        self.peak, self._ran = 0, False
+        self._between.restart()
+
+    def now(self) -> int:
+        """The peak up to now, with what happened since the last region."""
+        self.peak = max(self.peak, self._between.highest + self._more)
+        return self.peak
+
+    def run(self, act: Callable[[], Any], most: Most, kept: int | None = None) -> tuple[Any, int]:
+        """Run a part.
+
+        Args:
+            act: What is done.
+            most: Bytes that the part would take at the most meanwhile, beyond what lives now.
+            kept: Bytes that it would leave; None: as many as it leaves.
+
+        Returns:
+            What the part returned, and the bytes that it would have left more.
+        """
+        self._ran = True
+        self.now()
+        before, worked = self._gpu.allocator.allocated, self._gpu.workspaces.nbytes
+        found = act()
+        grown = self._gpu.workspaces.nbytes - worked
+        taken = most.first if grown else most.later
+        self.peak = max(self.peak, before + self._more + taken)
+        left = self._gpu.allocator.allocated - before - grown
+        added = 0 if kept is None else kept - left
+        self._more += added
+        self._between.restart()
+        return found, added
+
+    def forget(self, added: int) -> None:
+        """What a part would have left more is gone."""
+        self._more -= added

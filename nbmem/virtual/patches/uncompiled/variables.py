@@ -1,0 +1,115 @@
+"""How long a program's variables keep what a captured graph computes.
+
+A graph lets go of a value behind its last use. A function keeps what it has given a name until that
+name gets another value, or the function returns. Dynamo notes the lines that each node comes from,
+function by function; the source says whether such a line gives a name.
+
+Known limits: a function that is called from one line again and again passes for one call; what a
+function's parameters keep, and `del`, are not looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.fx import Graph, Node
+
+    Frame = tuple[str, int, str]
+
+_FRAME = re.compile(r'File "([^"]*)", line (\d+), in (\S+)')
+
+
+def kept_until(graph: Graph) -> dict[Node, Node]:
+    """The last node before which each value that a variable keeps is not freed."""
+    nodes = [node for node in graph.nodes if node.op.startswith("call_")]
+    frames = _frames(nodes)
+    names = _Names()
+    held: dict[Node, int] = {}
+    for depth in range(max(map(len, frames), default=0)):
+        for begin, end in _runs(frames, depth):
+            given = names.of(frames[begin][depth])
+            if given:
+                last = _last(frames, names, depth, end, given)
+                for node in _results(nodes[begin:end]):
+                    held[node] = max(last, held.get(node, 0))
+    return {node: nodes[last] for node, last in held.items()}
+
+
+def _frames(nodes: list[Node]) -> list[tuple[Frame, ...]]:
+    """The frames of each node, the outermost first; if none are told, those of the one before."""
+    found: list[tuple[Frame, ...]] = []
+    for node in nodes:
+        told = _FRAME.findall(node.meta.get("stack_trace") or "")
+        known = tuple((file, int(line), name) for file, line, name in told)
+        found.append(known or (found[-1] if found else ()))
+    return found
+
+
+def _runs(frames: list[tuple[Frame, ...]], depth: int) -> Iterator[tuple[int, int]]:
+    """Nodes in a row that come from one line of one frame: the first, and the one behind."""
+    begin = 0
+    for at in range(1, len(frames) + 1):
+        if at == len(frames) or frames[at][: depth + 1] != frames[begin][: depth + 1]:
+            if len(frames[begin]) > depth:
+                yield begin, at
+            begin = at
+
+
+def _last(
+    frames: list[tuple[Frame, ...]], names: _Names, depth: int, end: int, given: frozenset[str]
+) -> int:
+    """The last node before a name gets another value or its frame ends."""
+    own = frames[end - 1]
+    for at in range(end, len(frames)):
+        here = frames[at]
+        if len(here) <= depth or (here[:depth], here[depth][2]) != (own[:depth], own[depth][2]):
+            return at - 1
+        if names.of(here[depth]) & given:
+            while at + 1 < len(frames) and frames[at + 1][: depth + 1] == here[: depth + 1]:
+                at += 1  # noqa: PLW2901 - the old value goes when the new one is there
+            return at
+    return len(frames) - 1
+
+
+def _results(nodes: list[Node]) -> Iterator[Node]:
+    """What a line makes: its last value, and those that are used behind it."""
+    inside = set(nodes)
+    for node in nodes:
+        if node is nodes[-1] or not inside.issuperset(node.users):
+            yield node
+
+
+class _Names:
+    """The names that lines give, file by file."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, dict[int, frozenset[str]]] = {}
+
+    def of(self, frame: Frame) -> frozenset[str]:
+        """Which names a line gives."""
+        file, line, _ = frame
+        if file not in self._files:
+            self._files[file] = _names_of("".join(linecache.getlines(file)))
+        return self._files[file].get(line, frozenset())
+
+
+def _names_of(source: str) -> dict[int, frozenset[str]]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[int, frozenset[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            targets: list[Any] = getattr(node, "targets", None) or [getattr(node, "target", None)]
+            parts = (part for target in targets for part in getattr(target, "elts", [target]))
+            names = frozenset(part.id for part in parts if isinstance(part, ast.Name))
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                found[line] = names
+    return found

@@ -1,0 +1,175 @@
+"""A planned run says what eager mode would have taken, and that leaves no trace on its card."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from nbmem import api, virtual
+from nbmem.core.units import format_bytes
+from nbmem.virtual.notes import eagerly
+from nbmem.virtual.patches.compiler import PLANNED
+from nbmem.virtual.patches.uncompiled import captured as replayed
+
+pytestmark = pytest.mark.skipif(not PLANNED, reason="this release's compiler is not planned")
+SIDE = 512
+BYTES = SIDE * SIDE * 4
+BLOCK = 512
+"""The allocator's smallest: a gradient of one number."""
+
+
+class Net(nn.Module):
+    """Two products with what is fused between them; the first half may be a checkpoint."""
+
+    def __init__(self, *, saves=False):
+        super().__init__()
+        self.saves = saves
+        self.first, self.second = (nn.Linear(SIDE, SIDE, bias=False) for _ in range(2))
+
+    def half(self, x):
+        x = self.first(x)
+        for _ in range(4):
+            x = torch.tanh(torch.sin(x) * 2)
+        return x
+
+    def forward(self, x):
+        x = checkpoint(self.half, x, use_reentrant=False) if self.saves else self.half(x)
+        return self.second(x).square().mean()
+
+
+def steps(net, x, **options):
+    """The peak of live bytes in three steps of training."""
+    optimizer = torch.optim.SGD(net.parameters())
+    compiled = torch.compile(net, **options) if options.pop("planned", True) else net
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(3):
+        compiled(x).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cuda.max_memory_allocated()
+
+
+def peaks(act):
+    """Of an act: the peak in eager mode, that of the plan, and the one that is said beside it."""
+    with virtual.activated("T4", eager=True):
+        true = act()
+    with virtual.activated("T4") as gpu:
+        compiled = act()
+        return true, compiled, gpu.instead.now()
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_training_is_what_eager_mode_takes(saves):
+    true, compiled, said = peaks(
+        lambda: steps(Net(saves=saves).cuda(), torch.randn(4 * SIDE, SIDE, device="cuda"))
+    )
+    assert true - BLOCK <= said <= true
+    assert saves or compiled < true - BYTES
+
+
+def keeps(x):
+    wide = x.repeat(4, 1)
+    return wide[1:].flatten().exp().sum()
+
+
+def names_again(x):
+    wide = x.repeat(4, 1)
+    wide = wide[1:].flatten()
+    return wide.exp().sum()
+
+
+@pytest.mark.parametrize("function", [keeps, names_again])
+def test_a_variable_keeps_its_value_until_it_gets_another(function):
+    compiles = torch.compile(function)
+
+    def act():
+        x = torch.randn(SIDE, SIDE, device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        with torch.no_grad():
+            compiles(x)
+        return torch.cuda.max_memory_allocated()
+
+    true, compiled, said = peaks(act)
+    assert said == true > compiled
+
+
+def test_each_size_of_changing_arguments_is_run():
+    def act():
+        compiled = torch.compile(keeps, dynamic=True)
+        xs = [torch.randn(rows, SIDE, device="cuda") for rows in (64, 128, 256)]
+        torch.cuda.reset_peak_memory_stats()
+        with torch.no_grad():
+            for x in xs:
+                compiled(x)
+        return torch.cuda.max_memory_allocated()
+
+    true, compiled, said = peaks(act)
+    assert said == true > compiled
+
+
+def test_the_card_and_its_history_know_nothing_of_it(monkeypatch):
+    def events():
+        torch.manual_seed(0)
+        with virtual.activated("T4") as gpu:
+            torch.cuda.memory._record_memory_history(context=None)
+            steps(Net().cuda(), torch.randn(4 * SIDE, SIDE, device="cuda"))
+            told = torch.cuda.memory._snapshot()["device_traces"][0]
+            drawn = torch.rand(1).item()
+            return [(e["action"], e["addr"], e["size"]) for e in told], drawn, gpu.notes
+
+    with_it = events()
+    monkeypatch.setattr(replayed.Captured, "__init__", lambda *_: 1 / 0)
+    assert events() == with_it
+
+
+def test_a_report_says_it_of_what_it_reports(gpu):
+    net, x = Net().cuda(), torch.randn(4 * SIDE, SIDE, device="cuda")
+    compiled = torch.compile(net)
+    compiled(x.repeat(4, 1)).backward()
+    del net.first.weight.grad, net.second.weight.grad
+    with api.trace("smaller") as trace:
+        compiled(x).backward()
+    assert eagerly(gpu.instead.now()) in trace.report().notes
+    with api.trace("without a region") as trace:
+        x.sum()
+    assert not any("torch.compile" in note for note in trace.report().notes)
+
+
+def test_what_a_region_returns_beside_its_loss_may_be_gone(gpu):
+    net, x = Net().cuda(), torch.randn(SIDE, SIDE, device="cuda")
+
+    @torch.compile
+    def told(x):
+        wide = net.half(x).repeat(8, 1)
+        return wide.square().mean(), wide
+
+    told(x)[0].backward()
+    assert gpu.instead.beside == 8 * BYTES
+    low, high = (format_bytes(gpu.instead.now() - part) for part in (8 * BYTES, 0))
+    assert f"{low} to {high}" in gpu.instead.sentences()[0]
+
+
+def test_of_graphs_nothing_is_said_but_how_to_know(gpu):
+    x = torch.randn(SIDE, SIDE, device="cuda")
+    with api.trace("graphs") as trace, torch.no_grad():
+        torch.compile(keeps, mode="reduce-overhead")(x)
+    assert any("CUDA graphs" in n and "TORCH_COMPILE_DISABLE=1" in n for n in trace.report().notes)
+
+
+def test_of_regions_that_follow_each_other_nothing_is_said(gpu):
+    net, x = Net().cuda(), torch.randn(SIDE, SIDE, device="cuda")
+    compiled = torch.compile(lambda x: x.square().mean())
+    compiled(net.first(x)).backward()
+    assert "goes on with what was computed before" in gpu.instead.sentences()[0]
+
+
+def test_a_region_that_does_not_run_alone_costs_a_sentence(gpu, monkeypatch):
+    monkeypatch.setattr(replayed._Replay, "run", lambda *_: 1 / 0)
+    x = torch.randn(SIDE, SIDE, device="cuda", requires_grad=True)
+    torch.compile(keeps)(x).backward()
+    assert "ZeroDivisionError" in gpu.instead.sentences()[0]
+    assert gpu.allocator is gpu.instead._gpu.allocator
+    assert x.grad.shape == x.shape
+    assert format_bytes(0) not in gpu.instead.sentences()[0]
