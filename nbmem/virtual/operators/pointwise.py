@@ -18,15 +18,15 @@ from nbmem.virtual.operators.operator import (
     outs,
     temporary,
 )
-from nbmem.virtual.tensors.bounds import kept, narrowed, together, united
+from nbmem.virtual.tensors.bounds import narrowed, together, united
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.shapes import like
-from nbmem.virtual.tensors.value_rules import ValueRule, always, compared, flipped, passed_on
+from nbmem.virtual.tensors.value_rules import ValueRule, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Executor, Handler, Launch, Step
+    from nbmem.virtual.operators.operator import Executor, Launch, Step
     from nbmem.virtual.tensors.calls import OperatorCall
 
 aten = torch.ops.aten
@@ -57,21 +57,6 @@ def _check_subtraction(call: OperatorCall) -> None:
         bools = [one_of.dtype is torch.bool, of_tensor or type(other) is bool]
         if any(bools):
             raise RuntimeError(_NO_TWO_BOOLS if all(bools) else _NO_BOOLS)
-
-
-def is_infinite(launch: Launch) -> Iterator[Step]:
-    """Their absolute values are compared; of complex numbers those of either part."""
-    tensor = launch["self"]
-    floats = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    size = tensor.numel() * tensor.element_size() // (1 + tensor.dtype.is_complex)
-    if floats:
-        yield temporary("absolute", size)
-    yield out()
-    yield drop("absolute")
-    if tensor.dtype.is_complex:
-        yield temporary("imaginary", size)
-        yield temporary("is infinite", tensor.numel())
-        yield from (drop("imaginary"), drop("is infinite"))
 
 
 CHUNK = 65_536
@@ -177,24 +162,7 @@ def times_power_of_two(executor: Executor, call: OperatorCall) -> Any:
         return aten.mul.Tensor(tensor, power)
 
 
-def _joins_masks(in_place: Any) -> Handler:
-    """With which a formula joins masks: in the first of them, as the release has it."""
-    overwrite = gradients.overwrites(in_place, _MASKS)
-
-    def join(executor: Executor, call: OperatorCall) -> Any:
-        aside = not call.gpu.rules.clamp_masks_in_place
-        if aside and executor.nodes.name() == "ClampBackward0":
-            return NotImplemented
-        return overwrite(executor, call)
-
-    return join
-
-
 _CROSS_ENTROPY = ("BinaryCrossEntropyWithLogitsBackward0",)
-_MASKS = (
-    *("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
-    *("ClampBackward0", "ClampBackward1"),
-)
 OPERATORS = (
     Operator(
         ("native_dropout",),
@@ -254,45 +222,8 @@ OPERATORS = (
         ),
         values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
     ),
-    Operator(
-        ("logical_and",),
-        autograd=_joins_masks(aten.logical_and_.default),
-        values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
-    ),
-    Operator(
-        ("bitwise_and.Tensor",),
-        values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
-    ),
-    Operator(
-        ("logical_or",),
-        autograd=_joins_masks(aten.logical_or_.default),
-        values=ValueRule(health=passed_on, absorbs=True, most=united),
-    ),
-    Operator(
-        ("bitwise_or.Tensor",),
-        values=ValueRule(health=passed_on, absorbs=True, most=united),
-    ),
-    Operator(("logical_or_", "bitwise_or_.Tensor"), values=ValueRule(most=united)),
     Operator(("cat", "stack"), values=ValueRule(most=united, below=together)),
-    Operator(("logical_not", "bitwise_not"), values=ValueRule(health=flipped)),
     Operator(("abs", "view"), values=ValueRule(health=passed_on)),
-    Operator(("isnan",), values=ValueRule(health=always(False))),
-    Operator(
-        ("isinf",),
-        memory=is_infinite,
-        values=ValueRule(health=always(False)),
-        source="aten/src/ATen/native/TensorCompare.cpp: isinf",
-        shown_by=BY_ORACLE,
-    ),
-    Operator(("isclose",), values=ValueRule(health=always(True))),
-    Operator(("ne.Scalar", "gt.Scalar"), values=ValueRule(health=compared, most=kept)),
-    Operator(
-        (
-            *("eq.Scalar", "ge.Scalar", "lt.Scalar", "le.Scalar", "eq.Tensor", "ne.Tensor"),
-            *("gt.Tensor", "ge.Tensor", "lt.Tensor", "le.Tensor"),
-        ),
-        values=ValueRule(health=compared),
-    ),
     Operator(
         ("fill_.Scalar", "zero_"),
         values=ValueRule(overwrites=True),

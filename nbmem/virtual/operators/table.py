@@ -24,6 +24,7 @@ from nbmem.virtual.operators import (
     interpolation,
     linalg,
     loss,
+    masks,
     norm,
     packing,
     pointwise,
@@ -55,8 +56,8 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     activations, attention, blas, collectives, convolution, copies, counting, detection, distance,
-    embedding, factories, fft, functional_collectives, index, interpolation, linalg, loss, norm,
-    packing, pointwise, pooling, quantized, random, recurrent, reduce, scaled, scan, segments,
+    embedding, factories, fft, functional_collectives, index, interpolation, linalg, loss, masks,
+    norm, packing, pointwise, pooling, quantized, random, recurrent, reduce, scaled, scan, segments,
     softmax, sort, sparse, storage, trilinear, unique,
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
