@@ -237,7 +237,8 @@ class Planner:
         cheapest = verdicts.cheapest(ran)
         certain = cheapest is not None and self._certain(cheapest)
         ran = [dataclasses.replace(o, cheapest=certain and o is cheapest) for o in ran]
-        rest = [o for k, o in self.options.items() if k and o.probe is None]
+        ran, needless = verdicts.without_needless(ran)
+        rest = [*needless, *(o for k, o in self.options.items() if k and o.probe is None)]
         rest.sort(key=lambda o: (o.why_not is not None, verdicts.process(o)))
         card = figures_of(self.card, self.margin)
         return Plan(

@@ -14,7 +14,7 @@ from nbmem.estimates import verdicts
 from nbmem.estimates.fitting import MARGIN
 from nbmem.estimates.planner import Planner
 from nbmem.estimates.probing import Request
-from nbmem.estimates.remedies import exclude_each_other, pages, slow
+from nbmem.estimates.remedies import BY_KEY, exclude_each_other, pages, slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -106,6 +106,9 @@ def _pairs(planner: Planner, *, every: bool) -> None:
     if not every and verdicts.cheapest(singles) is not None:
         return
     worth = sorted(_worth(singles, base), key=lambda option: -verdicts.gain(option))
+    # Where the stronger form helps, a milder one does not take the place of another remedy.
+    milder = {BY_KEY[o.key].milder for o in worth}
+    worth = [o for o in worth if o.key not in milder]
     couples = [
         couple
         for couple in itertools.combinations([verdicts.keys(o)[0] for o in worth[:PAIRED]], 2)

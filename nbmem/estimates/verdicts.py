@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from nbmem.core.names import with_article
 from nbmem.core.units import format_bytes
-from nbmem.estimates.remedies import REMEDIES, pages
+from nbmem.estimates.remedies import BY_KEY, REMEDIES, pages
 from nbmem.virtual.notes import COMPILE_LATER, is_unplanned
 
 if TYPE_CHECKING:
@@ -47,6 +48,24 @@ def cheapest(ran: Sequence[Option]) -> Option | None:
     """The cheapest of those that make it fit."""
     fitting = [o for o in ran if o.probe is not None and o.probe.fits]
     return min(fitting, key=price, default=None)
+
+
+def without_needless(ran: Sequence[Option]) -> tuple[list[Option], list[Option]]:
+    """Options whose milder form does not help as much, and the others, without their runs."""
+    rows, needless = [], []
+    for option in ran:
+        milder = BY_KEY[option.key].milder if option.key in BY_KEY else ""
+        by = next((o for o in ran if o.key == milder and gain(o) > 0), None)
+        if by is None or process(by) > process(option):
+            rows.append(option)
+            continue
+        why_not = f"It needs no less than {by.title}, which costs less."
+        needless.append(
+            dataclasses.replace(
+                option, probe=None, code="", diff="", foreseen=None, why_not=why_not
+            )
+        )
+    return rows, needless
 
 
 def sentences(  # noqa: PLR0913 - what a verdict is made of

@@ -106,7 +106,7 @@ def held(source):
 
 KEYS = (
     "expandable", "fused", "channels_last", "inplace", "autocast", "no_foreach", "micro2",
-    "micro4", "checkpoint", "offload", "sgd",
+    "micro4", "checkpoint_selective", "checkpoint", "offload", "sgd",
 )  # fmt: skip
 
 

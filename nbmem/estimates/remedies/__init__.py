@@ -12,7 +12,7 @@ from nbmem.estimates.remedies.activations import (
     Offload,
 )
 from nbmem.estimates.remedies.batches import Expandable, FourMicroBatches, MicroBatches
-from nbmem.estimates.remedies.blocks import Checkpoint
+from nbmem.estimates.remedies.blocks import Checkpoint, SelectiveCheckpoint
 from nbmem.estimates.remedies.compiled import Compile
 from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, PlainSGD
 from nbmem.estimates.remedies.paging import Unified
@@ -41,6 +41,7 @@ REMEDIES: tuple[type[Remedy], ...] = (
     EightBit,
     MicroBatches,
     FourMicroBatches,
+    SelectiveCheckpoint,
     Checkpoint,
     Offload,
     PlainSGD,

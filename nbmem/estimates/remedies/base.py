@@ -79,6 +79,7 @@ class Remedy:
         price: What it costs, in words.
         code: The lines to paste, where they do not depend on the program.
         group: Remedies of one group exclude each other.
+        milder: Key of the remedy that does less of the same, for a lower price.
         conf: Allocator settings that it adds.
         parts: Into how many micro-batches it cuts a batch.
         acts: On which part of the ledger it acts.
@@ -99,6 +100,7 @@ class Remedy:
     price: ClassVar[str]
     code: ClassVar[str] = ""
     group: ClassVar[str] = ""
+    milder: ClassVar[str] = ""
     conf: ClassVar[str] = ""
     parts: ClassVar[int] = 1
     acts: ClassVar[Acts] = Acts()
