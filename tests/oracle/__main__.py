@@ -7,6 +7,7 @@ python -m tests.oracle --everyday                         calls and mistakes of 
 python -m tests.oracle --errors                           what torch's databases list as errors
 python -m tests.oracle --run script.py ...      any program on the oracle
 python -m tests.oracle --probes [TEST ...]      nbmem's tests of capture with the oracle as the card
+python -m tests.oracle --real [--workers N] --probes [TEST ...]      on the machine's own card
 
 What the oracle answers is kept beside its libraries and asked again with --fresh alone; the virtual
 card is asked anew, but for --resume. A run that was ended goes on with --resume.
@@ -99,6 +100,10 @@ def main() -> None:
     parser.add_argument("--everyday", action="store_true", help="calls and mistakes of everyday")
     parser.add_argument("--errors", action="store_true", help="what torch lists as errors")
     parser.add_argument("--probes", nargs=argparse.REMAINDER, metavar="TEST")
+    parser.add_argument("--real", action="store_true", help="probes on the machine's own card")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="probes beside each other (%(default)s)"
+    )
     parser.add_argument("--card", action="append", help=f"may be repeated ({', '.join(CARDS)})")
     parser.add_argument("--dtype", action="append", help=f"may be repeated ({' '.join(DTYPES)})")
     parser.add_argument("--fresh", action="store_true", help="ask the oracle again, too")
@@ -111,7 +116,8 @@ def main() -> None:
         env = environment((options.card or CARDS)[0])
         raise SystemExit(subprocess.run(command, env=env, check=False).returncode)
     if options.probes is not None:
-        raise SystemExit(probes.run(options.probes))
+        how = {"real": options.real, "workers": options.workers}
+        raise SystemExit(probes.run(options.probes, **how))
     if options.compiled:
         compiled.run(options.names, (options.card or CARDS)[0], options.virtual_python)
         return

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 from nbmem import virtual
-from tests.oracle.card import OnlyVirtualError, put_in
+from tests.oracle.card import REAL, OnlyVirtualError, put_in
 from tests.oracle.only_virtual import reason
 
 PATIENCE_S = 300
@@ -160,7 +160,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if why := reason(item.nodeid):
             item.add_marker(pytest.mark.skip(reason=f"only the virtual card: {why}"))
-        if item.get_closest_marker("clock"):
+        if item.get_closest_marker("clock") and not os.environ.get(REAL):
             item.add_marker(pytest.mark.skip(reason="kernels take no time on the oracle"))
 
 

@@ -27,6 +27,9 @@ SLOT = 8 + 16 * 8
 
 PROCESSES = 512
 
+REAL = "NBMEM_TESTS_REAL_CARD"
+"""In the environment of a process: its tests are on the machine's own card."""
+
 
 class OnlyVirtualError(Exception):
     """A test asks for something that the virtual card alone can be or do."""
@@ -110,6 +113,10 @@ def activate(  # noqa: PLR0913 - as of virtual.activate
     from tests.oracle.world import be_alone
 
     wanted = find_cards(name)
+    if real := on_a_real_card():
+        if len(wanted) > 1:
+            raise OnlyVirtualError("The machine's first card is the only one that is used.")
+        wanted = real.found()
     os.environ["STANDIN_GPU"] = ",".join(card.key for card in wanted)
     torch = _torch()
     if release is not None and release != torch.__version__.split("+")[0]:
@@ -124,8 +131,8 @@ def activate(  # noqa: PLR0913 - as of virtual.activate
         raise OnlyVirtualError("Torch chooses its allocator when it is imported.")
     new = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # the old one warns
     (new or torch.cuda.memory._set_allocator_settings)(conf or "expandable_segments:False")
-    _others(other_processes)
-    return OracleCard(wanted[0], 0)
+    (real.others if real else _others)(other_processes)
+    return (real.RealCard if real else OracleCard)(wanted[0], 0)
 
 
 def deactivate() -> None:
@@ -216,6 +223,15 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def on_a_real_card() -> Any:
+    """The module that has what a real card answers in another way; None on the oracle."""
+    if not os.environ.get(REAL):
+        return None
+    from tests.oracle import real
+
+    return real
 
 
 def put_in(virtual: Any) -> None:

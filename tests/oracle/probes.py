@@ -1,5 +1,7 @@
 """nbmem's tests of capture with the oracle as the card: `python -m tests.oracle --probes`.
 
+With --real before it the machine's own card is in the oracle's place (tests/oracle/real.py).
+
 The same tests as on the virtual card. What they hold of it here is held of torch's own allocator,
 its counters, history and observer, of a driver and of NVML. The table says how they ended and
 what each part took.
@@ -12,12 +14,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.oracle.card import REAL
 from tests.oracle.launch import OUT, environment
 
 ROOT = Path(__file__).parents[2]
@@ -111,23 +115,46 @@ def split(wanted: list[str]) -> tuple[list[str], list[str]]:
     return tests or list(PROBES), [one for one in wanted if one not in tests]
 
 
-def run(wanted: list[str]) -> int:
-    """Run those tests, a part after another; whether one has failed.
+def files(parts: list[str]) -> list[str]:
+    """Those parts by their files, which can run beside each other."""
+    found: list[str] = []
+    for part in parts:
+        inside = sorted((ROOT / part).glob("test_*.py"))
+        found += [one.relative_to(ROOT).as_posix() for one in inside] or [part]
+    return found
+
+
+def run_part(part: str, options: list[str], *, real: bool) -> Ended:
+    """Run a part in a process of its own, on a card of the oracle or on the machine's."""
+    xml, begin = OUT / "probes" / f"{part.replace('/', '.')}.xml", time.monotonic()
+    xml.unlink(missing_ok=True)
+    plugin = ["-p", "tests.oracle.apart", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *plugin, f"--junitxml={xml}", "-q"]
+    count = next((n for name, n in COUNT.items() if part.startswith(name)), 1)
+    env = {**os.environ, REAL: "1"} if real else environment(CARD, count=count)
+    done = subprocess.run([*command, *options, part], cwd=ROOT, env=started(env), check=False)
+    return ended(xml, time.monotonic() - begin, done.returncode)
+
+
+def run(wanted: list[str], *, real: bool = False, workers: int = 1) -> int:
+    """Run those tests; whether one has failed.
 
     The table is written anew after each part, so that a run that is ended has said what it knows.
+
+    Args:
+        wanted: Tests and pytest's options.
+        real: On the machine's own card instead of the oracle's.
+        workers: How many files run beside each other; a part after the other if it is one.
     """
     tests, options = split(wanted)
-    plugin = ["-p", "tests.oracle.apart", "-p", "no:cacheprovider"]
     found: dict[str, Ended] = {}
-    for part in tests:
-        xml, begin = OUT / "probes" / f"{part.replace('/', '.')}.xml", time.monotonic()
-        xml.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "pytest", *plugin, f"--junitxml={xml}", "-q"]
-        count = next((n for name, n in COUNT.items() if part.startswith(name)), 1)
-        env = started(environment(CARD, count=count))
-        done = subprocess.run([*command, *options, part], cwd=ROOT, env=env, check=False)
-        found[part] = ended(xml, time.monotonic() - begin, done.returncode)
-        (OUT / "probes.md").write_text(table(found) + "\n")
-        print(table({part: found[part]}), flush=True)
+    with ThreadPoolExecutor(workers) as pool:
+        parts = tests if workers == 1 else files(tests)
+        jobs = {pool.submit(run_part, part, options, real=real): part for part in parts}
+        for job in as_completed(jobs):
+            part = jobs[job]
+            found[part] = job.result()
+            (OUT / "probes.md").write_text(table(found) + "\n")
+            print(table({part: found[part]}), flush=True)
     print((OUT / "probes.md").read_text())
     return int(any(one.counts["failed"] for one in found.values()))
