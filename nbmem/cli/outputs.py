@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,8 @@ def write_report(trace: Trace, files: dict[str, Path], *, device: int | None, qu
             from nbmem.views.text import render_text
 
             write_out(render_text(report))
+    except BrokenPipeError:  # `nbmem run x.py | head`: the reader has seen enough
+        sys.stdout = None
     except NotWrittenError as err:
         say(str(err))
         return False

@@ -238,6 +238,26 @@ def test_the_scripts_own_exit_is_honoured(nbmem, script, train, ending, exit_cod
     assert (done.returncode, done.stderr) == exit_code
 
 
+def test_a_reader_who_has_seen_enough_is_no_fault(script, tmp_path):
+    """`nbmem run script.py | head`: the script's end is the end, and nothing is said of it."""
+    command = [
+        sys.executable,
+        "-m",
+        "nbmem",
+        "run",
+        script("import sys, torch\nx = torch.ones(9).cuda()\nsys.exit(5)\n"),
+        "--gpu",
+        "T4",
+    ]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (5, "")
+
+
 def _heed_ctrl_c():
     """What a shell starts in the background ignores Ctrl-C, and so do its children."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
