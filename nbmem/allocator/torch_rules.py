@@ -74,6 +74,9 @@ class Rules:
             its seed and its offset.
         group_norm_copies_late: Since 2.14 group norm copies its input behind the results.
         group_norm_sums_planes: Since 2.14 its gradient sums by channel only where there are planes.
+        graph_seeds_shared: Up to 2.12 the graphs of a generator share its seed and offset on the
+            card; since 2.13 each has its own.
+        graph_seeds_when_drawn: Since 2.14 a graph has them of what it draws from alone.
         efficient_groups: Since 2.14 memory-efficient attention takes grouped queries, and every
             attention one head of keys for all.
     """
@@ -106,6 +109,8 @@ class Rules:
     idle_seeds_on_card: bool
     group_norm_copies_late: bool
     group_norm_sums_planes: bool
+    graph_seeds_shared: bool
+    graph_seeds_when_drawn: bool
     efficient_groups: bool
 
 
@@ -156,5 +161,7 @@ def rules_for(release: str) -> Rules:
         idle_seeds_on_card=version >= (2, 14),
         group_norm_copies_late=version >= (2, 14),
         group_norm_sums_planes=version >= (2, 14),
+        graph_seeds_shared=version < (2, 13),
+        graph_seeds_when_drawn=version >= (2, 14),
         efficient_groups=version >= (2, 14),
     )

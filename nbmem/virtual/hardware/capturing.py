@@ -7,7 +7,12 @@ https://docs.nvidia.com/cuda/cuda-programming-guide/04-special-topics/cuda-graph
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
+
+if TYPE_CHECKING:
+    from nbmem.virtual.hardware.seeds import GraphSeeds
 
 _COPY = (
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is "
@@ -28,13 +33,15 @@ class Capturing:
     def __init__(self) -> None:
         self.streams: set[int] = set()
         self._broken = False
+        self._seeds: GraphSeeds | None = None
 
     def __bool__(self) -> bool:
         return bool(self.streams)
 
-    def begin(self, stream: int) -> None:
-        """A capture begins on a stream."""
+    def begin(self, stream: int, seeds: GraphSeeds) -> None:
+        """A capture begins on a stream, into the graph of those seeds."""
         self.streams = {stream}
+        self._seeds = seeds
         self._broken = False
 
     def join(self, stream: int, waited_for: int) -> None:
@@ -48,9 +55,14 @@ class Capturing:
         Raises:
             RuntimeError: It was broken.
         """
-        self.streams = set()
+        self.streams, self._seeds = set(), None
         if self._broken:
             raise _Error(_BROKEN)
+
+    def draw(self, stream: int, generator: Any) -> None:
+        """Work of a stream draws from a generator; None is the card's default one."""
+        if stream in self.streams and self._seeds is not None:
+            self._seeds.draw(generator)
 
     def check_wait(self, stream: int) -> None:
         """The host waits for a stream.

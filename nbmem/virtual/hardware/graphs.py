@@ -13,6 +13,7 @@ import torch
 from nbmem.allocator.checkpoints import checkpoint, restore
 from nbmem.core.events import BlockState
 from nbmem.virtual.frames import level_of_user
+from nbmem.virtual.hardware.seeds import GraphSeeds
 from nbmem.virtual.notes import VALUES
 
 if TYPE_CHECKING:
@@ -32,11 +33,6 @@ _EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on "
     "wrong device or stream."
 )
-
-
-def _give(gpu: VirtualGPU, addresses: tuple[int, ...]) -> None:
-    for addr in addresses:
-        gpu.give(addr)
 
 
 def pool_handle() -> PoolId:
@@ -113,7 +109,7 @@ class VirtualGraph:
         self._pool: PoolId | None = None
         self._release: Any = None
         self._launched = 0
-        self._generators: dict[Any, Any] = {}
+        self._seeds = GraphSeeds(self, self._gpu)
 
     def capture_begin(
         self, pool: Any = None, capture_error_mode: str = "global", **_rest: Any
@@ -128,8 +124,8 @@ class VirtualGraph:
         if not gpu.stream.handle:
             raise RuntimeError(_ON_DEFAULT_STREAM)
         self._pool = (next(_NUMBERS), 0) if pool is None else (int(pool[0]), int(pool[1]))
-        self.register_generator_state(torch.cuda.default_generators[gpu.index])
-        gpu.capturing.begin(gpu.stream.handle)
+        self._seeds.begin()
+        gpu.capturing.begin(gpu.stream.handle, self._seeds)
         gpu.pools.begin(self._pool, streams=gpu.capturing.streams, capture=True)
         self._launched = gpu.launched
 
@@ -148,12 +144,7 @@ class VirtualGraph:
 
     def register_generator_state(self, generator: Any) -> None:
         """Its seed and its offset stand on the card, for replays to go on from, while it lives."""
-        state = generator.graphsafe_get_state()
-        if state in self._generators:
-            return
-        gpu = self._gpu
-        held = gpu.take(8, stream=0), gpu.take(8, stream=0)
-        self._generators[state] = weakref.finalize(self, _give, gpu, held)
+        self._seeds.register(generator)
 
     def instantiate(self) -> None:
         """Nothing to do: a virtual graph has no nodes."""
@@ -173,8 +164,7 @@ class VirtualGraph:
         if self._release is not None:
             self._release()
         self._pool = None
-        while self._generators:
-            self._generators.popitem()[1]()
+        self._seeds.give_back()
 
     def pool(self) -> PoolId:
         """The pool, for other captures to share."""

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nbmem.virtual.devices import true_device
 from nbmem.virtual.hardware.dying import whole
 from nbmem.virtual.operators import formulas, quantized, sparse, table
+from nbmem.virtual.operators.captured import captured
 from nbmem.virtual.operators.float8 import refuse as refuse_float8
 from nbmem.virtual.operators.gradients import Nodes
 from nbmem.virtual.operators.higher_order import call_functions, is_higher_order
@@ -158,8 +159,8 @@ class CardMode(TorchDispatchMode):
         host_code.py: another library's operator, without a record, whose kernel is Python.
         """
         self.host.write_small(call)
-        if call.gpu.capturing and facts_of(call.func).waits:
-            call.gpu.capturing.check_wait(call.gpu.stream.handle)
+        if call.gpu.capturing:
+            captured(call)
         if sparse.concerns(call) and (answer := sparse.answer(self, call)) is not NotImplemented:
             return answer
         if quantized.concerns(call):

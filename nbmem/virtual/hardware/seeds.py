@@ -1,0 +1,91 @@
+"""Seed and offset of a generator on the card, for the replays of a graph to go on from.
+
+Two numbers of 8 bytes for each generator. Up to torch 2.12 a generator has them once, from the
+first graph that it is registered with to the last; in 2.13 each graph has its own from its capture
+on; since 2.14 only of generators that are drawn from, and registering does nothing
+(aten/src/ATen/cuda: CUDAGeneratorImpl.cpp, CUDAGraph.cpp; 2.12 was not asked).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from nbmem.virtual.hardware.gpu import VirtualGPU
+
+_BYTES = 8
+
+
+class SeedAndOffset:
+    """The two numbers of one generator, and how many graphs have them."""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self._gpu = gpu
+        self._addresses = [gpu.take(_BYTES, stream=0) for _ in range(2)]
+        self._users = 1
+
+    def join(self) -> None:
+        """One more graph has them."""
+        self._users += 1
+
+    def leave(self) -> None:
+        """One graph less."""
+        self._users -= 1
+        while not self._users and self._addresses:
+            self._gpu.give(self._addresses.pop(0))
+
+    @property
+    def lives(self) -> bool:
+        """Whether a graph has them."""
+        return self._users > 0
+
+
+class GraphSeeds:
+    """What one graph has of its generators."""
+
+    def __init__(self, graph: Any, gpu: VirtualGPU) -> None:
+        self._graph = weakref.ref(graph)
+        self._gpu = gpu
+        self._rules = gpu.rules
+        self._of: dict[Any, weakref.finalize[..., Any] | None] = {}
+
+    def register(self, generator: Any) -> None:
+        """The graph may draw from it; the same state twice is one."""
+        if self._rules.graph_seeds_when_drawn:
+            return
+        state = generator.graphsafe_get_state()
+        if self._rules.graph_seeds_shared:
+            self._take(state)
+        else:
+            self._of.setdefault(state)
+
+    def begin(self) -> None:
+        """The capture begins; torch registers the card's default generator."""
+        self.register(torch.cuda.default_generators[self._gpu.index])
+        for state in self._of:
+            self._take(state)
+
+    def draw(self, generator: Any) -> None:
+        """A captured operator draws from a generator; None is the card's default one."""
+        if self._rules.graph_seeds_when_drawn:
+            default = torch.cuda.default_generators[self._gpu.index]
+            self._take((default if generator is None else generator).graphsafe_get_state())
+
+    def give_back(self) -> None:
+        """The graph is reset; up to torch 2.12 it keeps its generators until it dies."""
+        while self._of and not self._rules.graph_seeds_shared:
+            if (leave := self._of.popitem()[1]) is not None:
+                leave()
+
+    def _take(self, state: Any) -> None:
+        if self._of.get(state) is not None:
+            return
+        held = getattr(state, "held", None) if self._rules.graph_seeds_shared else None
+        if held is not None and held.lives:
+            held.join()
+        else:
+            held = state.held = SeedAndOffset(self._gpu)
+        self._of[state] = weakref.finalize(self._graph(), held.leave)
