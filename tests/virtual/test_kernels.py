@@ -68,6 +68,20 @@ def test_convolutions_copy_to_channels_last_as_recorded(source, weight, stride, 
     assert guessed == pytest.approx(recorded, rel=1e-4)
 
 
+def test_a_traced_programs_convolution_takes_what_a_convolution_takes(gpu):
+    x = torch.randn(32, 128, 56, 56, device="cuda")
+    weight = torch.randn(128, 128, 3, 3, device="cuda")
+    places = (2, 2), (1, 1), (1, 1), False, (0, 0), 1
+    flags = False, False, True, True
+    taken = []
+    for call in (torch.convolution, torch._convolution):
+        torch.cuda.reset_accumulated_memory_stats()
+        call(x, weight, None, *places, *(flags if call is torch._convolution else ()))
+        taken.append(torch.cuda.memory_stats()["requested_bytes.all.allocated"])
+    assert taken[0] == taken[1] > 60e6
+    del gpu
+
+
 @pytest.mark.parametrize(
     ("channels", "groups", "last", "dtype", "expected"),
     [

@@ -81,6 +81,13 @@ def _several(specs: list[Any], formats: list[torch.memory_format]) -> Results:
     return Results(tuple(shape), tuple(fresh))
 
 
+def traced(executor: Executor, call: OperatorCall) -> Any:
+    """`_convolution`, which programs of torch.jit.trace call: the flags of cuDNN come behind."""
+    inner = OperatorCall(aten.convolution.default, call.args[:9], {})
+    inner.gpu = call.gpu
+    return executor.execute(inner)
+
+
 def by_name(executor: Executor, call: OperatorCall) -> Any:
     """`cudnn_convolution` and its transpose, which programs call: one without bias."""
     padding = call.argument("padding")
@@ -120,5 +127,6 @@ OPERATORS = (
         source=_SOURCE,
         shown_by="resnet50_b32_sgdm, backward",
     ),
+    Operator(("_convolution",), run=traced),
     Operator(("cudnn_convolution", "cudnn_convolution_transpose"), run=by_name),
 )
