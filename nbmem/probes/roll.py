@@ -58,6 +58,7 @@ class Roll:
         numbers: Tells at which mark a graph's node was there.
         grows: Whether what is met for the first time is put on it.
         full: Whether later storages were left out.
+        over: Whether a card is used by now: what is looked at is on that.
         living: Bytes of what is on it and lives, by index of the device.
     """
 
@@ -68,6 +69,7 @@ class Roll:
         self.numbers = NodeNumbers(torch)
         self.grows = True
         self.full = False
+        self.over = False
         self.living: dict[int, int] = {}
         self.met = Met(*(array("q") for _ in Met._fields))
         self._mark = 0
@@ -194,8 +196,8 @@ _followed: list[Roll] = []
 
 
 def followed() -> Roll | None:
-    """The roll that is kept at this moment."""
-    return _followed[-1] if _followed else None
+    """The roll that is kept at this moment; it may be over since the hook that runs was called."""
+    return _followed[-1] if _followed and not _followed[-1].over else None
 
 
 class _Following:

@@ -83,6 +83,7 @@ class RollLog:
     def _at_mark(self, mark: int, roll: Roll) -> None:
         if used_torch() is not None:  # what the cards hold is what matters from here on
             self.end()
+            roll.over = True
             self.roll, self.over_at = None, mark
             return
         if type(roll.device) is Host and (device := accelerator(self._torch)) is not None:

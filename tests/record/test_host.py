@@ -26,7 +26,7 @@ from nbmem.views.html import render_html  # noqa: E402
 from nbmem.views.text import render_text  # noqa: E402
 from tests.clocks import put_clock  # noqa: E402
 
-C = Category
+C, MIB = Category, 1 << 20
 WEIGHTS = 4 * (256 * 512 + 512 + 512 * 64 + 64)
 INPUT, HIDDEN, OUTPUT = 4 * 32 * 256, 4 * 32 * 512, 4 * 32 * 64
 
@@ -163,6 +163,30 @@ def test_a_card_that_is_up_and_holds_nothing_matters_to_nobody():
         assert torch.cuda.is_initialized()
         assert trace.report().device.is_host
         assert rows(trace.report(), "forward")[-1].ledger_at_end[C.WEIGHTS] == WEIGHTS
+
+
+class Renewed(nn.Module):
+    """Puts new memory in the place of what it has, at each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(1 << 18))
+
+    def forward(self, x):
+        self.mean = self.mean + x
+        return self.mean * 2
+
+
+def test_the_call_that_finds_a_card_used_sees_what_is_on_it():
+    """As in the first cell that trains in a kernel on a machine with a card."""
+    with virtual.activated("T4") as card:
+        card.chosen = False
+        with nbmem.trace("first", namespace={}) as trace:
+            model = Renewed().cuda()
+            model(torch.ones(1 << 18, device="cuda", requires_grad=True)).sum().backward()
+        (load,) = rows(trace.report(), "load")
+        assert load.ledger_at_end[C.BUFFERS] == MIB
+        assert load.ledger_at_end[C.UNKNOWN] == 0
 
 
 def test_nothing_is_followed_outside_of_a_look(trained):
