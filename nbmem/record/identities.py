@@ -12,6 +12,7 @@ from nbmem.core.interrupts import let_pass
 from nbmem.core.names import common_path
 from nbmem.core.session import Identities, Marks
 from nbmem.probes import frames, modules, tensors
+from nbmem.probes.again import look_again
 from nbmem.probes.alike import Pattern
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.distributed import buckets_of, faces_of, is_sharded, parts_of, sharded
@@ -179,26 +180,38 @@ class IdentityLog:
         first = len(self._rows)
         asked: list[Any] = []
         shared: dict[tuple[int, int], list[str]] = {}
+        again = look_again()
         for key in own:
             known = self._parameters.get(key)
             parameter = None if known is None else known.ref()
-            if parameter is not None and len(asked) < ASKED and tensors.requires_grad(parameter):
-                asked.append(parameter)
-            gradient = None if parameter is None else tensors.gradient_of(parameter)
-            if known is None or gradient is None:
+            if known is None or parameter is None:
                 continue
-            known.form = known.form or form_of(loaded_torch(), gradient)
-            name = f"{known.path}.grad {known.form}"
-            seen = tensors.see(gradient, Category.GRADIENTS, name, form=False)
-            if seen is None:  # a sparse one, perhaps
-                name = f"{known.path}.grad"
-                seen = next(tensors.see_parts(gradient, Category.GRADIENTS, name), None)
+            if len(asked) < ASKED and tensors.requires_grad(parameter):
+                asked.append(parameter)
+            last = known.gradient if again is not None else None
+            seen = again(parameter, last) if again is not None and last is not None else None
+            seen = seen or self._gradient(known, parameter)
             if seen is not None:
-                shared.setdefault(seen[:2], []).append(known.path)
+                known.gradient = seen
+                shared.setdefault((seen.device, seen.addr), []).append(known.path)
                 self._rows.append((mark, seen, known.owner))
-        self._name_shared(first, shared)
+        if len(shared) < len(self._rows) - first:
+            self._name_shared(first, shared)
         self.last_gradients = (first, len(self._rows))
         return asked
+
+    def _gradient(self, known: Parameter, parameter: Any) -> tensors.Seen | None:
+        """See a parameter's gradient; None if it has none."""
+        gradient = tensors.gradient_of(parameter)
+        if gradient is None:
+            return None
+        known.form = known.form or form_of(loaded_torch(), gradient)
+        name = f"{known.path}.grad {known.form}"
+        seen = tensors.see(gradient, Category.GRADIENTS, name, form=False)
+        if seen is None:  # a sparse one, perhaps
+            name = f"{known.path}.grad"
+            seen = next(tensors.see_parts(gradient, Category.GRADIENTS, name), None)
+        return seen
 
     def _name_shared(self, first: int, paths: Mapping[tuple[int, int], list[str]]) -> None:
         """Name storages that hold the gradients of several parameters after all of them."""

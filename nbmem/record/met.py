@@ -186,9 +186,10 @@ class Parameter:
         listed: Whether the module there only lists it, for the one that it lies in.
         tied: The path in a module of the other kind, where an embedding shares it with a head.
         form: Shape and dtype, once its gradient has been seen.
+        gradient: Its gradient as it was seen last.
     """
 
-    __slots__ = ("form", "listed", "lookup", "owner", "path", "ref", "tied")
+    __slots__ = ("form", "gradient", "listed", "lookup", "owner", "path", "ref", "tied")
 
     def __init__(
         self,
@@ -206,6 +207,7 @@ class Parameter:
         self.listed = listed
         self.tied = ""
         self.form = ""
+        self.gradient: tensors.Seen | None = None
 
     def module_at(self, *, lookup: bool) -> str:
         """Path of the module that looks rows up in the parameter, or of another that uses it."""

@@ -1,0 +1,50 @@
+"""Gradients, which are looked at once a backward: the quick way where only the address is new."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.interrupts import let_pass
+from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.roll import followed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.probes.tensors import Seen
+
+    Look = Callable[[Any, Seen], Seen | None]
+
+
+def look_again() -> Look | None:
+    """How to look at the gradient of a parameter that had one before.
+
+    Functions of subclasses must be switched off around the calls, and the parameters be this
+    thread's own.
+
+    Returns:
+        A function of a parameter and its last gradient: that, where it lies now, or None if it must
+        be looked at as if for the first time (another card or size, a subclass, sparse, none).
+        None where a roll is kept, for what is looked at is written there.
+    """
+    torch: Any = loaded_torch()
+    if torch is None or followed() is not None:
+        return None
+    plain, storage_of = torch.Tensor, torch.Tensor.untyped_storage
+    is_leaf, gradient_of = plain.is_leaf.__get__, plain.grad.__get__
+
+    def look(parameter: Any, last: Seen) -> Seen | None:
+        try:
+            gradient: Any = gradient_of(parameter) if is_leaf(parameter) else None
+            if type(gradient) is not plain or gradient.get_device() != last.device:
+                return None
+            storage = storage_of(gradient)
+            if storage.nbytes() != last.size:
+                return None
+            addr: int = storage.data_ptr()
+        except Exception as err:  # noqa: BLE001 - sparse, or a wrapper that answers nothing
+            let_pass(err)
+            return None
+        return last if addr == last.addr else last._replace(addr=addr)
+
+    return look

@@ -1,0 +1,74 @@
+"""Gradients are looked at once a backward: in the quick way only what is as it was, elsewhere."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the recorder watches torch")
+
+from torch import nn  # noqa: E402
+
+from nbmem import virtual  # noqa: E402
+from nbmem.core.categories import Category  # noqa: E402
+from nbmem.probes.again import look_again  # noqa: E402
+from nbmem.probes.devices.host import Host  # noqa: E402
+from nbmem.probes.roll import Roll, following  # noqa: E402
+from nbmem.probes.tensors import see  # noqa: E402
+
+SIZE = 1 << 18
+
+
+@pytest.fixture(autouse=True)
+def _card():
+    with virtual.activated("T4"):
+        yield
+
+
+@pytest.fixture
+def met():
+    """A parameter with a gradient, and that as it was seen."""
+    parameter = nn.Parameter(torch.zeros(SIZE, device="cuda"))
+    parameter.grad = torch.zeros_like(parameter)
+    seen = see(parameter.grad, Category.GRADIENTS, "weight.grad")
+    assert seen is not None
+    return parameter, seen
+
+
+def test_a_gradient_that_is_where_it_was_is_the_same(met):
+    parameter, seen = met
+    assert look_again()(parameter, seen) is seen
+
+
+def test_a_gradient_that_is_elsewhere_has_all_but_its_address(met):
+    parameter, seen = met
+    kept, parameter.grad = parameter.grad, torch.ones_like(parameter)
+    found = look_again()(parameter, seen)
+    assert found == see(parameter.grad, Category.GRADIENTS, "weight.grad")
+    assert found.addr != seen.addr
+    del kept
+
+
+def _in_a_bucket(parameter):
+    return torch.zeros(2 * SIZE, device="cuda")[:SIZE]
+
+
+def _sparse(parameter):
+    return torch.zeros_like(parameter).to_sparse()
+
+
+@pytest.mark.parametrize("make", [_in_a_bucket, _sparse, lambda parameter: None])
+def test_what_is_not_as_it_was_is_looked_at_as_a_whole(met, make):
+    parameter, seen = met
+    parameter.grad = make(parameter)
+    assert look_again()(parameter, seen) is None
+
+
+def test_a_gradient_on_another_card_is_looked_at_as_a_whole(met):
+    _, seen = met
+    with virtual.activated("2xT4"):
+        parameter = nn.Parameter(torch.zeros(SIZE, device="cuda:1"))
+        parameter.grad = torch.zeros_like(parameter)
+        assert look_again()(parameter, seen) is None
+
+
+def test_on_a_roll_everything_is_looked_at_as_a_whole():
+    with following(Roll(torch, Host())):
+        assert look_again() is None
