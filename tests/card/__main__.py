@@ -14,11 +14,12 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.card.one import OUT_OF_TIME
-from tests.card.parts import PARTS
+from tests.card.parts import NAMED, PARTS
 from tests.card.results import read
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ PATIENCE_S = 30
 """Beyond a part's time, for the case that it is at."""
 
 
-def measure(part: Part, path: Path, seconds: float) -> int:
+def measure(part: Part, path: Path, seconds: float, workers: int = 1) -> int:
     """Run a part in a process; its status, OUT_OF_TIME also if it had to be ended."""
     command = [sys.executable, "-m", "tests.card.one", part.name, str(path)]
-    command += ["--seconds", f"{seconds:.0f}"]
+    command += ["--seconds", f"{seconds:.0f}", "--workers", str(workers)]
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
         try:
             return process.wait(seconds + PATIENCE_S)
@@ -104,18 +105,21 @@ def named() -> str:
 
 
 def main() -> None:
+    known = {part.name: part for part in (*PARTS, *NAMED)}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="PART", help=", ".join(p.name for p in PARTS))
+    parser.add_argument("names", nargs="*", metavar="PART", help=", ".join(known))
     parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--workers", type=int, default=1, help="for parts of many processes")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     begin = time.monotonic()
     try:
         folder = options.out / named()
-        parts = [part for part in PARTS if not options.names or part.name in options.names]
-        stand = go(parts, folder, begin + 60 * options.minutes)
+        parts = [known[name] for name in known if name in options.names] or PARTS
+        run = partial(measure, workers=options.workers)
+        stand = go(parts, folder, begin + 60 * options.minutes, run)
     except KeyboardInterrupt:
         raise SystemExit(f"\nInterrupted: start it again to go on. So far: {options.out}") from None
     for name, words in stand.items():

@@ -11,6 +11,7 @@ import itertools
 import os
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 OUT_OF_TIME = 3
 
 
-def fill(path: Path, about: dict[str, object], cases: Iterable[Case], until: float) -> bool:
+def fill(
+    path: Path, about: dict[str, object], cases: Iterable[Case], until: float, workers: int = 1
+) -> bool:
     """Run the cases that the file lacks; whether there is none left.
 
     Args:
@@ -34,14 +37,15 @@ def fill(path: Path, about: dict[str, object], cases: Iterable[Case], until: flo
         about: Its head, if it has none.
         cases: All of the part's.
         until: `time.monotonic()` from which on no case begins.
+        workers: Cases beside each other, where each is a process of its own.
     """
     known = read(path)
     if known.complete:
         return True
     writer = Writer(path, about)
-    for name, call in cases:
-        if not known.lacks(name):
-            continue
+
+    def run(case: Case) -> bool:
+        name, call = case
         if time.monotonic() >= until:
             return False
         writer.begin(name)
@@ -51,8 +55,17 @@ def fill(path: Path, about: dict[str, object], cases: Iterable[Case], until: flo
             found = said(err)
         writer.case(name, found)
         gc.collect()
-    writer.finish()
-    return True
+        return True
+
+    missing = (case for case in cases if known.lacks(case[0]))
+    if workers == 1:
+        done = all(map(run, missing))
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            done = all(list(pool.map(run, missing)))
+    if done:
+        writer.finish()
+    return done
 
 
 def main() -> None:
@@ -61,6 +74,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--cases", type=int, help="no more than these")
+    parser.add_argument("--workers", type=int, default=1, help="for parts of many processes")
     parser.add_argument("--virtual", metavar="CARD", help="on this virtual card, to compare")
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
@@ -69,8 +83,9 @@ def main() -> None:
         from nbmem import virtual
 
         virtual.activate(options.virtual)
-    cases = itertools.islice(part(options.part).cases(), options.cases)
-    done = fill(options.out, head(), cases, until)
+    chosen = part(options.part)
+    cases = itertools.islice(chosen.cases(), options.cases)
+    done = fill(options.out, head(), cases, until, options.workers if chosen.beside else 1)
     os._exit(0 if done else OUT_OF_TIME)  # libraries may hang when they take themselves apart
 
 

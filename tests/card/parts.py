@@ -18,11 +18,13 @@ class Part(NamedTuple):
         name: The module in tests/card, and the file.
         seconds: The most that it may take of the quarter of an hour.
         what: For whoever waits.
+        beside: Each case is a process of its own, so that several can run at once.
     """
 
     name: str
     seconds: float
     what: str
+    beside: bool = False
 
     def cases(self) -> Iterator[Case]:
         """Each with a name of its own; what is called returns plain data."""
@@ -40,8 +42,10 @@ PARTS = (
     Part("promises", 120, "tests/gpu"),
     Part("samples", 210, "what torch's samples of its operators ask for, while time is left"),
 )
+NAMED = (Part("compiled", 600, "compiled steps of training, and the same eagerly", beside=True),)
+"""Beyond the quarter of an hour: only run by their names."""
 
 
 def part(name: str) -> Part:
     """The part of that name."""
-    return next(one for one in PARTS if one.name == name)
+    return next(one for one in (*PARTS, *NAMED) if one.name == name)

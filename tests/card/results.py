@@ -10,6 +10,7 @@ import json
 import platform
 import re
 from collections import Counter
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.probes.nvml import load
@@ -66,6 +67,7 @@ class Writer:
 
     def __init__(self, path: Path, head: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = Lock()
         torn = path.exists() and not path.read_bytes().endswith(b"\n")
         self._file = path.open("a", encoding="utf-8")
         if torn:
@@ -87,8 +89,9 @@ class Writer:
         self._file.close()
 
     def _write(self, row: Any) -> None:
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+        with self._lock:  # cases may run beside each other
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
 
 
 def head() -> dict[str, Any]:

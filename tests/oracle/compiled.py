@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,16 @@ def steps_of(name: str) -> dict[str, Any]:
         step()
         peaks.append([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()])
     assert heard is not None
-    return {"sizes": heard.sizes(), "peaks": peaks}
+    return {"sizes": heard.sizes(), "peaks": peaks, "pools": private_pools(torch)}
+
+
+def private_pools(torch: Any) -> list[int]:
+    """Bytes of each graph's private pool, in order of size."""
+    pools: Counter[tuple[int, int]] = Counter()
+    for segment in torch.cuda.memory_snapshot():
+        pools[segment["segment_pool_id"]] += segment["total_size"]
+    del pools[0, 0]
+    return sorted(pools.values())
 
 
 def compared(oracle: dict[str, Any], here: dict[str, Any]) -> str:
