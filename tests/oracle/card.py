@@ -110,7 +110,7 @@ def activate(  # noqa: PLR0913 - as of virtual.activate
     """
     del defer, eager
     from nbmem.virtual import find_cards
-    from tests.oracle.world import be_alone
+    from tests.oracle.world import be_alone, meet
 
     wanted = find_cards(name)
     if real := on_a_real_card():
@@ -126,7 +126,7 @@ def activate(  # noqa: PLR0913 - as of virtual.activate
     if conf is None:
         conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
     _leave()
-    be_alone()
+    be_alone(real.alone if real else meet)
     if "backend" in conf:
         raise OnlyVirtualError("Torch chooses its allocator when it is imported.")
     new = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # the old one warns

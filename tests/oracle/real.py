@@ -8,7 +8,7 @@ and does on the oracle of that card, too, where the same command shows it (`--ru
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tests.oracle import card as oracle
 
@@ -70,3 +70,12 @@ def found() -> tuple[Card, ...]:
         return find_cards(name)
     except UsageError as err:
         raise oracle.OnlyVirtualError(str(err)) from None
+
+
+def alone(*_url: Any, **_options: Any) -> NoReturn:
+    """In the place of a rendezvous: the library's ranks really meet.
+
+    Raises:
+        OnlyVirtualError: Always.
+    """
+    raise oracle.OnlyVirtualError("The other ranks are none, and NCCL asks them.")

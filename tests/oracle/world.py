@@ -54,7 +54,7 @@ def meet(url: str, timeout: Any = None, **options: Any) -> Iterator[tuple[Store,
     yield STORES[-1], int(said["RANK"]), int(said["WORLD_SIZE"])
 
 
-def be_alone() -> None:
+def be_alone(way: Any = meet) -> None:
     """Let `init_process_group` meet nobody."""
     # The package has a function of this name, too.
-    importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers["env"] = meet
+    importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers["env"] = way
