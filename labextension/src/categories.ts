@@ -71,7 +71,7 @@ export const CATEGORIES: readonly ICategory[] = [
   {
     key: 'driver',
     label: 'kept by the driver',
-    meaning: "what driver and firmware keep for themselves: NVML's reserved bytes"
+    meaning: "NVML's reserved bytes, and those that it counts for no process"
   },
   { key: 'free', label: 'free', meaning: 'the rest of the card' }
 ];

@@ -101,7 +101,7 @@ MEANINGS: dict[Category, str] = {
     Category.FRAMEWORKS_CACHED: "what their pools hold and do not use",
     Category.CONTEXT: "CUDA context and libraries: the rest of the process",
     Category.OTHER_PROCESSES: "the card's used bytes minus this process",
-    Category.DRIVER: "what driver and firmware keep for themselves: NVML's reserved bytes",
+    Category.DRIVER: "NVML's reserved bytes, and those that it counts for no process",
     Category.FREE: "the rest of the card",
 }
 

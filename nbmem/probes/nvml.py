@@ -19,7 +19,7 @@ from nbmem.core.faults import error_of
 from nbmem.probes import amd, host
 from nbmem.probes.checked import doubt, shown, text_of, total_and_free, whole_bytes
 from nbmem.probes.cuda import initialized_torch
-from nbmem.probes.nvml_readings import memory_of, processes_of
+from nbmem.probes.nvml_readings import memory_of, processes_of, unowned
 from nbmem.probes.patience import COLD_S, LIMIT_S, HungError, patiently
 
 if TYPE_CHECKING:
@@ -42,8 +42,9 @@ class CardReading:
     Attributes:
         total: The card's bytes.
         used: Bytes in use by anybody, the driver among them.
-        driver: Bytes that the driver and the card's firmware keep for themselves; 0 where it does
-            not say (before release 510), so that they count as other processes.
+        driver: Bytes that the driver and the card's firmware keep for themselves, and those that
+            it counts for no process (`unowned`). Before release 510 it does not say what it
+            keeps: then that counts as other processes.
         process: Bytes of this process; None where the driver does not say.
         others: Bytes of other processes by name, where visible.
         doubts: A sentence for each figure that was read and cannot be so, by the figure's name.
@@ -153,6 +154,7 @@ class NvmlProbe:
             doubts["driver"] = doubt("the driver keeps", memory.reserved, used)
             driver = 0
         held = processes_of(self._nvml, handle)
+        driver += unowned(used - driver, held)
         process = held.pop(os.getpid(), None) or None
         if process is not None and process > used:
             doubts["process"] = doubt("this process holds", process, used)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from nbmem import devices
 from nbmem.core.categories import Category
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.session import NOT_KNOWN, Samples
+from nbmem.core.units import MIB
 from nbmem.ledger.books import Books
 from nbmem.live.cards import CardReader
 from nbmem.probes import cuda, host, nvml, patience
@@ -36,6 +38,7 @@ from tests.faults.nvml import (
     FakeNvml,
     memory,
     misbehaviours,
+    process,
     raiser,
 )
 from tests.recorded import load, session_of
@@ -297,6 +300,26 @@ def test_a_sampler_may_be_stopped_by_anybody_at_any_time(fake):
     count = len(twice.samples(0))
     assert count >= 2
     assert twice.other_processes(0) == {f"process {OTHER_PID}": OTHER}
+
+
+@pytest.mark.parametrize(
+    ("nobodys", "listed", "driver"),
+    [
+        (9240576, (), DRIVER + 9240576),  # an H100 with one process on it
+        (20971520, (process(1, 7 * MIB), process(2, 9 * MIB)), DRIVER + 20971520),
+        (105 * MIB, (), DRIVER),  # a T4's least context: of somebody whom a container hides
+        (9240576, (process(1, None),), DRIVER),  # hidden
+        (-MIB, (), DRIVER),  # two readings at two moments
+    ],
+)
+def test_what_is_counted_for_no_process_is_the_drivers(fake, nobodys, listed, driver):
+    every = [process(os.getpid(), PROCESS), *listed]
+    used = DRIVER + sum(one.usedGpuMemory or 0 for one in every) + nobodys
+    fake.misbehave("nvmlDeviceGetMemoryInfo", lambda: memory(used=used, free=TOTAL - used))
+    fake.misbehave("nvmlDeviceGetComputeRunningProcesses", lambda: every)
+    fake.misbehave("nvmlDeviceGetGraphicsRunningProcesses", list)
+    reading = NvmlProbe().read(0)
+    assert (reading.used, reading.driver, reading.process) == (used, driver, PROCESS)
 
 
 @pytest.mark.parametrize("value", [None, -1, "x", 2**64 - 1, 1.5])
