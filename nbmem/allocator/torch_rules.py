@@ -72,6 +72,8 @@ class Rules:
             fused.
         idle_seeds_on_card: Since 2.14 fused attention without a dropout has zeros on the card for
             its seed and its offset.
+        group_norm_means_wide: Since 2.13 group norm of half types has mean and deviation in float32
+            beside its results; in 2.11 it has not (2.12 was not asked).
         group_norm_copies_late: Since 2.14 group norm copies its input behind the results.
         group_norm_sums_planes: Since 2.14 its gradient sums by channel only where there are planes.
         graph_seeds_shared: Up to 2.12 the graphs of a generator share its seed and offset on the
@@ -107,6 +109,7 @@ class Rules:
     clamp_masks_in_place: bool
     attention_of_three: bool
     idle_seeds_on_card: bool
+    group_norm_means_wide: bool
     group_norm_copies_late: bool
     group_norm_sums_planes: bool
     graph_seeds_shared: bool
@@ -159,6 +162,7 @@ def rules_for(release: str) -> Rules:
         clamp_masks_in_place=version < (2, 14),
         attention_of_three=version >= (2, 14),
         idle_seeds_on_card=version >= (2, 14),
+        group_norm_means_wide=version >= (2, 13),
         group_norm_copies_late=version >= (2, 14),
         group_norm_sums_planes=version >= (2, 14),
         graph_seeds_shared=version < (2, 13),

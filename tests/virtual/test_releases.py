@@ -184,6 +184,17 @@ def test_group_norm_asks_as_its_release(release, flat, last):
         assert taken(lambda: torch.native_group_norm(*given))[:4] == last
 
 
+@pytest.mark.parametrize(("release", "wide"), [("2.11.0", []), ("2.13.0", [48, 48])])
+def test_group_norm_of_halves_keeps_wide_means_as_its_release(release, wide):
+    """2.11: an H100's own answer, tests/card's atlas."""
+    with virtual.activated("H100", release=release):
+        x = torch.zeros(4, 6, 2, 2, device="cuda", dtype=torch.bfloat16)
+        norm = torch.nn.GroupNorm(3, 6).cuda().bfloat16()
+        given = (x, norm.weight, norm.bias, 4, 6, 4, 3, 1e-5)
+        sizes = [size for size in taken(lambda: torch.native_group_norm(*given)) if size > 0]
+        assert sizes == [192, 24, 24, *wide, 96, 96]
+
+
 @pytest.mark.skipif(torch.__version__ < (2, 14), reason="the formula is that of torch 2.14")
 def test_what_a_formula_keeps_in_a_variable_is_filled_where_it_is():
     with virtual.activated("H100"):

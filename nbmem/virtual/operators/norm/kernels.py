@@ -76,7 +76,7 @@ def group_norm(launch: Launch) -> Iterator[Step]:
     )
     for part in parts:
         yield from part
-    if launch.outs[1].dtype in HALVES:
+    if launch.rules.group_norm_means_wide and launch.outs[1].dtype in HALVES:
         yield from _for_each(launch, "group", "mean", "deviation")
     if launch["HxW"] != 1 and (launch["weight"] is not None or launch["bias"] is not None):
         yield from _for_each(launch, "channel", "factor", "summand")
