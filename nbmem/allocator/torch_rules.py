@@ -50,8 +50,6 @@ class Rules:
         shares_blas_workspace: Since 2.13 cuBLASLt works in cuBLAS's workspace, before in its own.
         sixteenths_of_dropout: Since 2.12 cuDNN's attention is left alone with a dropout that is no
             multiple of 1/16.
-        learned_masks_fused: 2.13 fuses attention with a mask that learns; 2.11 does not, as
-            t5_small_b8s256_adafactor was recorded.
         embedding_sorts_rows: Since 2.13 the indices of an embedding's gradient are sorted by the
             bits that its rows have, before by all bits.
         outer_products_multiply: Since 2.13 a batched product over one number is no matter of
@@ -98,7 +96,6 @@ class Rules:
     counts_private_pools: bool
     shares_blas_workspace: bool
     sixteenths_of_dropout: bool
-    learned_masks_fused: bool
     embedding_sorts_rows: bool
     outer_products_multiply: bool
     bounds_at_once: bool
@@ -151,7 +148,6 @@ def rules_for(release: str) -> Rules:
         counts_private_pools=version >= (2, 13),
         shares_blas_workspace=version >= (2, 13),
         sixteenths_of_dropout=version >= (2, 12),
-        learned_masks_fused=version >= (2, 13),
         embedding_sorts_rows=version >= (2, 13),
         outer_products_multiply=version >= (2, 13),
         bounds_at_once=version >= (2, 13),

@@ -193,7 +193,7 @@ def _flash_takes(asked: _Asked) -> bool:
 
 def _efficient_takes(asked: _Asked) -> bool:
     wide, wide_value = asked.widths
-    dtype, mask = asked.query.dtype, asked.mask
+    dtype = asked.query.dtype
     unit = (8 if dtype in HALVES else 4) if asked.arch.bfloat16 else 1
     return (
         torch.backends.cuda.mem_efficient_sdp_enabled()
@@ -202,7 +202,6 @@ def _efficient_takes(asked: _Asked) -> bool:
         and asked.whole_rows
         and wide == asked.key.size(-1)
         and wide % unit == wide_value % unit == 0
-        and (mask is None or not mask.requires_grad or asked.rules.learned_masks_fused)
     )
 
 
