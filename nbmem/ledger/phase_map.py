@@ -68,14 +68,16 @@ class PhaseMap:
     def next_pass_ends(self, name: str) -> Ints:
         """For each phase where the next pass's last phase of a name ends; a huge number if never.
 
-        A pass is a step; what lies outside of the steps comes before the first.
+        A pass is a step, with what lies behind it and has none; what comes before is one, too.
         """
+        own: list[int] = []
         ends: dict[int, int] = {}
         for _, span in self.spans:
+            before = own[-1] if own else -1
+            own.append(before if span.step is None else span.step)
             if span.name == name:
-                ends[-1 if span.step is None else span.step] = span.last[self._device]
+                ends[own[-1]] = span.last[self._device]
         steps = np.array(sorted(ends), np.int64)
         after = np.array([*(ends[step] for step in steps.tolist()), np.iinfo(np.int64).max])
-        own = [-1 if span.step is None else span.step for _, span in self.spans]
         found: Ints = after[np.searchsorted(steps, np.array(own, np.int64), side="right")]
         return found
