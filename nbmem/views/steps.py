@@ -99,7 +99,11 @@ def _with_gaps(groups: list[list[PhaseRow]], keep: set[int]) -> Iterator[list[Ph
             yield from stretch
             continue
         peaks = [max(row.peak_allocated for row in rows) for rows in stretch]
-        steps = [rows[0].step for rows in stretch if rows[0].step is not None] or [None]
-        groups = len(stretch) if steps[0] is None else len(steps)
-        low, high = min(peaks), max(peaks)
-        yield Gap(groups=groups, first=steps[0], last=steps[-1], low=low, high=high)
+        numbered = [rows[0].step for rows in stretch if rows[0].step is not None]
+        yield Gap(
+            groups=len(numbered or stretch),
+            first=numbered[0] if numbered else None,
+            last=numbered[-1] if numbered else None,
+            low=min(peaks),
+            high=max(peaks),
+        )
