@@ -8,6 +8,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from nbmem.analysis.borrowed import beyond
 from nbmem.analysis.lines import users_line
 from nbmem.api import virtual_card
@@ -17,6 +19,8 @@ from nbmem.core.events import BlockState
 from nbmem.core.holders import HolderKind
 from nbmem.core.names import without_form
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
+from nbmem.ledger.books import WORKSPACE
+from nbmem.ledger.workspace import unheld_workspaces
 from nbmem.probes import tensors
 from nbmem.probes.cells import user_names, with_cells
 from nbmem.probes.cuda import device_count, loaded_torch, recorded_torch, used_torch
@@ -30,6 +34,7 @@ from nbmem.report import Holding
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from nbmem.core.events import Layout
     from nbmem.core.holders import HeldStorage
     from nbmem.probes.tensors import Seen
 
@@ -147,11 +152,14 @@ def live_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
     cards = histories()
     if not cards:
         return {}
-    found, trained = walk(namespace).by_device, _trained(namespace)
-    return {
-        index: _holdings(history, found.get(index, ()), trained.get(index, {}))
-        for index, history in enumerate(cards)
-    }
+    found, trained = walk(namespace), _trained(namespace)
+    all_cards = {}
+    for index, history in enumerate(cards):
+        storages, seen = found.by_device.get(index, ()), trained.get(index, {})
+        known = {storage.addr for storage in storages} | set(seen)
+        cublas = _workspaces(history.layout_at_end, known) if found.complete else set()
+        all_cards[index] = _holdings(history, storages, seen, cublas)
+    return all_cards
 
 
 def reached_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
@@ -170,8 +178,21 @@ def reached_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
     }
 
 
+def _workspaces(layout: Layout, known: set[int]) -> set[int]:
+    """Addresses of cuBLAS's workspaces, among the live blocks that Python does not know."""
+    blocks, segments = layout.blocks, layout.segments
+    unheld = (blocks.state == BlockState.ALLOCATED) & ~np.isin(blocks.addr, list(known))
+    addrs = blocks.addr[unheld]
+    home = np.searchsorted(segments.addr, addrs, "right") - 1
+    mine = unheld_workspaces(blocks.requested[unheld], segments.stream[home])
+    return set(addrs[mine].tolist())
+
+
 def _holdings(
-    history: DeviceHistory, storages: tuple[HeldStorage, ...], trained: Mapping[int, Seen]
+    history: DeviceHistory,
+    storages: tuple[HeldStorage, ...],
+    trained: Mapping[int, Seen],
+    cublas: set[int],
 ) -> tuple[Holding, ...]:
     held = {storage.addr: storage for storage in storages}
     blocks = history.layout_at_end.blocks
@@ -184,6 +205,8 @@ def _holdings(
             continue
         storage = held.get(addr)
         category, name = _known(storage, trained.get(addr))
+        if addr in cublas:
+            category, name = Category.WORKSPACE, WORKSPACE
         rows.append(
             Holding(
                 name=name,

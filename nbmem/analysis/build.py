@@ -222,10 +222,11 @@ def _pinned(session: Session) -> Iterator[str]:
     """What torch holds of the host's memory for a card, where that is worth a word."""
     pinned = session.facts.get("pinned") or {"held": 0}
     if pinned["held"] >= MIB:
-        held, used = format_bytes(pinned["held"]), format_bytes(pinned["used"])
+        held, used = format_bytes(pinned["held"]), pinned["used"]
+        in_use = "" if used is None else f", of them {format_bytes(used)} in use"
         yield (
-            f"Of the host's memory torch holds {held} pinned for copies at the end, of them "
-            f"{used} in use; they are in no line of the card."
+            f"Of the host's memory torch holds {held} pinned for copies at the end{in_use}; "
+            "they are in no line of the card."
         )
 
 

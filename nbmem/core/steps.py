@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -37,19 +38,28 @@ def number_steps(phases: Sequence[NumberedPhase]) -> None:
     optimizer that steps only after another one's last step, or behind a new model's weights, is
     another loop's, and opens a pass of its own. Updates by hand between the steps of one are an
     inner loop's (MAML), and end none.
+
+    What only looks behind a pass (an accuracy, a sample) is a part of it where most passes have
+    such; else it is an evaluation between epochs or behind the loop, and has no step.
     """
     names = {phase.name for phase in phases}
     closer = next((n for n in ("optimizer", "backward", "forward") if n in names), "inference")
     ends = _pass_ends(phases, closer)
     heads = _heads(phases, ends, closer)
     step, ended = 0, False
+    looks: dict[int, list[NumberedPhase]] = {}  # by the pass that they are behind
     for index, phase in enumerate(phases):
         if phase.name == "load":
             continue
         if ended and _opens_pass(phases, index, closer, heads=heads):
             step, ended = step + 1, False
         phase.step = step
+        if ended and (step in looks or _looks(phases, index)):
+            looks.setdefault(step, []).append(phase)
         ended = ended or index in ends
+    if 2 * len(looks) <= step + 1:
+        for phase in chain.from_iterable(looks.values()):
+            phase.step = None
 
 
 def _pass_ends(phases: Sequence[NumberedPhase], closer: str) -> set[int]:
@@ -134,6 +144,11 @@ def _opens_pass(phases: Sequence[NumberedPhase], index: int, closer: str, *, hea
         backward = next((i for i in range(at, len(phases)) if phases[i].name == "backward"), None)
         return backward is not None and not _has_zero_grad(phases, at, backward)
     return True
+
+
+def _looks(phases: Sequence[NumberedPhase], index: int) -> bool:
+    """Whether what opens no pass looks at the model, or is the batch for it."""
+    return phases[index].name != "zero_grad" and _next(phases, index) is not None
 
 
 def _teaches(phases: Sequence[NumberedPhase], index: int, at: int) -> bool:

@@ -27,6 +27,9 @@ class PhaseMap:
     Args:
         spans: The session's spans.
         device: Index of the card in the session.
+
+    Attributes:
+        passes: Of each the step that it lies in or behind; -1 before the first.
     """
 
     def __init__(self, spans: Sequence[Span], device: int) -> None:
@@ -40,6 +43,10 @@ class PhaseMap:
         self.names = np.array([span.name for _, span in self.spans] or [""], dtype=np.str_)
         self._first = np.array([span.first[device] for _, span in self.spans], np.int64)
         self._last = np.array([span.last[device] for _, span in self.spans], np.int64)
+        self.passes: list[int] = []
+        for _, span in self.spans:
+            before = self.passes[-1] if self.passes else -1
+            self.passes.append(before if span.step is None else span.step)
         self._device = device
 
     def of(self, events: Ints) -> Ints:
@@ -68,14 +75,15 @@ class PhaseMap:
     def next_pass_ends(self, name: str) -> Ints:
         """For each phase where the next pass's last phase of a name ends; a huge number if never.
 
-        A pass is a step; what lies outside of the steps comes before the first.
+        A pass is a step, with what lies behind it and has none; what comes before is one, too.
         """
-        ends: dict[int, int] = {}
-        for _, span in self.spans:
-            if span.name == name:
-                ends[-1 if span.step is None else span.step] = span.last[self._device]
+        own = self.passes
+        ends = {
+            step: span.last[self._device]
+            for step, (_, span) in zip(own, self.spans, strict=True)
+            if span.name == name
+        }
         steps = np.array(sorted(ends), np.int64)
         after = np.array([*(ends[step] for step in steps.tolist()), np.iinfo(np.int64).max])
-        own = [-1 if span.step is None else span.step for _, span in self.spans]
         found: Ints = after[np.searchsorted(steps, np.array(own, np.int64), side="right")]
         return found

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.ledger.facts import Facts
 
+    Ints = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
 CUBLAS = (WORKSPACE_HOPPER, WORKSPACE)
@@ -58,6 +59,22 @@ def taken_once(allocations: Allocations, unseen: Mask, events: int) -> Mask:
     lasting = unseen & (allocations.freed >= events)
     mine: Mask = lasting & np.isin(allocations.requested, (*CUBLAS, CUBLASLT))
     return mine
+
+
+def unheld_workspaces(requested: Ints, stream: Ints) -> Mask:
+    """Blocks that are cuBLAS's, of those that live at one moment and Python does not have.
+
+    Each stream has one of each thread; where more have the size, sizes do not tell which.
+
+    Args:
+        requested: What was asked for, of each.
+        stream: The stream of each.
+    """
+    found: Mask = np.isin(requested, CUBLAS)
+    for one in np.unique(stream[found]).tolist():
+        mine = found & (stream == one)
+        found &= ~mine | (mine.sum() <= len(THREADS))
+    return found
 
 
 def _elsewhere(facts: Facts, in_engine: Mask) -> Mask:

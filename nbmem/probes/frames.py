@@ -19,7 +19,7 @@ from nbmem.probes.leaves import Budget, leaves
 from nbmem.probes.stacks import is_foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
 MAX_SITES, LOOKS = 64, 3
@@ -80,13 +80,13 @@ def variables_of(error: BaseException | None) -> list[tuple[str, Mapping[str, An
 
 
 def modules_in(
-    functions: Iterable[tuple[str, Mapping[str, Any]]], told: Callable[[str, Any], None]
+    functions: Sequence[tuple[str, Mapping[str, Any]]], told: Callable[[str, Any], None]
 ) -> None:
     """Tell every module that functions' variables lead to: `local agent.net of main()`."""
-    budget = Budget()
-    for where, local in functions:
+    shares = Budget().shares(len(functions))
+    for (where, local), share in zip(functions, shares, strict=True):
         named = [(f"local {name}", value) for name, value in local.items()]
-        for _ in leaves(named, budget, module=partial(with_place, told, where)):
+        for _ in leaves(named, share, module=partial(with_place, told, where)):
             pass
 
 

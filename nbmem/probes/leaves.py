@@ -53,6 +53,15 @@ class Budget:
     def __init__(self, left: int = MAX_ITEMS) -> None:
         self.left = left
 
+    def shares(self, count: int) -> Iterator[Budget]:
+        """A part for each of so many, one after another: half of all is kept for those to come."""
+        kept = self.left // (2 * max(count, 1))
+        for others in range(count - 1, -1, -1):
+            given = self.left - others * kept
+            part = Budget(given)
+            yield part
+            self.left -= given - part.left
+
 
 def leaves(
     named: Iterable[Named],
@@ -96,11 +105,11 @@ def _items(name: str, value: Any, budget: Budget) -> list[Named] | None:
     kind = type(value)
     for base in _SEQUENCES:
         if is_a(kind, base):
-            budget.left -= base.__len__(value) // _AT_A_GLANCE
+            budget.left -= min(base.__len__(value), MAX_OF_ONE) // _AT_A_GLANCE
             inner = enumerate(first_of(partial(base.__iter__, value), MAX_OF_ONE))
             return [(f"{name}[{i}]", v) for i, v in inner if _leads(v)]
     if is_a(kind, dict):
-        budget.left -= dict.__len__(value) // _AT_A_GLANCE
+        budget.left -= min(dict.__len__(value), MAX_OF_ONE) // _AT_A_GLANCE
         pairs = [(k, v) for k, v in entries_of(value, MAX_OF_ONE) if _leads(v)]
         return [(f"{name}[{k!r}]" if plain(k) else f"{name}[...]", v) for k, v in pairs]
     if kind is FunctionType:
@@ -110,6 +119,8 @@ def _items(name: str, value: Any, budget: Budget) -> list[Named] | None:
 
 
 def _leads(value: object) -> bool:
+    if type(value) is tuple and len(value) < _AT_A_GLANCE:  # a data set's path and class
+        return any(id(type(one)) not in _NOTHING for one in value)
     return id(type(value)) not in _NOTHING
 
 

@@ -167,16 +167,30 @@ def _bytes(tensors: list[Any]) -> int:
     return sum(t.numel() * t.element_size() for t in {id(t): t for t in tensors}.values())
 
 
-def _pinned(torch: Any) -> dict[str, int] | None:
+def _pinned(torch: Any) -> dict[str, int | None] | None:
     """Bytes of pinned host memory that torch holds and that are in use; None if torch is older."""
     read = getattr(torch._C, "_cuda_hostMemoryStats", None)  # noqa: SLF001
-    if read is None:
+    return None if read is None else pinned_bytes(read())
+
+
+def pinned_bytes(stats: Mapping[str, Any]) -> dict[str, int | None] | None:
+    """What is held and used, by the counters of torch's host allocator; None if it has others.
+
+    Torch renamed them after 2.9: what is held was "reserved", what is used "allocated". And till
+    2.11 a block that comes back lowers the bytes in use by minus one: then the number of blocks
+    tells whether all are in use, or none, and between the two nothing does.
+    """
+    names = ("segment", "reserved_bytes", "allocation", "allocated_bytes")
+    if "reserved_bytes" not in stats:
+        names = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
+    counters = [c for c in map(stats.get, names) if isinstance(c, dict)]
+    if len(counters) < len(names):
         return None
-    stats = read()
-    held, used = stats.get("allocated_bytes", {}), stats.get("active_bytes", {})
-    if not isinstance(held, dict) or not isinstance(used, dict):
-        return None
-    return {"held": int(held.get("current", 0)), "used": int(used.get("current", 0))}
+    blocks, held, live, used = ({"current": 0, "freed": 0, **c} for c in counters)
+    in_use: int | None = int(used["current"])
+    if used["freed"] < 0:
+        in_use = {0: 0, blocks["current"]: int(held["current"])}.get(live["current"])
+    return {"held": int(held["current"]), "used": in_use}
 
 
 def _plain(value: Any) -> Any:

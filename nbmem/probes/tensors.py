@@ -24,7 +24,7 @@ from nbmem.probes.modules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     Member = Callable[[Any], object | None]
@@ -240,7 +240,7 @@ def in_namespace(namespace: Mapping[str, Any], names: Names = Names()) -> Iterat
 
 
 def in_frames(
-    frames: Iterable[tuple[str, Mapping[str, Any]]],
+    frames: Sequence[tuple[str, Mapping[str, Any]]],
     names: Names = Names(),  # noqa: B008 - it never changes
 ) -> Iterator[Seen]:
     """Tensors that the variables of running functions lead to: `local x of train()`.
@@ -250,16 +250,16 @@ def in_frames(
             first.
         names: Who is asked and told.
     """
-    budget = Budget(MAX_OF_LOOP)
     found = []
-    for where, variables in frames:
+    shares = Budget(MAX_OF_LOOP).shares(len(frames))
+    for (where, variables), share in zip(frames, shares, strict=True):
         before = "local " if where else ""
         named = [(f"{before}{n}", v) for n, v in _of_users(variables)]
         led = partial(with_place, names.module, where) if names.module is not None else None
-        if led is not None and budget.left <= 0:  # a library's trainer has led to thousands
+        found.append(list(_named_tensors(leaves(named, share, names.met, led), names, where)))
+        if led is not None and share.left <= 0:  # a library's trainer leads to thousands
             for name, module in modules_in(variables):
                 led(f"{before}{name}", module)
-        found.append(list(_named_tensors(leaves(named, budget, names.met, led), names, where)))
     for seen in reversed(found):  # the innermost name is seen last, and stays
         yield from seen
 

@@ -19,9 +19,9 @@ class Gap:
     """Steps that a table leaves out, or phases of one step.
 
     Attributes:
-        groups: How many steps (or stretches without a step), or phases.
-        first: Step of the first of them, if it has one.
-        last: Step of the last; of phases the same.
+        groups: How many steps, or phases.
+        first: The first of the steps; None where there is none among them.
+        last: The last; of phases the same.
         low: Lowest peak among them.
         high: Highest peak among them.
     """
@@ -70,11 +70,7 @@ def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow |
     """
     if len(report.phases) <= _WHOLE:
         return list(report.phases)
-    # Phases outside of a step have none in common: each stands for itself.
-    steps = groupby(
-        enumerate(report.phases), key=lambda item: (item[1].step, item[1].step is None and item[0])
-    )
-    groups = [[row for _, row in rows] for _, rows in steps]
+    groups = [list(rows) for _, rows in groupby(report.phases, key=lambda row: row.step)]
     wanted = peak_row(report) or max(report.phases, key=lambda row: row.peak_allocated)
     keep = {*range(first), *range(len(groups) - last, len(groups))}
     keep |= {i for i, rows in enumerate(groups) if any(row is wanted for row in rows)}
@@ -103,5 +99,11 @@ def _with_gaps(groups: list[list[PhaseRow]], keep: set[int]) -> Iterator[list[Ph
             yield from stretch
             continue
         peaks = [max(row.peak_allocated for row in rows) for rows in stretch]
-        first, last = stretch[0][0].step, stretch[-1][0].step
-        yield Gap(groups=len(stretch), first=first, last=last, low=min(peaks), high=max(peaks))
+        numbered = [rows[0].step for rows in stretch if rows[0].step is not None]
+        yield Gap(
+            groups=len(numbered or stretch),
+            first=numbered[0] if numbered else None,
+            last=numbered[-1] if numbered else None,
+            low=min(peaks),
+            high=max(peaks),
+        )

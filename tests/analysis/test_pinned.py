@@ -9,6 +9,8 @@ torch = pytest.importorskip("torch", reason="a card is traced")
 import nbmem.api as nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
 from nbmem.analysis.build import build_report  # noqa: E402
+from nbmem.probes.program import pinned_bytes  # noqa: E402
+from nbmem.reading import read  # noqa: E402
 
 MIB = 1 << 20
 
@@ -28,3 +30,46 @@ def test_pinned_tensors_to_the_byte():
         kept = torch.empty(4 * MIB, dtype=torch.uint8).pin_memory()
     assert t.session.facts["pinned"] == {"held": 4 * MIB, "used": 4 * MIB}
     del kept
+
+
+def counters(names, live, used):
+    """As torch's host allocator has them, by its names of (blocks, held, live, used); four held."""
+    blank = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
+    values = ({"current": 4}, {"current": 4 * MIB}, {"current": live}, used)
+    return {name: {**blank, **value} for name, value in zip(names, values, strict=True)}
+
+
+V29 = ("segment", "reserved_bytes", "allocation", "allocated_bytes")
+V211 = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
+
+
+@pytest.mark.parametrize(
+    ("names", "live", "used", "freed", "in_use"),
+    [
+        (V29, 4, 4 * MIB, 0, 4 * MIB),
+        (V29, 4, 8 * MIB + 4, -4, 4 * MIB),  # four came back, and were taken again
+        (V211, 4, 8 * MIB + 4, -4, 4 * MIB),
+        (V211, 0, 4 * MIB + 4, -4, 0),
+        (V211, 1, 4 * MIB + 3, -3, None),
+        (V211, 1, MIB, 3 * MIB, MIB),  # as torch 2.13 counts
+    ],
+)
+def test_what_is_held_and_used_by_the_counters_of_each_torch(names, live, used, freed, in_use):
+    said = pinned_bytes(counters(names, live, {"current": used, "freed": freed}))
+    assert said == {"held": 4 * MIB, "used": in_use}
+
+
+def test_counters_of_other_names_say_nothing():
+    assert pinned_bytes({"num_host_alloc": 1}) is None
+
+
+def test_of_what_nobody_counted_only_what_is_held_is_said():
+    with virtual.activated("T4"), nbmem.trace("cell", namespace={}) as t:
+        torch.ones(1, device="cuda")
+    pinned = {"held": 3 << 30, "used": None}
+    session = replace(t.session, facts={**t.session.facts, "pinned": pinned})
+    (said,) = (note for note in build_report(session).notes if "pinned for copies" in note)
+    assert "in use" not in said
+    assert "pinned_memory" not in {
+        f.rule for f in read(session, 0, everything=True).report.findings
+    }

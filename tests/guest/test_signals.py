@@ -178,8 +178,8 @@ def test_a_signal_that_comes_as_a_call_ends_is_not_lost(monkeypatch):
 
     with nbmem.trace(namespace={}), handled(too_long):
         for number in range(60):
-            signal.setitimer(signal.ITIMER_REAL, 0.001 + number * 1e-5)
-            with contextlib.suppress(TooLongError):
+            with contextlib.suppress(TooLongError):  # on a busy machine it may come at once
+                signal.setitimer(signal.ITIMER_REAL, 0.001 + number * 1e-5)
                 until_a_signal()
                 told -= 1
             told += 1

@@ -1,5 +1,6 @@
 """`%nbmem top`: every live byte of the card, largest first, with all that holds it."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="there is nothing to list without torch")
@@ -8,7 +9,9 @@ from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
 
 import nbmem  # noqa: E402
 from nbmem import virtual  # noqa: E402
+from nbmem.allocator.cublas import WORKSPACE  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
+from nbmem.ledger.workspace import unheld_workspaces  # noqa: E402
 from nbmem.living import live_now  # noqa: E402
 from nbmem.probes.saved import why_unreadable  # noqa: E402
 from nbmem.views.top import render_top_html  # noqa: E402
@@ -65,7 +68,14 @@ def test_each_storage_is_one_row_with_its_category_and_holders(top):
     assert named["x"].category is C.USER_TENSORS
     if why_unreadable() is None:
         assert named["the graph of losses[0]"].category is C.ACTIVATIONS
-    assert named[None].category is C.UNKNOWN  # cuBLAS's workspace: no Python object has it
+    assert named["cuBLAS workspace"].category is C.WORKSPACE  # no Python object has it
+    assert C.UNKNOWN not in {row.category for row in rows}
+
+
+def test_more_of_a_workspaces_size_than_threads_are_not_told_apart():
+    size = np.array([WORKSPACE, WORKSPACE, 512, WORKSPACE, WORKSPACE, WORKSPACE])
+    stream = np.array([0, 0, 0, 7, 7, 7])
+    assert unheld_workspaces(size, stream).tolist() == [True, True, *[False] * 4]
 
 
 def test_the_table(top):

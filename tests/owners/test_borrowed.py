@@ -14,6 +14,7 @@ from nbmem import living, virtual  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
 from nbmem.core.holders import HeldStorage, Holder, HolderKind  # noqa: E402
 from nbmem.core.session import Holders  # noqa: E402
+from nbmem.probes.holders.walk import Walk  # noqa: E402
 from nbmem.reading import read  # noqa: E402
 from nbmem.views.top import render_top  # noqa: E402
 
@@ -77,7 +78,7 @@ def test_top_lists_it_beside_torchs_own(trace, monkeypatch):
     shared = living.walk({}).by_device.get(0, ())
     way = Holder(HolderKind.NAME, "shared", "shared")
     foreign = HeldStorage(addr=ELSEWHERE, size=64 * MIB, form="(64,) uint8", holders=(way,))
-    found = type("Found", (), {"by_device": {0: (foreign, *shared)}})
+    found = Walk(by_device={0: (foreign, *shared)})
     monkeypatch.setattr(living, "walk", lambda namespace: found)
     held = living.live_now({})[0]
     assert (held[0].name, held[0].category, held[0].block) == ("shared", Category.FRAMEWORKS, 0)

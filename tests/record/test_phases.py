@@ -193,7 +193,7 @@ def test_a_step_that_calls_its_closure_twice_is_one_step():
     assert told(loop.phases()).removeprefix("load ") == (names.format(0) + names.format(1)).strip()
 
 
-def test_evaluation_between_steps_belongs_to_the_step_before():
+def test_evaluation_behind_every_step_belongs_to_it():
     loop = Loop()
     for _ in range(2):
         loop.take(is_input=True).forward().backward().step().around("zero_grad", 0)
@@ -214,9 +214,9 @@ def test_a_teacher_that_sees_the_batch_first_begins_its_step():
     loop.take(is_input=True).forward(MODEL, "inference")  # an evaluation
     loop.take(is_input=True).forward().backward().step()
     step = ["input", "inference", "forward", "backward", "optimizer", "zero_grad"]
-    phases = [(p.name, p.step) for p in loop.phases() if p.step is not None]
+    phases = [(p.name, p.step) for p in loop.phases() if p.name != "load"]
     assert phases[:12] == [(name, n) for n in (0, 1) for name in step]
-    assert phases[12:16] == [(name, 1) for name in ("input", "inference") * 2]
+    assert phases[12:16] == [(name, None) for name in ("input", "inference") * 2]
     assert phases[16:] == [(name, 2) for name in ("input", "forward", "backward", "optimizer")]
 
 
@@ -364,8 +364,21 @@ def test_zero_grad_behind_the_last_step_but_before_an_evaluation_ends_the_step()
     loop.take(is_input=True).forward(kind="inference")
     names = "input{0} forward{0} backward{0} optimizer{0} zero_grad{0} "
     assert told(loop.phases()) == (
-        "load zero_grad0 " + names.format(0) + names.format(1) + "input1 inference1"
+        "load zero_grad0 " + names.format(0) + names.format(1) + "input inference"
     )
+
+
+def test_what_looks_between_epochs_and_behind_the_loop_has_no_step():
+    loop, epoch = Loop().take(9), ""
+    for step in range(4):
+        loop.take(is_input=True).forward().backward().step()
+        epoch += f"input{step} forward{step} backward{step} optimizer{step} "
+        if step == 1:
+            loop.take(is_input=True).forward(kind="inference").around("zero_grad", 0)
+            loop.forward(kind="inference")
+            epoch += "input inference zero_grad inference "
+    loop.forward(kind="inference").take(is_input=True).forward(kind="inference")
+    assert told(loop.phases()) == "load " + epoch + "inference input inference"
 
 
 def test_an_update_by_hand_is_an_optimizer():

@@ -183,6 +183,14 @@ def test_a_long_loop_keeps_its_first_steps_its_peak_and_its_last():
     assert len(text.splitlines()) < 70
 
 
+def test_an_evaluation_among_the_steps_that_are_left_out_is_not_counted_as_one():
+    report = sample.long_loop()
+    middle = next(i for i, row in enumerate(report.phases) if row.step == 100)
+    looks = replace(report.phases[middle], name="inference", step=None)
+    report = replace(report, phases=(*report.phases[:middle], looks, *report.phases[middle:]))
+    assert [row.groups for row in shorten(report) if isinstance(row, Gap)] == [315, 180]
+
+
 def test_a_short_loop_is_whole():
     assert shorten(sample.cnn(4)) == list(sample.cnn(4).phases)
 
@@ -191,8 +199,8 @@ def test_many_blocks_outside_of_steps_are_shortened_too():
     report = sample.cnn()
     blocks = tuple(replace(row, step=None, name="block") for row in report.phases * 50)
     report = replace(report, phases=blocks)
-    assert [row.groups for row in shorten(report) if isinstance(row, Gap)] == [5, 789]
-    assert "... 789 more left out, peaks 97.7 MiB to 1.13 GiB ..." in render_text(report)
+    assert [row.groups for row in shorten(report) if isinstance(row, Gap)] == [787]
+    assert "... 787 more left out, peaks 97.7 MiB to 1.13 GiB ..." in render_text(report)
 
 
 def test_a_step_with_a_loop_of_its_own_keeps_its_first_phases_its_peak_and_its_last():

@@ -131,6 +131,8 @@ def test_a_bias_that_is_scaled_is_not_added_by_an_epilogue():
         torch.mm(x, y)  # cuBLAS has its workspace, cuBLASLt not yet
         assert taken(lambda: torch.addmm(bias, x, y, beta=0.5)) == [24]
         assert taken(lambda: torch.addmm(bias[:1], x, y)) == [24]
+        assert taken(lambda: torch.addmm(bias[:1], x, y[:, :1])) == [8]  # one column,
+        assert taken(lambda: torch.addmm(bias, x[:, :1], y[:1])) == [24]  # one row: as a card does
         assert taken(lambda: torch.addmm(bias, x, y)) == [24, 1 << 20]
 
 

@@ -284,11 +284,11 @@ def test_a_program_is_steady_from_the_second_step_on(gpu):
 
 def test_bfloat16_weights_of_an_lstm_are_laid_out_anew_in_each_forward(gpu):
     # torch.backends.cudnn.is_acceptable() knows no bfloat16: flatten_parameters() does nothing.
-    weights = 4 * 16 * (8 + 16 + 2)
+    weights = 4 * 256 * (8 + 256 + 2)  # so wide that both have one algorithm
 
     def held(dtype):
         x = torch.randn(5, 3, 8, device="cuda", dtype=dtype)
-        model = nn.LSTM(8, 16).to("cuda", dtype)
+        model = nn.LSTM(8, 256).to("cuda", dtype)
         before = torch.cuda.memory_stats()["requested_bytes.all.allocated"]
         with torch.no_grad():
             model(x)

@@ -72,9 +72,9 @@ class Case:
         return max(0, self.reserved + self.wanted - self.capacity)
 
     def of_this_step(self, rows: Ints) -> NDArray[np.bool_]:
-        """Which allocations were born in the step of the failure (outside of steps: all)."""
+        """Which allocations were born in the step of the failure or behind it (before any: all)."""
         books = self.books
-        steps = np.array([span.step or 0 for _, span in books.phases.spans] + [-1], np.int64)
+        steps = np.array([*(max(0, step) for step in books.phases.passes), -1], np.int64)
         phase = int(books.phases.of(np.array([self.index], np.int64))[0])
         now: NDArray[np.bool_] = steps[books.born_in[rows]] >= steps[phase]
         return now

@@ -32,7 +32,7 @@ LEAST = GIB
 def check(e: Evidence) -> Iterator[Finding]:
     """What the host allocator caches."""
     pinned = e.fact("pinned")
-    if not pinned or pinned["held"] - pinned["used"] < LEAST:
+    if not pinned or pinned["used"] is None or pinned["held"] - pinned["used"] < LEAST:
         return
     idle = pinned["held"] - pinned["used"]
     yield Finding(

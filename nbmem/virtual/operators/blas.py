@@ -103,7 +103,7 @@ def products(launch: Launch) -> Iterator[Step]:
 
 
 def product_with_bias(launch: Launch) -> Iterator[Step]:
-    """A vector as bias goes through cuBLASLt's epilogue, if it is added as it is.
+    """A vector as bias goes through cuBLASLt's epilogue, if it is added as it is to a real product.
 
     aten/src/ATen/native/cuda/Blas.cpp: isInputCompliesAddmmCudaLt
     """
@@ -111,8 +111,8 @@ def product_with_bias(launch: Launch) -> Iterator[Step]:
         yield out()
     if _is_computed(launch, launch.call.args[1:3]):
         yield from _copied(launch.call.args[1:3])
-        bias = launch["self"]
-        added = bias.size() == launch["mat2"].size()[1:] and bias.is_contiguous()
+        bias, right = launch["self"], launch["mat2"].size()
+        added = bias.size() == right[1:] and bias.is_contiguous() and min(right) > 1
         yield BLASLT if added and launch["beta"] == 1 else BLAS
 
 

@@ -33,6 +33,7 @@ from nbmem.virtual.patches.jiterator import jiterator_patches
 from nbmem.virtual.patches.layouts import layout_patches
 from nbmem.virtual.patches.legacy import legacy_patches
 from nbmem.virtual.patches.libraries import library_patches
+from nbmem.virtual.patches.masks import mask_patches
 from nbmem.virtual.patches.packages import RulesFinder
 from nbmem.virtual.patches.patcher import Patch, Patches, wanted
 from nbmem.virtual.patches.processes import Ranks, leave_world, process_patches
@@ -118,6 +119,7 @@ class Activation:
             *library_patches(self.mode),
             *indexing_patches(),
             *filling_patches(self.mode),
+            *mask_patches(self.mode),
             *data_parallel_patches(self.machine),
             *ddp_patches(self.machine),
             *printing_patches(self.mode),

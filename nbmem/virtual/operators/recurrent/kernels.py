@@ -1,16 +1,16 @@
-"""cuDNN's recurrent layers: their weight buffer, their reserve space and their workspace.
+"""cuDNN's recurrent layers: what torch asks the allocator for around them, and their weights.
 
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cudnn/RNN.cpp
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbmem.virtual.operators.operator import DNN, MemoryPlan, Step, drop, out, temporary
+from nbmem.virtual.operators.recurrent.sizes import GATES, RecurrentShape
 from nbmem.virtual.tensors.shapes import Again, Results, Shares, TensorSpec, as_meta, spec_of
 from nbmem.virtual.tensors.storages import DataKernels
 
@@ -21,92 +21,6 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
 
 aten = torch.ops.aten
-GATES = {0: 1, 1: 1, 2: 4, 3: 3}
-"""Gates by cuDNN's mode: RNN with ReLU or tanh, LSTM, GRU."""
-LSTM, GRU = 2, 3
-_ALIGNMENT = 256
-
-
-@dataclass(frozen=True, slots=True)
-class RecurrentShape:
-    """The sizes of one recurrent call; `steps` of all sequences together when packed."""
-
-    rows: int
-    steps: int
-    hidden: int
-    width: int
-    layers: int
-    directions: int
-    mode: int
-    dropout: float
-    item: int
-
-    @classmethod
-    def of(cls, call: OperatorCall) -> RecurrentShape:
-        """Read the arguments of _cudnn_rnn or of its backward."""
-        source = call.args[0]
-        sizes = call.argument("batch_sizes")
-        first = call.argument("batch_first")
-        if sizes:
-            rows, steps = int(sizes[0]), source.size(0)
-        else:
-            rows = source.size(0 if first else 1)
-            steps = source.size(1 if first else 0) * rows
-        hidden = int(call.argument("hidden_size"))
-        return cls(
-            rows=rows,
-            steps=steps,
-            hidden=hidden,
-            width=int(call.argument("proj_size")) or hidden,
-            layers=int(call.argument("num_layers")),
-            directions=2 if call.argument("bidirectional") else 1,
-            mode=int(call.argument("mode")),
-            dropout=float(call.argument("dropout")),
-            item=source.element_size(),
-        )
-
-    @property
-    def slice(self) -> int:
-        """Bytes of one value for each row and hidden element of one direction."""
-        return self.rows * self.hidden * self.item
-
-    @property
-    def unit(self) -> int:
-        """Bytes of one value for each step, row and hidden element, both directions."""
-        return self.steps * self.hidden * self.directions * self.item
-
-    @property
-    def reserve(self) -> int:
-        """What backward needs: each layer's gates and cells, its result, and first states.
-
-        cuDNN does not document it. An LSTM keeps four gates and its cells, a GRU its three gates
-        before and after the recurrent product, and all but the last layer their results, with
-        dropout between them or without. Exact in lstm_lm_b32s128_sgd and gru_cls_b64s200_adam, and
-        for both cells with four layers in pytorch/pytorch#2895 (cuDNN 7, without the rest). For
-        plain cells (one gate) and for projections (a layer's result before it, too) it is inferred.
-        """
-        gates = GATES[self.mode]
-        kept = {LSTM: gates + 1, GRU: 2 * gates}.get(self.mode, gates)
-        projected = self.width != self.hidden
-        units = self.layers * (kept + projected)
-        results = (self.layers - 1) * self.unit * self.width // self.hidden
-        states = 2 * self.layers * self.directions * self.slice if self.mode == LSTM else 0
-        return units * self.unit + results + states + _ALIGNMENT
-
-    @property
-    def workspace(self) -> int:
-        """Scratch of one call: twice one layer's gates and result, and the recurrent weights again.
-
-        Within 13 kB of lstm_lm_b32s128_sgd's 114 MiB, exact in gru_cls_b64s200_adam; what a GRU
-        takes for its states beside is from the latter alone, and inference is taken to need as
-        much as training.
-        """
-        gates = GATES[self.mode]
-        recurrent = self.layers * self.directions * gates * self.hidden * self.width
-        states = (2 * gates + 1) * self.layers * self.directions * self.slice
-        extra = states + 3 * _ALIGNMENT if self.mode == GRU else 0
-        return 2 * (gates + 1) * self.unit + recurrent * self.item + extra
-
 
 WITHOUT_BIASES = 2
 """Weights of a layer without biases, and without a projection."""
@@ -163,7 +77,9 @@ def forward(executor: Executor, call: OperatorCall) -> Any:
     if buffer is None:
         fresh.append(spec_of((_buffer(call, call.args[1]),), dtype, 4))
         steps.append(out(4))
-    steps += [temporary("workspace", shape.workspace), out(3)]
+    training = bool(call.argument("train"))
+    workspace = shape.workspace(shape.algorithm(call.gpu.card), training=training)
+    steps += [temporary("workspace", workspace), out(3)]
     last: Any = fresh[4] if buffer is None else Again(_place(call, buffer))
     results = Results((*fresh[:4], last), tuple(fresh))
     return executor.deliver(call, results, MemoryPlan(tuple(steps)))
@@ -172,6 +88,7 @@ def forward(executor: Executor, call: OperatorCall) -> Any:
 def backward(executor: Executor, call: OperatorCall) -> Any:
     """Gradients of input and states, then those of the weights in one buffer."""
     shape = RecurrentShape.of(call)
+    workspace = shape.workspace(shape.algorithm(call.gpu.card, forward=False))
     source, hx, cx = call.args[0], call.argument("hx"), call.argument("cx")
     weights: Sequence[torch.Tensor] = call.args[1]
     first = bool(call.argument("batch_first") and not call.argument("batch_sizes"))
@@ -195,12 +112,12 @@ def backward(executor: Executor, call: OperatorCall) -> Any:
     states = [("of hy", call.argument("grad_hy")), ("of cy", call.argument("grad_cy"))]
     for name, state in states:
         steps += [] if state is None else _contiguous(name, as_meta(state))
-    steps += [DNN, temporary("workspace", shape.workspace), drop("workspace")]
+    steps += [DNN, temporary("workspace", workspace), drop("workspace")]
     steps += [drop(name) for name in ("of cy", "of hy", "gradient", "input")]
     shape_of: list[Any] = [fresh[0], fresh[1], fresh[2], []]
     if mask[3]:
         steps += [*_input_copy(source, first=first), out(3)]
-        steps.append(temporary("workspace", shape.workspace))
+        steps.append(temporary("workspace", workspace))
         shape_of[3] = list(_pieces(weights, fresh[3]))
         if _absent_biases(call):  # They are copied out, and the buffer is a temporary.
             steps[steps.index(out(3))] = temporary("buffer", fresh[3].nbytes)
