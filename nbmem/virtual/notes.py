@@ -19,7 +19,7 @@ VALUES = (
     "What the program reads from the card (.item(), .cpu(), print) are plausible stand-ins."
 )
 COMPILE = (
-    "On a virtual GPU torch.compile is planned for Inductor alone, and with torch 2.13 or newer: "
+    "On a virtual GPU torch.compile is planned for Inductor alone, and with torch 2.11 or newer: "
     "this function runs eagerly, and its figures are those of eager mode."
 )
 COMPILE_LATER = (

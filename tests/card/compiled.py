@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbmem import virtual
 from tests.oracle.programs import WORKLOADS
 
 if TYPE_CHECKING:
@@ -26,16 +27,30 @@ HUNG_S = 240
 EAGERLY = ", eager"
 
 
-def asked(name: str) -> dict[str, Any]:
-    """What tests.oracle.compiled records of a workload."""
-    eager = name.endswith(EAGERLY)
+def asked(name: str) -> dict[str, Any] | str:
+    """What tests.oracle.compiled records of a workload, or what it raises."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "asked.json"
-        caches = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": f"{folder}/triton"}
-        env = os.environ | caches | {"TORCH_COMPILE_DISABLE": str(int(eager))}
         command = [sys.executable, "-m", "tests.oracle.compiled", str(out)]
-        subprocess.run([*command, name.removesuffix(EAGERLY)], env=env, check=False, timeout=HUNG_S)
-        return dict(json.loads(out.read_text()))
+        command.append(name.removesuffix(EAGERLY))
+        card = virtual.active()
+        command += [] if card is None else ["--virtual", card.name]
+        env = os.environ | {
+            "TORCHINDUCTOR_CACHE_DIR": folder,
+            "TRITON_CACHE_DIR": f"{folder}/triton",
+            "TORCH_COMPILE_DISABLE": str(int(name.endswith(EAGERLY))),
+        }
+        subprocess.run(command, env=env, check=False, timeout=HUNG_S)
+        return moments(json.loads(out.read_text()))
+
+
+def moments(found: dict[str, Any]) -> dict[str, Any] | str:
+    """Lists of bytes by name, as the tables compare them; a sentence is what was raised."""
+    if "error" in found:
+        return str(found["error"])
+    allocated, reserved = zip(*found["peaks"], strict=True)
+    peaks = {"peak allocated": list(allocated), "peak reserved": list(reserved)}
+    return {**peaks, "last step": found["sizes"], "private pools": found["pools"]}
 
 
 def cases() -> Iterator[Case]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "nbmem" / "virtual" / "cards.toml"
-COMPARED = ("workspaces", "atlas", "samples")
+COMPARED = ("workspaces", "atlas", "samples", "compiled")
 OUTSIDE = {
     "context": ("context",),
     "cublas": ("cublas",),

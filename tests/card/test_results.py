@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,22 @@ def test_a_second_start_runs_what_is_missing_and_nothing_else(tmp_path):
     assert found.complete
     assert fill(path, ABOUT, cases, LONG)
     assert called == [0, 1, 2, 3]
+
+
+def test_cases_beside_each_other_are_run_once_each_and_end_in_whole_lines(tmp_path):
+    path, called, both = tmp_path / "part.jsonl", [], threading.Barrier(2, timeout=20)
+
+    def run(number):
+        both.wait()  # alone it would not go on
+        called.append(number)
+        return [number] * 1000
+
+    cases = [(str(number), partial(run, number)) for number in range(10)]
+    assert fill(path, ABOUT, cases, LONG, workers=2)
+    assert sorted(called) == list(range(10))
+    assert read(path).cases == {str(number): [number] * 1000 for number in range(10)}
+    assert read(path).complete
+    assert not fill(tmp_path / "late.jsonl", ABOUT, cases, time.monotonic(), workers=2)
 
 
 def test_a_torn_line_is_none_and_the_next_stands_on_its_own(tmp_path):

@@ -135,6 +135,24 @@ def test_differences_are_named_with_their_bytes(tmp_path):
     assert str(order[1][0]) == "x, first: the same sizes in another order"
 
 
+def test_compiled_steps_are_compared_by_their_peaks_pools_and_last_step(tmp_path):
+    pytest.importorskip("torch", reason="the workloads are torch programs")
+    from tests.card.compiled import moments
+
+    found = {"peaks": [[5, 8], [6, 8]], "sizes": [4, -4], "pools": [2], "notes": []}
+    other = {**found, "peaks": [[5, 8], [7, 8]], "sizes": [4, 1, -1, -4]}
+    assert moments({"error": "RuntimeError: no"}) == "RuntimeError: no"
+    real, here = (
+        file(tmp_path / name, {"mlp": moments(one)}) for name, one in (("a", found), ("b", other))
+    )
+    compared, differing = differences(real, here)
+    assert compared == 4
+    assert differing == [
+        Difference("mlp, last step", {}, {1: 1}),
+        Difference("mlp, peak allocated", {6: 1}, {7: 1}),
+    ]
+
+
 def test_the_virtual_card_measures_itself_as_its_own_row(tmp_path):
     """The parts that a card runs, on the card that is there everywhere."""
     torch = pytest.importorskip("torch", reason="the parts are torch programs")

@@ -182,7 +182,7 @@ def test_an_older_torch_gets_a_sentence(here, monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.10.0+cpu")
     found = here.plan(programs.cell(SOURCE, {}), "T4")
     assert {o.key: o.why_not for o in found.options}["compile"] == (
-        "torch.compile is planned here from torch 2.13 on; this is 2.10.0."
+        "torch.compile is planned here from torch 2.11 on; this is 2.10.0."
     )
 
 

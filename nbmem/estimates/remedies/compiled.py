@@ -43,7 +43,7 @@ class Compile(Remedy):
 
         if not PLANNED:
             return (
-                "torch.compile is planned here from torch 2.13 on; this is "
+                "torch.compile is planned here from torch 2.11 on; this is "
                 f"{torch.__version__.partition('+')[0]}."
             )
         return None

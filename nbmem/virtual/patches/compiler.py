@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PLANNED = hasattr(torch._C, "_conv_determine_backend_memory_format") and (
-    tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
+    tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 11)
 )
 """Whether this release's compiler is one that is known here; the others' regions run eagerly."""
 _EAGERLY = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
@@ -80,7 +80,7 @@ class Compiler:
         self._follower = None if keep is not None else Follower(mode, patches)
         self._machine = machine
         self._graphs = GraphTrees(mode, machine)
-        self._capture = Capture(mode, patches)
+        self._capture = Capture(mode, machine, patches)
         self._begun = False
         self._region = ""
         self._passes = False
@@ -189,14 +189,14 @@ class Compiler:
                     compiler._give_up(err)
                     return ConvertFrameReturn(frame_exec_strategy=_EAGERLY)
 
-        def plan(self: Any, model: Any, inputs: Any, *, config_patches: Any = None) -> Any:
+        def plan(self: Any, model: Any, inputs: Any, **config: Any) -> Any:
             if not _is_on_card(model, inputs):
                 return model.forward
             compiler._collects = True
             gc.collect()  # before what is timed takes memory beside it
             try:
                 with only_new(), compiler._planner.planning(), compiler._following(model, inputs):
-                    return true_plan(self, model, inputs, config_patches=config_patches)
+                    return true_plan(self, model, inputs, **config)
             except (torch.OutOfMemoryError, RestartAnalysis):
                 raise  # the second: Dynamo shall capture it once more, otherwise
             except Exception as err:  # noqa: BLE001 - the region is captured, and runs as it is

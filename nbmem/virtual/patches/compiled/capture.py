@@ -8,12 +8,14 @@ before Dynamo writes its guards, which are asked while they stand in.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.optimizer import OptimizerVariable
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import proxy_tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
@@ -25,6 +27,7 @@ from nbmem.virtual.patches.patcher import Patch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.virtual.hardware.machine import Machine
     from nbmem.virtual.operators.dispatch import CardMode
     from nbmem.virtual.patches.patcher import Patches
 
@@ -41,11 +44,13 @@ class Capture:
 
     Args:
         mode: The mode of the cards.
+        machine: The cards.
         patches: What stands in for torch's functions.
     """
 
-    def __init__(self, mode: CardMode, patches: Patches) -> None:
+    def __init__(self, mode: CardMode, machine: Machine, patches: Patches) -> None:
         self._mode = mode
+        self._machine = machine
         self._patches = patches
         self._of_thread = threading.local()
 
@@ -98,6 +103,20 @@ class Capture:
 
         return call_method
 
+    def _context_of_fakes(self) -> list[Patch]:
+        """Up to torch 2.11 the first fake tensor of a card asks it for one element."""
+        machine = self._machine
+        true_init: Any = fake_tensor.init_gpu_context
+
+        @functools.cache
+        def init(device: torch.device) -> None:
+            gpu = machine.gpu(device)
+            gpu.give(gpu.take(torch.float32.itemsize))
+
+        # Later ones compare a device with a string, so that they ask for none.
+        asks = "is_available" in true_init.__wrapped__.__code__.co_names
+        return [Patch(fake_tensor, "init_gpu_context", init)] if asks else []
+
     def patches(self) -> list[Patch]:
         """What a trace must hear of the card, for the time that the card is active."""
         capture = self
@@ -115,6 +134,7 @@ class Capture:
             Patch(InstructionTranslator, "run", run),
             # Else torch makes constants on the card while it traces, and asks C++ for that.
             Patch(FakeTensorMode, "avoid_device_init", property(avoids)),
+            *self._context_of_fakes(),
             _devices(),
             Patch(proxy_tensor, "unset_fake_temporarily", self._constants),
             Patch(OptimizerVariable, "call_method", self._state_of_optimizer()),
