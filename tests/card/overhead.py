@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from tests.card.parts import Case
 
-STEPS, ROUNDS = 10, 7
+STEPS, ROUNDS = 40, 5
+BEGIN, STEADY = 5, 20
+"""So many steps of a trace have stacks and names to find; as its last ones are all others."""
 
 
 def cases() -> Iterator[Case]:
@@ -25,25 +27,33 @@ def cases() -> Iterator[Case]:
 
 
 def measured(name: str) -> dict[str, Any]:
-    """Milliseconds of a step by way of watching, every round; rounds are interleaved."""
+    """Milliseconds of a step by way of watching, of each round's first steps and of its last ones.
+
+    Rounds are interleaved, and each step is waited for.
+    """
     import torch
 
     step = getattr(networks, name)()
-    for _ in range(STEPS):
+
+    def timed() -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
         step()
-    rounds: dict[str, list[float]] = {}
+        torch.cuda.synchronize()
+        return round(1e3 * (time.perf_counter() - begin), 4)
+
+    for _ in range(STEPS):
+        timed()
+    first: dict[str, list[float]] = {}
+    last: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
         for way, watch in WAYS.items():
             with watch():
-                torch.cuda.synchronize()
-                begin = time.perf_counter()
-                for _ in range(STEPS):
-                    step()
-                torch.cuda.synchronize()
-                took = time.perf_counter() - begin
-            rounds.setdefault(way, []).append(round(took / STEPS * 1e3, 4))
-    medians = {way: round(statistics.median(all_), 4) for way, all_ in rounds.items()}
-    return {"ms": medians, "rounds": rounds}
+                took = [timed() for _ in range(STEPS)]
+            first.setdefault(way, []).append(statistics.median(took[:BEGIN]))
+            last.setdefault(way, []).append(statistics.median(took[-STEADY:]))
+    medians = {way: round(statistics.median(all_), 4) for way, all_ in last.items()}
+    return {"ms": medians, "first": first, "last": last}
 
 
 @contextlib.contextmanager
