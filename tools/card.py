@@ -14,8 +14,8 @@ def main() -> int:
     require_python()
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog="Passed on: PART ... and --minutes, --out; with --tables FOLDER ... and --write "
-        "(into cards.toml), --no-compare (the row alone).",
+        epilog="Passed on: PART ... and --minutes, --share, --out; with --tables FOLDER ... and "
+        "--write (into cards.toml), --no-compare (the row alone).",
     )
     parser.add_argument(
         "--python", help="one that has torch's CUDA build already; no environment is made"

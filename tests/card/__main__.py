@@ -1,8 +1,10 @@
-"""A card's quarter of an hour: `python -m tests.card [--minutes 15] [PART ...]`.
+"""A card's quarter of an hour: `python -m tests.card [--minutes 15] [--share 2/5] [PART ...]`.
 
 Measures on the first card that torch sees what nbmem's tables are made from, each part in a process
 of its own and into a file of its own under out/card, named by card, driver, torch and CUDA. It can
-be interrupted at any time: a second start goes on. `python -m tests.card.tables` reads the files.
+be interrupted at any time: a second start goes on. A part that is named alone has all of the time;
+`--share` splits it among processes that run beside each other. `python -m tests.card.tables` reads
+the files.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.card.one import OUT_OF_TIME
-from tests.card.parts import NAMED, PARTS
+from tests.card.parts import ALL, NAMED, PARTS, Share
 from tests.card.results import read
 
 if TYPE_CHECKING:
@@ -34,10 +36,10 @@ PATIENCE_S = 30
 """Beyond a part's time, for the case that it is at."""
 
 
-def measure(part: Part, path: Path, seconds: float, workers: int = 1) -> int:
+def measure(part: Part, path: Path, seconds: float, workers: int = 1, share: Share = ALL) -> int:
     """Run a part in a process; its status, OUT_OF_TIME also if it had to be ended."""
     command = [sys.executable, "-m", "tests.card.one", part.name, str(path)]
-    command += ["--seconds", f"{seconds:.0f}", "--workers", str(workers)]
+    command += ["--seconds", f"{seconds:.0f}", "--workers", str(workers), "--share", str(share)]
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
         try:
             return process.wait(seconds + PATIENCE_S)
@@ -53,6 +55,7 @@ def go(
     folder: Path,
     until: float,
     run: Callable[[Part, Path, float], int] = measure,
+    share: Share = ALL,
 ) -> dict[str, str]:
     """Run what the folder lacks; how each part stands afterwards, in words.
 
@@ -61,10 +64,11 @@ def go(
         folder: Of their files.
         until: `time.monotonic()` at which the last has to end.
         run: Runs a part, and returns its process's status.
+        share: Whose file of each part.
     """
     stand: dict[str, str] = {}
     for part in parts:
-        path, status = folder / f"{part.name}.jsonl", None
+        path, status = folder / share.file(part.name), None
         before = read(path).begun
         end = min(until, time.monotonic() + part.seconds)
         while not read(path).complete and (left := end - time.monotonic()) >= 1:
@@ -112,14 +116,17 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="PART", help=", ".join(known))
     parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--workers", type=int, default=1, help="for parts of many processes")
+    parser.add_argument("--share", type=Share.read, default=ALL, help="2/5: the second of five")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     begin = time.monotonic()
     try:
         folder = options.out / named()
         parts = [known[name] for name in known if name in options.names] or PARTS
-        run = partial(measure, workers=options.workers)
-        stand = go(parts, folder, begin + 60 * options.minutes, run)
+        if len(parts) == 1:
+            parts = [parts[0]._replace(seconds=60 * options.minutes)]
+        run = partial(measure, workers=options.workers, share=options.share)
+        stand = go(parts, folder, begin + 60 * options.minutes, run, options.share)
     except KeyboardInterrupt:
         raise SystemExit(f"\nInterrupted: start it again to go on. So far: {options.out}") from None
     for name, words in stand.items():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import itertools
 import os
 import time
 import warnings
@@ -15,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.card.parts import part
+from tests.card.parts import ALL, Share, part
 from tests.card.results import Writer, head, read
 from tests.oracle.record import said
 
@@ -73,6 +72,7 @@ def main() -> None:
     parser.add_argument("part")
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--share", type=Share.read, default=ALL, help="2/5: the second of five")
     parser.add_argument("--cases", type=int, help="no more than these")
     parser.add_argument("--workers", type=int, default=1, help="for parts of many processes")
     parser.add_argument("--virtual", metavar="CARD", help="on this virtual card, to compare")
@@ -84,7 +84,7 @@ def main() -> None:
 
         virtual.activate(options.virtual)
     chosen = part(options.part)
-    cases = itertools.islice(chosen.cases(), options.cases)
+    cases = options.share.of_cases(chosen.cases(), options.cases)
     done = fill(options.out, head(), cases, until, options.workers if chosen.beside else 1)
     os._exit(0 if done else OUT_OF_TIME)  # libraries may hang when they take themselves apart
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 Case = tuple[str, "Callable[[], Any]"]
 
@@ -35,15 +36,49 @@ class Part(NamedTuple):
 PARTS = (
     Part("context", 60, "memory of the context and of each library"),
     Part("workspaces", 180, "workspaces of convolutions and recurrent layers"),
+    Part("models", 120, "a training step of many models, while time is left"),
     Part("balance", 30, "the books against nvidia-smi"),
-    Part("overhead", 150, "what tracing costs a step"),
+    Part("overhead", 120, "what tracing costs a step"),
     Part("readings", 30, "what a live reading costs"),
-    Part("atlas", 120, "what operators of everyday ask for"),
+    Part("atlas", 90, "what operators of everyday ask for"),
     Part("promises", 120, "tests/gpu"),
-    Part("samples", 210, "what torch's samples of its operators ask for, while time is left"),
+    Part("samples", 150, "what torch's samples of its operators ask for, while time is left"),
 )
 NAMED = (Part("compiled", 600, "compiled steps of training, and the same eagerly", beside=True),)
 """Beyond the quarter of an hour: only run by their names."""
+
+
+class Share(NamedTuple):
+    """Every `of`th case from `number` on, for processes beside each other; a file of its own."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def read(cls, text: str) -> Share:
+        """2/5 is the second of five.
+
+        Raises:
+            ValueError: It is none.
+        """
+        number, of = map(int, text.split("/"))
+        if not 1 <= number <= of:
+            raise ValueError(text)
+        return cls(number, of)
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def of_cases(self, cases: Iterable[Any], most: int | None = None) -> Iterator[Any]:
+        """Its own of the first `most`, or of all."""
+        return itertools.islice(cases, self.number - 1, most, self.of)
+
+    def file(self, part: str) -> str:
+        """Its file's name."""
+        return f"{part}.jsonl" if self.of == 1 else f"{part}.{self.number}of{self.of}.jsonl"
+
+
+ALL = Share(1, 1)
 
 
 def part(name: str) -> Part:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "nbmem" / "virtual" / "cards.toml"
-COMPARED = ("workspaces", "atlas", "samples", "compiled")
+COMPARED = ("workspaces", "atlas", "models", "samples", "compiled")
 OUTSIDE = {
     "context": ("context",),
     "cublas": ("cublas",),
@@ -150,6 +150,20 @@ def _moments(case: str, found: Any) -> Iterator[tuple[str, list[int]]]:
                 yield f"{case}, {moment}", sizes
 
 
+def together(shares: list[Results]) -> Results:
+    """The cases of all processes that ran a part beside each other."""
+    found = Results({}, {}, Counter(), complete=all(one.complete for one in shares))
+    for one in shares:
+        found.head.update(one.head)
+        found.cases.update(one.cases)
+    return found
+
+
+def reached(shares: list[Results]) -> int:
+    """How many of a part's cases hold all that its processes ran."""
+    return len(shares) * max((len(one.begun) for one in shares), default=0)
+
+
 def on_the_virtual_card(part: str, name: str, cases: int) -> Results:
     """What the virtual card of that name answers to the same part, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
@@ -165,13 +179,14 @@ def report(folder: Path, *, compare: bool) -> tuple[dict[str, Any], list[str]]:
     row = entry(read(folder / "context.jsonl"))
     lines = []
     for part in COMPARED if compare else ():
-        real = read(folder / f"{part}.jsonl")
+        shares = [read(path) for path in sorted(folder.glob(f"{part}.*jsonl"))]
+        real = together(shares)
         if not real.cases:
             continue
         if all(card.name != row["name"] for card in CARDS):
             lines.append(f"{part}: no virtual card is called {row['name']}; write its row first.")
             continue
-        virtual = on_the_virtual_card(part, row["name"], len(real.cases))
+        virtual = on_the_virtual_card(part, row["name"], reached(shares))
         compared, found = differences(real, virtual)
         lines.append(f"{part}: {compared - len(found)} of {compared} equal")
         lines += map(str, found)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.card.__main__ import PATIENCE_S, go, measure
 from tests.card.one import OUT_OF_TIME, fill
-from tests.card.parts import PARTS, Part
+from tests.card.parts import ALL, PARTS, Part, Share
 from tests.card.results import Writer, folder_name, read
 
 ABOUT = {
@@ -199,6 +199,21 @@ def test_a_part_that_crashes_goes_on_behind_the_case_and_one_that_cannot_start_i
 
 def test_all_of_it_is_a_quarter_of_an_hour():
     assert sum(part.seconds for part in PARTS) <= 15 * 60
+
+
+def test_shares_have_each_case_once_and_a_file_of_their_own():
+    shares = [Share.read(f"{number}/3") for number in (1, 2, 3)]
+    assert [share.file("models") for share in (ALL, shares[1])] == [
+        "models.jsonl",
+        "models.2of3.jsonl",
+    ]
+    taken = [list(share.of_cases(range(8))) for share in shares]
+    assert taken == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert list(shares[1].of_cases(range(8), 4)) == [1]
+    assert Share.read(str(shares[2])) == shares[2]
+    for wrong in ("0/3", "4/3"):
+        with pytest.raises(ValueError, match=wrong):
+            Share.read(wrong)
 
 
 def test_no_folder_of_another_machine_is_taken_for_a_real_cards():

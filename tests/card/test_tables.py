@@ -18,6 +18,8 @@ from tests.card.tables import (
     differences,
     entry,
     main,
+    reached,
+    together,
     toml,
     written,
 )
@@ -151,6 +153,15 @@ def test_compiled_steps_are_compared_by_their_peaks_pools_and_last_step(tmp_path
         Difference("mlp, last step", {}, {1: 1}),
         Difference("mlp, peak allocated", {6: 1}, {7: 1}),
     ]
+
+
+def test_the_files_of_processes_beside_each_other_are_one(tmp_path):
+    shares = [file(tmp_path / "a", {"1": 1, "3": 3}), file(tmp_path / "b", {"2": 2})]
+    found = together(shares)
+    assert (found.head, found.cases) == (ABOUT, {"1": 1, "2": 2, "3": 3})
+    assert found.complete
+    assert reached(shares) == 4
+    assert reached([]) == 0
 
 
 def test_the_virtual_card_measures_itself_as_its_own_row(tmp_path):

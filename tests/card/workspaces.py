@@ -1,10 +1,11 @@
-"""Workspaces of cuDNN's convolutions and recurrent layers on a grid: no other source has them."""
+"""Workspaces of cuDNN's convolutions and recurrent layers: no other source has them."""
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.card.asked import asked, warm
 
@@ -14,22 +15,115 @@ if TYPE_CHECKING:
     from tests.card.parts import Case
 
 DTYPES = ("float32", "bfloat16", "float16")
-IMAGES = (
-    # channels in and out, height and width, kernel, stride, groups
-    (3, 64, 224, 7, 2, 1),
-    (3, 96, 224, 4, 4, 1),
-    (64, 64, 56, 3, 1, 1),
-    (64, 256, 56, 1, 1, 1),
-    (128, 128, 56, 3, 2, 1),
-    (128, 128, 32, 5, 1, 1),
-    (256, 256, 28, 3, 1, 1),
-    (512, 512, 14, 3, 1, 1),
-    (512, 2048, 7, 1, 1, 1),
-    (96, 96, 56, 7, 1, 96),
-    (96, 96, 112, 3, 2, 96),
-    (256, 256, 28, 3, 1, 32),
-)
-BATCHES = (1, 8, 32)
+
+
+class Convolution(NamedTuple):
+    """One without a bias.
+
+    Attributes:
+        batch: Images.
+        inner: Channels in.
+        outer: Channels out.
+        side: Of the image in each dimension.
+        kernel: The same.
+        stride: The same.
+        groups: Of channels.
+        dtype: Of all tensors; "float32, no tf32" is in full precision.
+        last: Whether they are channels last.
+        padding: None: half the kernel.
+        dilation: In each dimension.
+        dimensions: Of the image.
+        transposed: Whether it is a gradient's.
+        benchmark: Whether cuDNN's kernels are timed first.
+    """
+
+    batch: int
+    inner: int
+    outer: int
+    side: int
+    kernel: int
+    stride: int = 1
+    groups: int = 1
+    dtype: str = "float32"
+    last: bool = False
+    padding: int | None = None
+    dilation: int = 1
+    dimensions: int = 2
+    transposed: bool = False
+    benchmark: bool = False
+
+    @property
+    def pad(self) -> int:
+        """Padding on each side."""
+        return self.kernel // 2 * self.dilation if self.padding is None else self.padding
+
+    @property
+    def nbytes(self) -> int:
+        """Of input and result the larger, in float32."""
+        result = self.side * self.stride if self.transposed else self.side // self.stride
+        inner, outer = self.inner * self.side**self.dimensions, self.outer * result**self.dimensions
+        return 4 * self.batch * max(inner, outer)
+
+    def __str__(self) -> str:
+        words = [
+            f"conv{'_transpose' * self.transposed}{self.dimensions}d {self.dtype}",
+            f"{'x'.join(map(str, (self.batch, self.inner, *(self.side,) * self.dimensions)))}",
+            f"to {self.outer} kernel {self.kernel} stride {self.stride} padding {self.pad}",
+            f"groups {self.groups}",
+        ]
+        words += [f"dilation {self.dilation}"] * (self.dilation > 1)
+        words += ["channels last"] * self.last + ["benchmark"] * self.benchmark
+        return " ".join(words)
+
+
+USUAL = (
+    # batch, channels in and out, height and width, kernel, stride, groups: of known networks
+    *(Convolution(8, *rest) for rest in (
+        (3, 64, 224, 7, 2), (64, 64, 56, 3), (64, 256, 56, 1), (256, 64, 56, 1),
+        (128, 128, 56, 3, 2), (128, 512, 28, 1), (256, 256, 28, 3), (256, 1024, 14, 1),
+        (512, 512, 14, 3), (512, 2048, 7, 1), (256, 512, 56, 1, 2), (3, 64, 224, 3),
+        (64, 64, 224, 3), (3, 32, 224, 3, 2), (3, 16, 32, 3), (1, 32, 28, 3), (1, 6, 28, 5),
+        (32, 64, 28, 3), (64, 128, 32, 3), (128, 128, 32, 5), (96, 96, 56, 7, 1, 96),
+        (32, 32, 112, 3, 1, 32), (96, 96, 112, 3, 2, 96),
+        (960, 960, 7, 5, 1, 960), (256, 256, 28, 3, 1, 32), (16, 96, 112, 1), (192, 32, 28, 1),
+        (128, 32, 56, 3),
+    )),
+    *(Convolution(8, *rest, padding=0) for rest in (
+        (3, 96, 224, 4, 4), (3, 768, 224, 16, 16), (96, 192, 56, 2, 2),
+        (1, 6, 28, 5), (3, 96, 227, 11, 4), (1, 32, 28, 3), (32, 64, 26, 3),
+    )),
+    *(Convolution(64, *rest, padding=1) for rest in (
+        (3, 64, 64, 4, 2), (64, 128, 32, 4, 2), (128, 256, 16, 4, 2), (256, 512, 8, 4, 2),
+    )),
+    Convolution(64, 100, 512, 1, 4, padding=0, transposed=True),
+    *(Convolution(64, *rest, padding=1, transposed=True) for rest in (
+        (512, 256, 4, 4, 2), (256, 128, 8, 4, 2), (128, 64, 16, 4, 2), (64, 3, 32, 4, 2),
+    )),
+    *(Convolution(8, *rest, padding=0, transposed=True) for rest in (
+        (1024, 512, 14, 2, 2), (512, 256, 28, 2, 2), (128, 64, 112, 2, 2),
+    )),
+    *(Convolution(16, *rest, dimensions=1, dilation=apart) for rest, apart in (
+        ((64, 64, 1024, 3), 1), ((64, 64, 1024, 3), 4), ((128, 256, 400, 5), 1),
+        ((1, 32, 8000, 9, 4), 1), ((80, 512, 3000, 3), 1), ((512, 512, 1500, 3, 2), 1),
+        ((256, 256, 200, 1), 1),
+    )),
+    *(Convolution(2, *rest, dimensions=3) for rest in (
+        (1, 32, 64, 3), (32, 64, 32, 3), (64, 64, 28, 3), (64, 128, 28, 3, 2), (64, 64, 28, 1),
+    )),
+    *(Convolution(4, *rest, dilation=apart) for rest, apart in (
+        ((256, 256, 32, 3), 2), ((2048, 256, 32, 3), 12), ((64, 64, 128, 3), 4),
+    )),
+)  # fmt: skip
+TYPES = (*DTYPES, "float32, no tf32")
+BATCHES = (32, 1, 128)
+DRAWN = 20_000
+SIDES = {
+    1: (100, 512, 2000),
+    2: (4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224),
+    3: (8, 16, 32),
+}
+MOST_BYTES = 512 << 20
+"""Of an input or a result: several processes share a card."""
 LAYERS = (
     # kind, layers, of both directions, dropout between
     ("LSTM", 1, False, 0.0),
@@ -43,20 +137,51 @@ SHAPES = ((64, 200, 128, 256), (32, 128, 256, 512), (8, 35, 650, 650), (1, 16, 6
 
 
 def cases() -> Iterator[Case]:
-    """The middle batch of each first: what an interruption leaves out is alike to what is there."""
+    """What networks have in each type and format, recurrent layers, other batches; then any."""
     warm()
-    order = sorted(BATCHES, key=lambda batch: abs(batch - 8))
-    for batch, dtype, image, layout in product(
-        order, DTYPES, IMAGES, ("contiguous_format", "channels_last")
-    ):
-        inner, outer, side, kernel, stride, groups = image
-        name = f"conv2d {dtype} {batch}x{inner}x{side}x{side} to {outer} kernel {kernel}"
-        yield (
-            f"{name} stride {stride} groups {groups} {layout}",
-            partial(convolution, batch, dtype, image, layout),
-        )
-        if (batch, layout, image) == (8, "channels_last", IMAGES[-1]):
-            yield from recurrent(dtype)
+    seen = set()
+    for one in (*usual(), *drawn()):
+        if one.nbytes <= MOST_BYTES and (name := str(one)) not in seen:
+            seen.add(name)
+            yield name, partial(convolution, one)
+        if len(seen) == len(USUAL) * len(TYPES):
+            for dtype in DTYPES:
+                yield from recurrent(dtype)
+
+
+def usual() -> Iterator[Convolution]:
+    """Those of known networks."""
+    for last, dtype in product((False, True), TYPES):
+        yield from (one._replace(dtype=dtype, last=last) for one in USUAL if not (
+            last and one.dimensions == 1))  # fmt: skip
+    for batch, dtype in product(BATCHES, DTYPES):
+        yield from (one._replace(dtype=dtype, batch=batch) for one in USUAL if one.dimensions < 3)
+    yield from (one._replace(benchmark=True) for one in USUAL)
+
+
+def drawn() -> Iterator[Convolution]:
+    """Any convolutions, the same every time: what no list of ours thinks of."""
+    dice = random.Random(0)
+    widths = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 512, 768, 1024)
+    for _ in range(DRAWN):
+        dimensions = dice.choice((2,) * 8 + (1, 3))
+        inner = dice.choice((*widths, 1, 3, 3, 4))
+        groups = dice.choice((1,) * 8 + (inner, 2))
+        one = Convolution(
+            batch=dice.choice((1, 2, 4, 8, 16, 32, 64, 128)),
+            inner=inner,
+            outer=inner if groups > 1 else dice.choice((*widths, 1, 2, 3, 10, 21)),
+            side=dice.choice(SIDES[dimensions]),
+            kernel=dice.choice((1, 1, 2, 3, 3, 3, 3, 4, 5, 7)),
+            stride=dice.choice((1, 1, 1, 2)),
+            groups=groups if inner % groups == 0 else 1,
+            dtype=dice.choice(("float32",) * 2 + TYPES),
+            last=dimensions > 1 and dice.random() < 0.3,
+            dilation=dice.choice((1,) * 9 + (2,)),
+            dimensions=dimensions,
+            transposed=dice.random() < 0.12,
+        )  # fmt: skip
+        yield one
 
 
 def recurrent(dtype: str) -> Iterator[Case]:
@@ -70,22 +195,34 @@ def recurrent(dtype: str) -> Iterator[Case]:
         )
 
 
-def convolution(batch: int, dtype: str, image: tuple[int, ...], layout: str) -> Any:
-    """A convolution without a bias, and its backward for input and weight."""
+def convolution(one: Convolution) -> Any:
+    """Its forward, and its backward for input and weight."""
     import torch
 
-    inner, outer, side, kernel, stride, groups = image
-    way = getattr(torch, layout)
+    dtype = one.dtype.split(",", maxsplit=1)[0]
+    formats = {2: torch.channels_last, 3: torch.channels_last_3d}
+    way = formats[one.dimensions] if one.last else torch.contiguous_format
+    ends = (one.inner, one.outer) if one.transposed else (one.outer, one.inner)
 
     def make() -> list[Any]:
         options = {"device": "cuda", "dtype": getattr(torch, dtype)}
-        x = torch.randn(batch, inner, side, side, **options)
-        w = torch.randn(outer, inner // groups, kernel, kernel, **options)
-        return [one.contiguous(memory_format=way).requires_grad_() for one in (x, w)]
+        x = torch.randn(one.batch, one.inner, *(one.side,) * one.dimensions, **options)
+        window = (one.kernel,) * one.dimensions
+        w = torch.randn(ends[0], ends[1] // one.groups, *window, **options)
+        return [each.contiguous(memory_format=way).requires_grad_() for each in (x, w)]
 
-    padding = kernel // 2 if stride < kernel else 0
-    convolve = torch.nn.functional.conv2d
-    return asked(make, lambda x, w: convolve(x, w, None, stride, padding, 1, groups))
+    name = f"conv{'_transpose' * one.transposed}{one.dimensions}d"
+    convolve = partial(
+        getattr(torch.nn.functional, name), stride=one.stride, padding=one.pad,
+        groups=one.groups, dilation=one.dilation,
+    )  # fmt: skip
+    cudnn = torch.backends.cudnn
+    with cudnn.flags(
+        enabled=True, benchmark=one.benchmark, deterministic=False, allow_tf32=dtype == one.dtype
+    ):
+        found = asked(make, convolve)
+    torch.cuda.empty_cache()  # others use the card
+    return found
 
 
 def recurrence(dtype: str, layer: tuple[Any, ...], shape: tuple[int, ...]) -> Any:

@@ -23,6 +23,8 @@ LARGE_CLUSTER = 3
 # squeezenet1_1); of 2,048 2 and not 3 (inception_v3, 1280 to 448). But 2,304 make 15 (unet_b8).
 SHORT_SUM, LEAST_SUM = 2048 * 4, 224 * 4
 """Bytes of the factors from one of the two tensors; those figures are of float32."""
+COUNTER, BESIDE_SUMS, COUNTERS_ALIGNED = 4, 32, 127
+FEW_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,17 @@ class Product:
         columns = self.windows * ceil(self.columns / tiling.columns)
         return ceil(rows / down) * down * ceil(columns / across) * across
 
+    def rounds(self, tiling: Tiling, card: Card) -> float:
+        """How often all clusters that run at once would have to run."""
+        return self.tiles(tiling) / prod(tiling.cluster) / clusters_at_once(tiling, card)
+
     def parts(self, tiling: Tiling, card: Card) -> tuple[int, int]:
         """How many tiles are divided, and into how many partial sums each.
 
         As many as fill the card; of more clusters than run at once, those of the last round are.
         """
         size = prod(tiling.cluster)
-        at_work = card.processors * (IN_LARGE_CLUSTERS if size >= LARGE_CLUSTER else 1)
-        at_once = max(1, int(at_work / size))
+        at_once = clusters_at_once(tiling, card)
         clusters = self.tiles(tiling) // size
         left = clusters if clusters <= at_once else clusters % at_once
         fill = at_once // max(1, left)
@@ -67,10 +72,43 @@ class Product:
         return left * size, fill
 
 
+def clusters_at_once(tiling: Tiling, card: Card) -> int:
+    """How many clusters the card has room for."""
+    size = prod(tiling.cluster)
+    at_work = card.processors * (IN_LARGE_CLUSTERS if size >= LARGE_CLUSTER else 1)
+    return max(1, int(at_work / size))
+
+
 def partial_sums(product: Product, tiling: Tiling, card: Card) -> int:
     """Bytes of the float32 tiles that are added up at the end."""
     tiles, parts = product.parts(tiling, card)
     return tiles * parts * tile_bytes(tiling) if tiling.splits and parts > 1 else 0
+
+
+def counters(product: Product, tiling: Tiling, card: Card, *, queued: bool | None = None) -> int:
+    """Bytes of the counters: one for each sum of two, and one where clusters take their next work.
+
+    The parts are summed in pairs, round by round: 14 need 7 + 4 + 2 + 1 counters, 3 need 2 + 1. So
+    on an H100 with 2, 3, 5, 7, 11, 13, 14 and 15 parts; clusters take turns from more than two
+    rounds on (1.7 and less had no counter, 2.1 and more had; tests/card, cuDNN 9.19).
+
+    Args:
+        product: Of the convolution.
+        tiling: How cuDNN divides it.
+        card: On which it runs.
+        queued: Whether clusters take turns; None: in many rounds.
+    """
+    tiles, parts = product.parts(tiling, card)
+    if queued is None:
+        queued = product.rounds(tiling, card) > FEW_ROUNDS
+    found = COUNTER if queued else 0
+    if tiling.splits and parts > 1:
+        pairs, left = 0, parts
+        while left > 1:
+            left = ceil(left / 2)
+            pairs += left
+        found += COUNTER * tiles * pairs + BESIDE_SUMS
+    return found and found + COUNTERS_ALIGNED
 
 
 def tile_bytes(tiling: Tiling) -> int:

@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.hardware.cudnn.problem import FOR_WEIGHT, FORWARD, Tiling
-from nbmem.virtual.operators.convolution.sums import Product, partial_sums, tile_bytes
+from nbmem.virtual.hardware.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Tiling
+from nbmem.virtual.operators.convolution.sums import Product, counters, partial_sums, tile_bytes
 
 if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.cudnn.problem import Answer, Problem
 
 ITEMS = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
-ALIGNMENT = 147
-"""Bytes beyond the copies: 16 to align them, 131 for the descriptor that a Hopper kernel reads."""
-DIRECT = 400
-"""Bytes of a kernel that reads the contiguous format itself: its three descriptors, or none."""
+ALIGNMENT, DESCRIPTOR = 16, 131
+"""Bytes beyond the copies, to align them; and what cuDNN adds to Hopper's own kernels without a
+card, where it does not know whether their clusters take turns (convolution_sums.py)."""
+DIRECT = 0
+"""Bytes of a kernel that reads the contiguous format itself: none, seldom 272 to 464."""
 VECTOR = 16
 """Bytes that the rows of a tensor must be a multiple of for such a kernel to load them."""
 # Multiply-adds for each element moved, from which copying into the faster format pays: direct at
@@ -51,6 +52,7 @@ TILE = 128
 WHOLE_TERMS = 1000
 """Terms of a partial sum, below which tiles are halved instead (resnet152_b16, 128 to 128)."""
 FEW_CHANNELS = 4
+DEPTHWISE_CHANNELS, DEPTHWISE_PARTS = 32, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class ConvolutionShape:
         """
         vector = VECTOR // self.item
         uneven = self.inputs % vector or self.outputs % vector
-        return bool(uneven) and answer.nbytes == self._copied(vector) + VECTOR
+        return bool(uneven) and answer.nbytes == self._copied(vector) + ALIGNMENT
 
     def _copied(self, vector: int) -> int:
         """Bytes of the copies, with channels that are a multiple of `vector`."""
@@ -156,28 +158,57 @@ class ConvolutionShape:
 def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -> int:
     """Bytes of the workspace; `last`: the tensors are channels-last already."""
     shape = ConvolutionShape.of(problem)
+    if last and shape.item == 2 and shape.groups == shape.inputs == shape.outputs:
+        return _depthwise_half(shape, problem.kind, answer)
     if shape.groups > 1 or shape.positions == 1:
-        return 0 if answer is None else answer.nbytes
+        if answer is None or answer.tiling is None:
+            return 0 if answer is None else answer.nbytes
+        return _asked(shape, problem.kind, answer, answer.nbytes, card)
     if last:
-        return 0 if answer is None else _asked(shape, problem.kind, answer, ALIGNMENT, card)
+        return 0 if answer is None else _asked(shape, problem.kind, answer, 0, card)
     if problem.kind == FOR_WEIGHT:
         return _for_weight(shape, answer, card)
     if shape.plain:
-        return shape.copies if _copied(shape, problem.kind) else DIRECT
+        if not _copied(shape, problem.kind):
+            return DIRECT
+        tiling = answer.tiling if answer is not None else None
+        return shape.copies + (_sums(shape, problem.kind, tiling, card) if tiling else 0)
     if answer is None:
         return 0 if _few_channels(shape) else shape.copies
     return _asked(shape, problem.kind, answer, shape.copies, card)
+
+
+def _depthwise_half(shape: ConvolutionShape, kind: str, answer: Answer | None) -> int:
+    """Channels-last and depthwise in a half type: cuDNN has a kernel that it names only on a card.
+
+    It adds up the weight's gradient from parts of each image, whatever the image's size; 40 layers
+    of mnasnet1_0 and the grid of tests/card.
+    """
+    if kind == FOR_WEIGHT:
+        channels = ceil(shape.inputs / DEPTHWISE_CHANNELS) * DEPTHWISE_CHANNELS
+        return channels * shape.window * 4 * shape.images * DEPTHWISE_PARTS
+    return 0 if answer is None or kind == FORWARD else answer.nbytes
 
 
 def _asked(shape: ConvolutionShape, kind: str, answer: Answer, copies: int, card: Card) -> int:
     """What cuDNN says; of Hopper's own kernels it knows no more than the copies."""
     if answer.tiling is None or shape.is_filled_up(answer):
         return answer.nbytes
-    return min(answer.nbytes, copies) + _sums(shape, kind, answer.tiling, card)
+    return min(_taken(answer), copies) + _sums(shape, kind, answer.tiling, card)
+
+
+def _taken(answer: Answer) -> int:
+    """What cuDNN says, without the descriptor that it adds where it knows no card."""
+    described = answer.tiling is not None and answer.nbytes % VECTOR == DESCRIPTOR % VECTOR
+    return answer.nbytes - DESCRIPTOR if described else answer.nbytes
 
 
 def _sums(shape: ConvolutionShape, kind: str, tiling: Tiling, card: Card) -> int:
-    return partial_sums(shape.product(kind), tiling, card)
+    product = shape.product(kind)
+    # The gradient of what a stride skipped is made of several products, one after another; plain
+    # ones have another kernel on a card than cuDNN says without.
+    queued = False if shape.plain else True if kind == FOR_INPUT and shape.strided else None
+    return partial_sums(product, tiling, card) + counters(product, tiling, card, queued=queued)
 
 
 def _few_channels(shape: ConvolutionShape) -> bool:
@@ -212,7 +243,7 @@ def _for_weight(shape: ConvolutionShape, answer: Answer | None, card: Card) -> i
             return single
     elif answer is None and _few_channels(shape):
         return 0
-    copies = min(answer.nbytes, shape.copies) if answer and shape.pads else shape.copies
+    copies = min(_taken(answer), shape.copies) if answer and shape.pads else shape.copies
     return copies + _sums(shape, FOR_WEIGHT, tiling or _usual(shape, card), card)
 
 

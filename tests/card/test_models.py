@@ -1,0 +1,60 @@
+"""The part `models`: a training step, in each way the card is asked for."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the parts are torch programs")
+
+from nbmem import virtual  # noqa: E402 - torch is there
+from tests.card import models, workspaces  # noqa: E402
+from tests.oracle.zoo import Program  # noqa: E402
+
+
+def small():
+    """One convolution between two layers, and two labelled images."""
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+    )
+    return Program(net, (torch.rand(2, 3, 8, 8), torch.arange(2)), models.loss)
+
+
+def test_a_step_is_heard_with_its_peaks_in_every_way():
+    with virtual.activated("H100"):
+        workspaces.warm()
+        found = {way: models.trained(torch, small, way) for way in models.WAYS}
+        again = models.trained(torch, small, models.PLAIN)
+    plain = found[models.PLAIN]
+    assert plain == again
+    allocated, reserved = plain["peaks"]
+    assert 0 < allocated < reserved
+    half = found[models.Way("float16", last=False)]
+    assert len(half["sizes"]) > len(plain["sizes"])  # autocast's copies
+
+
+def test_the_images_and_the_network_are_turned_to_channels_last():
+    program = models._channels_last(torch, small)
+    images, labels = program.batch
+    turned = (program.model[0].weight, images)
+    assert all(one.is_contiguous(memory_format=torch.channels_last) for one in turned)
+    assert labels.tolist() == [0, 1]
+
+
+def test_what_a_model_refuses_is_its_finding():
+    def wrong():
+        return small()._replace(loss=lambda model, batch: model(batch[1]))
+
+    with virtual.activated("H100"):
+        assert "Error: " in models.trained(torch, wrong, models.PLAIN)
+
+
+def test_the_usual_convolutions_come_first_and_no_name_is_there_twice():
+    with virtual.activated("H100"):
+        names = [name for name, _ in itertools.islice(workspaces.cases(), 3000)]
+    assert len(set(names)) == len(names)
+    assert names[: len(workspaces.USUAL) // 2] == [
+        str(one) for one in workspaces.USUAL[: len(workspaces.USUAL) // 2]
+    ]
+    assert any(name.startswith("GRU float16") for name in names)
