@@ -4,12 +4,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
+from nbmem import virtual
 from nbmem.virtual.naming import find_card
 from nbmem.virtual.operators import softmax
 from nbmem.virtual.operators.norm import kernels as norm
 from nbmem.virtual.operators.operator import Launch
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import spec_of
+from tests.virtual.test_scratch import taken
 
 H100 = find_card("H100")
 
@@ -109,3 +111,30 @@ def test_softmax_multiplies_gradient_and_output_before_it_goes_back():
     log = softmax.log_kernel_backward
     assert steps(flat, flat, log) == ["out 0"]
     assert steps(turned, turned, log) == ["out 0", whole, whole]
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "forward", "backward"),
+    [
+        ((2, 128, 28, 28), torch.float32, 26_880, 18_472),
+        ((2, 384, 7, 7), torch.float32, 7_288, 7_224),
+        ((2, 64, 56, 56), torch.float32, 51_644, 34_852),
+        ((32, 256, 14, 14), torch.float32, 203_360, 136_240),
+        ((16, 160, 17, 17), torch.float32, 114_088, 76_332),
+        ((8, 256, 14, 14), torch.float16, 21_728, 35_888),
+    ],
+)
+def test_batch_norm_with_channels_last_takes_what_an_h100_took(size, dtype, forward, backward):
+    with virtual.activated("H100"):
+        x = torch.zeros(size, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
+        layer = torch.nn.BatchNorm2d(size[1]).cuda()
+        y = layer(x.requires_grad_())  # its handle
+        ones = torch.ones_like(y)
+        channels = 4 * size[1]
+        found = taken(lambda: layer(x))
+        assert found[-5:] == [x.nbytes, channels, channels, forward, -forward]
+        assert taken(lambda: y.backward(ones)) == [
+            *(x.nbytes, channels, channels, backward, -backward)
+        ]
+        layer.eval()
+        assert forward not in taken(lambda: layer(x))

@@ -184,6 +184,27 @@ def cudnn_batch_norm(launch: Launch) -> Iterator[Step]:
     """cuDNN's kernel; without an activation in it, it keeps no reserve."""
     yield from outs(launch)
     yield DNN
+    if launch["training"]:
+        rows = 160 if launch["input"].dtype in HALVES else 64
+        yield from _sums_of_rows(launch["input"], rows, forward=True)
+
+
+def _sums_of_rows(source: torch.Tensor, rows: int, *, forward: bool) -> Iterator[Step]:
+    """Two sums of 64 channels for each block of rows, where channels come last.
+
+    A counter for each 64 channels, in the forward pass one for each block, too. Read from what an
+    H100 asks for (torch 2.11, cuDNN 9.19): equal in 7,260 of 7,348 calls in 54 steps of networks;
+    58 channels take a little more. No other card was asked.
+    """
+    if source.dim() != 4 or source.element_size() > 4:
+        return
+    if suggest_memory_format(source) is not torch.channels_last:
+        return
+    channels = source.size(1)
+    blocks = -(-(source.numel() // max(1, channels)) // rows)
+    fixed, counters = (1072, blocks + 1) if forward else (1056, 1)
+    each = 512 * blocks + 4 * counters
+    yield temporary("sums of rows", fixed + -(-channels // 64) * each)
 
 
 def cudnn_batch_norm_backward(launch: Launch) -> Iterator[Step]:
@@ -195,4 +216,6 @@ def _on_formatted(launch: Launch, gradient: torch.Tensor) -> Iterator[Step]:
     wanted = suggest_memory_format(launch["input"])
     if not gradient.is_contiguous(memory_format=wanted):
         yield temporary("gradient", gradient.numel() * gradient.element_size())
-    yield from cudnn_batch_norm(launch)
+    yield from outs(launch)
+    yield DNN
+    yield from _sums_of_rows(launch["input"], 96, forward=False)
