@@ -63,7 +63,8 @@ def test_every_patch_is_undone():
         torch.distributed.device_mesh, torch._C._distributed_c10d.FakeProcessGroup,
          torch._C._distributed_c10d.FakeWork, symbolic_convert.InstructionTranslator,
          proxy_tensor, proxy_tensor.ProxyTorchDispatchMode, convert_frame.CatchErrorsWrapper,
-         optimizer.OptimizerVariable, *higher, *inductor, *raw_kernels,
+         optimizer.OptimizerVariable, torch.nn.modules.transformer, *higher, *inductor,
+         *raw_kernels,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

@@ -195,20 +195,6 @@ def test_group_norm_of_halves_keeps_wide_means_as_its_release(release, wide):
         assert sizes == [192, 24, 24, *wide, 96, 96]
 
 
-@pytest.mark.parametrize("release", ["2.11.0", "2.13.0"])
-@pytest.mark.parametrize("learns", [False, True])
-def test_a_mask_is_fused_by_its_rows_whether_it_learns_or_not(release, learns):
-    """As both oracles and an H100 with torch 2.11 (timm's BEiT); T5's positions are permuted."""
-    with virtual.activated("H100", release=release):
-        q = torch.zeros(2, 8, 32, 64, device="cuda", requires_grad=True)
-        mask = torch.zeros(32, 32, 8, device="cuda", requires_grad=learns).permute(2, 0, 1)[None]
-        names = [
-            F.scaled_dot_product_attention(q, q, q, attn_mask=one).grad_fn.name()
-            for one in (mask.contiguous(), mask)
-        ]
-    assert names == ["ScaledDotProductEfficientAttentionBackward0", "UnsafeViewBackward0"]
-
-
 @pytest.mark.skipif(torch.__version__ < (2, 14), reason="the formula is that of torch 2.14")
 def test_what_a_formula_keeps_in_a_variable_is_filled_where_it_is():
     with virtual.activated("H100"):
