@@ -64,3 +64,22 @@ def test_casts_of_weights_are_kept_but_in_inference_mode(gpu):
 
     assert kept(torch.no_grad) == 1024 * 512 * 2 + 1024
     assert kept(torch.inference_mode) == (0 if torch.__version__ >= "2.11" else 1024 * 513 * 2)
+
+
+def test_a_librarys_boxes_are_taken_in_float32_and_their_results_go_back(gpu):
+    """torchvision's C++ does so till 0.27; it knows a card's tensors by a key that is not ours."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    if "torchvision::roi_pool" in torch._C._dispatch_get_all_op_names():
+        pytest.skip("torchvision itself is loaded")
+    library.define("roi_pool(Tensor input, Tensor rois) -> (Tensor, Tensor)")
+    kernel = torch.library.Library("torchvision", "IMPL")
+    kernel.impl("roi_pool", lambda x, rois: (x + rois, x.long()), "CompositeExplicitAutograd")
+    kernel.impl("roi_pool", lambda *_: None, "AutocastCUDA")
+    torch.ops.load_library(torch._C.__file__)  # as its package does
+    x = torch.randn(256, 1024, device="cuda", dtype=torch.bfloat16)
+    rois = torch.randn(256, 1024, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        pooled, places = torch.ops.torchvision.roi_pool(x, rois)
+    assert (pooled.dtype, places.dtype) == (torch.bfloat16, torch.int64)
+    kernel._destroy()
+    library._destroy()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C
+from torch.utils._pytree import tree_map
 
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operators.recurrent.layers import autocast_cells
@@ -60,6 +61,12 @@ WIDEST = (
     "tensordot", "scatter_add",
 )  # fmt: skip
 RECURRENT = ("_cudnn_rnn",)
+# https://github.com/pytorch/vision/tree/v0.26.0/torchvision/csrc/ops/autocast
+FLOAT32_AND_BACK = {
+    "torchvision": (
+        "deform_conv2d", "nms", "ps_roi_align", "ps_roi_pool", "roi_align", "roi_pool",
+    ),
+}  # fmt: skip
 _KEY = _C.DispatchKey.AutocastCUDA
 _KEYS = _C.DispatchKeySet(_KEY)
 
@@ -106,6 +113,7 @@ class AutocastKernels:
     def __init__(self) -> None:
         self.cache = CastCache()
         self._library: Any = None
+        self._others: dict[str, Any] = {}
 
     def register(self) -> None:
         """Put the kernels in place."""
@@ -124,22 +132,43 @@ class AutocastKernels:
                 if operator is not None and (names is RECURRENT or casts(operator)):
                     implement(self._library, operator, _guarded(operator, policy), _KEY.name)
 
+        self._register_others()
+
+    def _register_others(self) -> None:
+        """The same for the operators of libraries that are loaded: C++ casts for them, too."""
+        for space, names in FLOAT32_AND_BACK.items():
+            operators = [operator_of(f"{space}::{name}") for name in names]
+            found = [operator for operator in operators if operator is not None]
+            if found and space not in self._others:
+                library = self._others[space] = torch.library.Library(space, "IMPL")
+                for operator in filter(casts, found):
+                    implement(library, operator, _guarded(operator, self._and_back), _KEY.name)
+
     def unregister(self) -> None:
         """Take them away; torch's own come back."""
         self.cache.clear()
+        while self._others:
+            self._others.popitem()[1]._destroy()
         if self._library is not None:
             self._library._destroy()
             self._library = None
 
     def patches(self) -> list[Patch]:
-        """The function that ends an autocast region."""
-        true_clear = torch.clear_autocast_cache
+        """The function that ends an autocast region, and the one that loads operators."""
+        true_clear, true_load = torch.clear_autocast_cache, torch.ops.load_library
 
         def clear() -> None:
             self.cache.clear()
             true_clear()
 
-        return [Patch(torch, "clear_autocast_cache", clear)]
+        def load_library(path: Any) -> None:
+            true_load(path)
+            self._register_others()
+
+        return [
+            Patch(torch, "clear_autocast_cache", clear),
+            Patch(torch.ops, "load_library", load_library),
+        ]
 
     def around(self, operator: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """A kernel as a subclass around virtual tensors needs it: it casts by itself.
@@ -170,6 +199,11 @@ class AutocastKernels:
         kwargs = {name: self._cast(arg, dtype) for name, arg in reversed(kwargs.items())}
         args = [self._cast(arg, dtype) for arg in reversed(args)]
         return operator(*reversed(args), **kwargs)
+
+    def _and_back(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        lower = args[0].dtype
+        results = self._float32(operator, args, kwargs)
+        return tree_map(lambda t: t.to(lower) if t.is_floating_point() else t, results)
 
     def _float32_result(self, operator: Any, args: Any, kwargs: Any) -> Any:
         softmax = "softmax" in operator._schema.name and len(args) > 2

@@ -148,9 +148,10 @@ def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tens
 
 
 def operator_of(name: str) -> Any:
-    """An aten operator by "name.overload"; None where this torch has none."""
+    """An operator by "name.overload", aten's or "library::name"; None where there is none."""
+    space, _, name = name.rpartition("::")
     packet, _, overload = name.partition(".")
-    found = getattr(torch.ops.aten, packet, None)
+    found = getattr(getattr(torch.ops, space or "aten"), packet, None)
     return getattr(found, overload or "default", None) if found is not None else None
 
 
