@@ -47,6 +47,16 @@ def test_positions_of_a_batch_of_long_texts_are_known(gpu):
     assert gpu.notes == []
 
 
+def test_a_mask_of_ones_in_floats_is_known_to_have_no_gaps(gpu):
+    """As transformers asks a mask that a model made by `torch.ones(batch, length)`."""
+    mask = torch.ones(8, 512, device="cuda")
+    assert mask.to(torch.bool).all()
+    assert mask.sum() == mask.numel()
+    mask[0] = torch.randn(512, device="cuda")
+    assert not mask.to(torch.bool).all()  # no longer known
+    assert torch.zeros(1 << 20, device="cuda").sum().item() == 1.0  # nor are large ones
+
+
 def test_what_depends_on_unknown_values_is_unknown(gpu):
     total = torch.zeros(1, device="cuda")
     assert total.item() == 0.0

@@ -96,7 +96,8 @@ def below_of(values: Values, tensor: torch.Tensor) -> int | None:
         block = values.storages.of(tensor)
         return None if block is None else block.below
     with _C._DisableTorchDispatch():
-        return below_in(twin)
+        whole = twin.dtype.is_floating_point and bool(twin.isfinite().all())
+        return below_in(twin.floor().long() if whole else twin)  # floats: once they are cut
 
 
 def below_in(tensor: torch.Tensor) -> int | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import _C
 
-from nbmem.virtual.devices import CPU
+from nbmem.virtual.devices import CPU, is_virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +62,10 @@ class ValueRule:
             *(("largest", self.largest), ("shared", self.shared)),
         )
         return tuple((name, rule) for name, rule in every if rule is not None)
+
+    def makes(self, call: OperatorCall) -> bool:
+        """Whether the call makes values of nothing on the card, or of no more than a shape."""
+        return self.by_geometry or not any(is_virtual(t) for t in call.tensors)
 
 
 def always(answer: bool) -> Health:  # noqa: FBT001 - it is the answer

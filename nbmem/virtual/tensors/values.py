@@ -44,12 +44,14 @@ PATIENCE = 256
 """How often one line gets the same answer to an unknown condition."""
 FLOATS = 16
 """Floats are followed up to this many elements: scales and averages, not activations."""
+MADE_FLOATS = 1 << 14
+"""Those that are as a factory makes them, up to these: masks of ones, which models ask for gaps."""
 
 
-def worth_following(tensor: torch.Tensor) -> bool:
+def worth_following(tensor: torch.Tensor, *, made: bool = False) -> bool:
     """Whether values of this type and size decide what programs do."""
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-        return tensor.numel() <= FLOATS
+        return tensor.numel() <= (max(FLOATS, MADE_FLOATS) if made else FLOATS)
     return tensor.numel() * tensor.element_size() <= WHOLE_BYTES
 
 
@@ -82,10 +84,10 @@ class Values:
             view = view.conj() if tensor.is_conj() else view
             return torch._neg_view(view) if tensor.is_neg() else view
 
-    def teach(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+    def teach(self, tensor: torch.Tensor, value: torch.Tensor, *, made: bool = False) -> None:
         """Remember the values of a fresh virtual tensor."""
         block = self.storages.of(tensor)
-        if block is None or not worth_following(tensor) or tensor.storage_offset():
+        if block is None or not worth_following(tensor, made=made) or tensor.storage_offset():
             return
         with _C._DisableTorchDispatch():
             twin = torch.empty_strided(
@@ -118,9 +120,8 @@ class Values:
             return
         if not (mutates or fresh):
             return
-        if (mutates or any(worth_following(t) for t in fresh)) and self._follow_exactly(
-            call, rule, fresh
-        ):
+        wanted = mutates or any(worth_following(t, made=rule.makes(call)) for t in fresh)
+        if wanted and self._follow_exactly(call, rule, fresh):
             return
         if (
             len(fresh) == 1
@@ -171,7 +172,7 @@ class Values:
             if len(values) == len(fresh):
                 for tensor, value in zip(fresh, values, strict=True):
                     if tuple(tensor.size()) == tuple(value.size()):
-                        self.teach(tensor, value)
+                        self.teach(tensor, value, made=rule.makes(call))
         return True
 
     def _absorbed(self, call: OperatorCall, absorbs: bool, result: torch.Tensor) -> bool:  # noqa: FBT001
