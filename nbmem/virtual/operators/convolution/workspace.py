@@ -181,8 +181,8 @@ def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -
 def _depthwise_half(shape: ConvolutionShape, kind: str, answer: Answer | None) -> int:
     """Channels-last and depthwise in a half type: cuDNN has a kernel that it names only on a card.
 
-    It adds up the weight's gradient from parts of each image, whatever the image's size; 40 layers
-    of mnasnet1_0 and the grid of tests/card.
+    It adds up the weight's gradient from parts of each image, whatever the image's size: layers of
+    mnasnet1_0 and the grid of tests/card.
     """
     if kind == FOR_WEIGHT:
         channels = ceil(shape.inputs / DEPTHWISE_CHANNELS) * DEPTHWISE_CHANNELS
