@@ -132,6 +132,8 @@ class Planner:
             why_not = self._impossible(keys) or self._base.idle.get(kind.key)
             if kind.slow and compiles:
                 why_not = why_not or ALREADY
+            if kind.of_compiled and not compiles:
+                why_not = why_not or kind.nothing
             if kind.pages and found.fits:
                 why_not = NOTHING_TO_PAGE
             self.options[keys] = self._foresee(keys, why_not)

@@ -8,13 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._functorch import config as functorch  # noqa: E402
+
 from nbmem import api, virtual  # noqa: E402
 from nbmem.answers import Failure  # noqa: E402
 from nbmem.core import units  # noqa: E402
 from nbmem.estimates import fitting, planner, programs  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
 from nbmem.estimates.remedies.activations import Autocast  # noqa: E402
-from nbmem.estimates.remedies.compiled import ALREADY, Compile  # noqa: E402
+from nbmem.estimates.remedies.compiled import ALREADY, Compile, HalfKept  # noqa: E402
 from nbmem.estimates.remedies.optimizers import PlainSGD  # noqa: E402
 from nbmem.virtual import notes  # noqa: E402
 from nbmem.virtual.patches import compiler  # noqa: E402
@@ -154,6 +156,40 @@ def test_a_fit_searches_again_with_what_is_compiled_and_says_what_eager_mode_wou
     eager = probe(programs.cell(source, {}, vary="rows"), request).probe
     planned_one = next(p for p in found.probes if p.value == 16384)
     assert planned_one.allocated < eager.allocated
+
+
+DEEP = """
+import torch
+from torch import nn
+layers = lambda: (nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
+net = nn.Sequential(*layers(), *layers(), *layers())
+net = torch.compile(net.cuda())
+for step in range(2):
+    net(torch.randn(16384, 256, device="cuda")).sum().backward()
+"""
+
+
+@planned
+@pytest.mark.long
+def test_a_budget_of_activations_holds_what_its_lines_do_and_goes_with_its_run():
+    request = Request(card=virtual.find_card("T4"), compiled=True)
+    base = probe(programs.cell(DEEP, {}), request).probe
+    reply = probe(programs.cell(DEEP, {}), dataclasses.replace(request, remedies=("budget",)))
+    assert reply.refused is None
+    assert reply.changed.strip() == f"{reply.code}\n{DEEP.strip()}"
+    assert reply.probe.allocated < 0.9 * base.allocated
+    budgeted = functorch.activation_memory_budget
+    try:
+        assert held_as_a_traced_cell(reply.changed) == reply.probe.allocated
+    finally:
+        functorch.activation_memory_budget = budgeted
+    assert budgeted == 1
+
+
+def test_a_program_that_compiles_nothing_gets_no_budget(here, monkeypatch):
+    monkeypatch.setattr(planner, "REMEDIES", (HalfKept,))
+    found = here.plan(programs.cell(SOURCE, {}), "T4", every=True)
+    assert {o.key: o.why_not for o in found.options}["budget"] == "The program compiles nothing."
 
 
 def test_a_program_that_fails_planned_keeps_its_eager_answer(here, monkeypatch):

@@ -13,7 +13,7 @@ from nbmem.estimates.remedies.activations import (
 )
 from nbmem.estimates.remedies.batches import Expandable, FourMicroBatches, MicroBatches
 from nbmem.estimates.remedies.blocks import Checkpoint, SelectiveCheckpoint
-from nbmem.estimates.remedies.compiled import Compile
+from nbmem.estimates.remedies.compiled import Compile, HalfKept
 from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, PlainSGD
 from nbmem.estimates.remedies.paging import Unified
 from nbmem.estimates.remedies.parallel import DataParallel, OptimizerParts
@@ -43,6 +43,7 @@ REMEDIES: tuple[type[Remedy], ...] = (
     FourMicroBatches,
     SelectiveCheckpoint,
     Checkpoint,
+    HalfKept,
     Offload,
     PlainSGD,
     Compile,

@@ -87,6 +87,7 @@ class Remedy:
             the last resort: it takes nothing away, and its price has no end.
         slow: Whether a run under it takes much longer than one of the program as it is. It is then
             run behind all others, and only once.
+        of_compiled: Whether it acts on what a program compiles, and on nothing else.
         idly: What is said of a program in which it would find nothing; `nothing` where that is
             empty.
         applied: How often it found something to do.
@@ -106,6 +107,7 @@ class Remedy:
     acts: ClassVar[Acts] = Acts()
     pages: ClassVar[bool] = False
     slow: ClassVar[bool] = False
+    of_compiled: ClassVar[bool] = False
     idly: ClassVar[str] = ""
     nothing: ClassVar[str] = "The program has nothing that it could be applied to."
 
