@@ -64,7 +64,7 @@ def test_every_patch_is_undone():
          torch._C._distributed_c10d.FakeWork, symbolic_convert.InstructionTranslator,
          proxy_tensor, proxy_tensor.ProxyTorchDispatchMode, convert_frame.CatchErrorsWrapper,
          optimizer.OptimizerVariable, torch.nn.modules.transformer, *higher, *inductor,
-         *raw_kernels,
+         *raw_kernels, torch.ops,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):
