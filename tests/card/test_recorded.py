@@ -1,0 +1,52 @@
+"""What an H100 answered in a quarter of an hour, beside the virtual card of its name and release.
+
+The recording holds `make card`'s parts of that time (atlas, samples, workspaces, context, balance,
+readings), steps of the same models, convolutional networks, compiled workloads and scripts as
+tests/oracle records them ("networks", "held out", "zoo", "compiled", "strangers": docs/accuracy.md
+and tests/oracle/README.md say what they were), milliseconds of traced steps ("overhead"), and what
+NVML counts by how many processes are on the card ("contexts").
+"""
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+
+from nbmem import virtual  # noqa: E402
+from nbmem.probes.nvml_readings import unowned  # noqa: E402
+from nbmem.virtual.naming import find_card  # noqa: E402
+from tests.card import atlas  # noqa: E402
+
+FILE = Path(__file__).parents[1] / "recordings" / "card" / "h100_torch_2.11.json.xz"
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return json.loads(lzma.open(FILE).read())
+
+
+def test_the_virtual_card_asks_for_what_the_card_asked_for(recorded):
+    """150 operators and optimizers of everyday: first and later calls, forward and backward."""
+    with virtual.activated("H100 80GB", release="2.11.0"):
+        found = {name: json.loads(json.dumps(call())) for name, call in atlas.cases()}
+    assert len(found) == 150
+    assert [name for name, sizes in found.items() if sizes != recorded["atlas"][name]] == []
+
+
+def test_the_cards_totals_are_the_tables(recorded):
+    card, measured = find_card("H100 80GB"), recorded["context"]["card"]
+    assert (measured["total"], measured["nvml_total"]) == (card.total_bytes, card.nvml_total)
+    assert measured["driver"] == card.driver_bytes
+    assert recorded["context"]["libraries"]["context"] == card.context_bytes
+
+
+def test_what_is_nobodys_is_told_apart_with_any_number_of_processes(recorded):
+    for row in recorded["contexts"]:
+        held = dict.fromkeys(range(row["processes"]), 0)
+        if held:
+            held[0] = row["listed"]
+        in_use = row["total"] - row["free"] - row["reserved"]
+        assert unowned(in_use, held) == row["nobody"], row["label"]
