@@ -188,7 +188,7 @@ class IdentityLog:
                 continue
             if len(asked) < ASKED and tensors.requires_grad(parameter):
                 asked.append(parameter)
-            last = known.gradient if again is not None else None
+            last = known.gradient
             seen = again(parameter, last) if again is not None and last is not None else None
             seen = seen or self._gradient(known, parameter)
             if seen is not None:

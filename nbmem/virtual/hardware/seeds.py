@@ -25,7 +25,7 @@ class SeedAndOffset:
     def __init__(self, gpu: VirtualGPU) -> None:
         self._gpu = gpu
         self._addresses = [gpu.take(_BYTES, stream=0) for _ in range(2)]
-        self._users = 1
+        self._users = 0
 
     def join(self) -> None:
         """One more graph has them."""
@@ -84,8 +84,7 @@ class GraphSeeds:
         if self._of.get(state) is not None:
             return
         held = getattr(state, "held", None) if self._rules.graph_seeds_shared else None
-        if held is not None and held.lives:
-            held.join()
-        else:
+        if held is None or not held.lives:
             held = state.held = SeedAndOffset(self._gpu)
+        held.join()
         self._of[state] = weakref.finalize(self._graph(), held.leave)

@@ -137,12 +137,14 @@ class AutocastKernels:
     def _register_others(self) -> None:
         """The same for the operators of libraries that are loaded: C++ casts for them, too."""
         for space, names in FLOAT32_AND_BACK.items():
+            if space in self._others:
+                continue
             full = [f"{space}::{name}" for name in names]
             # Asking torch.ops for a library that is not loaded would leave its name there.
             loaded = [name for name in full if _C._jit_get_schemas_for_operator(name)]
             operators = [operator_of(name) for name in loaded]
             found = [operator for operator in operators if operator is not None]
-            if found and space not in self._others:
+            if found:
                 library = self._others[space] = torch.library.Library(space, "IMPL")
                 for operator in filter(casts, found):
                     implement(library, operator, _guarded(operator, self._and_back), _KEY.name)

@@ -51,7 +51,7 @@ MADE_FLOATS = 1 << 14
 def worth_following(tensor: torch.Tensor, *, made: bool = False) -> bool:
     """Whether values of this type and size decide what programs do."""
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-        return tensor.numel() <= (max(FLOATS, MADE_FLOATS) if made else FLOATS)
+        return tensor.numel() <= (MADE_FLOATS if made else FLOATS)
     return tensor.numel() * tensor.element_size() <= WHOLE_BYTES
 
 

@@ -83,29 +83,28 @@ def _several(specs: list[Any], formats: list[torch.memory_format]) -> Results:
 
 def traced(executor: Executor, call: OperatorCall) -> Any:
     """`_convolution`, which programs of torch.jit.trace call: the flags of cuDNN come behind."""
-    inner = OperatorCall(aten.convolution.default, call.args[:9], {})
-    inner.gpu = call.gpu
-    return executor.execute(inner)
+    return _as_convolution(executor, call, call.args[:9])
 
 
 def by_name(executor: Executor, call: OperatorCall) -> Any:
     """`cudnn_convolution` and its transpose, which programs call: one without bias."""
     padding = call.argument("padding")
     padded = call.argument("output_padding")
-    inner = OperatorCall(
-        aten.convolution.default,
-        (
-            *call.args[:2],
-            None,
-            call.argument("stride"),
-            padding,
-            call.argument("dilation"),
-            padded is not None,
-            padded or [0] * len(padding),
-            call.argument("groups"),
-        ),
-        {},
+    args = (
+        *call.args[:2],
+        None,
+        call.argument("stride"),
+        padding,
+        call.argument("dilation"),
+        padded is not None,
+        padded or [0] * len(padding),
+        call.argument("groups"),
     )
+    return _as_convolution(executor, call, args)
+
+
+def _as_convolution(executor: Executor, call: OperatorCall, args: tuple[Any, ...]) -> Any:
+    inner = OperatorCall(aten.convolution.default, args, {})
     inner.gpu = call.gpu
     return executor.execute(inner)
 

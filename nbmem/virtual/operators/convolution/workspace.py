@@ -3,7 +3,7 @@
 cuDNN itself says which kernel it takes (hardware/cudnn), where it is installed. What it cannot
 say without a card was read from the recordings of an H100 (torch 2.11, cuDNN 9.19): products of
 1x1 windows that read the contiguous format as it is, and the partial sums that fill the card's
-multiprocessors (convolution_sums.py). Where cuDNN is not installed, these rules stand alone: then a
+multiprocessors (sums.py). Where cuDNN is not installed, these rules stand alone: then a
 workspace can be off by one of the copies.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ITEMS = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 ALIGNMENT, DESCRIPTOR = 16, 131
 """Bytes beyond the copies, to align them; and what cuDNN adds to Hopper's own kernels without a
-card, where it does not know whether their clusters take turns (convolution_sums.py)."""
+card, where it does not know whether their clusters take turns (sums.py)."""
 DIRECT = 0
 """Bytes of a kernel that reads the contiguous format itself: none, seldom 272 to 464."""
 VECTOR = 16
