@@ -48,6 +48,11 @@ OWN_STATE = (
     "FSDP gathers the optimizer's state from all ranks to save it. The others run nowhere, so this "
     "rank's own part stands for all: what the gathering takes for a moment is not counted."
 )
+NOT_ASKED = (
+    "cuDNN is not here to say which kernels it takes for these convolutions: their work areas are "
+    "estimates, and may be gigabytes too small. `pip install nvidia-cudnn-cu13==9.20.0.48` lets it "
+    "be asked; no GPU is needed."
+)
 _UNPLANNED = "torch.compile could not be planned for"
 _UNKNOWN = "depends on values, which a virtual GPU does not compute"
 _BOUND = "so memory from here on is an upper bound"

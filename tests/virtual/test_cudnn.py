@@ -2,6 +2,9 @@
 
 import contextlib
 import json
+import platform
+import subprocess
+import sys
 from importlib import metadata
 
 import pytest
@@ -92,6 +95,47 @@ def test_cudnn_answers_what_a_card_took(asked, asked_for, recorded):
     found = asked.ask(asked_for)
     assert found.nbytes == recorded
     assert found.tiling is None
+
+
+@pytest.mark.skipif(client.library_path() is None, reason="cuDNN is not installed")
+@pytest.mark.parametrize(
+    ("asked_for", "recorded"),
+    [  # of yunjey's residual network and Morvan's 502_GPU.py, as an H100 took them
+        (
+            problem("weight", (100, 16, 32, 32), (16, 16, 3, 3), (100, 16, 32, 32), (1, 1)),
+            114_688_000,
+        ),
+        (
+            problem("forward", (2000, 16, 14, 14), (32, 16, 5, 5), (2000, 32, 14, 14), (2, 2)),
+            557_107_200,
+        ),
+    ],
+)
+def test_transforms_are_among_the_kernels(asked, asked_for, recorded):
+    """They are products of cuBLASLt, which makes no handle without a card."""
+    if not (9, 10) <= cudnn_version() < (9, 21):
+        pytest.skip("recorded with cuDNN 9.19: older ones do not answer, newer ones choose anew")
+    assert asked.ask(asked_for).nbytes == recorded
+    assert recorded in [answer.nbytes for answer in asked.every(asked_for)]
+
+
+def test_a_library_s_function_is_answered_by_another_in_its_process():
+    """As the worker does with cuBLASLt, which no test's environment has."""
+    code = """
+import ctypes
+from nbmem.virtual.hardware.cudnn import products
+library = ctypes.CDLL("libm.so.6")
+function = library.lrint
+function.argtypes, function.restype = (ctypes.c_double,), ctypes.c_int
+before = function(2.0)
+jump = products._jump(lambda *_: 7, (ctypes.c_double,))
+assert products._overwrite(products._address(function), jump)
+print(before, function(2.0))
+"""
+    if platform.machine() != "x86_64" or sys.platform != "linux":
+        pytest.skip("the jump is x86-64's, as cuDNN's packages for Linux are")
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.split() == ["2", "7"]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ import threading
 from typing import TYPE_CHECKING
 
 from nbmem.allocator.cublas import WORKSPACE_LT
+from nbmem.virtual.hardware.cudnn.kernel_cache import KernelCache
 from nbmem.virtual.hardware.history import in_engine
 
 if TYPE_CHECKING:
+    from nbmem.virtual.hardware.cudnn.problem import Kernels
     from nbmem.virtual.hardware.gpu import VirtualGPU
 
 
@@ -31,6 +33,7 @@ class Workspaces:
         self._sizes: dict[tuple[str, str, int, int], int] = {}
         self._handles: set[tuple[str, str, int]] = set()
         self._callers: dict[threading.Thread, int] = {}
+        self._kernels = KernelCache(gpu)
         self.handle_bytes = 0
         self.asked: dict[str, int] = {}
 
@@ -51,9 +54,15 @@ class Workspaces:
                 if smaller is not None:  # it goes when the larger one is there
                     self._gpu.give(smaller)
 
-    def dnn(self) -> None:
-        """A cuDNN kernel is launched: make its handle if it is the first."""
+    def dnn(self, kernels: Kernels | None = None) -> None:
+        """A cuDNN kernel is launched: make its handle if it is the first.
+
+        Args:
+            kernels: Those among which a convolution chooses.
+        """
         self._handle("cudnn", self._gpu.card.cudnn_bytes)
+        if kernels is not None:
+            self._kernels.run(kernels, self._role())
 
     def nccl(self) -> None:
         """A communicator is made: its channels are the driver's memory, one for the process."""

@@ -273,7 +273,7 @@ class CardMode(TorchDispatchMode):
                 elif step.kind == "drop":
                     gpu.give(temporaries.pop(step.name, 0))
                 elif step.kind == "dnn":
-                    gpu.workspaces.dnn()
+                    gpu.workspaces.dnn(step.kernels)
                 else:
                     gpu.workspaces.blas(lt=step.kind == "blaslt")
             return [made[n] if n in made else self._make(gpu, fresh[n]) for n in range(len(fresh))]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nbmem.allocator.torch_rules import Rules
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.cudnn.client import Client
+    from nbmem.virtual.hardware.cudnn.problem import Kernels
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.operators.gradients import Nodes
     from nbmem.virtual.tensors.calls import OperatorCall
@@ -50,12 +51,14 @@ class Step:
         number: Which fresh result, for "out".
         nbytes: Bytes of a temporary.
         name: What a temporary is; a later "drop" frees it, else the end of the call does.
+        kernels: Among which a convolution chooses, for "dnn".
     """
 
     kind: str
     number: int = 0
     nbytes: int = 0
     name: str = ""
+    kernels: Kernels | None = None
 
 
 def out(number: int = 0) -> Step:
@@ -84,6 +87,11 @@ BLASLT = Step("blaslt")
 """A cuBLASLt call with its own workspace beside."""
 DNN = Step("dnn")
 """A cuDNN call."""
+
+
+def convolve(kernels: Kernels) -> Step:
+    """A cuDNN call with one of several kernels, and the workspace of that."""
+    return Step("dnn", kernels=kernels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,26 +30,36 @@ class Client:
         self._process: subprocess.Popen[str] | None = None
         self._failed = False
         self._lock = threading.Lock()
-        self._known: dict[Problem, Answer | None] = {}
+        self._first: dict[Problem, tuple[Answer, ...]] = {}
+        self._every: dict[Problem, tuple[Answer, ...]] = {}
 
     def ask(self, problem: Problem) -> Answer | None:
-        """What cuDNN would take; None if nobody can say."""
-        if problem not in self._known:
-            with self._lock:  # one answer belongs to one question, whichever thread asks
-                self._known[problem] = None if self._failed else self._ask(problem)
-        return self._known[problem]
+        """The kernel that cuDNN lists first; None if nobody can say."""
+        found = self._remembered(self._first, problem, 1)
+        return found[0] if found else None
 
-    def _ask(self, problem: Problem) -> Answer | None:
+    def every(self, problem: Problem) -> tuple[Answer, ...]:
+        """All kernels that can do it, in cuDNN's order; none if nobody can say."""
+        return self._remembered(self._every, problem, None)
+
+    def _remembered(
+        self, known: dict[Problem, tuple[Answer, ...]], problem: Problem, wanted: int | None
+    ) -> tuple[Answer, ...]:
+        if problem not in known:
+            with self._lock:  # one answer belongs to one question, whichever thread asks
+                known[problem] = () if self._failed else self._ask(problem, wanted)
+        return known[problem]
+
+    def _ask(self, problem: Problem, wanted: int | None) -> tuple[Answer, ...]:
         try:
             stdin, stdout = self._pipes()
-            stdin.write(json.dumps(asdict(problem)) + "\n")
+            stdin.write(json.dumps([asdict(problem), wanted]) + "\n")
             stdin.flush()
-            found = Answer.read(json.loads(stdout.readline()))
+            return tuple(map(Answer.read, json.loads(stdout.readline())))
         except (OSError, ValueError):
             self._failed = True
             self.close()
-            return None
-        return found
+            return ()
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
         if self._process is None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FORWARD, FOR_INPUT, FOR_WEIGHT = "forward", "input", "weight"
 
@@ -68,11 +71,26 @@ class Answer:
     tiling: Tiling | None = None
 
     @classmethod
-    def read(cls, written: dict[str, Any] | None) -> Answer | None:
-        """What the worker wrote; null is no answer."""
-        if written is None:
-            return None
+    def read(cls, written: dict[str, Any]) -> Answer:
+        """What the worker wrote."""
         tiling = written["tiling"]
         if tiling is not None:
             tiling = Tiling(**{**tiling, "cluster": tuple(tiling["cluster"])})
         return cls(written["nbytes"], tiling)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels that can do one convolution, by their workspaces.
+
+    Attributes:
+        problem: The convolution.
+        nbytes: Bytes of the workspace of the kernel that cuDNN lists first.
+        doubtful: Whether nobody asked cuDNN, and it may take a kernel of a far larger one.
+        every: Bytes of all of them, in cuDNN's order; none where nobody can say. It takes a while.
+    """
+
+    problem: Problem
+    nbytes: int
+    doubtful: bool
+    every: Callable[[], tuple[int, ...]] = field(compare=False)

@@ -1,6 +1,7 @@
 """The process that holds cuDNN: `python -m nbmem.virtual.hardware.cudnn.worker LIBRARY CARD`.
 
-Reads problems, a line of JSON each, and writes an answer or `null` for each.
+Reads problems, each in a line of JSON with the number of kernels that are wanted of it, and writes
+a list of answers for each.
 """
 
 from __future__ import annotations
@@ -8,41 +9,46 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nbmem.virtual.hardware.cudnn.library import LEAST_VERSION, Library, UnsupportedError
 from nbmem.virtual.hardware.cudnn.problem import Answer, Problem
+from nbmem.virtual.hardware.cudnn.products import promise
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nbmem.virtual.hardware.cudnn.library import Descriptor
 
 
-def answer(library: Library, card: Descriptor, problem: Problem) -> Answer | None:
-    """The first configuration that has a plan, as torch takes it."""
+def answers(library: Library, card: Descriptor, problem: Problem) -> Iterator[Answer]:
+    """The configurations that have a plan, in the order in which torch tries them."""
     try:
         graph = library.graph(problem)
         for config in library.configurations(graph, card):
             engine = library.engine(config)
             if library.allowed(engine, problem):
                 try:
-                    return Answer(library.workspace(config, card), library.tiling(config))
+                    yield Answer(library.workspace(config, card), library.tiling(config))
                 except UnsupportedError:
                     continue
     except UnsupportedError:
-        pass
-    return None
+        return
 
 
 def main(path: str, facts: str) -> int:
     """Serve until the input ends."""
+    promise(Path(path))
     library = Library(path)
     if library.version < LEAST_VERSION:
         return 1
     card = library.properties(json.loads(facts))
     for line in sys.stdin:
-        asked: dict[str, Any] = json.loads(line)
-        found = answer(library, card, Problem(**asked))
-        sys.stdout.write(json.dumps(found and asdict(found)) + "\n")
+        asked, wanted = json.loads(line)
+        found = islice(answers(library, card, Problem(**asked)), wanted)
+        sys.stdout.write(json.dumps([asdict(answer) for answer in found]) + "\n")
         sys.stdout.flush()
     return 0
 

@@ -5,21 +5,24 @@ How large a workspace is: workspace.py.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._prims_common import suggest_memory_format
 
-from nbmem.virtual.hardware.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Problem
+from nbmem.virtual.hardware.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Kernels, Problem
 from nbmem.virtual.operators.convolution import slow, workspace
 from nbmem.virtual.operators.convolution.layout import of_call, planar, strides
-from nbmem.virtual.operators.operator import DNN, drop, out, temporary
+from nbmem.virtual.operators.operator import DNN, convolve, drop, out, temporary
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.tensors.switches import convolves_in_tf32, is_deterministic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.virtual.cards import Card
+    from nbmem.virtual.hardware.cudnn.client import Client
     from nbmem.virtual.operators.operator import Launch, Step
     from nbmem.virtual.tensors.shapes import TensorSpec
 
@@ -36,10 +39,9 @@ def forward(launch: Launch) -> Iterator[Step]:
     yield from _copy("weight", weight, layout)
     if native:
         return
-    yield DNN
     result = _as_tensor(launch.outs[0])
     kind = FOR_INPUT if launch["transposed"] else FORWARD
-    yield from _scratch(kind, launch, source, weight, result, "workspace")
+    yield from _run(kind, launch, source, weight, result)
 
 
 def backward(launch: Launch) -> Iterator[Step]:
@@ -68,9 +70,8 @@ def backward(launch: Launch) -> Iterator[Step]:
         yield from _copy("weight", weight, layout)
         if each:
             yield from _copy("gradient for input", gradient, layout)
-        yield DNN
         kind = FORWARD if transposed else FOR_INPUT
-        yield from _scratch(kind, launch, source, weight, gradient, "for input")
+        yield from _run(kind, launch, source, weight, gradient)
         yield drop("gradient for input")
         yield drop("weight")
     if mask[1]:
@@ -78,8 +79,7 @@ def backward(launch: Launch) -> Iterator[Step]:
             yield from _copy("gradient for weight", gradient, layout)
         yield out(number)
         number += 1
-        yield DNN
-        yield from _scratch(FOR_WEIGHT, launch, source, weight, gradient, "for weight")
+        yield from _run(FOR_WEIGHT, launch, source, weight, gradient)
     for name in ("gradient for weight", "gradient", "input"):
         yield drop(name)
     if mask[2]:
@@ -121,18 +121,14 @@ def _bias(gradient: torch.Tensor, launch: Launch) -> Iterator[Step]:
         yield temporary("semaphores", semaphores)
 
 
-def _scratch(  # noqa: PLR0913 - a convolution has three tensors
-    kind: str,
-    launch: Launch,
-    source: torch.Tensor,
-    weight: torch.Tensor,
-    result: torch.Tensor,
-    name: str,
+def _run(
+    kind: str, launch: Launch, source: torch.Tensor, weight: torch.Tensor, result: torch.Tensor
 ) -> Iterator[Step]:
-    """The workspace of one kernel, which lives as long as its launch."""
+    """One kernel with its workspace."""
     # The input of a transposed convolution is what an ordinary one has as its result.
     x, y = (result, source) if launch["transposed"] else (source, result)
     if not x.numel() or not y.numel():
+        yield DNN
         return
     layout, _ = of_call(launch.call)
     problem = Problem(
@@ -150,9 +146,14 @@ def _scratch(  # noqa: PLR0913 - a convolution has three tensors
     answer = launch.dnn.ask(problem) if launch.dnn is not None else None
     last = layout is not torch.contiguous_format
     size = workspace.nbytes(problem, answer, launch.card, last=last)
-    if size:
-        yield temporary(name, size)
-        yield drop(name)
+    doubtful = answer is None and workspace.may_transform(problem)
+    every = partial(_every, launch.dnn, problem, launch.card)
+    yield convolve(Kernels(problem, size, doubtful, every))
+
+
+def _every(dnn: Client | None, problem: Problem, card: Card) -> tuple[int, ...]:
+    """The workspaces of all kernels that can do it."""
+    return workspace.every(problem, () if dnn is None else dnn.every(problem), card)
 
 
 def _copy(name: str, tensor: torch.Tensor, layout: torch.memory_format) -> Iterator[Step]:

@@ -53,6 +53,7 @@ WHOLE_TERMS = 1000
 """Terms of a partial sum, below which tiles are halved instead (resnet152_b16, 128 to 128)."""
 FEW_CHANNELS = 4
 DEPTHWISE_CHANNELS, DEPTHWISE_PARTS = 32, 8
+TRANSFORMED_SIDE, TRANSFORMED_CHANNELS = 64, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,27 @@ def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -
     if answer is None:
         return 0 if _few_channels(shape) else shape.copies
     return _asked(shape, problem.kind, answer, shape.copies, card)
+
+
+def every(problem: Problem, answers: tuple[Answer, ...], card: Card) -> tuple[int, ...]:
+    """Bytes of the workspaces of all kernels that cuDNN names."""
+    shape = ConvolutionShape.of(problem)
+    return tuple(_asked(shape, problem.kind, answer, answer.nbytes, card) for answer in answers)
+
+
+def may_transform(problem: Problem) -> bool:
+    """Whether cuDNN may take a Fourier transform, which can take ten times the tensors' bytes.
+
+    cuDNN 9.19 was asked for 16,545 kernels in float32 on an H100 (batches of 1 to 256, up to 512
+    channels, images of 4 to 224, windows of 1 to 7): it takes one in 324. None has a stride; those
+    that take more than the copies have a window above 3x3 or at most 64 channels out, and nearly
+    all an image of at most 64 positions a side.
+    """
+    window = prod(problem.weight[0][2:])
+    plain = problem.dtype == "float32" and max(problem.stride) == 1 == max(problem.dilation)
+    small = max(problem.source[0][2:]) <= TRANSFORMED_SIDE
+    few = window > 9 or problem.weight[0][0] <= TRANSFORMED_CHANNELS
+    return plain and small and window > 1 and few
 
 
 def _depthwise_half(shape: ConvolutionShape, kind: str, answer: Answer | None) -> int:

@@ -1,0 +1,88 @@
+"""Which kernel each convolution runs with, as torch finds and remembers it.
+
+Torch takes the first kernel of cuDNN's list whose workspace fits, so that on a full card it goes on
+with a smaller one. With `torch.backends.cudnn.benchmark` it tries all of them once: that takes the
+largest workspace of the list and empties the cache behind it, whichever kernel wins.
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cudnn/Conv_v8.cpp
+(run_single_conv, generate_and_filter_plans)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.core.events import BlockState
+from nbmem.virtual.notes import NOT_ASKED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.hardware.cudnn.problem import Kernels, Problem
+    from nbmem.virtual.hardware.gpu import VirtualGPU
+
+NO_KERNEL = "{} was unable to find an engine to execute this computation"
+
+
+class KernelCache:
+    """What one card's threads have found, and how they find it."""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self._gpu = gpu
+        self._found: dict[tuple[object, Problem], int] = {}
+
+    def run(self, kernels: Kernels, thread: object) -> None:
+        """Run a convolution: its workspace lives as long as its launch.
+
+        Args:
+            kernels: Those that can do it.
+            thread: Who runs it; each has a cache of its own.
+
+        Raises:
+            RuntimeError: Not even the smallest workspace fits; in torch's words.
+        """
+        key = thread, kernels.problem
+        if key in self._found and self._fits(self._found[key]):
+            return
+        if kernels.doubtful:
+            self._gpu.note(NOT_ASKED)
+        measures = torch._C._get_cudnn_benchmark()
+        for size in self._measured(kernels) if measures else _in_order(kernels):
+            if self._fits(size):
+                self._found[key] = size
+                return
+        raise RuntimeError(NO_KERNEL.format("FIND" if measures else "GET"))
+
+    def _measured(self, kernels: Kernels) -> list[int]:
+        """Run all of them; the order of the others is cuDNN's, for nobody knows which is faster."""
+        every = kernels.every()
+        if not every:
+            self._gpu.note(NOT_ASKED)
+        room = self._room()
+        sizes = [size for size in every or (kernels.nbytes, 0) if size <= room]
+        most = max(sizes, default=0)
+        while most and not self._fits(most):
+            most //= 2
+        self._gpu.empty_cache()
+        return [size for size in sizes if size <= most]
+
+    def _room(self) -> int:
+        """Bytes of what is free or of the largest cached block (cacheInfo)."""
+        blocks = self._gpu.allocator.layout().blocks
+        cached = blocks.size[blocks.state == BlockState.INACTIVE]
+        return max(self._gpu.free_bytes, int(cached.max(initial=0)))
+
+    def _fits(self, size: int) -> bool:
+        try:
+            self._gpu.give(self._gpu.take(size))
+        except torch.OutOfMemoryError:
+            return False
+        return True
+
+
+def _in_order(kernels: Kernels) -> Iterator[int]:
+    """The sizes that torch tries; the others are asked for where the first does not fit."""
+    yield kernels.nbytes
+    every = kernels.every()
+    yield from every[1:] if every else (0,)
