@@ -11,7 +11,7 @@ from nbmem.analysis.by_line import lines_of
 from nbmem.analysis.curves import timeline
 from nbmem.analysis.lifetimes import born_in, details, stack_line
 from nbmem.analysis.moments import moment_at
-from nbmem.analysis.oom import autopsies
+from nbmem.analysis.oom import autopsies, passed_over_note
 from nbmem.analysis.other_cards import other_cards
 from nbmem.analysis.private_pools import private_pools
 from nbmem.analysis.shown import note_of_shown, shown_spans
@@ -236,6 +236,8 @@ def _notes(session: Session, books: Books, at_peak: Ledger, at_end: Ledger) -> t
     notes += [] if shown_only is None else [shown_only]
     shared = borrowed_note(books, at_end.owners)
     notes += [] if shared is None else [shared]
+    went_on = passed_over_note(session, books.device)
+    notes += [] if went_on is None else [went_on]
     notes += [*_pinned(session), *private_pools(session, books.trace)]
     unknown = at_peak[Category.UNKNOWN]
     if books.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:

@@ -19,6 +19,7 @@ from nbmem.ledger.facts import NO_NAME, facts_of
 from nbmem.ledger.machine import parts_at
 from nbmem.ledger.outside import Outside
 from nbmem.ledger.phase_map import PhaseMap
+from nbmem.ledger.refused import failed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +47,8 @@ class Books:
         device: Index of the card in the session's devices (not the CUDA ordinal).
 
     Attributes:
+        session: What was recorded.
+        device: The card's index among the session's devices.
         trace: What was recorded of the card.
         events: How many events it has.
         phases: Which phase an event lies in.
@@ -57,15 +60,16 @@ class Books:
 
     def __init__(self, session: Session, device: int = 0) -> None:
         self.session = session
-        self._device = device
+        self.device = device
         self.trace: DeviceTrace = session.devices[device]
         self.notes: list[str] = []
         self.phases = PhaseMap(session.spans, device)
         self._followed = self._follow()
         self.allocations = self._followed.allocations
         self.events = len(self.trace.events)
+        failures = failed(session, device)
         facts, self.names, self.texts = facts_of(
-            self.allocations, self.trace, self.phases, session.names
+            self.allocations, self.trace, self.phases, session.names, failures
         )
         self.born_in = facts.born_in
         self.category = attribute(facts)
@@ -115,7 +119,7 @@ class Books:
 
     def bounds(self, span: Span) -> tuple[int, int]:
         """The positions on this card between which a span lies, both included."""
-        return span.first[self._device], span.last[self._device]
+        return span.first[self.device], span.last[self.device]
 
     @property
     def process_known(self) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.categories import Category
-from nbmem.core.events import BEYOND, Action
+from nbmem.core.events import BEYOND
 from nbmem.ledger.alike import alike
 from nbmem.ledger.births import within_steps
 from nbmem.ledger.communication import buckets
@@ -87,7 +87,11 @@ class Facts:
 
 
 def facts_of(
-    allocations: Allocations, trace: DeviceTrace, phases: PhaseMap, names: tuple[str, ...]
+    allocations: Allocations,
+    trace: DeviceTrace,
+    phases: PhaseMap,
+    names: tuple[str, ...],
+    failures: list[int],
 ) -> tuple[Facts, Ints, tuple[str, ...]]:
     """Gather the facts.
 
@@ -96,6 +100,7 @@ def facts_of(
         trace: The card's recording.
         phases: Where the phases lie.
         names: The session's texts.
+        failures: Where requests failed that the program had to do without.
 
     Returns:
         The facts; for each allocation the index of its name (NO_NAME if it has none); and the texts
@@ -105,7 +110,6 @@ def facts_of(
     born, freed, count = allocations.born, allocations.freed, len(events)
     born_in, died_in = _born_in(allocations, phases), phases.of(freed)
     # What a caught out-of-memory error freed in a forward would have lived on without it.
-    failures = np.flatnonzero(events.action == Action.OOM)
     unwound = np.searchsorted(failures, born) != np.searchsorted(failures, freed)
     unwound &= phases.named(born_in, "forward") & (born_in == died_in)
     died_in = np.where((freed < count) & ~unwound, died_in, NOWHERE)

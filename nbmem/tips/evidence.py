@@ -11,9 +11,9 @@ import numpy as np
 from nbmem.analysis.growth import growth, step_ends
 from nbmem.analysis.program import chief_model, chief_optimizer, typed
 from nbmem.analysis.releases import emptied, released_by_need
-from nbmem.core.events import Action
 from nbmem.core.holders import HolderKind, held_storages
 from nbmem.core.units import MIB
+from nbmem.ledger.refused import ran_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -91,9 +91,8 @@ class Evidence:
 
     @cached_property
     def ran_out(self) -> bool:
-        """Whether a request could not be served."""
-        ooms = (self.trace.events.action == Action.OOM).any()
-        return bool(ooms) or any(r.device == self.trace.info.index for r in self.session.refusals)
+        """Whether a request could not be served, and the program had to do without."""
+        return ran_out(self.session, self.books.device)
 
     @cached_property
     def retries(self) -> tuple[int, ...]:

@@ -4,29 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
-from nbmem.virtual.hardware.cudnn.client import Client
-from nbmem.virtual.hardware.cudnn.problem import Answer
-from nbmem.virtual.naming import find_card
 from nbmem.virtual.notes import NOT_ASKED
+from tests.listed import Listed
 
 MIB = 1 << 20
 GIB = 1 << 30
-
-
-class Listed(Client):
-    """cuDNN, which lists kernels with these workspaces for all convolutions; none: not here."""
-
-    def __init__(self, *sizes):
-        super().__init__(find_card("H100"))
-        self.answers = tuple(map(Answer, sizes))
-        self.asked_for_all = 0
-
-    def ask(self, problem):
-        return self.answers[0] if self.answers else None
-
-    def every(self, problem):
-        self.asked_for_all += 1
-        return self.answers
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ import numpy as np
 from nbmem.allocator.recordings.undo import tiled, undo_with_notes
 from nbmem.allocator.rounding import LARGE_STEP, SMALL_LIMIT, segment_bytes
 from nbmem.analysis.whatif import in_force
-from nbmem.core.events import GIVES_BACK, Action, BlockState, Layout
+from nbmem.core.events import GIVES_BACK, BlockState, Layout
 from nbmem.core.oom import is_oom_text, read_message
 from nbmem.core.units import GIB
+from nbmem.ledger.refused import passed_over, refusals_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,23 +82,17 @@ class Case:
 
 
 def cases(books: Books) -> list[Case]:
-    """Every failed request of a recording, in order."""
-    events = books.trace.events
-    rows = np.flatnonzero(events.action == Action.OOM).tolist()
-    refusals = _matched(books, len(rows))
-    fatal = is_oom_text(books.session.error or "")
+    """Every failed request that the program had to do without, in order."""
+    session, device = books.session, books.device
+    fatal = is_oom_text(session.error or "")
+    went_on = passed_over(session, device)
+    refusals = refusals_of(session, device)
+    last = max(refusals, default=None)
     return [
-        _case(books, index, refusal, caught=not (fatal and index == rows[-1]))
-        for index, refusal in zip(rows, refusals, strict=True)
+        _case(books, index, refusal, caught=not (fatal and index == last))
+        for index, refusal in refusals.items()
+        if index not in went_on
     ]
-
-
-def _matched(books: Books, count: int) -> list[Refusal | None]:
-    """What was seen of each OOM event; early ones may have been seen by nobody."""
-    device = books.trace.info.index
-    seen: list[Refusal | None] = [r for r in books.session.refusals if r.device == device]
-    seen = seen[-count:] if count else []
-    return [None] * (count - len(seen)) + seen
 
 
 def _case(books: Books, index: int, refusal: Refusal | None, *, caught: bool) -> Case:

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from nbmem.analysis.program import batch_set_to
 from nbmem.core.categories import Category
-from nbmem.core.events import Action
+from nbmem.ledger.refused import failed
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say
 
@@ -83,10 +81,10 @@ def largest_batch(e: Evidence) -> tuple[int, int, int] | None:
 
 def _shrink(e: Evidence) -> Iterator[Finding]:
     """What was held when the first request failed, and what it missed, by the batch's part."""
-    failed = np.flatnonzero(e.trace.events.action == Action.OOM)
-    if not len(failed):
+    refused = failed(e.session, e.books.device)
+    if not refused:
         return
-    at = int(failed[0])
+    at = refused[0]
     wanted, held = int(e.trace.events.size[at]), int(e.books.allocated[at])
     limit = max(int(e.books.reserved[at]), held)
     born = _before_the_batch(e, at)

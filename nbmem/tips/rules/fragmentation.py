@@ -29,7 +29,8 @@ from nbmem.analysis.whatif import (
     try_settings,
     with_conf,
 )
-from nbmem.core.events import TAKES, Action
+from nbmem.core.events import TAKES
+from nbmem.ledger.refused import failed
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say
 
@@ -100,9 +101,8 @@ def _figure(e: Evidence, count: int) -> str:
 
 def _reason(e: Evidence) -> str | None:
     books, events = e.books, e.trace.events
-    failed = np.flatnonzero(events.action == Action.OOM)
-    if len(failed):
-        at = int(failed[0])
+    if refused := failed(e.session, e.books.device):
+        at = refused[0]
         return (
             f"A request for {say(int(events.size[at]))} failed while "
             f"{say(int(books.reserved[at] - books.allocated[at]))} of the reserved memory was free."

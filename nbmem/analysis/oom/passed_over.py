@@ -1,0 +1,25 @@
+"""A sentence about requests that failed, and that the program went on without noticing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.units import format_bytes
+from nbmem.ledger.refused import passed_over
+
+if TYPE_CHECKING:
+    from nbmem.core.session import Session
+
+
+def passed_over_note(session: Session, device: int) -> str | None:
+    """What torch asked for less of, where the card was full; None if nothing was."""
+    rows = sorted(passed_over(session, device))
+    if not rows:
+        return None
+    most = format_bytes(int(session.devices[device].events.size[rows].max()))
+    count = "A request" if len(rows) == 1 else f"{len(rows):,} requests"
+    return (
+        f"{count} found no room (up to {most}), and the same lines went on with less: on a full "
+        "card torch takes kernels of convolutions whose work areas are smaller, and which may be "
+        "slower."
+    )

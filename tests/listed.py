@@ -1,0 +1,23 @@
+"""A cuDNN whose kernels have the workspaces that a test wants."""
+
+from __future__ import annotations
+
+from nbmem.virtual.hardware.cudnn.client import Client
+from nbmem.virtual.hardware.cudnn.problem import Answer
+from nbmem.virtual.naming import find_card
+
+
+class Listed(Client):
+    """cuDNN, which lists kernels with these workspaces for all convolutions; none: not here."""
+
+    def __init__(self, *sizes):
+        super().__init__(find_card("H100"))
+        self.answers = tuple(map(Answer, sizes))
+        self.asked_for_all = 0
+
+    def ask(self, problem):
+        return self.answers[0] if self.answers else None
+
+    def every(self, problem):
+        self.asked_for_all += 1
+        return self.answers
