@@ -1,10 +1,9 @@
 """How large the workspace of a cuDNN convolution is.
 
-cuDNN itself says which kernel it takes (hardware/cudnn), where it is installed. What it cannot
-say without a card was read from the recordings of an H100 (torch 2.11, cuDNN 9.19): products of
-1x1 windows that read the contiguous format as it is, and the partial sums that fill the card's
-multiprocessors (sums.py). Where cuDNN is not installed, these rules stand alone: then a
-workspace can be off by one of the copies.
+cuDNN itself says which kernel it takes (hardware/cudnn), where it is installed. What it cannot say
+without a card are the partial sums that fill the card's multiprocessors (sums.py). Where it is not
+installed, rules stand alone that were read from the recordings of an H100 (torch 2.11, cuDNN 9.19):
+then a workspace can be off by one of the copies, and by more where a kernel transforms.
 """
 
 from __future__ import annotations
@@ -44,16 +43,13 @@ mobilenet_v3_large, shufflenet, squeezenet1_1); larger ones sooner (inception_v3
 SINGLE_IMAGES = 1.0
 SINGLE_IMAGES_MOST = 3.3
 FILLED = 0.6
-# The results of single images need blocks enough, of 64 rows and columns each: 8 are not taken
-# (unet_b8, 64 to 2; deeplabv3_b8, 64 to 64), 16 are (resnet152_b16, 64 to 64).
-LEAST_FILLED = 0.1
 TILE = 128
 """Rows and columns of the usual tile of a weight gradient."""
 WHOLE_TERMS = 1000
 """Terms of a partial sum, below which tiles are halved instead (resnet152_b16, 128 to 128)."""
 FEW_CHANNELS = 4
 DEPTHWISE_CHANNELS, DEPTHWISE_PARTS = 32, 8
-TRANSFORMED_SIDE, TRANSFORMED_CHANNELS = 64, 64
+TRANSFORMED_SIDE, TRANSFORMED_CHANNELS, LEAST_TRANSFORMED = 64, 128, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +163,13 @@ def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -
         return _asked(shape, problem.kind, answer, answer.nbytes, card)
     if last:
         return 0 if answer is None else _asked(shape, problem.kind, answer, 0, card)
+    if answer is not None:
+        return _asked(shape, problem.kind, answer, shape.copies, card)
     if problem.kind == FOR_WEIGHT:
-        return _for_weight(shape, answer, card)
+        return _for_weight(shape, card)
     if shape.plain:
-        if not _copied(shape, problem.kind):
-            return DIRECT
-        tiling = answer.tiling if answer is not None else None
-        return shape.copies + (_sums(shape, problem.kind, tiling, card) if tiling else 0)
-    if answer is None:
-        return 0 if _few_channels(shape) else shape.copies
-    return _asked(shape, problem.kind, answer, shape.copies, card)
+        return shape.copies if _copied(shape, problem.kind) else DIRECT
+    return 0 if _few_channels(shape) else shape.copies
 
 
 def every(problem: Problem, answers: tuple[Answer, ...], card: Card) -> tuple[int, ...]:
@@ -189,15 +182,15 @@ def may_transform(problem: Problem) -> bool:
     """Whether cuDNN may take a Fourier transform, which can take ten times the tensors' bytes.
 
     cuDNN 9.19 was asked for 16,545 kernels in float32 on an H100 (batches of 1 to 256, up to 512
-    channels, images of 4 to 224, windows of 1 to 7): it takes one in 324. None has a stride; those
-    that take more than the copies have a window above 3x3 or at most 64 channels out, and nearly
-    all an image of at most 64 positions a side.
+    channels, images of 4 to 224, windows of 1 to 7): it takes one in 324, in 184 of them with more
+    than the copies and 16 MiB. Those have no stride, 16 channels in and more but for one, and at
+    most 64 channels out with 3x3 (one has 128) and 128 with larger windows.
     """
-    window = prod(problem.weight[0][2:])
+    outputs, inputs, *window = problem.weight[0]
     plain = problem.dtype == "float32" and max(problem.stride) == 1 == max(problem.dilation)
-    small = max(problem.source[0][2:]) <= TRANSFORMED_SIDE
-    few = window > 9 or problem.weight[0][0] <= TRANSFORMED_CHANNELS
-    return plain and small and window > 1 and few
+    small = max(problem.source[0][2:]) <= TRANSFORMED_SIDE and prod(window) > 1
+    most = TRANSFORMED_CHANNELS if prod(window) > 9 else TRANSFORMED_CHANNELS // 2
+    return plain and small and inputs >= LEAST_TRANSFORMED and outputs <= most
 
 
 def _depthwise_half(shape: ConvolutionShape, kind: str, answer: Answer | None) -> int:
@@ -227,9 +220,8 @@ def _taken(answer: Answer) -> int:
 
 def _sums(shape: ConvolutionShape, kind: str, tiling: Tiling, card: Card) -> int:
     product = shape.product(kind)
-    # The gradient of what a stride skipped is made of several products, one after another; plain
-    # ones have another kernel on a card than cuDNN says without.
-    queued = False if shape.plain else True if kind == FOR_INPUT and shape.strided else None
+    # The gradient of what a stride skipped is made of several products, one after another.
+    queued = True if kind == FOR_INPUT and shape.strided else None
     return partial_sums(product, tiling, card) + counters(product, tiling, card, queued=queued)
 
 
@@ -249,30 +241,17 @@ def _copied(shape: ConvolutionShape, kind: str) -> bool:
     return reuse > (COPYING_PAYS_UNALIGNED if large else COPYING_PAYS)
 
 
-def _for_weight(shape: ConvolutionShape, answer: Answer | None, card: Card) -> int:
-    tiling = _usual(shape, card) if answer is None else answer.tiling
-    if answer is not None and (answer.nbytes == 0 or not (shape.plain or tiling)):
-        return answer.nbytes
-    if answer is not None and shape.is_filled_up(answer):
-        return answer.nbytes
+def _for_weight(shape: ConvolutionShape, card: Card) -> int:
+    tiling = _usual(shape, card)
     if shape.plain:
-        if answer is not None and not (tiling or _fills(shape, card)):
-            return answer.nbytes
         # A product for each image, and then their sum. Two in three of those recorded have no
         # descriptors beside; with them, the size would miss free blocks that it just fits.
         single = shape.images * shape.inputs * shape.outputs * 4
         if single <= _most_single(shape, card) * shape.copies:
             return single
-    elif answer is None and _few_channels(shape):
+    elif _few_channels(shape):
         return 0
-    copies = min(_taken(answer), shape.copies) if answer and shape.pads else shape.copies
-    return copies + _sums(shape, FOR_WEIGHT, tiling or _usual(shape, card), card)
-
-
-def _fills(shape: ConvolutionShape, card: Card) -> bool:
-    """Whether a product for each image keeps enough multiprocessors busy."""
-    blocks = shape.images * ceil(shape.inputs / 64) * ceil(shape.outputs / 64)
-    return blocks >= LEAST_FILLED * card.processors
+    return shape.copies + _sums(shape, FOR_WEIGHT, tiling, card)
 
 
 def _most_single(shape: ConvolutionShape, card: Card) -> float:
