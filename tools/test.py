@@ -137,6 +137,13 @@ def _ipython7(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     return _stream(str(small), "-m", "pytest", *_XDIST, "-m", "not slow", *tests)
 
 
+def _cudnn(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Ask the real cuDNN for its kernels, as a virtual card does where it is installed."""
+    small = _beside(python, "cudnn", fresh=fresh)
+    tests = ("tests/virtual/test_cudnn.py", "tests/card/test_recorded.py")
+    return _stream(str(small), "-m", "pytest", *tests)
+
+
 def _beside(python: Path, group: str, *, fresh: bool) -> Path:
     """A small environment with one group, behind which stands the main one with all it has."""
     small = prepare(f".venv-{group}", group, interpreter=str(python), project=False, fresh=fresh)
@@ -266,6 +273,7 @@ CHECKS = (
     Check("spelling", _command("codespell_lib")),
     Check("tests", _command("pytest", *_XDIST, "-m", "not long")),
     Check("ipython7", _ipython7),
+    Check("cudnn", _cudnn),
     Check("pythons", _pythons),
     Check("docs", _docs),
     Check("browser", _browser),

@@ -9,6 +9,7 @@ NVML counts by how many processes are on the card ("contexts").
 
 import json
 import lzma
+import re
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,14 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem import virtual  # noqa: E402
 from nbmem.probes.nvml_readings import unowned  # noqa: E402
+from nbmem.virtual.hardware.cudnn import client  # noqa: E402
 from nbmem.virtual.naming import find_card  # noqa: E402
 from tests.card import atlas  # noqa: E402
+from tests.card.asked import asked, warm  # noqa: E402
 
+CONVOLUTION = re.compile(
+    r"conv2d (\w+) (\d+)x(\d+)x(\d+)x\d+ to (\d+) kernel (\d+) stride (\d+) groups (\d+) (\w+)"
+)
 FILE = Path(__file__).parents[1] / "recordings" / "card" / "h100_torch_2.11.json.xz"
 
 
@@ -50,3 +56,37 @@ def test_what_is_nobodys_is_told_apart_with_any_number_of_processes(recorded):
             held[0] = row["listed"]
         in_use = row["total"] - row["free"] - row["reserved"]
         assert unowned(in_use, held) == row["nobody"], row["label"]
+
+
+def convolved(name):
+    """The requests of a convolution of the recording, and of its backward, at a later call."""
+    dtype, *sizes, layout = CONVOLUTION.match(name).groups()
+    batch, inner, side, outer, kernel, stride, groups = map(int, sizes)
+
+    def make():
+        shapes = (batch, inner, side, side), (outer, inner // groups, kernel, kernel)
+        made = [torch.randn(shape, device="cuda", dtype=getattr(torch, dtype)) for shape in shapes]
+        return [
+            one.contiguous(memory_format=getattr(torch, layout)).requires_grad_() for one in made
+        ]
+
+    padding = kernel // 2 if stride < kernel else 0
+    found = asked(make, lambda x, w: torch.conv2d(x, w, None, stride, padding, 1, groups))
+    return {moment: sizes for moment, sizes in found.items() if moment.startswith("later")}
+
+
+@pytest.mark.parametrize("equal", [371 if client.library_path() else 227])
+def test_convolutions_take_what_the_card_took(recorded, equal):
+    """216 convolutions forward and backward: most to the byte where cuDNN can be asked."""
+    rows = {name: row for name, row in recorded["workspaces"].items() if CONVOLUTION.match(name)}
+    with virtual.activated("H100 80GB", release="2.11.0"):
+        warm()
+        found = {name: convolved(name) for name in rows}
+    same = [
+        moment
+        for name in rows
+        for moment, sizes in found[name].items()
+        if sizes == rows[name][moment]
+    ]
+    assert len(rows) == 216
+    assert len(same) >= equal

@@ -154,7 +154,7 @@ print(before, function(2.0))
         ("forward", "bfloat16", 32, (96, 576), 14, 0),
     ],
 )
-def test_windows_of_one_are_products(asked, kind, dtype, rows, channels, side, recorded):  # noqa: PLR0913
+def test_windows_of_one_are_products(asked, kind, dtype, rows, channels, side, recorded):  # noqa: PLR0913, PLR0917
     """cuDNN says where it copies and where cuBLASLt multiplies the contiguous format."""
     if not (9, 10) <= cudnn_version() < (9, 21):
         pytest.skip("recorded with cuDNN 9.19: older ones do not answer, newer ones choose anew")
