@@ -151,6 +151,11 @@ del node
         everything=True,
     ),
     "workspace": Near(code="x = torch.zeros(64 << 20, device='cuda') * 2", everything=True),
+    "cudnn_benchmark": Near(
+        code="torch.backends.cudnn.benchmark = True\n"
+        "y = net()(batch(65536))\ndel y\ntorch.cuda.empty_cache()\n",
+        everything=True,
+    ),
     "pinned_memory": Near(code="x = torch.zeros(1 << 20).pin_memory().cuda()", everything=True),
     "card_empty": Near(
         code="x = torch.zeros(3 << 30, dtype=torch.uint8, device='cuda')\n" + loop(rows=65536),
@@ -180,6 +185,7 @@ SPOKEN = {
     "framework_cache": test_advice.test_an_unused_pool_is_given_back_to_the_byte,
     "preallocated": test_advice.test_jax_that_took_the_card_and_does_not_use_it,
     "workspace": test_predictions.test_a_smaller_workspace_gives_back_what_was_said,
+    "cudnn_benchmark": test_predictions.test_without_cudnns_search_the_peak_falls_by_what_was_said,
     "pinned_memory": test_predictions.test_idle_pinned_memory_is_told_from_one_gibibyte_on,
     "card_empty": test_predictions.test_a_batch_that_can_grow_grows_to_what_fits,
 }

@@ -31,6 +31,7 @@ def running():
             names.clear()
         spaces.clear()
         torch.set_grad_enabled(True)
+        torch.backends.cudnn.benchmark = False
         gc.enable()  # a program with a cycle in it switches the collector off
         gc.collect()
         virtual.deactivate()

@@ -292,6 +292,27 @@ def test_a_smaller_workspace_gives_back_what_was_said(run, monkeypatch):
     assert not found(smaller.all_tips(), "workspace")
 
 
+def test_without_cudnns_search_the_peak_falls_by_what_was_said(run):
+    before = """
+import torch
+from nbmem import virtual
+from tests.listed import Listed
+virtual.active().dnn = Listed(1 << 20, 9 << 30, 0)
+torch.backends.cudnn.benchmark = False
+"""
+    train = """
+model = torch.nn.Conv2d(16, 16, 3, padding=1, device="cuda")
+for _ in range(2):
+    model(torch.zeros(256, 16, 64, 64, device="cuda")).square().mean().backward()
+"""
+    trace, _ = run("torch.backends.cudnn.benchmark = True" + train, before=before)
+    (mine,) = found(trace.report().findings, "cudnn_benchmark")
+    plain, _ = run(mine.code + train, before=before)
+    peaks = [one.report().peak.allocated for one in (trace, plain)]
+    assert peaks[0] - peaks[1] == mine.low == mine.high
+    assert not found(plain.all_tips(), "cudnn_benchmark")
+
+
 DISTRIBUTED = {
     "name": "model",
     "class": "DistributedDataParallel",

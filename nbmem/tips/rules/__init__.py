@@ -12,6 +12,7 @@ from nbmem.tips.rules import (
     checkpoint_kept,
     checkpoint_on_gpu,
     checkpointing,
+    cudnn_benchmark,
     ddp_buckets,
     dead_graph_pool,
     first_step,
@@ -77,6 +78,7 @@ RULES: tuple[Rule, ...] = (
     preallocated.RULE,
     offload.RULE,
     workspace.RULE,
+    cudnn_benchmark.RULE,
     pinned_memory.RULE,
     card_empty.RULE,
 )
