@@ -65,7 +65,7 @@ def promise(cudnn: Path) -> bool:
     """Let the cuBLASLt that `cudnn` will load promise its products, in this process.
 
     Returns:
-        False where there is none, or this machine's code is not x86-64: then cuDNN answers without
+        False where there is none, or this machine's code is not x86-64: cuDNN's lists would lack
         these kernels.
     """
     if platform.machine() != "x86_64":

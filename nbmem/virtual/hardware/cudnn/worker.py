@@ -40,7 +40,8 @@ def answers(library: Library, card: Descriptor, problem: Problem) -> Iterator[An
 
 def main(path: str, facts: str) -> int:
     """Serve until the input ends."""
-    promise(Path(path))
+    if not promise(Path(path)):
+        return 1
     library = Library(path)
     if library.version < LEAST_VERSION:
         return 1
