@@ -117,7 +117,7 @@ class VirtualGPU:
         self.workspaces = Workspaces(self)
         self.dnn = Client(card) if dnn is None else dnn
         self.pools = Pools(self)
-        self.stream = CurrentStream()
+        self.stream = CurrentStream(index)
         self.busy = Busy()
         self.capturing = Capturing()
         self.launched = 0

@@ -1,0 +1,75 @@
+"""The stream on which a leaf's gradient is added up: that on which its node was made.
+
+A leaf's node (AccumulateGrad) is made by the first operator that takes the leaf and lives as long
+as a graph has it. On a card the engine enters the node's stream before it calls the leaf's hooks,
+those behind the sum among them; torch 2.9 to 2.14 do so. Which node is alive cannot be asked, but
+what is noted at a node goes with it: so the stream is noted there, where torch keeps what anomaly
+detection wants to know, at every call that takes a leaf. The first note stays.
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/functions/accumulate_grad.cpp
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _C
+
+from nbmem.virtual.devices import LAZY, true_device
+from nbmem.virtual.tensors.storages import DataKernels
+
+if TYPE_CHECKING:
+    from nbmem.virtual.tensors.calls import OperatorCall
+
+_needs_gradient: Any = _C.TensorBase.requires_grad.__get__
+_AUTOGRAD = _C.DispatchKey.AutogradFunctionality
+_layout_of: Any = _C.TensorBase.layout.__get__
+_is_leaf: Any = _C.TensorBase.is_leaf.__get__
+
+
+def note_streams(call: OperatorCall) -> None:
+    """Note the present stream at the nodes that the call's leaves have since now.
+
+    Nothing is done before the program has used a second stream in this thread.
+    """
+    stream = call.gpu.stream
+    if not stream.changed:
+        return
+    for tensor in call.tensors:
+        if _needs_gradient(tensor) and _is_leaf(tensor) and _is_plain(tensor):
+            _note(tensor, stream.note, stream.handle)
+
+
+def note_living(note: str, index: int) -> None:
+    """Note the default stream at the nodes that are there before the first change of stream.
+
+    A leaf whose node is not alive gets one for this moment alone.
+    """
+    for thing in gc.get_objects():
+        if (
+            issubclass(type(thing), torch.Tensor)
+            and true_device(thing) == LAZY[index]
+            and _needs_gradient(thing)
+            and _is_leaf(thing)
+            and _is_plain(thing)
+        ):
+            _note(thing, note, 0)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it has strides and consists of no other tensors: views of others run their code."""
+    return (
+        type(tensor).__torch_dispatch__ is _C._disabled_torch_dispatch_impl
+        and _layout_of(tensor) is torch.strided
+        and not _C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def _note(leaf: torch.Tensor, note: str, handle: int) -> None:
+    with DataKernels(), _C.DisableTorchFunction(), torch.enable_grad():
+        _C._dispatch_tls_set_dispatch_key_excluded(_AUTOGRAD, False)  # in a call it is below
+        view: Any = leaf.view_as(leaf)
+        (node, _number), *_ = view.grad_fn.next_functions
+    if node is not None:  # what backward takes out of a graph calls itself a leaf
+        node.metadata.setdefault(note, handle)
