@@ -20,12 +20,21 @@ from nbmem.virtual.devices import LAZY, true_device
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
+    from nbmem.virtual.hardware.current_stream import CurrentStream
     from nbmem.virtual.tensors.calls import OperatorCall
 
 _needs_gradient: Any = _C.TensorBase.requires_grad.__get__
 _AUTOGRAD = _C.DispatchKey.AutogradFunctionality
 _layout_of: Any = _C.TensorBase.layout.__get__
 _is_leaf: Any = _C.TensorBase.is_leaf.__get__
+
+
+def node_of(leaf: torch.Tensor, stream: CurrentStream) -> Any:
+    """The leaf's node, made on the present stream unless it is there; it lives while it is held."""
+    node = _node_of(leaf)
+    if node is not None and stream.changed:
+        node.metadata.setdefault(stream.note, stream.handle)
+    return node
 
 
 def note_streams(call: OperatorCall) -> None:
@@ -38,7 +47,7 @@ def note_streams(call: OperatorCall) -> None:
         return
     for tensor in call.tensors:
         if _needs_gradient(tensor) and _is_leaf(tensor) and _is_plain(tensor):
-            _note(tensor, stream.note, stream.handle)
+            node_of(tensor, stream)
 
 
 def note_living(note: str, index: int) -> None:
@@ -53,8 +62,9 @@ def note_living(note: str, index: int) -> None:
             and _needs_gradient(thing)
             and _is_leaf(thing)
             and _is_plain(thing)
+            and (node := _node_of(thing)) is not None
         ):
-            _note(thing, note, 0)
+            node.metadata.setdefault(note, 0)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -66,10 +76,9 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _note(leaf: torch.Tensor, note: str, handle: int) -> None:
+def _node_of(leaf: torch.Tensor) -> Any:
+    """None of what backward takes out of a graph, which calls itself a leaf."""
     with DataKernels(), _C.DisableTorchFunction(), torch.enable_grad():
         _C._dispatch_tls_set_dispatch_key_excluded(_AUTOGRAD, False)  # in a call it is below
         view: Any = leaf.view_as(leaf)
-        (node, _number), *_ = view.grad_fn.next_functions
-    if node is not None:  # what backward takes out of a graph calls itself a leaf
-        node.metadata.setdefault(note, handle)
+        return view.grad_fn.next_functions[0][0]
