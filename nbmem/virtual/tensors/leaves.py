@@ -17,9 +17,12 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import LAZY, true_device
+from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nbmem.virtual.hardware.current_stream import CurrentStream
     from nbmem.virtual.tensors.calls import OperatorCall
 
@@ -40,10 +43,11 @@ def node_of(leaf: torch.Tensor, stream: CurrentStream) -> Any:
 def note_streams(call: OperatorCall) -> None:
     """Note the present stream at the nodes that the call's leaves have since now.
 
-    Nothing is done before the program has used a second stream in this thread.
+    Nothing is done before the program has used a second stream in this thread, nor where no node is
+    made: in an optimizer's step and in backward.
     """
     stream = call.gpu.stream
-    if not stream.changed:
+    if not stream.changed or (not torch.is_grad_enabled() and _makes_no_node(call)):
         return
     for tensor in call.tensors:
         if _needs_gradient(tensor) and _is_leaf(tensor) and _is_plain(tensor):
@@ -55,16 +59,28 @@ def note_living(note: str, index: int) -> None:
 
     A leaf whose node is not alive gets one for this moment alone.
     """
-    for thing in gc.get_objects():
+    kinds = set(map(id, _with_subclasses(torch.Tensor)))
+    for thing in [one for one in gc.get_objects() if id(type(one)) in kinds]:
         if (
-            issubclass(type(thing), torch.Tensor)
-            and true_device(thing) == LAZY[index]
+            true_device(thing) == LAZY[index]
             and _needs_gradient(thing)
             and _is_leaf(thing)
             and _is_plain(thing)
             and (node := _node_of(thing)) is not None
         ):
             node.metadata.setdefault(note, 0)
+
+
+def _makes_no_node(call: OperatorCall) -> bool:
+    """Whether a call without gradients is none of a function's forward, which has made nodes."""
+    return bool(facts_of(call.func).mutates) or _C._current_autograd_node() is not None
+
+
+def _with_subclasses(kind: type) -> Iterator[type]:
+    yield kind
+    found: list[type] = type.__subclasses__(kind)
+    for inner in found:
+        yield from _with_subclasses(inner)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
