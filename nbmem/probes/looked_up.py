@@ -20,6 +20,7 @@ _IN_ONE = sys.version_info >= (3, 12)
 """Since then one instruction looks up attributes and methods, and its lowest bit says which."""
 _NAMES = ("LOAD_ATTR", "LOAD_SUPER_ATTR") if _IN_ONE else ("LOAD_METHOD",)
 _LOOK_UPS = {dis.opmap[name] for name in _NAMES}
+_METHODS = {*_LOOK_UPS, dis.opmap["LOAD_ATTR"]}
 _ATTRIBUTE = dis.opmap["LOAD_ATTR"]
 _BEFORE_CALLS = ("PRECALL",) if "PRECALL" in dis.opmap else ("CALL", "CALL_KW")
 _CALLS = {dis.opmap[name] for name in _BEFORE_CALLS if name in dis.opmap}
@@ -29,6 +30,13 @@ _JUMPS = {*dis.hasjrel, *dis.hasjabs}
 _EXTENDED = dis.EXTENDED_ARG
 _ABOVE = dis.opmap["PUSH_NULL"] if sys.version_info >= (3, 13) else None
 """Since then a call has this above what is called; before, below it."""
+_IN_PLACE = dis.opmap["BINARY_OP"], 13
+"""The instruction of `a - b` and `a -= b`, and its first argument of the latter kind."""
+_STORES = {dis.opmap["STORE_SUBSCR"]: 1}  # values above what is stored into
+if "STORE_SLICE" in dis.opmap:
+    _STORES[dis.opmap["STORE_SLICE"]] = 2
+_COPY = dis.opmap["COPY"]
+_NO_WRITES = frozenset(("requires_grad_", "detach_", "share_memory_", "rename_"))
 _AHEAD = 200
 """Instructions that are read on, at most, until a call."""
 
@@ -59,6 +67,37 @@ def _is_called(code: CodeType, at: int) -> bool:
         if above < 0:  # something else has taken it
             return False
     return False
+
+
+def writes_at_once(frame: FrameType) -> bool:
+    """Whether the tensor that a frame looks up just now is written to by what follows.
+
+    By a method whose name ends with an underscore, by `-=` and the like, or by an index.
+    """
+    above = 0  # values on the stack above it
+    names = frame.f_code.co_names
+    for instruction, argument in _instructions(frame.f_code, frame.f_lasti):
+        if above == 0 and instruction in _METHODS:
+            name = names[argument >> 1 if _IN_ONE else argument]
+            return name.endswith("_") and not name.endswith("__") and name not in _NO_WRITES
+        if (writes := _stores(instruction, argument, above)) is not None:
+            return writes
+        if instruction in _JUMPS or instruction in _ENDS:
+            return False
+        given = argument if instruction >= dis.HAVE_ARGUMENT else None
+        above += dis.stack_effect(instruction, given)
+        if above < 0:  # something else has taken it
+            return False
+    return False
+
+
+def _stores(instruction: int, argument: int, above: int) -> bool | None:
+    """Whether an instruction changes what has so many values above it; None if it says nothing."""
+    if instruction == _COPY and argument > above:  # for `x[i] -= step`: x first, then i
+        return argument == above + 1 > 1
+    if above == 1 and instruction == _IN_PLACE[0]:
+        return argument >= _IN_PLACE[1]
+    return True if _STORES.get(instruction) == above else None
 
 
 def _with_names(instruction: int) -> int:

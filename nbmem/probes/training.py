@@ -11,7 +11,8 @@ what torch itself looks up on its way is lent (lent.py says how):
   (https://github.com/pytorch/pytorch/blob/v2.13.0/torch/autograd/graph.py#L846);
 - `_optimizer_step_pre_hooks` and `_post_hooks`, which an optimizer's step reads before and after
   (https://github.com/pytorch/pytorch/blob/v2.13.0/torch/optim/optimizer.py#L488);
-- `zero_grad` of optimizers and modules.
+- `zero_grad` of optimizers and modules;
+- `data` of tensors, through which weights are changed by hand (data_writes.py).
 
 Each is told in the thread that does it.
 """
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.probes.compiler import Compilations
 from nbmem.probes.cuda import import_torch
+from nbmem.probes.data_writes import LentData, lent_data
 from nbmem.probes.holders.objects import locals_of
 from nbmem.probes.lent import LentAttribute, LentMethod
 from nbmem.probes.modules import is_tensor
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
     from nbmem.probes.lent import Lost
 
-    Part = LentMethod | LentAttribute | LentName
+    Part = LentMethod | LentAttribute | LentName | LentData
 
 
 class Listener(Protocol):
@@ -124,6 +126,7 @@ class TrainingHooks:
             self._lend(LentAttribute(optimizer, name, read, lost, by_step))
         for owner in (optimizer, module):
             self._lend(LentMethod(owner, "zero_grad", self._zero_grad, lost))
+        self._lend(lent_data(torch, lost))
         self._lend_late()
         self._compilations.watch()
         self._listening = True

@@ -26,6 +26,8 @@ for lazily loaded modules (`PUBLISHED`), over stacks of 40 to 282 MiB."""
 H100_CONTEXT = 610 * MIB
 """Process memory that NVML reports for a bare context on an H100 (tests/recordings, `context`): 18%
 above the rule. Hopper and the data-centre Blackwells are taken to grow from this figure."""
+UNOWNED_STEP = 64 * KIB
+"""What the driver counts for no process goes in steps of this."""
 CONTEXT_BAND = 0.12
 """How far a context that was never recorded may be from the rule, as a part of it."""
 T4_CUBLAS, H100_CUBLAS = 26 * MIB, 66 * MIB
@@ -56,6 +58,8 @@ class Card:
         cublas_bytes: Process memory of one cuBLAS handle, outside of torch's allocator.
         cudnn_bytes: The same for cuDNN.
         nccl_bytes: The same for NCCL's communicator.
+        unowned_bytes: What the driver counts for no process: once somebody is on the card, and for
+            each context; None where nobody has measured it.
         aliases: Other names, in lower case.
         source: Where the totals are from; "estimate" says by which rule.
     """
@@ -71,6 +75,7 @@ class Card:
     cublas_bytes: int
     cudnn_bytes: int
     nccl_bytes: int = H100_NCCL
+    unowned_bytes: tuple[int, int] | None = None
     context_recorded: bool = False
     aliases: tuple[str, ...] = ()
     source: str = field(default="", repr=False)
@@ -82,6 +87,13 @@ class Card:
             return self.context_bytes, self.context_bytes
         off = int(self.context_bytes * CONTEXT_BAND)
         return self.context_bytes - off, self.context_bytes + off
+
+    def unowned_with(self, contexts: int) -> int:
+        """Bytes in use that are of no process, with so many contexts; 0 where it is not known."""
+        if self.unowned_bytes is None or not contexts:
+            return 0
+        once, each = self.unowned_bytes
+        return (once + contexts * each) // UNOWNED_STEP * UNOWNED_STEP
 
     @property
     def driver_bytes(self) -> int:
@@ -108,6 +120,7 @@ def _card(row: dict[str, Any]) -> Card:
     def measured(key: str, otherwise: int) -> int:
         return row[key] * MIB if key in row else otherwise
 
+    once, each = row.get("unowned", (0, 0))
     return Card(
         key=row["key"],
         name=row["name"],
@@ -121,6 +134,7 @@ def _card(row: dict[str, Any]) -> Card:
         cublas_bytes=measured("cublas", _between(T4_CUBLAS, H100_CUBLAS, stacks)),
         cudnn_bytes=measured("cudnn", _between(T4_CUDNN, H100_CUDNN, stacks)),
         nccl_bytes=measured("nccl", H100_NCCL),
+        unowned_bytes=(int(once * MIB), int(each * MIB)) if "unowned" in row else None,
         aliases=tuple(row.get("aliases", ())),
         source=row["source"],
     )

@@ -87,6 +87,8 @@ def entry(context: Results) -> dict[str, Any]:
         "capability": about["capability"],
         "l2": about["l2"] // MIB,
     }
+    if known and known.unowned_bytes:
+        row["unowned"] = [round(part / MIB, 3) for part in known.unowned_bytes]
     libraries = context.cases.get("libraries")
     if isinstance(libraries, dict):
         for key, steps in OUTSIDE.items():

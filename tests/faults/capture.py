@@ -59,12 +59,13 @@ THE_DOOR = (
     "nbmem.core.entry",
     "nbmem.core.interrupts",
     "nbmem.ipython.guest",
+    "nbmem.probes.data_writes.LentData.__get__",
     "nbmem.probes.lent.LentAttribute.__get__",
     "nbmem.probes.lent.LentAttribute.__set__",
     "nbmem.probes.lent.LentMethod.__get__",
 )
 """What turns a fault into a note cannot itself be guarded by what turns a fault into a note; and
-the two lines of a descriptor stand in torch's own path, where a guard costs each inner call."""
+the few lines of a descriptor stand in torch's own path, where a guard costs each inner call."""
 NOT_NBMEMS_OWN = (
     "nbmem.api.Trace.report",   # and what else a Python user calls by name, and wants to know of
     "nbmem.api.Trace.save",
@@ -88,6 +89,7 @@ RELEASES = (
     "nbmem.probes.compiler.Compilations._both",
     "nbmem.probes.compiler.Compilations._leave_imports",
     "nbmem.probes.compiler.Compilations.watch_no_more",
+    "nbmem.probes.data_writes.LentData.give_back",
     "nbmem.probes.history.HistoryProbe._record",
     "nbmem.probes.history.HistoryProbe.stop",
     "nbmem.probes.lent.LentAttribute.give_back",

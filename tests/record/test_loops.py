@@ -57,6 +57,51 @@ def by_data():
             p.data = p.data - 0.1 * p.grad
 
 
+def by_data_in_place():
+    model = network()
+    for _ in range(STEPS):
+        x, y = batch()
+        F.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            p.data.add_(p.grad.data, alpha=-0.1)
+        for p in model.parameters():
+            p.grad.data.zero_()
+    return model  # or nobody could ask for it behind the last step
+
+
+def by_looking_at_data():
+    model = network()
+    for _ in range(STEPS):
+        x, y = batch()
+        F.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            p.grad.data.clamp_(-1, 1)
+            p.data.norm()
+    return model
+
+
+class OwnMomentum:
+    def __init__(self, parameters):
+        self.parameters = list(parameters)
+        self.moments = [torch.zeros_like(p.data) for p in self.parameters]
+
+    def step(self):
+        for p, moment in zip(self.parameters, self.moments, strict=True):
+            moment.mul_(0.9).add_(p.grad)
+            p.data -= moment
+            p.grad = None
+
+
+def by_momentum_of_their_own():
+    model = network()
+    optimizer = OwnMomentum(model.parameters())
+    for _ in range(STEPS):
+        x, y = batch()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return model
+
+
 class OwnAdam:
     def __init__(self, parameters):
         self.parameters, self.state = list(parameters), {}
@@ -176,6 +221,9 @@ def steps(names, count=STEPS):
 PROGRAMS = {
     by_module: "load " + steps("input forward backward optimizer"),
     by_data: "load " + steps("zero_grad forward backward optimizer"),
+    by_data_in_place: "load " + steps("input forward backward optimizer"),
+    by_looking_at_data: "load " + steps("input forward backward"),
+    by_momentum_of_their_own: "load " + steps("input forward backward optimizer"),
     by_an_optimizer_of_their_own: "load " + steps("input forward backward optimizer"),
     by_tensors_alone: "load " + steps("forward backward optimizer"),
     by_forward_itself: "load " + steps("forward zero_grad backward optimizer"),
@@ -191,7 +239,8 @@ PROGRAMS = {
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_phases_are_what_a_person_reads(program):
     with nbmem.trace(program.__name__, namespace={}) as t:
-        program()
+        kept = program()
+    del kept
     outer = [s for s in t.session.spans if s.kind == "phase" and s.parent == 0]
     told = " ".join(f"{s.name}{'' if s.step is None else s.step}" for s in outer)
     assert told == PROGRAMS[program]

@@ -39,6 +39,20 @@ def test_the_first_bucket_holds_everything_and_the_second_pass_splits_it(group):
     assert group.process_bytes - torch.cuda.memory_reserved() > 564 * MIB
 
 
+def test_the_hooks_of_a_wrapped_model_run_on_the_stream_on_which_it_was_wrapped(group):
+    """As with torch 2.13's reducer, whose nodes live as long as it does."""
+    made, used, seen = torch.cuda.Stream(), torch.cuda.Stream(), []
+    model = nn.Linear(8, 8, device="cuda")
+    model.weight.register_hook(lambda _: seen.append(torch.cuda.current_stream()))
+    with torch.cuda.stream(made):
+        wrapped = nn.parallel.DistributedDataParallel(model)
+    for _ in range(2):
+        with torch.cuda.stream(used):
+            wrapped(torch.randn(2, 8, device="cuda")).sum().backward()
+    assert seen == [made, made]
+    del group
+
+
 def test_a_bucket_closes_once_it_has_reached_its_limit():
     parameters = [nn.Parameter(torch.zeros(n * MIB // 4)) for n in (2, 20, 10, 1)]
     with virtual.activated("H100"):

@@ -83,6 +83,63 @@ def test_a_function_sees_the_stream_of_its_forward(gpu):
     del gpu
 
 
+def _streams_seen(leaf):
+    """Where the leaf's hooks run: before the sum, at the node, behind the sum."""
+    seen = []
+    look = lambda *_: seen.append(torch.cuda.current_stream().cuda_stream)  # noqa: E731
+    leaf.register_hook(look)
+    leaf.register_post_accumulate_grad_hook(look)
+    return seen
+
+
+def test_a_leafs_hooks_run_on_the_stream_of_its_first_use_as_long_as_a_graph_has_it(gpu):
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    x = _leaf()
+    seen = _streams_seen(x)
+    kept = x.clone()  # before any change of stream
+    with torch.cuda.stream(first):
+        (x * 2 + kept).sum().backward()
+    assert seen == [0, 0]
+    del kept
+    with torch.cuda.stream(first):
+        kept = x * 3
+    with torch.cuda.stream(second):
+        (x * 2).sum().backward()
+    assert seen[2:] == [first.cuda_stream] * 2
+    del kept  # its node goes with the last graph
+    with torch.cuda.stream(second):
+        (x * 2).sum().backward()
+    assert seen[4:] == [second.cuda_stream] * 2
+    del gpu
+
+
+def test_a_stream_that_a_leafs_hook_enters_is_left_behind_the_leaf(gpu):
+    side, inner = torch.cuda.Stream(), torch.cuda.Stream()
+    x, y = _leaf(), _leaf()
+    x.register_hook(lambda _: torch.cuda.set_stream(inner))
+    seen_x, seen_y = _streams_seen(x), _streams_seen(y)
+    with torch.cuda.stream(side):
+        loss = (x * 2 + y).sum()
+    loss.backward()
+    assert (seen_x, seen_y) == ([inner.cuda_stream] * 2, [side.cuda_stream] * 2)
+    assert torch.cuda.current_stream().cuda_stream == 0
+    del gpu
+
+
+def test_a_leaf_on_the_cpu_and_a_forward_inside_backward_have_their_callers_stream(gpu):
+    from torch.utils.checkpoint import checkpoint
+
+    side, other = torch.cuda.Stream(), torch.cuda.Stream()
+    on_cpu, x, w = torch.randn(4, 4, requires_grad=True), _leaf(), _leaf()
+    seen, seen_w = _streams_seen(on_cpu), _streams_seen(w)
+    with torch.cuda.stream(side):
+        y = on_cpu.to(CARD).sum() + checkpoint(lambda v: v * w, x, use_reentrant=True).sum()
+    with torch.cuda.stream(other):
+        y.backward()
+    assert (seen, seen_w) == ([other.cuda_stream] * 2, [side.cuda_stream] * 2)
+    del gpu
+
+
 def test_a_product_copies_what_cublas_cannot_step_through(taken):
     layer, x = torch.nn.Linear(64, 64, device=CARD), _leaf()
     loss = layer(x).sum()

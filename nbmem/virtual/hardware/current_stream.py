@@ -1,7 +1,8 @@
 """The stream that a thread's work is queued on; in backward it is that of the node's forward.
 
 The engine of a real card enters the stream on which a node's forward ran before it calls the node,
-so that a gradient's memory comes from that stream's pool.
+so that a gradient's memory comes from that stream's pool. A leaf's node has no number that says
+when it was made: its stream is noted at the node (tensors/leaves.py).
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/engine.cpp (evaluate_function)
 """
 
@@ -10,29 +11,48 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import _C
+
+from nbmem.virtual.devices import CPU, true_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LEAF = 1 << 63
 """From here on a node's number says that it adds up a leaf's gradient, not when it was made."""
 _LONGEST = 4096
 """Changes of stream that are remembered: those of graphs that may still be alive."""
 _number_of = itemgetter(0)
-_next_number: Any = _C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+_next_number: Any = _C._autograd._get_sequence_nr
 
 
 class CurrentStream(threading.local):
     """One card's current stream in this thread.
 
     Known limit: a graph made by another thread is taken for one of this thread's.
+
+    Attributes:
+        note: The name under which a leaf's node has its stream on this card.
+        before_first: Called with `note` and the card's ordinal before this thread's first change of
+            stream, so that the nodes which leaves have by then are known.
     """
 
-    def __init__(self) -> None:
+    before_first: Callable[[str, int], None] | None = None
+
+    def __init__(self, index: int) -> None:
+        self.note = f"nbmem: stream of cuda:{index}"
+        self._index = index
         self._outside = 0
         self._changes: list[tuple[int, int]] = []
         self._inside: tuple[int, int] | None = None
         self._latest = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether this thread has ever been on another stream than the default one."""
+        return bool(self._changes)
 
     @property
     def handle(self) -> int:
@@ -40,7 +60,10 @@ class CurrentStream(threading.local):
         if not self._changes:
             return 0
         node = _C._current_autograd_node()
-        return self._outside if node is None else self._of(node._sequence_nr())
+        handle = self._outside if node is None else self._of(node)
+        if handle != self._changes[-1][1]:  # Nodes are made in a node where a forward runs again.
+            self._change(handle)
+        return handle
 
     @handle.setter
     def handle(self, handle: int) -> None:
@@ -48,20 +71,39 @@ class CurrentStream(threading.local):
             return
         node = _C._current_autograd_node()
         if node is not None:  # Until the node is done, and no longer.
-            self._inside = node._sequence_nr(), handle
+            self._inside = _identity_of(node), handle
             return
+        if not self._changes and self.before_first is not None:
+            self.before_first(self.note, self._index)
         self._outside = handle
-        self._changes.append((_next_number(), handle))
+        self._change(handle)
+
+    def _change(self, handle: int) -> None:
+        """The nodes that are made from now on are those of another stream."""
+        number = _next_number()
+        if self._changes and self._changes[-1][0] == number:
+            self._changes.pop()
+        self._changes.append((number, handle))
         if len(self._changes) > _LONGEST:
             del self._changes[: _LONGEST // 2]
 
-    def _of(self, number: int) -> int:
-        """The stream of a node; a leaf's gradient is added up where it was last made."""
+    def _of(self, node: Any) -> int:
+        """The stream of a node; without a note a leaf's is that of the node before it."""
         if self._inside is not None:
-            if self._inside[0] == number:
+            if self._inside[0] == _identity_of(node):
                 return self._inside[1]
             self._inside = None
-        if number < _LEAF:
+        if (number := node._sequence_nr()) < _LEAF:
             at = bisect_right(self._changes, number, key=_number_of)
             self._latest = self._changes[at - 1][1] if at else 0
-        return self._latest
+            return self._latest
+        if true_device(node.variable) == CPU:
+            return self._outside
+        noted: int = node.metadata.get(self.note, self._latest)
+        return noted
+
+
+def _identity_of(node: Any) -> int:
+    """What tells a node from others that are alive: its number; of a leaf's node the leaf's id."""
+    number: int = node._sequence_nr()
+    return number if number < _LEAF else -id(node.variable)

@@ -117,16 +117,15 @@ class VirtualGPU:
         self.workspaces = Workspaces(self)
         self.dnn = Client(card) if dnn is None else dnn
         self.pools = Pools(self)
-        self.stream = CurrentStream()
+        self.stream = CurrentStream(index)
         self.busy = Busy()
         self.capturing = Capturing()
-        self.launched = 0
+        self.launched = self._unfinished = 0
         self.touches: Touches | None = None
         self.instead: Instead | None = None
         self.dropout_state: torch.Tensor | None = None
         self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"nbmem {card.key} {index or ''}".rstrip())
         self.pci_bus = 0x17 + 0x11 * index
-        self._unfinished = 0
         self._lock = threading.Lock()
         self._dying = Dying()
         self.history.settle = self._settle
@@ -265,7 +264,8 @@ class VirtualGPU:
     @property
     def taken_outside(self) -> int:
         """Bytes of the card that torch's allocator here does not hold: contexts and others."""
-        return self.context_bytes + self.beside + sum(self.other_processes.values())
+        unowned = self.card.unowned_with(self.initialized + len(self.other_processes))
+        return self.context_bytes + self.beside + sum(self.other_processes.values()) + unowned
 
     @property
     def context_bytes(self) -> int:

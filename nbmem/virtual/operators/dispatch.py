@@ -33,6 +33,7 @@ from nbmem.virtual.operators.written_views import WrittenViews
 from nbmem.virtual.tensors.calls import COMPOSITE, OperatorCall, facts_of, has_own_composite
 from nbmem.virtual.tensors.host.pinned import Pinned
 from nbmem.virtual.tensors.host.unwritten import Unwritten
+from nbmem.virtual.tensors.leaves import note_streams
 from nbmem.virtual.tensors.missing import no_shape_rule
 from nbmem.virtual.tensors.shapes import Results, TensorSpec, check_devices, infer, key_of
 from nbmem.virtual.tensors.sparse import is_foreign
@@ -47,8 +48,7 @@ if TYPE_CHECKING:
 _DEVICE_PUT = torch.ops.prims.device_put.default
 """What tracers make of a move."""
 _TO_DEVICE = (torch.ops.aten.to.device, _DEVICE_PUT)
-"""Their device is no keyword; the first comes in whole where autograd is out of the way
-(inference_mode)."""
+"""Their device is no keyword; under inference_mode, without autograd, the first comes in whole."""
 _CARD_DEVICES = frozenset({"cuda", "lazy"})
 _CACHE_LIMIT = 20_000
 
@@ -137,6 +137,7 @@ class CardMode(TorchDispatchMode):
             return self.pinned.pin(self._run(func, args, {**kwargs, "pin_memory": False}))
         call.gpu = gpu
         gpu.launched += 1
+        note_streams(call)
         self.views.begins(call)
         answer = self._on_card(call)
         self.views.ended(call)
@@ -191,8 +192,7 @@ class CardMode(TorchDispatchMode):
             return self.machine.gpu(device)
         cards = self._cards
         for tensor in call.tensors:
-            gpu = cards.get(true_device(tensor))
-            if gpu is not None:
+            if (gpu := cards.get(true_device(tensor))) is not None:
                 return gpu
         return None
 

@@ -65,6 +65,8 @@ class Buckets:
         flat: The buckets.
         in_pass: Whether a gradient has come since the last pass was finished.
         hook: The program's communication hook with its state; None: an all_reduce of each.
+        nodes: The parameters' nodes, which the reducer keeps: hooks run for ever on the stream on
+            which the model was wrapped.
     """
 
     def __init__(  # noqa: PLR0913 - the options of torch's reducer
@@ -87,6 +89,7 @@ class Buckets:
         self._places: dict[int, tuple[int, int]] = {}
         self._waits: dict[int, set[int]] = {}
         self.in_pass = False
+        self.nodes: list[Any] = []
         self._promises: list[Any] = []
         self.hook: tuple[Any, Any] | None = None
         self.flat: list[torch.Tensor] = []

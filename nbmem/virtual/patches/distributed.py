@@ -19,6 +19,7 @@ from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.patches.buckets import BUCKET_MIB, MIB, Buckets, broadcast, scratch
 from nbmem.virtual.patches.groups import group_patches
 from nbmem.virtual.patches.patcher import Patch
+from nbmem.virtual.tensors.leaves import node_of
 
 if TYPE_CHECKING:
     from nbmem.virtual.hardware.machine import Machine
@@ -47,6 +48,8 @@ def ddp_patches(machine: Machine) -> list[Patch]:
             static=self.static_graph,
             group=self.process_group,
         )
+        stream = machine.gpu(self.device).stream
+        self._card_buckets.nodes = [node_of(parameter, stream) for parameter in trained]
         for number, parameter in enumerate(trained):
             parameter.register_post_accumulate_grad_hook(_hook(self, number))
 

@@ -11,6 +11,7 @@ import torch
 from nbmem.core.collector import rare_collections
 from nbmem.core.errors import UsageError
 from nbmem.virtual import current
+from nbmem.virtual.hardware.current_stream import CurrentStream
 from nbmem.virtual.hardware.machine import Machine
 from nbmem.virtual.hardware.nvml import functions_of, real_module, stand_in_module
 from nbmem.virtual.operators.dispatch import CardMode
@@ -45,6 +46,7 @@ from nbmem.virtual.patches.threads import remove, thread_patches
 from nbmem.virtual.patches.tracebacks import excepthook_patch
 from nbmem.virtual.patches.tracing import tracing_patches
 from nbmem.virtual.patches.triton import triton_patches
+from nbmem.virtual.tensors.leaves import note_living
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,6 +75,7 @@ class Activation:
             self._autocast.register()
             self._composites.register()
             teach_random()
+            CurrentStream.before_first = staticmethod(note_living)
             self.mode.__enter__()
         except BaseException:
             self.end()
