@@ -152,10 +152,13 @@ def _looks(phases: Sequence[NumberedPhase], index: int) -> bool:
 
 
 def _teaches(phases: Sequence[NumberedPhase], index: int, at: int) -> bool:
-    """Whether what comes before an inference was got for the forward behind it, too."""
+    """Whether what comes before an inference was got for the pass behind it, too.
+
+    That is a forward, or a backward at once: then what was looked at is a part of its loss.
+    """
     behind = (phases[i] for i in range(at, len(phases)))
     then = next((p for p in behind if p.name != "zero_grad" and not _only_looks(p, "")), None)
-    return index < at and then is not None and then.name == "forward"
+    return index < at and then is not None and then.name in ("forward", "backward")
 
 
 def _only_looks(phase: NumberedPhase, closer: str) -> bool:

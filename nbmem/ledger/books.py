@@ -222,11 +222,10 @@ class Books:
 
     def name(self, row: int) -> str | None:
         """What an allocation is called, or where it was made; None where nothing tells."""
+        if self.category[row] == Category.WORKSPACE:  # also where a gradient is as large
+            return WORKSPACE
         index = int(self.names[row])
-        if index != NO_NAME:
-            return self.texts[index]
-        workspace = self.category[row] == Category.WORKSPACE
-        return WORKSPACE if workspace else self._births.name(row)
+        return self.texts[index] if index != NO_NAME else self._births.name(row)
 
     def live(self, position: int) -> Ints:
         """Rows of the allocations that live at a position."""

@@ -23,7 +23,7 @@ from nbmem.ledger.phase_map import NOWHERE
 from nbmem.ledger.planned import planned_names
 from nbmem.ledger.sightings import NO_NAME, among_those_like, sightings_of
 from nbmem.ledger.staging import NAME, nothing_within, staging
-from nbmem.ledger.workspace import taken_once
+from nbmem.ledger.workspace import first_in_backward, taken_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,7 +120,10 @@ def facts_of(
     scratch = staging(allocations, events) & within & seen.nobody
     seen.call(dict.fromkeys(np.flatnonzero(scratch).tolist(), NAME))
     calm = nothing_within(allocations, events)
-    made_in = np.where(scratch, NOWHERE, born_in)
+    once = taken_once(allocations, seen.nobody, count)
+    in_backward = phases.named(born_in, "backward")
+    cublas = first_in_backward(once, allocations.born, allocations.stream, in_backward)
+    made_in = np.where(scratch | cublas, NOWHERE, born_in)
     of_parameters = seen.seen(Category.GRADIENTS)
     known = (allocations, made_in, phases, trace.identities)
     seen.call(gradient_names(*known, of_parameters=of_parameters, texts=names))
@@ -130,7 +133,7 @@ def facts_of(
     variables = grown(allocations, *seen.variables, count)
     seen.name_like(variables)
     # What grows is of another size in each pass, in which all else may be as it was.
-    counts = ~taken_once(allocations, seen.nobody, count) & ~_rows(variables, len(born))
+    counts = ~once & ~_rows(variables, len(born))
     standing = alike(allocations, born_in, phases, within, counts)
     facts = Facts(
         allocations=allocations,

@@ -456,14 +456,22 @@ class IdentityLog:
             self._add(mark, parameters_of_optimizer(optimizer, self._anywhere), known)
 
     def name(self, namespace: Mapping[str, Any]) -> None:
-        """Learn what the notebook calls its modules and optimizers; touches no tensor."""
+        """Learn what the notebook calls its modules and optimizers; touches no tensor.
+
+        Of two names for one (`best = model`) the one that was there first is its own.
+        """
+        told: set[int] = set()
         for name, module in tensors.modules_in(namespace):
             known = known_in(self._modules, module)
-            known.call(name)
+            if id(module) not in told:
+                told.add(id(module))
+                known.call(name)
             self._learn_module(known, module)
         for name, optimizer in tensors.optimizers_in(namespace):
             self._learn_optimizer(optimizer)
-            known_in(self._optimizers, optimizer).call(name)
+            if id(optimizer) not in told:
+                told.add(id(optimizer))
+                known_in(self._optimizers, optimizer).call(name)
 
     def failed(self, error: BaseException) -> None:
         """Learn what functions that an error has ended call modules; touches no tensor."""

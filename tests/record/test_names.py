@@ -591,6 +591,33 @@ def test_a_part_has_the_name_that_the_notebook_gives_the_whole():
     assert "model.encoder.0.weight.grad (512, 512) float32" in names
 
 
+def test_of_two_names_for_one_model_the_first_is_its_own():
+    model = network()
+
+    books = books_of(lambda: steps_of(lambda m, x: m(x), model), model=model, best=model)
+
+    names = {name for (name, category), _ in at_end(books).items() if category in C_OF_A_MODEL}
+    assert {name.partition(".")[0] for name in names} == {"model"}
+
+
+@reads_graphs
+def test_a_gradient_as_large_as_a_workspace_is_told_from_it():
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(3)),
+    ).cuda()
+
+    def cell():
+        model(rows(4160)).sum().backward()  # 8.125 MiB, as a workspace of cuBLAS's
+
+    books = books_of(cell, model=model)
+
+    found = [at(books, position, 8 << 20) for position in range(books.events + 1)]
+    names = {name for live in found for name, category in live if category is C.OUTPUT_GRADIENTS}
+    assert {"gradient of model.2.0 (4160, 512) float32"} <= names
+    assert all("backward of" not in name for name in names)
+    assert found[-1]["cuBLAS workspace", C.WORKSPACE] == 2 * 8519680
+
+
 class Policy(nn.Module):
     """Is never called itself: its methods call its layers."""
 

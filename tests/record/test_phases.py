@@ -220,6 +220,21 @@ def test_a_teacher_that_sees_the_batch_first_begins_its_step():
     assert phases[16:] == [(name, 2) for name in ("input", "forward", "backward", "optimizer")]
 
 
+def test_a_loss_of_what_was_only_looked_at_begins_its_step():
+    """The temperature of SAC: actions are drawn without a graph, and no module is called for it."""
+    loop = Loop().take()
+    for _ in range(3):
+        loop.take(is_input=True).forward(OTHER, "inference").around("zero_grad", 0)
+        loop.turn("backward", begins=True)
+        loop.turn("backward", begins=False)
+        loop.step(SGD)
+        loop.forward().around("zero_grad", 0).backward().step()
+    phases = [(p.name, p.step) for p in loop.phases() if p.name != "load"]
+    step = ["input", "inference", "zero_grad", "backward", "optimizer"]
+    step += ["forward", "zero_grad", "backward", "optimizer"]
+    assert phases == [(name, n) for n in range(3) for name in step]
+
+
 def test_what_is_only_let_go_of_before_a_forward_is_no_input():
     loop = Loop().take().take(is_input=True).forward().backward().step()
     loop.event(Action.FREE_REQUESTED, 0, 1024)  # a local of the step that has returned
