@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,9 @@ FEWEST_STEPS = 3
 
 NEARLY_EVERY = 0.75
 """Part of the steps in which it must grow: what is kept may be left out now and then."""
+
+ALIKE = 0.99
+"""Part of the largest step's peak from which on another step is as large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +126,18 @@ def updates(books: Books) -> Ints:
 def step_ends(books: Books) -> Ints:
     """The position at which each step ends, ascending."""
     return _by_step(books, None, at_end=True)
+
+
+def step_peaks(books: Books) -> list[int]:
+    """Allocated bytes at the peak of each step, what came before the first one included."""
+    ends = pairwise([0, *step_ends(books).tolist()])
+    return [int(books.allocated[first : last + 1].max()) for first, last in ends]
+
+
+def steps_are_alike(books: Books) -> bool:
+    """Whether most steps allocate as much as the largest: no batch is the longest."""
+    tops = step_peaks(books)
+    return 2 * sum(top >= ALIKE * max(tops) for top in tops) > len(tops)
 
 
 def _by_step(books: Books, name: str | None, *, at_end: bool) -> Ints:

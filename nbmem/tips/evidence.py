@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.analysis.growth import growth, step_ends
+from nbmem.analysis.growth import growth, step_ends, step_peaks
 from nbmem.analysis.program import chief_model, chief_optimizer, typed
 from nbmem.analysis.releases import emptied, released_by_need
 from nbmem.core.holders import HolderKind, held_storages
@@ -150,9 +149,7 @@ class Evidence:
 
     def largest_step(self) -> tuple[int, int]:
         """Where the step begins and ends that allocated most."""
-        ends = [0, *self.step_ends.tolist()]
-        allocated = self.books.allocated
-        tops = [int(allocated[a : b + 1].max()) for a, b in itertools.pairwise(ends)]
+        ends, tops = [0, *self.step_ends.tolist()], step_peaks(self.books)
         at = tops.index(max(tops))
         first = ends[at] if at else self._first_step_begins()
         return first, ends[at + 1]

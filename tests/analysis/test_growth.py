@@ -1,12 +1,16 @@
-"""Where steps end, in whatever order a file numbers them."""
+"""Where steps end, in whatever order a file numbers them, and whether they are alike."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from nbmem.analysis.growth import step_ends
+import nbmem
+from nbmem.analysis.growth import step_ends, steps_are_alike
 from nbmem.ledger.books import Books
 from tests.recorded import load, session_of
+
+SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
 
 
 def test_steps_that_a_file_numbers_backwards_end_in_order():
@@ -16,3 +20,8 @@ def test_steps_that_a_file_numbers_backwards_end_in_order():
     assert (np.diff(ends) > 0).all()
     spans = tuple(s if s.step is None else replace(s, step=2 - s.step) for s in session.spans)
     assert step_ends(Books(replace(session, spans=spans))).tolist() == [ends[-1]] * 3
+
+
+def test_steps_are_alike_unless_their_batches_differ():
+    assert steps_are_alike(Books(session_of(load("lstm_lm_b32s128_sgd"))))
+    assert not steps_are_alike(Books(nbmem.open(SNAPSHOTS / "variable_lengths.pickle.xz").session))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.analysis.growth import steps_are_alike
 from nbmem.analysis.whatif import (
     MOST_EVENTS,
     in_force,
@@ -71,7 +72,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     less = now.peak_reserved - best.peak_reserved
     if less < GAIN * now.peak_reserved or not e.matters(less, OF_THE_CARD):
         return
-    others = "".join(f", {_name(c)} {_figure(e, o.peak_reserved)}" for c, o in tried[1:])
+    others = "".join(f", {_name(e, c)} {_figure(e, o.peak_reserved)}" for c, o in tried[1:])
     first = f" (of the first {MOST_EVENTS:,} events)" if e.books.events > MOST_EVENTS else ""
     what = (
         "for the same requests, none of them refused"
@@ -82,8 +83,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     saves = took - best.peak_reserved
     yield Finding(
         rule=RULE.name,
-        title=f"{_name(conf)} would have reserved {say(best.peak_reserved)} {what}",
-        evidence=f"{reason} Tried on the recorded events{first}: {_name(conf)} "
+        title=f"{_name(e, conf)} would have reserved {say(best.peak_reserved)} {what}",
+        evidence=f"{reason} Tried on the recorded events{first}: {_name(e, conf)} "
         f"{say(best.peak_reserved)}{others}; as it was {was}. At most {say(now.peak_allocated)} "
         "were allocated.",
         low=saves,
@@ -167,11 +168,14 @@ def _tried(e: Evidence) -> Iterator[tuple[str | None, Outcome]]:
         yield None, try_longest_first(e.books, first, last)
 
 
-def _name(conf: str | None) -> str:
-    return conf or "the longest batch first"
+def _name(e: Evidence, conf: str | None) -> str:
+    first = "a training step" if steps_are_alike(e.books) else "the longest batch"
+    return conf or f"{first} first"
 
 
 def _code(e: Evidence, conf: str | None) -> str:
+    if conf is None and steps_are_alike(e.books):
+        return "# one training step before what else the loop does: an evaluation, a sample"
     if conf is None:
         return "# one step with the longest batch before the loop, or pad every batch to it"
     whole = with_conf(e.trace, conf)
