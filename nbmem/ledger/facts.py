@@ -158,8 +158,14 @@ def _born_in(a: Allocations, phases: PhaseMap) -> Ints:
 
 
 def _within(a: Allocations, born_in: Ints, died_in: Ints, phases: PhaseMap, count: int) -> Mask:
-    """Which allocations live inside one phase, or inside one gap."""
+    """Which allocations live inside one phase, or inside one gap.
+
+    What makes the first batch of all begins in `load`, and ends in the `input` behind it: there
+    alone a batch begins with the tensor that the model is given.
+    """
     within: Mask = (born_in == died_in) & (born_in != NOWHERE)
+    first_batch = phases.named(born_in, "load") & phases.named(died_in, "input")
+    within |= first_batch & (died_in == born_in + 1)
     loose = (born_in == NOWHERE) & (a.addr < BEYOND) & (a.born >= 0) & (a.freed < count)
     within |= loose & (phases.gap_of(a.born) == phases.gap_of(a.freed))
     return within

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
-from nbmem.core.names import common_path, without_form
+from nbmem.core.names import VIEW, common_path, without_form
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.frames import with_place
 from nbmem.probes.holders.objects import attributes_of
@@ -246,11 +246,10 @@ def in_frames(
     """Tensors that the variables of running functions lead to: `local x of train()`.
 
     Args:
-        frames: What is put behind a name (` of train()`, or nothing) and the variables, innermost
-            first.
+        frames: What stands behind a name (` of train()`), and the variables; innermost first.
         names: Who is asked and told.
     """
-    found = []
+    found: list[list[Seen]] = []
     shares = Budget(MAX_OF_LOOP).shares(len(frames))
     for (where, variables), share in zip(frames, shares, strict=True):
         before = "local " if where else ""
@@ -260,8 +259,9 @@ def in_frames(
         if led is not None and share.left <= 0:  # a library's trainer leads to thousands
             for name, module in modules_in(variables):
                 led(f"{before}{name}", module)
-    for seen in reversed(found):  # the innermost name is seen last, and stays
-        yield from seen
+    # What comes last stays: what shows all of a storage, of that the innermost and shortest.
+    every = chain.from_iterable(map(reversed, reversed(found)))
+    yield from sorted(every, key=lambda one: not one.name.endswith(VIEW))
 
 
 def _named_tensors(

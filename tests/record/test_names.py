@@ -600,6 +600,36 @@ def test_of_two_names_for_one_model_the_first_is_its_own():
     assert {name.partition(".")[0] for name in names} == {"model"}
 
 
+def test_what_a_loop_calls_a_tensor_goes_before_what_it_calls_a_part_of_it():
+    def cell():
+        whole = rows(512)
+        parts = [whole[:256], whole[256:]]
+        for part in parts:
+            model(part).sum().backward()
+
+    model = network()
+    books = books_of(cell, model=model)
+
+    names = {name for row in range(len(books.category)) if (name := books.name(row))}
+    assert any(name.startswith("local whole of cell() (512, 512)") for name in names)
+    assert not any("parts[" in name for name in names)
+
+
+def test_what_the_first_batch_is_made_of_is_no_more_unknown_than_that_of_the_second():
+    def cell():
+        for _ in range(2):
+            raw = torch.randint(0, 255, (256, 512), device="cuda").float()
+            pieces = [raw / 255, raw / 127]
+            batch = (pieces[0] + pieces[1]) / 2
+            del raw, pieces
+            model(batch).sum().backward()
+
+    model = network()
+    books = books_of(cell, model=model)
+
+    assert all(int(one) != C.UNKNOWN for one in books.category)
+
+
 @reads_graphs
 def test_a_gradient_as_large_as_a_workspace_is_told_from_it():
     model = nn.Sequential(
