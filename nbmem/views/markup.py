@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 import textwrap
 
 
@@ -27,6 +28,9 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
+_PATH = re.compile(r"((?:[a-z]+ )*?)(\S*\.\S*)(.*)", re.DOTALL)
+
+
 def clipped(text: str, width: int) -> str:
     """A text that fits a column of so many characters; what was cut off leaves dots."""
     return text if len(text) <= width else f"{text[: width - 3]}..."
@@ -36,19 +40,20 @@ def short_path(name: str, width: int = 48) -> str:
     """A name whose long path loses its middle: what it begins with and what it ends with tell most.
 
     Args:
-        name: `llm.engine.executor.worker.kv_caches[0] (2, 16) int8`.
+        name: `saved by llm.engine.executor.worker.kv_caches[0] (2, 16) int8`, or without words.
         width: Characters that the path may have.
     """
-    path, blank, form = name.partition(" ")
-    if len(path) <= width or "." not in path:
+    found = _PATH.match(name)
+    if found is None or len(found[2]) <= width:
         return name
+    before, path, after = found.groups()
     first, *parts = path.split(".")
     kept: list[str] = []
     while parts and len(first) + len(".".join([parts[-1], *kept])) + len("...") <= width:
         kept.insert(0, parts.pop())
     if not kept or not parts:
         return name
-    return f"{first}...{'.'.join(kept)}{blank}{form}"
+    return f"{before}{first}...{'.'.join(kept)}{after}"
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> str:

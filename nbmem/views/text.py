@@ -172,16 +172,20 @@ def holdings_table(report: Report, width: int) -> str:
     lines = [holdings_title(shown, report)]
     lines += [
         f"  {row.size():>{size}}  {row.held.category.label:<{kind}}  "
-        f"{clipped(_origin(row.held), max(24, width - size - kind - 6))}"
+        f"{_origin(row.held, max(24, width - size - kind - 6))}"
         for row in shown
     ]
     return "\n".join(lines)
 
 
-def _origin(held: Holding) -> str:
-    parts = [short_path(held.name or "unnamed")]
-    if held.born_in:
-        parts.append(f"born in {held.born_in}")
-    if held.line:
-        parts.append(held.line)
-    return ", ".join(one_line(part) for part in parts)
+def _origin(held: Holding, width: int) -> str:
+    """The name, clipped where it must be, and of the rest as much as there is room for."""
+    name = one_line(held.name or "unnamed")
+    shorter = (short_path(name, most) for most in range(48, 36, -1))
+    text = next((one for one in shorter if len(one) <= width), clipped(short_path(name, 37), width))
+    rest = (f"born in {held.born_in}" if held.born_in else "", held.line or "")
+    for part in filter(None, map(one_line, rest)):
+        if len(text) + len(part) + 2 > width:
+            break
+        text += f", {part}"
+    return text

@@ -16,6 +16,7 @@ CACHE = (
         ("net.weight (2, 3) float32", "net.weight (2, 3) float32"),
         (f"{CACHE} (2, 16) int8", "llm...worker.model_runner.kv_caches[0] (2, 16) int8"),
         (f"a.{'b' * 60}.{'c' * 60}", f"a.{'b' * 60}.{'c' * 60}"),  # no end that would fit
+        (f"saved by {CACHE}", "saved by llm...worker.model_runner.kv_caches[0]"),
         ("x" * 90, "x" * 90),
         ("cuBLAS workspace", "cuBLAS workspace"),
         ("", ""),
