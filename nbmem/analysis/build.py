@@ -126,6 +126,11 @@ def bare_timeline(books: Books, top: int, duration_ns: int) -> Timeline:
 
 def _index_of(session: Session, device: int | None) -> int:
     ordinals = [trace.info.index for trace in session.devices]
+    if not ordinals and session.error is not None:
+        raise UsageError(
+            f"There is nothing to report of {session.name!r}: it ended by {session.error} before "
+            "anything was put on a card."
+        )
     if not ordinals:
         why = session.notes[0] if session.notes else "no tensor was seen while it was recorded."
         raise UsageError(

@@ -151,6 +151,14 @@ def test_a_script_that_uses_no_card_is_reported_on_the_hosts_memory(nbmem, scrip
     assert "Nothing was put on the card that was asked for" in said
 
 
+def test_a_script_that_ended_before_it_used_its_card_is_said_to_have(nbmem, script):
+    pytest.importorskip("torch")
+    done = nbmem("run", script("import no_module_of_this_name\n"), "--gpu", "L4")
+    said = done.stderr.strip().splitlines()[-1]
+    assert "it ended by ModuleNotFoundError: No module named 'no_module_of_this_name'" in said
+    assert said.endswith("before anything was put on a card.")
+
+
 def test_a_saved_session_gives_the_same_report_again(nbmem, script, train, tmp_path):
     done = nbmem("run", script(train), "--gpu", "L4", "--save", "run.nbmem", "--json", "a.json")
     assert done.returncode == 0, done.stderr
