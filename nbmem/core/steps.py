@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def number_steps(phases: Sequence[NumberedPhase]) -> None:
     inner loop's (MAML), and end none.
 
     What only looks behind a pass (an accuracy, a sample) is a part of it where most passes have
-    such; else it is an evaluation between epochs or behind the loop, and has no step.
+    such; else it is an evaluation between epochs or behind the loop, and has no step. Where as many
+    stand before every pass as before the first, they begin it: actions, a large batch's features.
     """
     names = {phase.name for phase in phases}
     closer = next((n for n in ("optimizer", "backward", "forward") if n in names), "inference")
@@ -57,9 +58,29 @@ def number_steps(phases: Sequence[NumberedPhase]) -> None:
         if ended and (step in looks or _looks(phases, index)):
             looks.setdefault(step, []).append(phase)
         ended = ended or index in ends
-    if 2 * len(looks) <= step + 1:
+    if _look_first(phases, looks, step):
+        for behind, found in looks.items():
+            for phase in found:
+                phase.step = behind + 1
+    elif 2 * len(looks) <= step + 1:
         for phase in chain.from_iterable(looks.values()):
             phase.step = None
+
+
+def _look_first(
+    phases: Sequence[NumberedPhase], looks: dict[int, list[NumberedPhase]], last: int
+) -> bool:
+    """Whether as many looks stand before each pass as before the first, whose they must be."""
+    if not last or set(looks) != set(range(last)):
+        return False
+    passes: list[list[str]] = [[] for _ in range(last + 1)]
+    for phase in phases:
+        if phase.step is not None:
+            passes[phase.step].append(phase.name)
+    heads = [list(takewhile(("inference", *_BEFORE).__contains__, names)) for names in passes]
+    first, *later = (names.count("inference") for names in heads)
+    behind = (sum(one.name == "inference" for one in looks[step]) for step in range(last))
+    return first > 0 and all(first == sum(both) for both in zip(behind, later, strict=True))
 
 
 def _pass_ends(phases: Sequence[NumberedPhase], closer: str) -> set[int]:

@@ -235,6 +235,31 @@ def test_a_loss_of_what_was_only_looked_at_begins_its_step():
     assert phases == [(name, n) for n in range(3) for name in step]
 
 
+def test_actions_that_are_drawn_before_each_batch_begin_its_step():
+    loop = Loop().take()
+    for _ in range(3):
+        loop.take(is_input=True).forward(MODEL, "inference")
+        loop.take(is_input=True).forward().backward().step().around("zero_grad", 0)
+    phases = [(p.name, p.step) for p in loop.phases() if p.name != "load"]
+    step = ["input", "inference", "input", "forward", "backward", "optimizer", "zero_grad"]
+    assert phases == [(name, n) for n in range(3) for name in step]
+
+
+def test_features_that_are_cached_for_a_contrastive_loss_begin_its_step():
+    """open_clip's --accum-freq: all parts of the batch without a graph, then each with one."""
+    loop = Loop().take()
+    for _ in range(3):
+        for _ in range(3):
+            loop.take(is_input=True).forward(MODEL, "inference")
+        loop.around("zero_grad", 0)
+        for _ in range(3):
+            loop.forward().backward()
+        loop.step()
+    phases = [(p.name, p.step) for p in loop.phases() if p.name != "load"]
+    step = [*["input", "inference"] * 3, "zero_grad", *["forward", "backward"] * 3, "optimizer"]
+    assert phases == [(name, n) for n in range(3) for name in step]
+
+
 def test_what_is_only_let_go_of_before_a_forward_is_no_input():
     loop = Loop().take().take(is_input=True).forward().backward().step()
     loop.event(Action.FREE_REQUESTED, 0, 1024)  # a local of the step that has returned
