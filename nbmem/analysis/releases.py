@@ -12,11 +12,24 @@ from nbmem.core.events import GIVES_BACK, TAKES, Action
 
 if TYPE_CHECKING:
     from nbmem.core.session import DeviceTrace
+    from nbmem.ledger.books import Books
 
 
 def released_by_need(trace: DeviceTrace) -> tuple[int, ...]:
     """Where cached memory went back because a request found no room (not by empty_cache())."""
     return tuple(at for at, by_user in releases(recording_of(trace)).items() if not by_user)
+
+
+def had_room(books: Books, at: int) -> bool:
+    """Whether the card had room for what was taken behind a release: then no request needed it.
+
+    cuDNN's benchmark mode empties the cache itself, in the middle of a call. Known limit: a release
+    under a memory fraction of the user's looks the same.
+    """
+    events, ledger = books.trace.events, books.ledger(at)
+    takes = np.flatnonzero(np.isin(events.action[at:], TAKES))
+    size = int(events.size[at + takes[0]]) if len(takes) else ledger.total_bytes
+    return ledger.used + size <= ledger.total_bytes
 
 
 def emptied(trace: DeviceTrace) -> tuple[int, ...]:

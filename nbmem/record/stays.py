@@ -44,8 +44,8 @@ def unrecorded(recorder: Recorder, names: dict[str, int]) -> list[DeviceTrace]:
             devices.append(_trace(recorder, roll, info, names))
     if not devices and recorder.chosen:
         recorder.note(
-            "Nothing was put on the card that was asked for. The host's memory is followed where no "
-            "card is asked for."
+            "Nothing was put on the card that was asked for. The host's memory is followed where "
+            "no card is asked for."
         )
     return devices
 

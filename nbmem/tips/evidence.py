@@ -9,7 +9,7 @@ import numpy as np
 
 from nbmem.analysis.growth import growth, step_ends, step_peaks
 from nbmem.analysis.program import chief_model, chief_optimizer, typed
-from nbmem.analysis.releases import emptied, released_by_need
+from nbmem.analysis.releases import emptied, had_room, released_by_need
 from nbmem.core.holders import HolderKind, held_storages
 from nbmem.core.units import MIB
 from nbmem.ledger.refused import ran_out
@@ -96,7 +96,8 @@ class Evidence:
     @cached_property
     def retries(self) -> tuple[int, ...]:
         """Where torch had to give cached memory back before the driver had room."""
-        return released_by_need(self.trace)
+        found = released_by_need(self.trace)
+        return tuple(at for at in found if not (self.card_known and had_room(self.books, at)))
 
     @cached_property
     def emptied(self) -> tuple[int, ...]:

@@ -6,8 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import nbmem
+from nbmem import virtual
 from nbmem.analysis import books_of, report_of
 from nbmem.analysis.growth import growth, step_ends
+from nbmem.analysis.releases import had_room, released_by_need
 from nbmem.core.categories import Category
 from nbmem.core.units import parse_bytes
 from nbmem.ledger.books import Books
@@ -218,6 +221,18 @@ def test_where_the_driver_refused_no_figure_is_more_than_there_was(run):
     figures = re.findall(r"[\d.]+ [KMG]iB", f"{mine.title} {mine.evidence}")
     assert len(figures) > 4
     assert max(map(parse_bytes, figures)) <= 1.01 * took
+
+
+def test_a_cache_that_goes_back_while_the_card_has_room_was_no_refusal():
+    """As cuDNN's benchmark mode does it, which no line of the user's asks for."""
+    with virtual.activated("T4"), nbmem.trace("cell") as trace:
+        for size in (100, 200, 300):
+            torch._C._cuda_emptyCache()
+            torch.empty(size << 20, dtype=torch.uint8, device="cuda")
+    (card,) = trace.session.devices
+    given_back = released_by_need(card)
+    assert given_back
+    assert all(had_room(Books(trace.session), at) for at in given_back)
 
 
 STUCK = """
