@@ -61,19 +61,18 @@ def taken_once(allocations: Allocations, unseen: Mask, events: int) -> Mask:
     return mine
 
 
-def first_in_backward(once: Mask, born: Ints, stream: Ints, in_backward: Mask) -> Mask:
+def first_in_backward(once: Mask, allocations: Allocations, in_backward: Mask) -> Mask:
     """Of what may be cuBLAS's the first that each stream's backwards made: no gradient, then.
 
     Args:
         once: What may be cuBLAS's, as `taken_once` says.
-        born: Position of each birth.
-        stream: The stream of each.
+        allocations: Every allocation of the recording.
         in_backward: Which of them a backward made.
     """
     found: Mask = np.zeros(len(once), bool)
     rows = np.flatnonzero(once & in_backward)
-    rows = rows[np.argsort(born[rows], kind="stable")]
-    found[rows[np.unique(stream[rows], return_index=True)[1]]] = True
+    rows = rows[np.argsort(allocations.born[rows], kind="stable")]
+    found[rows[np.unique(allocations.stream[rows], return_index=True)[1]]] = True
     return found
 
 
