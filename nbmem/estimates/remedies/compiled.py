@@ -99,7 +99,7 @@ class Compile(Remedy):
 
 
 class CompileGraphs(Compile):
-    """The same with CUDA graphs: torch's graph trees, which keep a step's memory for its replay."""
+    """The model is compiled in place, with torch's CUDA graphs, which keep a step's memory."""
 
     key = "compile_graphs"
     title = "torch.compile, reduce-overhead"
