@@ -15,6 +15,7 @@ from nbmem.answers import Failure  # noqa: E402
 from nbmem.core import units  # noqa: E402
 from nbmem.estimates import fitting, planner, programs  # noqa: E402
 from nbmem.estimates.probing import Request, probe  # noqa: E402
+from nbmem.estimates.remedies import compiled as ways  # noqa: E402
 from nbmem.estimates.remedies.activations import Autocast  # noqa: E402
 from nbmem.estimates.remedies.compiled import ALREADY, Compile, HalfKept  # noqa: E402
 from nbmem.estimates.remedies.optimizers import PlainSGD  # noqa: E402
@@ -66,12 +67,16 @@ def held_as_a_traced_cell(source):
 
 @planned
 @pytest.mark.long
-def test_the_line_holds_what_the_run_says_and_another_run_is_eager_again():
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [("compile", "net.compile()"), ("compile_graphs", 'net.compile(mode="reduce-overhead")')],
+)
+def test_the_line_holds_what_the_run_says_and_another_run_is_eager_again(key, line):
     eager = asked(SOURCE).probe
-    reply = asked(SOURCE, "compile")
+    reply = asked(SOURCE, key)
     assert reply.refused is None
-    assert reply.code == "net.compile()"
-    assert "net = Net().cuda()\nnet.compile()\noptimizer" in reply.changed
+    assert reply.code == line
+    assert f"net = Net().cuda()\n{line}\noptimizer" in reply.changed
     assert reply.probe.allocated < eager.allocated
     assert held_as_a_traced_cell(reply.changed) == reply.probe.allocated
     assert asked(SOURCE).probe.allocated == eager.allocated
@@ -86,7 +91,7 @@ def quick(monkeypatch):
         remedy.applied += 1
 
     monkeypatch.setattr(Compile, "_compile", compiled_at_once)
-    monkeypatch.setattr(planner, "REMEDIES", (Autocast, PlainSGD, Compile))
+    monkeypatch.setattr(planner, "REMEDIES", (Autocast, PlainSGD, Compile, ways.CompileGraphs))
 
 
 def test_it_is_run_behind_the_pairs_in_none_of_them_and_not_where_another_suffices(here, quick):
@@ -96,7 +101,7 @@ def test_it_is_run_behind_the_pairs_in_none_of_them_and_not_where_another_suffic
     assert titles[0] == "as it is"
     assert set(titles[1:3]) == {"autocast", "plain SGD"}
     assert "+" in titles[3]
-    assert titles[4:] == ["torch.compile"]
+    assert titles[4:] == ["torch.compile", "torch.compile, reduce-overhead"]
     need = {option.key: option.probe.need for option in found.options}["autocast"]
     found = here.plan(programs.cell(ADAM, {}), "T4", target=need)
     rows = {option.key: option for option in found.options}

@@ -117,6 +117,17 @@ def test_a_launch_that_times_configurations_takes_what_clears_the_cache(gpu):
 
 
 @planned
+def test_a_later_configuration_copies_what_it_writes_over_where_the_first_had_no_room(gpu):
+    """What clears the cache has raised the peak; the kernel reads and writes by two arguments."""
+    x = torch.randn(gpu.card.l2_bytes // 16, device="cuda")
+    compiled = torch.compile(lambda x: x.mul_(2))
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    compiled(x)
+    assert torch.cuda.max_memory_allocated() - before == gpu.card.l2_bytes + 2 * x.nbytes
+
+
+@planned
 def test_a_reduction_that_times_configurations_does_so_without_triton(gpu):
     """Inductor's own kind of configuration is made of Triton's, which a CPU build has not."""
     x = torch.randn(1 << 15, 64, device="cuda")

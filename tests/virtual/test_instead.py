@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nbmem import api, virtual
 from nbmem.core.units import format_bytes
+from nbmem.virtual.hardware.lasting import Lasting
 from nbmem.virtual.notes import eagerly
 from nbmem.virtual.patches.compiler import PLANNED
 from nbmem.virtual.patches.uncompiled import captured as replayed
@@ -39,13 +40,13 @@ class Net(nn.Module):
         return self.second(x).square().mean()
 
 
-def steps(net, x, **options):
+def steps(net, x, loss=lambda result: result, **options):
     """The peak of live bytes in three steps of training."""
     optimizer = torch.optim.SGD(net.parameters())
     compiled = torch.compile(net, **options) if options.pop("planned", True) else net
     torch.cuda.reset_peak_memory_stats()
     for _ in range(3):
-        compiled(x).backward()
+        loss(compiled(x)).backward()
         optimizer.step()
         optimizer.zero_grad()
     return torch.cuda.max_memory_allocated()
@@ -158,11 +159,80 @@ def test_of_graphs_nothing_is_said_but_how_to_know(gpu):
     assert any("CUDA graphs" in n and "TORCH_COMPILE_DISABLE=1" in n for n in trace.report().notes)
 
 
-def test_of_regions_that_follow_each_other_nothing_is_said(gpu):
-    net, x = Net().cuda(), torch.randn(SIDE, SIDE, device="cuda")
-    compiled = torch.compile(lambda x: x.square().mean())
-    compiled(net.first(x)).backward()
-    assert "goes on with what was computed before" in gpu.instead.sentences()[0]
+class Block(nn.Module):
+    """What runs in a row; a Sequential's own forward is torch's, which is not compiled."""
+
+    def __init__(self, activation):
+        super().__init__()
+        width = SIDE // 4
+        self.parts = nn.ModuleList([nn.Linear(width, width), nn.Softplus(), activation()])
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
+def test_blocks_that_are_compiled_one_by_one_are_what_eager_mode_takes(activation):
+    """A ReLU keeps its result, a GELU its argument; the plan keeps others of what is between."""
+
+    def act(planned):
+        blocks = [Block(activation) for _ in range(4)]
+        net, x = nn.Sequential(*blocks).cuda(), torch.randn(4 * SIDE, SIDE // 4, device="cuda")
+        for block in blocks[1:] if planned else ():
+            block.compile()
+        return steps(net, x, planned=False, loss=torch.sum)
+
+    with virtual.activated("T4", eager=True):
+        true = act(planned=False)
+    with virtual.activated("T4") as gpu:
+        compiled = act(planned=True)
+        assert gpu.instead.now() == true != compiled
+        assert gpu.instead.sentences() == [eagerly(true)]
+
+
+def test_what_the_plan_alone_keeps_may_be_the_programs_and_what_eager_mode_alone_keeps_is_more():
+    class Storage:
+        def __init__(self, cdata):
+            self.cdata, self.gone = cdata, False
+
+        def expired(self):
+            return self.gone
+
+    mine, plans, both = Storage(1), Storage(2), Storage(3)
+    lasting = Lasting()
+    end = lasting.hold(kept=[(mine, 10), (both, 1)], planned=[(plans, 100), (both, 1)])
+    again = lasting.hold(kept=[(mine, 10)], planned=[])
+    assert (lasting.more, lasting.unsure) == (0, 0)
+    lasting.passed([mine, plans, both])
+    assert (lasting.more, lasting.unsure) == (0, 100)
+    mine.gone = True
+    assert (lasting.more, lasting.unsure) == (10, 100)
+    end()
+    assert (lasting.more, lasting.unsure) == (10, 0)
+    again()
+    assert (lasting.more, lasting.unsure) == (0, 0)
+
+
+def test_a_compiled_optimizer_takes_what_its_own_step_does():
+    def act(planned):
+        net = nn.Linear(SIDE, SIDE).cuda()
+        optimizer = torch.optim.AdamW(net.parameters(), capturable=True)
+        step, x = optimizer.step, torch.randn(2, SIDE, device="cuda")
+        step = torch.compile(step) if planned else step
+        torch.cuda.reset_peak_memory_stats()
+        for _ in range(2):
+            net(x).sum().backward()
+            step()
+            optimizer.zero_grad()
+        return torch.cuda.max_memory_allocated()
+
+    with virtual.activated("T4", eager=True):
+        true = act(planned=False)
+    with virtual.activated("T4") as gpu:
+        assert act(planned=True) < true
+        assert gpu.instead.sentences() == [eagerly(true)]
 
 
 def test_a_region_that_does_not_run_alone_costs_a_sentence(gpu, monkeypatch):

@@ -13,7 +13,7 @@ from nbmem.estimates.remedies.activations import (
 )
 from nbmem.estimates.remedies.batches import Expandable, FourMicroBatches, MicroBatches
 from nbmem.estimates.remedies.blocks import Checkpoint, SelectiveCheckpoint
-from nbmem.estimates.remedies.compiled import Compile, HalfKept
+from nbmem.estimates.remedies.compiled import Compile, CompileGraphs, HalfKept
 from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, PlainSGD
 from nbmem.estimates.remedies.paging import Unified
 from nbmem.estimates.remedies.parallel import DataParallel, OptimizerParts
@@ -47,6 +47,7 @@ REMEDIES: tuple[type[Remedy], ...] = (
     Offload,
     PlainSGD,
     Compile,
+    CompileGraphs,
     Unified,
 )
 """In the order of their price, the cheapest first; what is slow to ask stands behind the others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nbmem.estimates.remedies.base import Acts, Remedy
 
@@ -28,7 +28,10 @@ class Compile(Remedy):
     nothing = "No module with weights is called in it."
     # Of what forward and backward make, 7 to 21% went in small programs (docs/estimates.md).
     acts = Acts(passing=0.15, waiting=0.15, inputs=0.0)
+    group = "compile"
     slow = True
+    mode: ClassVar[str] = ""
+    """torch.compile's; empty for the default."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +72,7 @@ class Compile(Remedy):
         if why is not None:
             self.refuse(why)
             return
-        model.compile()
+        model.compile(**({"mode": self.mode} if self.mode else {}))
         self.applied += 1
 
     @property
@@ -87,11 +90,27 @@ class Compile(Remedy):
         del card
         others = len(self._done) - 1
         more = f"  # and the {others} other models that are called" if others > 0 else ""
-        return f"{self.own.model}.compile(){more}"
+        mode = f'mode="{self.mode}"' if self.mode else ""
+        return f"{self.own.model}.compile({mode}){more}"
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Where the model has been made."""
         return len(self._done) == 1 and edit.after_the_model(self.code_of(card))
+
+
+class CompileGraphs(Compile):
+    """The model is compiled in place, with torch's CUDA graphs, which keep a step's memory."""
+
+    key = "compile_graphs"
+    title = "torch.compile, reduce-overhead"
+    price = (
+        "compiles once and again as torch.compile does, then records CUDA graphs in the first "
+        "steps; what they take stays theirs, inputs are copied, and a step overwrites what the one "
+        "before returned; faster where kernels are small"
+    )
+    # The pools of graphs keep what the plan saves (docs/estimates.md).
+    acts = Acts(passing=0.0, waiting=0.0, inputs=0.0)
+    mode = "reduce-overhead"
 
 
 class HalfKept(Remedy):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.events import Action
 from nbmem.virtual import notes
+from nbmem.virtual.hardware.lasting import Lasting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +76,7 @@ class Instead:
     Attributes:
         peak: The most bytes that would have lived since `begin()`.
         beside: Bytes of it of which it is not known whether they would still have lived.
+        lasting: What lasts from one part to another.
         unknown: Why a region's bytes are not known; empty as long as all are.
     """
 
@@ -82,7 +84,8 @@ class Instead:
         self.peak = self.beside = 0
         self.unknown = ""
         self._gpu = gpu
-        self._more = 0
+        self.lasting = Lasting()
+        self._more = self._unsure = self._lasted = 0
         self._between = Highest(gpu)
         self._ran = False
 
@@ -90,17 +93,28 @@ class Instead:
         """What a report says of it; nothing where no planned region has run."""
         if self.unknown:
             return [notes.eagerly_unknown(self.unknown)]
-        return [notes.eagerly(self.now(), self.beside)] if self._ran else []
+        peak = self.now()
+        return [notes.eagerly(peak, max(self.beside, self._unsure))] if self._ran else []
 
     def begin(self) -> None:
         """Forget the peak: a report begins."""
         self.peak, self._ran = 0, False
-        self._between.restart()
+        self._go_on()
 
     def now(self) -> int:
         """The peak up to now, with what happened since the last region."""
-        self.peak = max(self.peak, self._between.highest + self._more)
+        # What has gone from the card meanwhile was part of its highest.
+        self._reach(self._between.highest + self._lasted)
+        self._reach(self._gpu.allocator.allocated + self.lasting.more)
         return self.peak
+
+    def _reach(self, lives: int) -> None:
+        if lives + self._more > self.peak:
+            self.peak, self._unsure = lives + self._more, self.lasting.unsure
+
+    def _go_on(self) -> None:
+        self._lasted = self.lasting.more
+        self._between.restart()
 
     def run(self, act: Callable[[], Any], most: Most, kept: int | None = None) -> tuple[Any, int]:
         """Run a part.
@@ -116,14 +130,15 @@ class Instead:
         self._ran = True
         self.now()
         before, worked = self._gpu.allocator.allocated, self._gpu.workspaces.nbytes
+        lasted = self.lasting.more
         found = act()
         grown = self._gpu.workspaces.nbytes - worked
         taken = most.first if grown else most.later
-        self.peak = max(self.peak, before + self._more + taken)
+        self._reach(before + lasted + taken)
         left = self._gpu.allocator.allocated - before - grown
         added = 0 if kept is None else kept - left
         self._more += added
-        self._between.restart()
+        self._go_on()
         return found, added
 
     def forget(self, added: int) -> None:

@@ -113,20 +113,33 @@ class PlannedKernel:
         if machine is None:
             return
         size = machine.current.card.l2_bytes // 4
-        room = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
-        copied = []
-        for at in self._over:
-            nbytes = args[at].untyped_storage().nbytes() if at < len(args) else 0
-            # Else it is kept on the CPU meanwhile, where that is allowed.
-            if 0 < nbytes <= room or not self._tuning.spares:
-                copied.append(args[at])
-                room -= nbytes
         for _ in range(self._tuning.choices):
+            # Anew for each: what clears the cache may have raised the peak, and copies have room.
+            copied = self._copied(args)
             copies = [torch.clone(tensor) for tensor in copied]
             del copies
             cleared = torch.empty(size, dtype=torch.int32, device=CUDA[machine.current.index])
             copies = [torch.clone(tensor) for tensor in copied]
             del copies, cleared
+
+    def _copied(self, args: tuple[Any, ...]) -> list[torch.Tensor]:
+        """What is written over and copied on the card; the rest waits on the CPU where it may."""
+        room = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+        copied = []
+        for at in self._over:
+            nbytes = _reach(args[at]) if at < len(args) else 0
+            if 0 < nbytes <= room or not self._tuning.spares:
+                copied.append(args[at])
+                room -= nbytes
+        return copied
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    """Bytes from a tensor's first to its last element; 0 without any."""
+    if not tensor.numel():
+        return 0
+    steps = zip(tensor.size(), tensor.stride(), strict=True)
+    return (1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size()
 
 
 def _function(source: str) -> ast.FunctionDef | None:

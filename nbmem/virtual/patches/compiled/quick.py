@@ -4,22 +4,31 @@ A plan is half sympy: tens of thousands of sums and comparisons, most of two num
 asked a moment ago. Nothing here decides anything: with other ways the plan is the same, later.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/sizevars.py
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/dtype_propagation.py
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/loop_body.py
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._inductor import sizevars
+from torch._inductor import dependencies, sizevars
+from torch._inductor.codegen.simd import SIMDKernel
 from torch._inductor.dtype_propagation import DtypePropagationOpsHandler
+from torch._inductor.loop_body import InterpreterShim
+from torch._inductor.scheduler import Scheduler
+from torch._inductor.virtualized import V
+from torch.fx.node import map_arg
+from torch.utils._ordered_set import OrderedSet
+from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from nbmem.virtual.patches.patcher import Patch, wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _sympy: Any = sizevars.sympy
 _KEPT = 1 << 16
@@ -29,6 +38,8 @@ _KEPT = 1 << 16
 def quick_patches() -> list[Patch]:
     """What is answered by a shorter way."""
     sizes: Any = sizevars.SizeVarAllocator
+    scheduler: Any = Scheduler
+    accesses: Any = getattr(dependencies, "_RecordLoadStoreInner", None)
     return [
         *wanted(
             sizes,
@@ -40,6 +51,18 @@ def quick_patches() -> list[Patch]:
             only_existing=True,
         ),
         *wanted(sizevars, {"_join_dimensions_cached": _joins()}, only_existing=True),
+        *wanted(
+            scheduler,
+            {
+                "get_graph_partition_symbol_inputs": _symbols(
+                    scheduler.get_graph_partition_symbol_inputs
+                )
+            },
+            only_existing=True,
+        ),
+        *wanted(accesses, {"drop_unused_symbols": staticmethod(_drop_unused)}, only_existing=True),
+        Patch(SIMDKernel, "set_current_node", _unbounded(SIMDKernel.set_current_node)),
+        Patch(InterpreterShim, "run", _run),
         Patch(DtypePropagationOpsHandler, "__init__", _once(DtypePropagationOpsHandler.__init__)),
         Patch(torch.fx.GraphModule, "print_readable", _unread(torch.fx.GraphModule.print_readable)),
     ]
@@ -76,7 +99,10 @@ def _simplify(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_ranges(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch remembers these for one graph; forward and backward ask for the same."""
+    """Torch remembers these for one graph; forward and backward ask for the same.
+
+    Ranges matter to divisions alone, which most have none of.
+    """
     known: dict[Any, Any] = {}
 
     def simplify(self: Any, expr: Any, ranges: Any) -> Any:
@@ -87,7 +113,10 @@ def _with_ranges(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
         if found is None:
             if len(known) > _KEPT:
                 known.clear()
-            found = known[key] = true_simplify(self, expr, ranges)
+            found = sizevars.join_dimensions(self.simplify(expr))
+            if found.has(ModularIndexing, FloorDiv):
+                found = true_simplify(self, expr, ranges)
+            known[key] = found
         return found
 
     return simplify
@@ -97,6 +126,65 @@ def _joins() -> Any:
     """Torch remembers 256 of them, fewer than a graph has."""
     cached: Any = getattr(sizevars, "_join_dimensions_cached", None)
     return functools.lru_cache(_KEPT)(getattr(cached, "__wrapped__", cached))
+
+
+def _symbols(true_symbols: Callable[..., Any]) -> Callable[..., Any]:
+    """The symbols of sizes that a part of a graph needs, which a graph of numbers has none of."""
+
+    def symbols(self: Any, *parts: Any) -> Any:
+        return OrderedSet() if _is_static(V.graph.sizevars) else true_symbols(self, *parts)
+
+    return symbols
+
+
+_symbols_in = functools.lru_cache(_KEPT)(lambda index: index.free_symbols)
+
+
+def _drop_unused(index: Any, names: list[Any], sizes: list[Any]) -> None:
+    """The last dimensions that an index does not depend on, which are asked for again and again."""
+    if isinstance(index, _sympy.Expr):
+        symbols = _symbols_in(index)
+        while names and names[-1] not in symbols:
+            names.pop()
+            sizes.pop()
+
+
+def _unbounded(true_set: Callable[..., Any]) -> Callable[..., Any]:
+    """Between which bounds a value lies matters where it indexes or is masked, and nowhere else."""
+
+    @contextlib.contextmanager
+    def set_current_node(self: Any, node: Any) -> Iterator[None]:
+        if set(node._body.submodules) > {"get_index"}:
+            with true_set(self, node):
+                yield
+            return
+        before, self.current_node, self.node_to_bounds = self.current_node, node, {}
+        try:
+            yield
+        finally:
+            self.current_node = before
+
+    return set_current_node
+
+
+def _run(self: Any, *args: Any, initial_env: dict[Any, Any] | None = None) -> Any:
+    """A loop's body, node by node, without what torch prepares for a trace or an error."""
+    known = self.env = {} if initial_env is None else initial_env
+    given = iter(args)
+    with V.set_interpreter_handler(self):
+        for node in self.graph.nodes:
+            if node in known:
+                continue
+            self.current_node = node
+            if node.op == "placeholder":
+                known[node] = next(given)
+                continue
+            found = map_arg(node.args, known.__getitem__)
+            options = map_arg(node.kwargs, known.__getitem__)
+            known[node] = getattr(self, node.op)(node.target, found, options)
+            if node.op == "output":
+                return known[node]
+    return None
 
 
 def _once(true_init: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.fx import GraphModule, Interpreter
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 from nbmem.virtual.devices import CPU, is_virtual
 from nbmem.virtual.hardware.gpu import VirtualGPU
 from nbmem.virtual.hardware.instead import Highest, Most
+from nbmem.virtual.patches.uncompiled.rewritten import put_back
 from nbmem.virtual.patches.uncompiled.variables import kept_until
 from nbmem.virtual.tensors.shapes import spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from nbmem.virtual.operators.dispatch import CardMode
     from nbmem.virtual.patches.patcher import Patches
@@ -45,12 +47,16 @@ class Took(NamedTuple):
         kept: What forward leaves: its results, and what autograd keeps.
         backward: The most in backward; None without one.
         beside: Bytes of results beside a loss, which the program may have let go of by then.
+        inputs: Which of the arguments from an earlier region autograd keeps, by number.
+        results: Which results autograd keeps.
     """
 
     forward: Most
     kept: int
     backward: Most | None
     beside: int
+    inputs: frozenset[int]
+    results: frozenset[int]
 
 
 class Captured:
@@ -62,22 +68,30 @@ class Captured:
 
     Attributes:
         dynamic: Whether its arguments may have other sizes from call to call.
-        follows: Whether it goes on with what was computed before it, for backward, too.
+        follows: Which arguments were computed before it, for backward, too.
     """
 
     def __init__(self, graph: GraphModule, inputs: Sequence[Any]) -> None:
-        self._graph: GraphModule | None = GraphModule(graph, copy.deepcopy(graph.graph))
+        own = copy.deepcopy(graph.graph)
+        put_back(own)
+        self._graph: GraphModule | None = GraphModule(graph, own)
         self.dynamic = any(isinstance(one, torch.SymInt) for one in inputs)
-        self.follows = any(
-            isinstance(one, torch.Tensor) and one.requires_grad and not one.is_leaf
-            for one in inputs
+        self.follows = frozenset(
+            number
+            for number, one in enumerate(inputs)
+            if isinstance(one, torch.Tensor) and one.requires_grad and not one.is_leaf
         )
         self._trains = [getattr(one, "requires_grad", False) for one in inputs]
+        self._held = sum(1 for _ in (*_parameters(graph), *_buffers(graph)))
         self._grads = torch.is_grad_enabled()
         self._cast = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
 
     def of(self, args: Sequence[Any]) -> Sequence[Any] | None:
-        """The graph's arguments among those of the compiled one; None where that cannot be told."""
+        """The graph's arguments among those of the compiled one; None where that cannot be told.
+
+        What the graph holds (an optimizer's parameters and state) stands before them there.
+        """
+        args = args[self._held :]
         given, more = args[: len(self._trains)], args[len(self._trains) :]
         states = all(isinstance(one, torch.Generator) for one in more)
         return given if states and len(given) == len(self._trains) else None
@@ -101,28 +115,48 @@ class Captured:
         self, replay: _Replay, mode: CardMode, gpu: VirtualGPU, args: Sequence[Any]
     ) -> Took:
         inputs = [_like(mode, gpu, arg) for arg in args]
-        for one, trains in zip(inputs, self._trains, strict=True):
-            if trains:
-                one.requires_grad_()
+        for number, trains in enumerate(self._trains):
+            if number in self.follows:
+                inputs[number] = _Enters.apply(torch.empty(0, requires_grad=True), inputs[number])
+            elif trains:
+                inputs[number].requires_grad_()
+        replay.own(lambda held: _like(mode, gpu, held))
         heard = Highest(gpu)
         before = heard.restart()
         results = replay.run(*inputs)
         forward = heard.most
         kept = gpu.allocator.allocated - gpu.workspaces.nbytes - before
+        given = {number: storage_of(inputs[number]) for number in self.follows}
+        left = {n: storage_of(one) for n, one in enumerate(results) if is_virtual(one)}
         made = [one for one in _tensors(results) if one.requires_grad]
         leaving = [
             one for one in made if not one.dim()
         ] or made  # beside a loss, no other's is asked
         unasked: int = sum(one.nbytes for one in made) - sum(one.nbytes for one in leaving)
-        backward = None
+        backward, lasts = None, (frozenset[int](), frozenset[int]())
         if leaving:
             root = _Arrives.apply(mode, gpu, heard, *leaving)
-            del made, leaving, results
+            del made, leaving, results, inputs
+            replay.env.clear()
+            lasts = _living(given), _living(left)
             engine: Any = torch.autograd.Variable._execution_engine
             engine.run_backward((root,), (torch.ones_like(root),), False, False, (), True, True)
             # What is compiled gets zeros where autograd has no gradient.
             backward = Most(*(most - unasked for most in heard.most))
-        return Took(forward, kept, backward, unasked)
+        return Took(forward, kept, backward, unasked, *lasts)
+
+
+class _Enters(torch.autograd.Function):
+    """The program before a region: an argument that is kept by nobody but what goes on with it."""
+
+    @staticmethod
+    def forward(ctx: Any, _leaf: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(made)
+        return made
+
+    @staticmethod
+    def backward(*_: Any) -> Any:
+        return None, None
 
 
 class _Arrives(torch.autograd.Function):
@@ -153,6 +187,7 @@ class _Replay(Interpreter):
     def __init__(self, graph: GraphModule, patches: Patches) -> None:
         super().__init__(graph)
         self._stand_in = functools.cache(patches.stand_in)
+        self._owned: dict[str, torch.Tensor] = {}
         last = {node: user for user, nodes in self.user_to_last_uses.items() for node in nodes}
         order = {node: number for number, node in enumerate(graph.graph.nodes)}
         for node, kept in kept_until(graph.graph).items():
@@ -160,6 +195,17 @@ class _Replay(Interpreter):
             if used is not None and order[kept] > order[used]:
                 self.user_to_last_uses[used].remove(node)
                 self.user_to_last_uses.setdefault(kept, []).append(node)
+
+    def own(self, like: Callable[[Any], Any]) -> None:
+        """Hold others in the place of the program's own tensors."""
+        for name, held in (*_parameters(self.module), *_buffers(self.module)):
+            trains = held.requires_grad
+            self._owned[name] = like(held).requires_grad_(trains)
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """What the graph holds."""
+        owned = self._owned.get(target)
+        return super().get_attr(target, args, kwargs) if owned is None else owned
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Checkpoints are only marks of nodes to what is compiled."""
@@ -200,6 +246,23 @@ def _like(mode: CardMode, gpu: VirtualGPU, arg: Any) -> Any:
         made = torch.empty_strided(arg.size(), arg.stride(), dtype=arg.dtype, device=CPU)
         made.copy_(arg.detach())
     return made
+
+
+def _parameters(graph: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    return graph.named_parameters(remove_duplicate=False)
+
+
+def _buffers(graph: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    return graph.named_buffers(remove_duplicate=False)
+
+
+def storage_of(tensor: torch.Tensor) -> StorageWeakRef:
+    """Its storage, which is not kept by being known."""
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+def _living(storages: dict[int, StorageWeakRef]) -> frozenset[int]:
+    return frozenset(number for number, one in storages.items() if not one.expired())
 
 
 def _form(tensor: torch.Tensor) -> TensorSpec:

@@ -1,22 +1,30 @@
 """A planned run followed beside what it does: what its regions would take in eager mode instead.
 
-Known limits: nothing is said where a region goes on with what another computed, for which of the
-two modes keeps that is not known; nor of regions in CUDA graphs, whose pools are no step's.
+What a region goes on with, and leaves for another, is looked at storage by storage: autograd keeps
+it in eager mode, or the plan, or the program, and often another than was kept by.
+
+Known limit: nothing is said of regions in CUDA graphs, whose pools are no step's.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from nbmem.allocator.rounding import round_size
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.patches.patcher import Patch, Patches
-from nbmem.virtual.patches.uncompiled.captured import Captured, Took
+from nbmem.virtual.patches.uncompiled.captured import Captured, Took, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
+
     from nbmem.virtual.hardware.instead import Instead, Most
+    from nbmem.virtual.hardware.lasting import Lasting
     from nbmem.virtual.operators.dispatch import CardMode
 
 _PART_OF = "_nbmem_part_of"
@@ -30,7 +38,7 @@ class _Region:
     def __init__(self, captured: Captured) -> None:
         self.captured = captured
         self.known: dict[Any, Took | None] = {}
-        self.waiting: list[tuple[Most, int]] = []
+        self.waiting: list[tuple[Most, int, Callable[[], None]]] = []
 
 
 class Follower:
@@ -50,11 +58,7 @@ class Follower:
         """What is compiled meanwhile are a region's parts."""
         before, self._region = self._region, None
         try:
-            captured = Captured(graph, inputs)
-            if captured.follows:
-                self._not_known("a region goes on with what was computed before it")
-            else:
-                self._region = _Region(captured)
+            self._region = _Region(Captured(graph, inputs))
         except Exception as err:  # noqa: BLE001 - a figure beside the run is no part of it
             self._not_known(f"{type(err).__name__}: {err}")
         try:
@@ -104,9 +108,12 @@ class Follower:
         if found is None:
             return act()
         instead.beside = max(instead.beside, found.beside)
+        given = region.captured.of(inputs) or ()
+        entered = {number: _known(given[number]) for number in region.captured.follows}
         result, added = instead.run(act, found.forward, found.kept)
         if found.backward is not None:
-            region.waiting.append((found.backward, added))
+            end = self._hold(instead.lasting, found, entered, result)
+            region.waiting.append((found.backward, added, end))
         else:
             instead.forget(added)
         return result
@@ -116,11 +123,12 @@ class Follower:
     ) -> Any:
         if not region.waiting:
             return act()
-        most, added = region.waiting.pop()
+        most, added, end = region.waiting.pop()
         try:
             return instead.run(act, most)[0]
         finally:
             instead.forget(added)
+            end()
 
     def _took(self, region: _Region, inputs: Sequence[Any]) -> Took | None:
         key: Any = ()
@@ -138,7 +146,36 @@ class Follower:
                 self._not_known(f"{type(err).__name__}: {err}")
         return region.known[key]
 
+    def _hold(self, *facts: Any) -> Callable[[], None]:
+        try:
+            return _hold(*facts)
+        except Exception as err:  # noqa: BLE001 - a figure beside the run is no part of it
+            self._not_known(f"{type(err).__name__}: {err}")
+            return lambda: None
+
     def _not_known(self, why: str) -> None:
         instead = self._instead
         if instead is not None:
             instead.unknown = instead.unknown or why
+
+
+def _known(tensor: torch.Tensor) -> tuple[StorageWeakRef, int]:
+    return storage_of(tensor), round_size(tensor.untyped_storage().nbytes())
+
+
+def _hold(
+    lasting: Lasting,
+    found: Took,
+    entered: dict[int, tuple[StorageWeakRef, int]],
+    results: Sequence[Any],
+) -> Callable[[], None]:
+    """What a forward keeps for its backward: of what it went on with, and of what it returned."""
+    made = [_known(one) for one in results if is_virtual(one)]
+    times = Counter(reference.cdata for reference, _ in made)
+    given = {reference.cdata for reference, _ in entered.values()}
+    kept = [entered[number] for number in found.inputs]
+    kept += [_known(results[number]) for number in found.results if is_virtual(results[number])]
+    # The plan returns what it saves behind what the program gets.
+    planned = [one for one in made if times[one[0].cdata] > 1 or one[0].cdata in given]
+    lasting.passed(reference for reference, _ in entered.values())
+    return lasting.hold(kept, planned)
