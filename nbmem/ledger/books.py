@@ -19,7 +19,6 @@ from nbmem.ledger.facts import NO_NAME, facts_of
 from nbmem.ledger.machine import parts_at
 from nbmem.ledger.outside import Outside
 from nbmem.ledger.phase_map import PhaseMap
-from nbmem.ledger.refused import failed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,10 +66,7 @@ class Books:
         self._followed = self._follow()
         self.allocations = self._followed.allocations
         self.events = len(self.trace.events)
-        failures = failed(session, device)
-        facts, self.names, self.texts = facts_of(
-            self.allocations, self.trace, self.phases, session.names, failures
-        )
+        facts, self.names, self.texts = facts_of(self.allocations, session, device, self.phases)
         self.born_in = facts.born_in
         self.category = attribute(facts)
         self._births = Birthplaces(facts, self.names, self.texts, self.category, self.trace.calls)

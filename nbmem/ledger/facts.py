@@ -21,6 +21,8 @@ from nbmem.ledger.grown import grown
 from nbmem.ledger.kept import kept
 from nbmem.ledger.phase_map import NOWHERE
 from nbmem.ledger.planned import planned_names
+from nbmem.ledger.refused import failed
+from nbmem.ledger.searched import SEARCH, searched
 from nbmem.ledger.sightings import NO_NAME, among_those_like, sightings_of
 from nbmem.ledger.staging import NAME, nothing_within, staging
 from nbmem.ledger.workspace import first_in_backward, taken_once
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.allocator.recordings.follow import Allocations
-    from nbmem.core.session import DeviceTrace
+    from nbmem.core.session import Session
     from nbmem.ledger.phase_map import PhaseMap
 
     Ints = NDArray[np.int64]
@@ -87,29 +89,26 @@ class Facts:
 
 
 def facts_of(
-    allocations: Allocations,
-    trace: DeviceTrace,
-    phases: PhaseMap,
-    names: tuple[str, ...],
-    failures: list[int],
+    allocations: Allocations, session: Session, device: int, phases: PhaseMap
 ) -> tuple[Facts, Ints, tuple[str, ...]]:
     """Gather the facts.
 
     Args:
         allocations: Every allocation of the recording.
-        trace: The card's recording.
+        session: What was recorded.
+        device: Index of the card in the session's devices.
         phases: Where the phases lie.
-        names: The session's texts.
-        failures: Where requests failed that the program had to do without.
 
     Returns:
         The facts; for each allocation the index of its name (NO_NAME if it has none); and the texts
         that these are indices of, the session's first.
     """
+    trace, names = session.devices[device], session.names
     events = trace.events
     born, freed, count = allocations.born, allocations.freed, len(events)
     born_in, died_in = _born_in(allocations, phases), phases.of(freed)
     # What a caught out-of-memory error freed in a forward would have lived on without it.
+    failures = failed(session, device)
     unwound = np.searchsorted(failures, born) != np.searchsorted(failures, freed)
     unwound &= phases.named(born_in, "forward") & (born_in == died_in)
     died_in = np.where((freed < count) & ~unwound, died_in, NOWHERE)
@@ -119,6 +118,7 @@ def facts_of(
     seen = sightings_of(allocations, trace, names)
     scratch = staging(allocations, events) & within & seen.nobody
     seen.call(dict.fromkeys(np.flatnonzero(scratch).tolist(), NAME))
+    seen.call(dict.fromkeys(searched(allocations, session, device), SEARCH))
     calm = nothing_within(allocations, events)
     once = taken_once(allocations, seen.nobody, count)
     others = scratch | first_in_backward(once, allocations, phases.named(born_in, "backward"))

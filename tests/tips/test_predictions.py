@@ -322,6 +322,7 @@ for _ in range(2):
 """
     trace, _ = run("torch.backends.cudnn.benchmark = True" + train, before=before)
     (mine,) = found(trace.report().findings, "cudnn_benchmark")
+    assert trace.report().holdings[0].name == "cuDNN's search for the fastest kernel"
     plain, _ = run(mine.code + train, before=before)
     peaks = [one.report().peak.allocated for one in (trace, plain)]
     assert peaks[0] - peaks[1] == mine.low == mine.high

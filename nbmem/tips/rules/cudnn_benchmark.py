@@ -16,32 +16,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from nbmem.core.events import GIVES_BACK, Action
+from nbmem.ledger.searched import searched
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
-    from nbmem.ledger.books import Books
     from nbmem.tips.evidence import Evidence
 
 
 def check(e: Evidence) -> Iterator[Finding]:
     """The peak as it was, and as it would be without the searches."""
-    if not e.fact("cudnn_benchmark"):
-        return
     a, books = e.books.allocations, e.books
-    rows = searches(books)
+    rows = searched(a, e.session, books.device)
     curve = books.allocated.copy()
     for row in rows:
         curve[a.born[row] + 1 : a.freed[row] + 1] -= a.block[row]
     saves = int(books.allocated.max() - curve.max())
-    if not len(rows) or not e.matters(saves):
+    if not rows or not e.matters(saves):
         return
     yield Finding(
         rule=RULE.name,
@@ -54,25 +47,6 @@ def check(e: Evidence) -> Iterator[Finding]:
         ground="estimated",
         code="torch.backends.cudnn.benchmark = False",
     )
-
-
-def searches(books: Books) -> NDArray[np.int64]:
-    """Rows of the allocations in which cuDNN tried its kernels.
-
-    torch frees such a one at once and then empties the cache (run_single_conv of Conv_v8.cpp).
-    """
-    a, action = books.allocations, books.trace.events.action
-    brief = np.flatnonzero((a.born >= 0) & (a.freed < books.events) & (a.freed - a.born == 1))
-    behind = [_next_but_frees(action, int(a.freed[row])) for row in brief]
-    return brief[np.isin(behind, GIVES_BACK)] if len(brief) else brief
-
-
-def _next_but_frees(action: NDArray[np.uint8], at: int) -> int:
-    """What the allocator did behind a request to free that was carried out at once; -1: nothing."""
-    at += 1
-    while at < len(action) and action[at] == Action.FREE_COMPLETED:
-        at += 1
-    return int(action[at]) if at < len(action) else -1
 
 
 RULE = Rule(name="cudnn_benchmark", text=__doc__, check=check)
