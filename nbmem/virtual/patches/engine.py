@@ -13,8 +13,10 @@ from nbmem.virtual.operators.gradients import Runs
 from nbmem.virtual.patches.patcher import Patch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
+_LEAF = 1 << 63
+"""Numbers from here on are those of leaves' nodes."""
 _TYPE = re.compile(r"\bLazy(\w+)Type\b")
 
 
@@ -40,16 +42,82 @@ def _let_go(run: Callable[..., Any], leaf: torch.Tensor) -> None:
         run((leaf.neg(),), (one,), False, False, (leaf,), allow_unreachable=True)
 
 
+class Numbers:
+    """Numbers of the nodes that a pass makes, as the thread of a card's engine counts them.
+
+    The engine runs what was made last first, by numbers that each thread counts for itself. A pass
+    with `create_graph=True` makes its nodes in the card's thread, whose count is behind the
+    caller's: so a pass over them runs the forward's nodes first. Here both are one thread.
+    https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/SequenceNumber.cpp
+    """
+
+    def __init__(self, leaf: torch.Tensor) -> None:
+        self._leaf = leaf
+        self._count = 0
+
+    def now(self) -> int:
+        """The caller's count."""
+        with torch.inference_mode(mode=False), torch.enable_grad(), torch._C.DisableTorchFunction():
+            return _number(self._leaf.neg().grad_fn)
+
+    def count_anew(self, since: int, made: Iterable[Any]) -> None:
+        """Number the card's nodes that were made since then, and that these lead to."""
+        waiting, nodes = list(made), dict[int, Any]()
+        while waiting:
+            node = waiting.pop()
+            if node is None or _number(node) <= since or id(node) in nodes:
+                continue
+            nodes[id(node)] = node
+            waiting += [behind for behind, _ in node.next_functions]
+        mine = [node for node in nodes.values() if _is_cards(node)]
+        for node in mine:
+            node._set_sequence_nr(self._count + _number(node) - since)
+        self._count += max(self.now() - since, 0)
+
+
+def _number(node: Any) -> int:
+    """-1 of a leaf's node, which runs as soon as it can, and of one that does not say."""
+    known = getattr(node, "_sequence_nr", None)
+    found = -1 if known is None else int(known())
+    return found if found < _LEAF else -1
+
+
+def _is_cards(node: Any) -> bool:
+    try:
+        return any(one.device.type == "lazy" for one in node._input_metadata)
+    except (AttributeError, RuntimeError):
+        return False
+
+
+def _made(results: Any, outputs: Any, *, accumulates: bool) -> Iterator[Any]:
+    """The nodes behind what a pass returned, or behind the gradients that it left at leaves."""
+    for tensor in results or ():
+        if torch.is_tensor(tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            yield tensor.grad_fn
+    roots = [getattr(one, "node", getattr(one, "grad_fn", None)) for one in outputs]
+    waiting, seen = roots if accumulates else [], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if (leaf := getattr(node, "variable", None)) is not None and leaf.grad is not None:
+            yield leaf.grad.grad_fn
+        waiting += [behind for behind, _ in node.next_functions]
+
+
 def engine_patches() -> list[Patch]:
     """Both names under which torch's Python calls it."""
     true_run = graph._engine_run_backward
     leaf = torch.zeros((), device="cpu", dtype=torch.float32, requires_grad=True)
+    numbers = Numbers(leaf)
 
     def _engine_run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         create_graph = bool(args[2]) if len(args) > 2 else bool(kwargs.get("create_graph"))
         Runs.stack.append(create_graph)
+        since = numbers.now() if create_graph and len(Runs.stack) == 1 else None
         try:
-            return true_run(outputs, *args, **kwargs)
+            results = true_run(outputs, *args, **kwargs)
         except BaseException as err:
             if len(Runs.stack) == 1:
                 _let_go(true_run, leaf)
@@ -58,6 +126,10 @@ def engine_patches() -> list[Patch]:
             raise type(err)(said) from None
         finally:
             Runs.stack.pop()
+        if since is not None:
+            accumulates = bool(kwargs.get("accumulate_grad"))
+            numbers.count_anew(since, _made(results, outputs, accumulates=accumulates))
+        return results
 
     return [
         Patch(graph, "_engine_run_backward", _engine_run_backward),
