@@ -51,7 +51,7 @@ def workspaces(source, weight, stride, padding):
     for call, outs in ((ahead, (y,)), (back, (x, w))):
         specs = tuple(spec_of(tuple(t.size()), t.dtype, n) for n, t in enumerate(outs))
         rule = kernels.forward if call is ahead else kernels.backward
-        steps += [s.nbytes for s in rule(Launch(call, specs, H100)) if s.kind == "temporary"]
+        steps += [s.kernels.nbytes for s in rule(Launch(call, specs, H100)) if s.kernels]
     return steps
 
 
