@@ -140,7 +140,11 @@ def _ipython7(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 def _cudnn(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Ask the real cuDNN for its kernels, as a virtual card does where it is installed."""
     small = _beside(python, "cudnn", fresh=fresh)
-    tests = ("tests/virtual/test_cudnn.py", "tests/card/test_recorded.py")
+    tests = (
+        "tests/virtual/test_cudnn.py",
+        "tests/virtual/test_cudnn_worker.py",
+        "tests/card/test_recorded.py",
+    )
     return _stream(str(small), "-m", "pytest", *tests)
 
 

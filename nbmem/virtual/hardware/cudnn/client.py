@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from nbmem.virtual.hardware.cudnn.problem import Problem
 
 _LIBRARY = "cudnn/lib/libcudnn.so.9"
+PATIENCE_S = 120
+"""For one answer: loading cuDNN takes a second, and an answer a tenth."""
+MOST_LOST = 4
+"""Workers that may end while they are asked; then the rules go on alone."""
 
 
 class Client:
@@ -28,7 +34,9 @@ class Client:
     def __init__(self, card: Card) -> None:
         self._card = card
         self._process: subprocess.Popen[str] | None = None
-        self._failed = False
+        self._owner = 0
+        self._answered = self._failed = False
+        self._lost = 0
         self._lock = threading.Lock()
         self._first: dict[Problem, tuple[Answer, ...]] = {}
         self._every: dict[Problem, tuple[Answer, ...]] = {}
@@ -47,46 +55,72 @@ class Client:
     ) -> tuple[Answer, ...]:
         if problem not in known:
             with self._lock:  # one answer belongs to one question, whichever thread asks
-                known[problem] = () if self._failed else self._ask(problem, wanted)
+                known[problem] = self._ask(problem, wanted)
         return known[problem]
 
     def _ask(self, problem: Problem, wanted: int | None) -> tuple[Answer, ...]:
+        """Ask a worker, and once more another where one that answered before has ended."""
+        for _ in range(2):
+            if self._failed:
+                break
+            try:
+                found = self._answer(json.dumps([asdict(problem), wanted]) + "\n")
+            except (OSError, ValueError, TypeError, LookupError) as err:
+                self._lost += 1
+                hangs = isinstance(err, TimeoutError)
+                self._failed = hangs or not self._answered or self._lost >= MOST_LOST
+            else:
+                self._answered = True
+                return found
+        return ()
+
+    def _answer(self, question: str) -> tuple[Answer, ...]:
         try:
             stdin, stdout = self._pipes()
-            stdin.write(json.dumps([asdict(problem), wanted]) + "\n")
+            stdin.write(question)
             stdin.flush()
-            return tuple(map(Answer.read, json.loads(stdout.readline())))
-        except (OSError, ValueError):
-            self._failed = True
+            return tuple(map(Answer.read, json.loads(_line(stdout))))
+        except BaseException:
+            # Its answer to a question that was interrupted would be taken for the next one's.
             self.close()
-            return ()
+            raise
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
+        if self._owner != os.getpid():  # a fork: those pipes are the parent's
+            self._process, self._owner = None, os.getpid()
         if self._process is None:
             path = library_path()
             if path is None:
                 raise FileNotFoundError
+            arguments = str(path), facts_of(self._card)
             self._process = subprocess.Popen(  # noqa: S603 - this Python, this package
-                [sys.executable, "-m", __package__ + ".worker", str(path), facts_of(self._card)],
+                [sys.executable, "-P", "-m", __package__ + ".worker", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
                 env=_environment(path),
+                start_new_session=True,  # Ctrl-C in a terminal or a notebook is not for it
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         return self._process.stdin, self._process.stdout
 
     def close(self) -> None:
-        """End the worker."""
+        """End the worker, which has nothing to lose."""
         process, self._process = self._process, None
-        if process is not None:
-            try:
-                process.communicate(timeout=5)
-            except (OSError, subprocess.TimeoutExpired):  # it still loads cuDNN on a busy machine
-                process.kill()
-                process.wait()
+        if process is not None and self._owner == os.getpid():
+            process.kill()
+            with suppress(OSError, ValueError):  # its end of the pipes is gone
+                process.communicate()
+
+
+def _line(stdout: IO[str]) -> str:
+    ready = select.poll()
+    ready.register(stdout, select.POLLIN)
+    if not ready.poll(PATIENCE_S * 1000):
+        raise TimeoutError
+    return stdout.readline()
 
 
 @lru_cache(maxsize=1)
@@ -108,7 +142,11 @@ def _environment(path: Path) -> dict[str, str]:
     found["LD_LIBRARY_PATH"] = os.pathsep.join(
         [*libraries, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     )
-    found["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    # A module of the user's that is named as one of Python's would end the worker.
+    library = Path(os.__file__).parent
+    first = {str(library), str(library / "lib-dynload")}
+    places = sorted(filter(None, sys.path), key=lambda place: place not in first)
+    found["PYTHONPATH"] = os.pathsep.join(places)
     return found
 
 

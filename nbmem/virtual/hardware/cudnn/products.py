@@ -64,17 +64,19 @@ _kept: list[Any] = []  # ctypes frees a callback that nobody holds
 def promise(cudnn: Path) -> bool:
     """Let the cuBLASLt that `cudnn` will load promise its products, in this process.
 
+    Which of CUDA's releases cuDNN is made for, its name does not say: where there are two, of torch
+    and of another framework, both promise.
+
     Returns:
         False where there is none, or this machine's code is not x86-64: cuDNN's lists would lack
         these kernels.
     """
     if platform.machine() != "x86_64":
         return False
-    for place in sorted(cudnn.parents[2].glob("*/lib")):
-        for name in _SONAMES:
-            if (place / name).exists():
-                return _answer(ctypes.CDLL(str(place / name)))
-    return False
+    places = sorted(cudnn.parents[2].glob("*/lib"))
+    paths = [place / name for place in places for name in _SONAMES]
+    found = [ctypes.CDLL(str(path)) for path in paths if path.exists()]
+    return bool(found) and all(_answer(library) for library in found)
 
 
 def _answer(library: ctypes.CDLL) -> bool:

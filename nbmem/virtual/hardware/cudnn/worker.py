@@ -7,6 +7,7 @@ a list of answers for each.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from itertools import islice
@@ -40,6 +41,8 @@ def answers(library: Library, card: Descriptor, problem: Problem) -> Iterator[An
 
 def main(path: str, facts: str) -> int:
     """Serve until the input ends."""
+    answered = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # cuDNN's log may go to standard output
     if not promise(Path(path)):
         return 1
     library = Library(path)
@@ -49,8 +52,8 @@ def main(path: str, facts: str) -> int:
     for line in sys.stdin:
         asked, wanted = json.loads(line)
         found = islice(answers(library, card, Problem(**asked)), wanted)
-        sys.stdout.write(json.dumps([asdict(answer) for answer in found]) + "\n")
-        sys.stdout.flush()
+        answered.write(json.dumps([asdict(answer) for answer in found]) + "\n")
+        answered.flush()
     return 0
 
 
