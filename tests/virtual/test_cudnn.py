@@ -186,6 +186,33 @@ def test_partial_sums_fill_the_card(product, tiling, tiles):
     assert partial_sums(product, tiling, H100) == tiles * tiling.rows * tiling.columns * 4
 
 
+@pytest.mark.parametrize(
+    ("sizes", "tiling", "in_bfloat16", "in_float16"),
+    [  # as an H100 divided the gradients of weights of torchvision's networks: clusters, and parts
+        # densenet121_b16, 32 to 128, and efficientnet_v2_s_b16, 64 to 256: 6 would fill the card.
+        ((32, 128, 9, 12544), Tiling(64, 64, (1, 3)), (6, 1), (6, 6)),
+        ((256, 64, 9, 12544), Tiling(128, 64, (1, 3)), (6, 2), (6, 6)),
+        ((128, 128, 9, 25088), Tiling(128, 64, (1, 3)), (6, 4), (6, 6)),
+        # googlenet_b16 and shufflenet_v2_x1_0_b32: a round of sums costs more than it saves.
+        ((192, 480, 1, 3136), Tiling(128, 64, (2, 4)), (2, 1), (2, 4)),
+        ((232, 232, 1, 6272), Tiling(128, 64, (2, 4)), (1, 1), (1, 8)),
+        # resnet101_b8, and squeezenet1_1_b32: as many as there is room for.
+        ((64, 64, 9, 25088), Tiling(64, 64, (1, 3)), (3, 13), (3, 13)),
+        ((128, 32, 1, 23328), Tiling(128, 64, (2, 4)), (1, 15), (1, 15)),
+        # efficientnet_v2_s_b16, 48 to 192: two elements of the window share a tile.
+        ((192, 48, 9, 12544), Tiling(128, 128, (1, 5)), (2, 11), (2, 11)),
+        # wide_resnet50_2_b16, 1024 to 1024.
+        ((1024, 1024, 1, 3136), Tiling(128, 128, (1, 2)), (32, 1), (32, 2)),
+    ],
+)
+def test_sums_of_half_types_are_divided_where_that_is_shorter(
+    sizes, tiling, in_bfloat16, in_float16
+):
+    size = tiling.cluster[0] * tiling.cluster[1]
+    for dtype, (clusters, parts) in (("bfloat16", in_bfloat16), ("float16", in_float16)):
+        assert Product(*sizes, 2, dtype).parts(tiling, H100) == (clusters * size, parts)
+
+
 def test_channels_last_kernels_keep_partial_sums_beside_their_descriptor():
     """As in convnext_tiny_b32_adamw, 192 to 384: 64 tiles of the last round, in 2 parts."""
     asked = Problem(

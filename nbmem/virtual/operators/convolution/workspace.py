@@ -61,6 +61,7 @@ class ConvolutionShape:
         weight: Bytes of the weights.
         result: Bytes of the output.
         item: Bytes of one element.
+        dtype: Of the elements.
         images: Rows of the batch.
         positions: Of one output image.
         inputs: Channels of the input.
@@ -76,6 +77,7 @@ class ConvolutionShape:
     weight: int
     result: int
     item: int
+    dtype: str
     images: int
     positions: int
     inputs: int
@@ -95,6 +97,7 @@ class ConvolutionShape:
             weight=prod(w) * item,
             result=prod(y) * item,
             item=item,
+            dtype=problem.dtype,
             images=x[0],
             positions=prod(y[2:]),
             inputs=x[1],
@@ -118,11 +121,13 @@ class ConvolutionShape:
     def product(self, kind: str) -> Product:
         """The matrix product that one of the three kernels does."""
         if kind == FOR_WEIGHT:
-            return Product(self.outputs, self.inputs, self.window, self.terms, self.item)
-        if kind == FORWARD:
-            return Product(self.terms, self.outputs, 1, self.inputs * self.window, self.item)
-        rows = self.source // (self.inputs * self.item)
-        return Product(rows, self.inputs, 1, self.outputs * self.window, self.item)
+            sizes = self.outputs, self.inputs, self.window, self.terms
+        elif kind == FORWARD:
+            sizes = self.terms, self.outputs, 1, self.inputs * self.window
+        else:
+            rows = self.source // (self.inputs * self.item)
+            sizes = rows, self.inputs, 1, self.outputs * self.window
+        return Product(*sizes, self.item, self.dtype)
 
     @property
     def aligned(self) -> bool:
