@@ -75,3 +75,28 @@ def test_the_error_that_ended_the_cell_is_told_beside_those_passed_over(listed):
     with pytest.raises(torch.OutOfMemoryError), (trace := nbmem.trace("run")):
         train()
     assert [autopsy.asked for autopsy in trace.report().ooms] == [70 * GIB]
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+@pytest.mark.usefixtures("card")
+def test_a_program_that_halves_what_it_asks_for_is_told(stacks):
+    """The same line asks again at once, as torch does, but keeps what it gets."""
+    import torch
+
+    kept = []
+
+    def fill():
+        size = 160 * GIB
+        while size >= 20 * GIB:
+            try:
+                kept.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+            except torch.OutOfMemoryError:
+                size //= 2
+
+    report = traced(fill, stacks=stacks)
+    assert sorted(autopsy.asked for autopsy in report.ooms) == [
+        20 * GIB,
+        40 * GIB,
+        80 * GIB,
+        160 * GIB,
+    ]
