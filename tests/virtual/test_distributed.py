@@ -63,6 +63,38 @@ def test_a_bucket_closes_once_it_has_reached_its_limit():
         assert [t.numel() * 4 for t in buckets.flat] == [MIB, 30 * MIB, 2 * MIB]
 
 
+# Asked of torch's own CUDA code by tools/oracle.py, four ranks: KiB of the buckets of six layers
+# of two types, as they are made and as they are made anew.
+FLOAT, HALF = torch.float32, torch.bfloat16
+LAYERS = (2, FLOAT), (20, FLOAT), (6, HALF), (10, FLOAT), (4, HALF), (1, FLOAT)
+ONE_OF_EACH, TWO = [1280, 8448], [1280, 2816, 5632]
+LIMITED = {
+    "by default": ({"cap": None}, ONE_OF_EACH, TWO),
+    "one that is named is the first one's, too": ({"cap": 25}, ONE_OF_EACH, ONE_OF_EACH),
+    "a small one": ({"cap": 0.5}, ONE_OF_EACH, [256, 512, 512, 768, 2560, 5120]),
+    "a list": ({"cap": None, "caps": [2, 8]}, TWO, TWO),
+    "some are unused": ({"cap": None, "unused": True}, TWO, TWO),
+}
+
+
+@pytest.mark.parametrize(("options", "made", "rebuilt"), LIMITED.values(), ids=LIMITED)
+def test_limits_of_buckets_are_those_that_the_program_names(options, made, rebuilt):
+    def kib(buckets):
+        return sorted(t.numel() * t.element_size() // 1024 for t in buckets.flat)
+
+    with virtual.activated("H100"):
+        parameters = [
+            nn.Parameter(torch.zeros(256, 256 * width, dtype=dtype, device="cuda"))
+            for width, dtype in LAYERS
+        ]
+        buckets = Buckets(parameters, views=False, **{"unused": False, **options})
+        first = kib(buckets)
+        for number in range(6):
+            buckets.ready(number)
+        buckets.rebuild()
+        assert (first, kib(buckets)) == (made, rebuilt)
+
+
 def test_gradients_can_be_views_of_the_buckets(group):
     del group
     model = nn.Linear(512, 512).cuda()

@@ -73,6 +73,65 @@ def test_groups_at_once_take_what_torch_took(card, dtype, groups, scratch):
         assert events == [64 * 256 * 2, *scratch, *(-size for size in reversed(scratch))]
 
 
+def in_pairs(rows):
+    return some(rows, 64, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+
+
+def exponents(count):
+    return some(count, dtype=torch.uint8).view(torch.float8_e8m0fnu)
+
+
+def of_exponents():
+    """MXFP4: 128 rows of 128 values, a scale for 32 of them."""
+    if not hasattr(torch.nn.functional, "scaled_mm"):
+        pytest.skip("this torch has no MXFP4")
+    kind = torch.nn.functional.ScalingType.BlockWise1x32
+    scales = exponents(512), kind, exponents(512), kind
+    swizzle = torch.nn.functional.SwizzleType.SWIZZLE_32_4_4
+    return torch.nn.functional.scaled_mm(
+        in_pairs(128),
+        in_pairs(128).t(),
+        *scales,
+        swizzle_a=swizzle,
+        swizzle_b=swizzle,
+        output_dtype=BF,
+    )
+
+
+def of_e5m2():
+    left = some(64, 64, dtype=torch.float8_e5m2)
+    scale = some(dtype=torch.float32)
+    return torch._scaled_mm(left, left.t(), scale, scale, out_dtype=BF)
+
+
+def of_an_expanded_gradient():
+    return torch._grouped_mm(some().expand(8, 64), some(2, 64, 64), ends(2))
+
+
+def of_rows_between_16_bytes():
+    return torch._grouped_mm(some(8, 65), some(2, 65, 63), ends(2))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (of_exponents, "MXFP4 scaling only supported in CUDA for B200/B300"),
+        (of_e5m2, "Multiplication of two Float8_e5m2 matrices is not supported"),
+        (of_an_expanded_gradient, r"Invalid strides/sizes, got \[0, 0\] for strides and \[8, 64\]"),
+        (of_rows_between_16_bytes, "strides should be multiple of 16 bytes"),
+    ],
+)
+def test_a_product_is_refused_as_cuda_refuses_it(gpu, call, words):
+    with pytest.raises((RuntimeError, ValueError), match=words):
+        call()
+
+
+def test_mxfp4_runs_on_cards_that_have_it():
+    with virtual.activated("B200"):
+        made = of_exponents()
+        assert (made.shape, made.dtype) == ((128, 128), BF)
+
+
 def test_weights_of_eight_bits_are_multiplied_in_float32(gpu):
     x, weight, scales = some(16, 256), some(128, 256, dtype=torch.int8), some(128)
     events = taken(lambda: torch._weight_int8pack_mm(x, weight, scales))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.operators.operator import BLAS, Operator, drop, out, temporary
-from nbmem.virtual.tensors.shapes import one
+from nbmem.virtual.tensors.shapes import infer, one
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +32,53 @@ def _check_scaled(call: OperatorCall) -> None:
             "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or "
             "8.9, or ROCm MI300+"
         )
+    left, right = call.args[:2]
+    if left.dtype is right.dtype is torch.float8_e5m2:
+        raise ValueError("Multiplication of two Float8_e5m2 matrices is not supported")
+    if _is_mxfp4(call):
+        if not isinstance(call.argument("scale_a"), (list, tuple)):
+            raise RuntimeError("Invalid scaling configuration.")
+        if capability not in {BLACKWELL, (10, 3)}:
+            raise NotImplementedError("MXFP4 scaling only supported in CUDA for B200/B300")
+
+
+def _is_mxfp4(call: OperatorCall) -> bool:
+    """Whether pairs of four bits come with exponents for scales."""
+    kind = _first_scale(call).dtype
+    return call.args[0].dtype is torch.float4_e2m1fn_x2 and kind is torch.float8_e8m0fnu
+
+
+def _first_scale(call: OperatorCall) -> torch.Tensor:
+    scale = call.argument("scale_a")
+    found: torch.Tensor = scale[0] if isinstance(scale, (list, tuple)) else scale
+    return found
+
+
+def of_scaled(call: OperatorCall) -> Results:
+    """As the Meta kernel has it, which wants scales for the bytes of MXFP4, not for its values."""
+    if not _is_mxfp4(call):
+        return infer(call)
+    left, right = call.args[:2]
+    return one((left.size(0), right.size(1)), call.argument("out_dtype") or left.dtype)
+
+
+def _check_groups(call: OperatorCall) -> None:
+    """Rows or columns follow each other, at multiples of 16 bytes.
+
+    aten/src/ATen/native/GroupedMMUtils.h: check_valid_strides_and_return_transposed
+    """
+    for operand in call.args[:2]:
+        strides, sizes = operand.stride(), operand.size()
+        for near, far in ((-2, -1), (-1, -2)):
+            if strides[near] == 1 and strides[far] >= max(1, sizes[near]):
+                if strides[far] * operand.element_size() % 16:
+                    raise RuntimeError("strides should be multiple of 16 bytes")
+                break
+        else:
+            raise RuntimeError(
+                f"Invalid strides/sizes, got {list(strides)} for strides "
+                f"and {list(sizes)} for sizes"
+            )
 
 
 def _check_scaled_groups(call: OperatorCall) -> None:
@@ -52,8 +99,7 @@ def _check_mixed(call: OperatorCall) -> None:
 def scaled(launch: Launch) -> Iterator[Step]:
     """The result; then cuBLASLt's workspace, but where CUTLASS has a kernel for rows of its own."""
     yield out()
-    scale = launch["scale_a"]
-    first = scale[0] if isinstance(scale, (list, tuple)) else scale
+    first = _first_scale(launch.call)
     rows = launch.call.args[0].size(0)
     by_row = first.dtype is torch.float32 and first.numel() == rows > 1
     if not by_row or launch.card.capability == HOPPER:
@@ -155,12 +201,18 @@ OPERATORS = (
     Operator(
         ("_scaled_mm", "_scaled_mm_v2"),
         refuse=_check_scaled,
+        shape=of_scaled,
         memory=scaled,
         source=_BLAS,
         shown_by=_SHOWN,
     ),
     Operator(
-        ("_grouped_mm",), shape=grouped, memory=groups_at_once, source=_GROUPS, shown_by=_SHOWN
+        ("_grouped_mm",),
+        refuse=_check_groups,
+        shape=grouped,
+        memory=groups_at_once,
+        source=_GROUPS,
+        shown_by=_SHOWN,
     ),
     Operator(
         ("_scaled_grouped_mm", "_scaled_grouped_mm_v2"),

@@ -5,7 +5,9 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/redu
 
 from __future__ import annotations
 
+import sys
 import weakref
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +24,17 @@ FIRST_BUCKET = MIB
 """kDefaultFirstBucketBytes."""
 BUCKET_MIB = 25
 """bucket_cap_mb."""
+
+
+def limits_of(cap: float | None, caps: Sequence[float] | None) -> list[int]:
+    """Bytes at which the first bucket, the next ones and all others are closed.
+
+    The first one is small only where the program names no limit (bucket_cap_mb) and no list of
+    them (bucket_cap_mb_list).
+    """
+    if caps:
+        return [int(each * MIB) for each in caps]
+    return [FIRST_BUCKET, BUCKET_MIB * MIB] if cap is None else [int(cap * MIB)]
 
 
 class Gradients:
@@ -74,6 +87,7 @@ class Buckets:
         parameters: Sequence[nn.Parameter],
         cap: float | None,
         *,
+        caps: Sequence[float] | None = None,
         views: bool,
         unused: bool,
         static: bool = False,
@@ -81,7 +95,7 @@ class Buckets:
     ) -> None:
         self._parameters = [weakref.ref(p) for p in parameters]
         self._device = parameters[0].device
-        self._cap = int((BUCKET_MIB if cap is None else cap) * MIB)
+        self._limits = limits_of(cap, caps)
         self._views, self._group = views, group
         self._unused, self._first = unused, static
         self._ready: list[int] = []
@@ -93,8 +107,9 @@ class Buckets:
         self._promises: list[Any] = []
         self.hook: tuple[Any, Any] | None = None
         self.flat: list[torch.Tensor] = []
-        everything = list(range(len(parameters)))
-        self._fill(self._by_size(everything[::-1]) if unused else [everything])
+        one = [sys.maxsize]  # of each type: nobody knows yet in which order gradients come
+        first = self._by_size(range(len(parameters)), self._limits if caps or unused else one)
+        self._fill(sorted(first, key=min, reverse=True))
 
     def ready(self, number: int) -> None:
         """The gradient of a parameter is there; a bucket goes out with its last one."""
@@ -144,7 +159,7 @@ class Buckets:
         self._rebuilt = True
         order = list(dict.fromkeys(self._ready))
         self._ready.clear()
-        groups = self._by_size(order)
+        groups = self._by_size(order, self._limits)
         # All ranks agree on the order: the indices, then how many are in each bucket.
         held = [scratch(4 * count, self._device) for count in (len(order) + 1, len(groups))]
         for numbers in held:
@@ -153,11 +168,11 @@ class Buckets:
         self.flat.clear()
         self._fill(groups)
 
-    def _by_size(self, order: Iterable[int]) -> list[list[int]]:
+    def _by_size(self, order: Iterable[int], limits: Sequence[int]) -> list[list[int]]:
         """compute_bucket_assignment_by_size: a bucket is closed once it has reached its limit."""
         groups: list[list[int]] = []
         open_: dict[torch.dtype, tuple[list[int], int]] = {}
-        limits: dict[torch.dtype, int] = {}
+        closed: Counter[torch.dtype] = Counter()
         for number in order:
             parameter = self._parameters[number]()
             if parameter is None:
@@ -165,9 +180,9 @@ class Buckets:
             group, size = open_.pop(parameter.dtype, ([], 0))
             group.append(number)
             size += parameter.numel() * parameter.element_size()
-            if size >= limits.get(parameter.dtype, min(FIRST_BUCKET, self._cap)):
+            if size >= limits[min(closed[parameter.dtype], len(limits) - 1)]:
                 groups.append(group)
-                limits[parameter.dtype] = self._cap
+                closed[parameter.dtype] += 1
             else:
                 open_[parameter.dtype] = (group, size)
         return groups + [group for group, _ in open_.values()]

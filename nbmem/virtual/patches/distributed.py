@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.patches.buckets import BUCKET_MIB, MIB, Buckets, broadcast, scratch
+from nbmem.virtual.patches.buckets import Buckets, broadcast, limits_of, scratch
 from nbmem.virtual.patches.groups import group_patches
 from nbmem.virtual.patches.patcher import Patch
 from nbmem.virtual.tensors.leaves import node_of
@@ -43,6 +43,7 @@ def ddp_patches(machine: Machine) -> list[Patch]:
         self._card_buckets = Buckets(
             trained,
             options.get("bucket_cap_mb"),
+            caps=options.get("bucket_cap_mb_list"),
             views=self.gradient_as_bucket_view,
             unused=self.find_unused_parameters and not self.static_graph,
             static=self.static_graph,
@@ -150,8 +151,8 @@ def _set_up(self: Any, module: nn.Module, device_ids: Any, options: dict[str, An
     if self.process_group is None:
         self.process_group = torch.distributed.distributed_c10d._get_default_group()
     self._delay_all_reduce_params = []
-    cap = options.get("bucket_cap_mb")
-    self.bucket_bytes_cap = int((BUCKET_MIB if cap is None else cap) * MIB)
+    named = options.get("bucket_cap_mb"), options.get("bucket_cap_mb_list")
+    self.bucket_bytes_cap = max(limits_of(*named))
     self._join_config = _JoinConfig.construct_disabled_join_config()
     self.logger = _Unheard()
 
