@@ -89,7 +89,7 @@ def test_rms_norm_is_one_kernel_in_a_build_without_cuda_too(gpu, mode):
 def test_grouped_products_take_float32_as_cuda_does(gpu):
     if not hasattr(torch, "_grouped_mm"):
         pytest.skip("this torch has no grouped products")
-    rows, weights = some(8, 16), some(2, 16, 6)
+    rows, weights = some(8, 16), some(2, 6, 16).transpose(1, 2)
     ends = torch.tensor([3, 8], dtype=torch.int32, device="cuda")
     result = torch._grouped_mm(rows, weights, offs=ends)
     assert result.size() == (8, 6)
