@@ -121,6 +121,7 @@ def test_without_any_that_fits_it_is_torchs_sentence(gpu, tensors, measures, wor
         ((1, 16, 32, 32), (128, 16, 3, 3), False, False),
         ((1, 16, 32, 32), (128, 16, 5, 5), False, True),
         ((1, 3, 32, 32), (64, 3, 3, 3), False, False),
+        ((1, 64, 56, 56), (64, 64, 3, 3), False, False),
     ],
 )
 def test_who_could_not_be_asked_is_said_where_it_matters(gpu, shape, window, measures, said):
