@@ -241,7 +241,7 @@ def _notes(session: Session, books: Books, at_peak: Ledger, at_end: Ledger) -> t
     notes += [] if shown_only is None else [shown_only]
     shared = borrowed_note(books, at_end.owners)
     notes += [] if shared is None else [shared]
-    went_on = passed_over_note(session, books.device)
+    went_on = passed_over_note(books)
     notes += [] if went_on is None else [went_on]
     notes += [*_pinned(session), *private_pools(session, books.trace)]
     unknown = at_peak[Category.UNKNOWN]

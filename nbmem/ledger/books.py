@@ -19,6 +19,7 @@ from nbmem.ledger.facts import NO_NAME, facts_of
 from nbmem.ledger.machine import parts_at
 from nbmem.ledger.outside import Outside
 from nbmem.ledger.phase_map import PhaseMap
+from nbmem.ledger.refused import refused_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +52,7 @@ class Books:
         trace: What was recorded of the card.
         events: How many events it has.
         phases: Which phase an event lies in.
+        refused: The requests that failed.
         notes: What is doubtful, one sentence each.
         allocations: Every allocation that lived in the recording, in the order of birth: a *row*.
         category: Of each row, as a number.
@@ -66,7 +68,10 @@ class Books:
         self._followed = self._follow()
         self.allocations = self._followed.allocations
         self.events = len(self.trace.events)
-        facts, self.names, self.texts = facts_of(self.allocations, session, device, self.phases)
+        self.refused = refused_of(session, device)
+        facts, self.names, self.texts = facts_of(
+            self.allocations, session, device, self.phases, self.refused
+        )
         self.born_in = facts.born_in
         self.category = attribute(facts)
         self._births = Birthplaces(facts, self.names, self.texts, self.category, self.trace.calls)

@@ -21,7 +21,6 @@ from nbmem.ledger.grown import grown
 from nbmem.ledger.kept import kept
 from nbmem.ledger.phase_map import NOWHERE
 from nbmem.ledger.planned import planned_names
-from nbmem.ledger.refused import failed
 from nbmem.ledger.searched import SEARCH, searched
 from nbmem.ledger.sightings import NO_NAME, among_those_like, sightings_of
 from nbmem.ledger.staging import NAME, nothing_within, staging
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.session import Session
     from nbmem.ledger.phase_map import PhaseMap
+    from nbmem.ledger.refused import Unserved
 
     Ints = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -89,7 +89,7 @@ class Facts:
 
 
 def facts_of(
-    allocations: Allocations, session: Session, device: int, phases: PhaseMap
+    allocations: Allocations, session: Session, device: int, phases: PhaseMap, refused: Unserved
 ) -> tuple[Facts, Ints, tuple[str, ...]]:
     """Gather the facts.
 
@@ -98,6 +98,7 @@ def facts_of(
         session: What was recorded.
         device: Index of the card in the session's devices.
         phases: Where the phases lie.
+        refused: The requests that failed.
 
     Returns:
         The facts; for each allocation the index of its name (NO_NAME if it has none); and the texts
@@ -108,8 +109,7 @@ def facts_of(
     born, freed, count = allocations.born, allocations.freed, len(events)
     born_in, died_in = _born_in(allocations, phases), phases.of(freed)
     # What a caught out-of-memory error freed in a forward would have lived on without it.
-    failures = failed(session, device)
-    unwound = np.searchsorted(failures, born) != np.searchsorted(failures, freed)
+    unwound = np.searchsorted(refused.failed, born) != np.searchsorted(refused.failed, freed)
     unwound &= phases.named(born_in, "forward") & (born_in == died_in)
     died_in = np.where((freed < count) & ~unwound, died_in, NOWHERE)
     within = _within(allocations, born_in, died_in, phases, count)

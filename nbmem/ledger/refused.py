@@ -7,6 +7,7 @@ torch itself asks again: of a convolution's kernels it takes the first whose wor
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,8 @@ from nbmem.core.oom import is_oom_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from nbmem.core.events import Events
     from nbmem.core.oom import Refusal
     from nbmem.core.session import Session
@@ -26,28 +29,44 @@ _ASKED = (Action.ALLOC, Action.OOM, Action.FREE_REQUESTED)
 _CONVOLVES = re.compile(r"^ConvolutionBackward|\((Lazy)?Conv(Transpose)?\dd\)$")
 
 
-def refusals_of(session: Session, device: int) -> dict[int, Refusal | None]:
-    """Each failed request's place in the history, and how it was seen; early ones by nobody."""
-    rows = np.flatnonzero(session.devices[device].events.action == Action.OOM).tolist()
-    index = session.devices[device].info.index
-    seen = [refusal for refusal in session.refusals if refusal.device == index][-len(rows) :]
-    return dict(zip(rows, [*[None] * (len(rows) - len(seen)), *seen], strict=False))
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """The requests of one card that failed.
+
+    Attributes:
+        seen: Each one's place in the history, and how it was seen; early ones by nobody.
+        passed_over: Places behind which the same convolution asked for less at once.
+        lost: Whether some were seen that the history does not have.
+    """
+
+    seen: dict[int, Refusal | None]
+    passed_over: frozenset[int]
+    lost: bool
+
+    @property
+    def failed(self) -> list[int]:
+        """Where requests failed that the program had to do without."""
+        return [at for at in self.seen if at not in self.passed_over]
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether there was such a request; one that the history lost counts, too."""
+        return bool(self.failed) or self.lost
 
 
-def failed(session: Session, device: int) -> list[int]:
-    """Where requests failed that the program had to do without."""
-    went_on = passed_over(session, device)
-    return [at for at in refusals_of(session, device) if at not in went_on]
+def refused_of(session: Session, device: int) -> Unserved:
+    """The failed requests of one of a session's cards, by its index there."""
+    trace = session.devices[device]
+    rows = np.flatnonzero(trace.events.action == Action.OOM).tolist()
+    told = [refusal for refusal in session.refusals if refusal.device == trace.info.index]
+    known = told[-len(rows) :]
+    seen = dict(zip(rows, [*[None] * (len(rows) - len(known)), *known], strict=False))
+    return Unserved(seen, _passed_over(session, trace.events, seen), len(told) > len(rows))
 
 
-def ran_out(session: Session, device: int) -> bool:
-    """Whether there was such a request; one that the history lost counts, too."""
-    index = session.devices[device].info.index
-    seen = sum(refusal.device == index for refusal in session.refusals)
-    return bool(failed(session, device)) or seen > len(refusals_of(session, device))
-
-
-def passed_over(session: Session, device: int) -> frozenset[int]:
+def _passed_over(
+    session: Session, events: Events, seen: dict[int, Refusal | None]
+) -> frozenset[int]:
     """Where requests failed behind which the same convolution asked for less at once.
 
     Its result was there, nothing was freed in between, as there would be where an error unwinds a
@@ -56,50 +75,44 @@ def passed_over(session: Session, device: int) -> frozenset[int]:
     that a program calls with less and less, on nothing new, looks the same. What ended the
     recording was not passed over.
     """
-    refusals = refusals_of(session, device)
-    events = session.devices[device].events
-    asked = np.flatnonzero(np.isin(events.action, _ASKED)).tolist() if refusals else []
+    asked = np.flatnonzero(np.isin(events.action, _ASKED)) if seen else np.zeros(0, np.int64)
     found: set[int] = set()
-    for first, behind in _rows(events, asked, refusals):
-        row = asked[first:behind]
-        result = asked[first - 1] if first else -1
-        if not _served(events, result):
+    for first, behind in _rows(events, asked, seen):
+        row = asked[first:behind].tolist()
+        if not first or not _served(events, int(asked[first - 1])):
             continue
         sizes = set(events.size[row].tolist())
-        if _works(events, refusals, row[-1], asked[behind : behind + 2]) or (
-            len(sizes) > 1 and _convolves(refusals[row[0]])
+        if _works(events, seen, row[-1], asked[behind : behind + 2].tolist()) or (
+            len(sizes) > 1 and _convolves(seen[row[0]])
         ):
             found.update(row)
     if is_oom_text(session.error or ""):
-        found.discard(max(refusals, default=-1))
+        found.discard(max(seen, default=-1))
     return frozenset(found)
 
 
 def _rows(
-    events: Events, asked: list[int], refusals: dict[int, Refusal | None]
+    events: Events, asked: NDArray[np.int64], seen: dict[int, Refusal | None]
 ) -> Iterator[tuple[int, int]]:
     """Requests that failed one behind the other, at one place: from which in `asked` to which."""
-    first = 0
-    while first < len(asked):
-        behind = first + 1
-        if events.action[asked[first]] == Action.OOM:
-            while (
-                behind < len(asked)
-                and events.action[asked[behind]] == Action.OOM
-                and _goes_on(events, refusals[asked[first]], asked[behind - 1], asked[behind])
-            ):
-                behind += 1
-            yield first, behind
-        first = behind
+    failures = np.searchsorted(asked, [*seen]).tolist()
+    at = 0
+    while at < len(failures):
+        first, count = failures[at], 1
+        refusal = seen[int(asked[first])]
+        while failures[at + count : at + count + 1] == [first + count] and _goes_on(
+            events, refusal, int(asked[first + count - 1]), int(asked[first + count])
+        ):
+            count += 1
+        yield first, first + count
+        at += count
 
 
 def _served(events: Events, at: int) -> bool:
     return at >= 0 and bool(events.action[at] == Action.ALLOC)
 
 
-def _works(
-    events: Events, refusals: dict[int, Refusal | None], failed: int, then: list[int]
-) -> bool:
+def _works(events: Events, seen: dict[int, Refusal | None], failed: int, then: list[int]) -> bool:
     """Whether less was served to the same place, and freed at once, as a work area is."""
     if len(then) < 2:
         return False
@@ -109,7 +122,7 @@ def _works(
         and bool(events.size[got] < events.size[failed])
         and bool(events.action[freed] == Action.FREE_REQUESTED)
         and bool(events.addr[freed] == events.addr[got])
-        and _goes_on(events, refusals[failed], failed, got)
+        and _goes_on(events, seen[failed], failed, got)
     )
 
 

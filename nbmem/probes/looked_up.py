@@ -54,19 +54,10 @@ def calls_at_once(frame: FrameType) -> bool:
 
 def _is_called(code: CodeType, at: int) -> bool:
     """Whether the attribute that is looked up there is what the next call on its level calls."""
-    above = 0  # values on the stack above it
-    for place, (instruction, argument) in enumerate(_instructions(code, at)):
-        if place == 0 and instruction == _ABOVE:
-            continue
-        if instruction in _CALLS and above == argument + _with_names(instruction):
-            return True
-        if instruction in _JUMPS or instruction in _ENDS:
-            return False
-        given = argument if instruction >= dis.HAVE_ARGUMENT else None
-        above += dis.stack_effect(instruction, given)
-        if above < 0:  # something else has taken it
-            return False
-    return False
+    return any(
+        instruction in _CALLS and above == argument + _with_names(instruction)
+        for instruction, argument, above in _followed(code, at)
+    )
 
 
 def writes_at_once(frame: FrameType) -> bool:
@@ -74,21 +65,32 @@ def writes_at_once(frame: FrameType) -> bool:
 
     By a method whose name ends with an underscore, by `-=` and the like, or by an index.
     """
-    above = 0  # values on the stack above it
     names = frame.f_code.co_names
-    for instruction, argument in _instructions(frame.f_code, frame.f_lasti):
+    for instruction, argument, above in _followed(frame.f_code, frame.f_lasti):
         if above == 0 and instruction in _METHODS:
             name = names[argument >> 1 if _IN_ONE else argument]
             return name.endswith("_") and not name.endswith("__") and name not in _NO_WRITES
         if (writes := _stores(instruction, argument, above)) is not None:
             return writes
+    return False
+
+
+def _followed(code: CodeType, at: int) -> Iterator[tuple[int, int, int]]:
+    """Instructions behind a look-up, each with its argument and how many values lie above.
+
+    Those of one line of execution, as long as what was looked up is on the stack.
+    """
+    above = 0
+    for place, (instruction, argument) in enumerate(_instructions(code, at)):
+        if place == 0 and instruction == _ABOVE:
+            continue
+        yield instruction, argument, above
         if instruction in _JUMPS or instruction in _ENDS:
-            return False
+            return
         given = argument if instruction >= dis.HAVE_ARGUMENT else None
         above += dis.stack_effect(instruction, given)
         if above < 0:  # something else has taken it
-            return False
-    return False
+            return
 
 
 def _stores(instruction: int, argument: int, above: int) -> bool | None:

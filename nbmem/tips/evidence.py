@@ -12,7 +12,6 @@ from nbmem.analysis.program import chief_model, chief_optimizer, typed
 from nbmem.analysis.releases import emptied, had_room, released_by_need
 from nbmem.core.holders import HolderKind, held_storages
 from nbmem.core.units import MIB
-from nbmem.ledger.refused import ran_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -91,7 +90,7 @@ class Evidence:
     @cached_property
     def ran_out(self) -> bool:
         """Whether a request could not be served, and the program had to do without."""
-        return ran_out(self.session, self.books.device)
+        return self.books.refused.ran_out
 
     @cached_property
     def retries(self) -> tuple[int, ...]:

@@ -53,6 +53,16 @@ def asked():
     made.close()
 
 
+@pytest.fixture
+def real(asked):
+    """The cuDNN whose choices a card's recordings show."""
+    if client.library_path() is None:
+        pytest.skip("cuDNN is not installed")
+    if not (9, 10) <= cudnn_version() < (9, 21):
+        pytest.skip("recorded with cuDNN 9.19: older ones do not answer, newer ones choose anew")
+    return asked
+
+
 def test_without_cudnn_there_is_no_answer(monkeypatch, asked):
     monkeypatch.setattr(client, "library_path", lambda: None)
     assert asked.ask(SMALL) is None
@@ -73,7 +83,6 @@ def test_every_card_can_be_described(card):
     assert facts["deviceVer"] == 100 * card.capability[0] + 10 * card.capability[1]
 
 
-@pytest.mark.skipif(client.library_path() is None, reason="cuDNN is not installed")
 @pytest.mark.parametrize(
     ("asked_for", "recorded"),
     [
@@ -90,15 +99,12 @@ def test_every_card_can_be_described(card):
         ),
     ],
 )
-def test_cudnn_answers_what_a_card_took(asked, asked_for, recorded):
-    if not (9, 10) <= cudnn_version() < (9, 21):
-        pytest.skip("recorded with cuDNN 9.19: older ones do not answer, newer ones choose anew")
-    found = asked.ask(asked_for)
+def test_cudnn_answers_what_a_card_took(real, asked_for, recorded):
+    found = real.ask(asked_for)
     assert found.nbytes == recorded
     assert found.tiling is None
 
 
-@pytest.mark.skipif(client.library_path() is None, reason="cuDNN is not installed")
 @pytest.mark.parametrize(
     ("asked_for", "recorded"),
     [  # of yunjey's residual network and Morvan's 502_GPU.py, as an H100 took them
@@ -112,12 +118,10 @@ def test_cudnn_answers_what_a_card_took(asked, asked_for, recorded):
         ),
     ],
 )
-def test_transforms_are_among_the_kernels(asked, asked_for, recorded):
+def test_transforms_are_among_the_kernels(real, asked_for, recorded):
     """They are products of cuBLASLt, which makes no handle without a card."""
-    if not (9, 10) <= cudnn_version() < (9, 21):
-        pytest.skip("recorded with cuDNN 9.19: older ones do not answer, newer ones choose anew")
-    assert asked.ask(asked_for).nbytes == recorded
-    assert recorded in [answer.nbytes for answer in asked.every(asked_for)]
+    assert real.ask(asked_for).nbytes == recorded
+    assert recorded in [answer.nbytes for answer in real.every(asked_for)]
 
 
 def test_a_library_s_function_is_answered_by_another_in_its_process():
@@ -139,7 +143,6 @@ print(before, function(2.0))
     assert found.stdout.split() == ["2", "7"]
 
 
-@pytest.mark.skipif(client.library_path() is None, reason="cuDNN is not installed")
 @pytest.mark.parametrize(
     ("kind", "dtype", "rows", "channels", "side", "recorded"),
     [
@@ -154,14 +157,12 @@ print(before, function(2.0))
         ("forward", "bfloat16", 32, (96, 576), 14, 0),
     ],
 )
-def test_windows_of_one_are_products(asked, kind, dtype, rows, channels, side, recorded):  # noqa: PLR0913, PLR0917
+def test_windows_of_one_are_products(real, kind, dtype, rows, channels, side, recorded):  # noqa: PLR0913, PLR0917
     """cuDNN says where it copies and where cuBLASLt multiplies the contiguous format."""
-    if not (9, 10) <= cudnn_version() < (9, 21):
-        pytest.skip("recorded with cuDNN 9.19: older ones do not answer, newer ones choose anew")
     inner, outer = channels
     sizes = (rows, inner, side, side), (outer, inner, 1, 1), (rows, outer, side, side)
     product = replace(problem(kind, *sizes, (0, 0)), dtype=dtype)
-    found = convolution_workspace.nbytes(product, asked.ask(product), H100, last=False)
+    found = convolution_workspace.nbytes(product, real.ask(product), H100, last=False)
     assert found == pytest.approx(recorded, abs=512)
 
 

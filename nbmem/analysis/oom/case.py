@@ -13,7 +13,6 @@ from nbmem.analysis.whatif import in_force
 from nbmem.core.events import GIVES_BACK, BlockState, Layout
 from nbmem.core.oom import is_oom_text, read_message
 from nbmem.core.units import GIB
-from nbmem.ledger.refused import passed_over, refusals_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,15 +82,11 @@ class Case:
 
 def cases(books: Books) -> list[Case]:
     """Every failed request that the program had to do without, in order."""
-    session, device = books.session, books.device
-    fatal = is_oom_text(session.error or "")
-    went_on = passed_over(session, device)
-    refusals = refusals_of(session, device)
-    last = max(refusals, default=None)
+    fatal = is_oom_text(books.session.error or "")
+    last = max(books.refused.seen, default=None)
     return [
-        _case(books, index, refusal, caught=not (fatal and index == last))
-        for index, refusal in refusals.items()
-        if index not in went_on
+        _case(books, index, books.refused.seen[index], caught=not (fatal and index == last))
+        for index in books.refused.failed
     ]
 
 

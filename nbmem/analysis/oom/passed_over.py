@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
-from nbmem.ledger.refused import passed_over
 
 if TYPE_CHECKING:
-    from nbmem.core.session import Session
+    from nbmem.ledger.books import Books
 
 
-def passed_over_note(session: Session, device: int) -> str | None:
+def passed_over_note(books: Books) -> str | None:
     """What torch asked for less of, where the card was full; None if nothing was."""
-    rows = sorted(passed_over(session, device))
+    rows = sorted(books.refused.passed_over)
     if not rows:
         return None
-    most = format_bytes(int(session.devices[device].events.size[rows].max()))
+    most = format_bytes(int(books.trace.events.size[rows].max()))
     count = "A request" if len(rows) == 1 else f"{len(rows):,} requests"
     return (
         f"{count} found no room (up to {most}), and the same lines went on with less: on a full "

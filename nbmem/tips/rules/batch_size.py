@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from nbmem.analysis.program import batch_set_to
 from nbmem.core.categories import Category
-from nbmem.ledger.refused import failed
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say
 
@@ -81,7 +80,7 @@ def largest_batch(e: Evidence) -> tuple[int, int, int] | None:
 
 def _shrink(e: Evidence) -> Iterator[Finding]:
     """What was held when the first request failed, and what it missed, by the batch's part."""
-    refused = failed(e.session, e.books.device)
+    refused = e.books.refused.failed
     if not refused:
         return
     at = refused[0]

@@ -30,11 +30,13 @@ def check(e: Evidence) -> Iterator[Finding]:
     """The peak as it was, and as it would be without the searches."""
     a, books = e.books.allocations, e.books
     rows = searched(a, e.session, books.device)
+    if not rows:
+        return
     curve = books.allocated.copy()
     for row in rows:
         curve[a.born[row] + 1 : a.freed[row] + 1] -= a.block[row]
     saves = int(books.allocated.max() - curve.max())
-    if not rows or not e.matters(saves):
+    if not e.matters(saves):
         return
     yield Finding(
         rule=RULE.name,

@@ -31,7 +31,6 @@ from nbmem.analysis.whatif import (
     with_conf,
 )
 from nbmem.core.events import TAKES
-from nbmem.ledger.refused import failed
 from nbmem.report import Finding
 from nbmem.tips.rule import Rule, say
 
@@ -102,7 +101,7 @@ def _figure(e: Evidence, count: int) -> str:
 
 def _reason(e: Evidence) -> str | None:
     books, events = e.books, e.trace.events
-    if refused := failed(e.session, e.books.device):
+    if refused := books.refused.failed:
         at = refused[0]
         return (
             f"A request for {say(int(events.size[at]))} failed while "

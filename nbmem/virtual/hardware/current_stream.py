@@ -20,12 +20,13 @@ from nbmem.virtual.devices import CPU, true_device
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LEAF = 1 << 63
+LEAF = 1 << 63
 """From here on a node's number says that it adds up a leaf's gradient, not when it was made."""
 _LONGEST = 4096
 """Changes of stream that are remembered: those of graphs that may still be alive."""
 _number_of = itemgetter(0)
-_next_number: Any = _C._autograd._get_sequence_nr
+next_number: Any = _C._autograd._get_sequence_nr
+"""The number that the next node of this thread will have."""
 
 
 class CurrentStream(threading.local):
@@ -80,7 +81,7 @@ class CurrentStream(threading.local):
 
     def _change(self, handle: int) -> None:
         """The nodes that are made from now on are those of another stream."""
-        number = _next_number()
+        number = next_number()
         if self._changes and self._changes[-1][0] == number:
             self._changes.pop()
         self._changes.append((number, handle))
@@ -93,7 +94,7 @@ class CurrentStream(threading.local):
             if self._inside[0] == _identity_of(node):
                 return self._inside[1]
             self._inside = None
-        if (number := node._sequence_nr()) < _LEAF:
+        if (number := node._sequence_nr()) < LEAF:
             at = bisect_right(self._changes, number, key=_number_of)
             self._latest = self._changes[at - 1][1] if at else 0
             return self._latest
@@ -106,4 +107,4 @@ class CurrentStream(threading.local):
 def _identity_of(node: Any) -> int:
     """What tells a node from others that are alive: its number; of a leaf's node the leaf's id."""
     number: int = node._sequence_nr()
-    return number if number < _LEAF else -id(node.variable)
+    return number if number < LEAF else -id(node.variable)

@@ -9,14 +9,13 @@ import torch
 from torch import autograd
 from torch.autograd import graph
 
+from nbmem.virtual.hardware.current_stream import LEAF, next_number
 from nbmem.virtual.operators.gradients import Runs
 from nbmem.virtual.patches.patcher import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-_LEAF = 1 << 63
-"""Numbers from here on are those of leaves' nodes."""
 _TYPE = re.compile(r"\bLazy(\w+)Type\b")
 
 
@@ -51,35 +50,27 @@ class Numbers:
     https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/SequenceNumber.cpp
     """
 
-    def __init__(self, leaf: torch.Tensor) -> None:
-        self._leaf = leaf
+    def __init__(self) -> None:
         self._count = 0
 
-    def now(self) -> int:
-        """The caller's count."""
-        with torch.inference_mode(mode=False), torch.enable_grad(), torch._C.DisableTorchFunction():
-            return _number(self._leaf.neg().grad_fn)
-
     def count_anew(self, since: int, made: Iterable[Any]) -> None:
-        """Number the card's nodes that were made since then, and that these lead to."""
-        waiting, nodes = list(made), dict[int, Any]()
-        while waiting:
-            node = waiting.pop()
-            if node is None or _number(node) <= since or id(node) in nodes:
-                continue
-            nodes[id(node)] = node
+        """Number the card's nodes that were made from then on, and that these lead to."""
+        nodes = list(_reached(made, lambda node: since <= node._sequence_nr() < LEAF))
+        for node in nodes:
+            if _is_cards(node):
+                node._set_sequence_nr(self._count + node._sequence_nr() - since)
+        self._count += next_number() - since
+
+
+def _reached(roots: Iterable[Any], wanted: Callable[[Any], bool]) -> Iterator[Any]:
+    """Each node that these lead to over wanted ones, and that is wanted itself, once."""
+    waiting, seen = list(roots), set[int]()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and id(node) not in seen and wanted(node):
+            seen.add(id(node))
+            yield node
             waiting += [behind for behind, _ in node.next_functions]
-        mine = [node for node in nodes.values() if _is_cards(node)]
-        for node in mine:
-            node._set_sequence_nr(self._count + _number(node) - since)
-        self._count += max(self.now() - since, 0)
-
-
-def _number(node: Any) -> int:
-    """-1 of a leaf's node, which runs as soon as it can, and of one that does not say."""
-    known = getattr(node, "_sequence_nr", None)
-    found = -1 if known is None else int(known())
-    return found if found < _LEAF else -1
 
 
 def _is_cards(node: Any) -> bool:
@@ -95,27 +86,21 @@ def _made(results: Any, outputs: Any, *, accumulates: bool) -> Iterator[Any]:
         if torch.is_tensor(tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             yield tensor.grad_fn
     roots = [getattr(one, "node", getattr(one, "grad_fn", None)) for one in outputs]
-    waiting, seen = roots if accumulates else [], set[int]()
-    while waiting:
-        node = waiting.pop()
-        if node is None or id(node) in seen:
-            continue
-        seen.add(id(node))
+    for node in _reached(roots if accumulates else (), lambda _: True):
         if (leaf := getattr(node, "variable", None)) is not None and leaf.grad is not None:
             yield leaf.grad.grad_fn
-        waiting += [behind for behind, _ in node.next_functions]
 
 
 def engine_patches() -> list[Patch]:
     """Both names under which torch's Python calls it."""
     true_run = graph._engine_run_backward
     leaf = torch.zeros((), device="cpu", dtype=torch.float32, requires_grad=True)
-    numbers = Numbers(leaf)
+    numbers = Numbers()
 
     def _engine_run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         create_graph = bool(args[2]) if len(args) > 2 else bool(kwargs.get("create_graph"))
         Runs.stack.append(create_graph)
-        since = numbers.now() if create_graph and len(Runs.stack) == 1 else None
+        since = next_number() if create_graph and len(Runs.stack) == 1 else None
         try:
             results = true_run(outputs, *args, **kwargs)
         except BaseException as err:

@@ -1,8 +1,8 @@
 """Matrix products that cuDNN borrows from cuBLASLt: without a card it would get none.
 
-Some convolutions (in frequencies, and Winograd's in three steps) are products of cuBLASLt, which
-makes no handle where no card is, so that cuDNN leaves those kernels out of its lists. On a card
-they head them for small images: pytorch/examples' dcgan takes 2.8 GB with them, 0.25 without.
+Some convolutions (windows of one on the contiguous format, those in frequencies, and Winograd's in
+three steps) are products of cuBLASLt, which makes no handle where no card is, so that cuDNN leaves
+those kernels out of its lists. On a card they head many of them.
 Here cuBLASLt says that it has a product, as it does on every card; nothing is launched.
 """
 

@@ -162,14 +162,12 @@ def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -
     shape = ConvolutionShape.of(problem)
     if last and shape.item == 2 and shape.groups == shape.inputs == shape.outputs:
         return _depthwise_half(shape, problem.kind, answer)
-    if shape.groups > 1 or shape.positions == 1:
-        if answer is None or answer.tiling is None:
-            return 0 if answer is None else answer.nbytes
-        return _asked(shape, problem.kind, answer, answer.nbytes, card)
-    if last:
-        return 0 if answer is None else _asked(shape, problem.kind, answer, 0, card)
+    bare = shape.groups > 1 or shape.positions == 1
     if answer is not None:
-        return _asked(shape, problem.kind, answer, shape.copies, card)
+        copies = answer.nbytes if bare else 0 if last else shape.copies
+        return _asked(shape, problem.kind, answer, copies, card)
+    if bare or last:
+        return 0
     if problem.kind == FOR_WEIGHT:
         return _for_weight(shape, card)
     if shape.plain:
