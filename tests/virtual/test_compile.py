@@ -189,6 +189,33 @@ def test_regions_break_are_compiled_again_and_cast(gpu):
 
 
 @planned
+def test_an_image_in_channels_last_is_pooled_to_one_pixel_in_a_region(gpu):
+    def pooled(x):
+        return torch.nn.functional.adaptive_avg_pool2d(x * 2, 1) + 1
+
+    x = torch.randn(2, 8, 16, 16, device="cuda").to(memory_format=torch.channels_last)
+    result = torch.compile(pooled)(x.requires_grad_())
+    result.sum().backward()
+    assert (result.stride(), list(gpu.notes)) == (pooled(x).stride(), [])
+
+
+@planned
+@pytest.mark.parametrize("name", ["silu", "mish"])
+def test_backward_in_a_region_computes_what_is_a_kernel_on_cuda_in_float32(gpu, name):
+    """Composed of others, as C++ would for the device that it sees, it would stay in bfloat16."""
+    wide = []
+
+    def look(graph):
+        wide.extend(n.meta["val"].dtype for n in graph.nodes if n.target is ops.sigmoid.default)
+
+    ops = torch.ops.aten
+    x = torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    with torch._inductor.config.patch(post_grad_custom_post_pass=look):
+        torch.compile(getattr(torch.nn.functional, name))(x).sum().backward()
+    assert set(wide) == {torch.float32}
+
+
+@planned
 def test_a_checkpoint_inside_saves_its_input(gpu):
     layers = nn.Sequential(nn.Linear(SIDE, SIDE), nn.Dropout(0.1), nn.Linear(SIDE, SIDE)).cuda()
     compiled = torch.compile(lambda x: checkpoint(layers, x, use_reentrant=False))

@@ -275,3 +275,46 @@ def test_pinned_memory_like_a_tensor_of_the_card_is_the_hosts(gpu):
     like = torch.zeros(4, 4, device="cuda")
     made = torch.empty_like(like, device="cpu", pin_memory=True)
     assert (made.device.type, made.is_pinned(), made.size()) == ("cpu", True, (4, 4))
+
+
+APART = {
+    (1, True, True): [4096, 4096, 384, 384, 4096, -384, -4096, 128, -4096],
+    (2, True, True): [32768, 32768, 1152, -32768, 1152, 32768, -1152, -32768, 128],
+    (3, True, True): [262144, 3456, 262144, 3456, -3456, 262144, -262144, 128, -262144],
+    (1, False, True): [4096, 4096, 384, -4096, 128, -4096],
+    (2, False, True): [32768, 32768, 1152, -32768, -32768, 128],
+    (3, False, True): [3456, 262144, 262144, -262144, 128, -262144],
+}
+"""By dimensions, and whether input and weight need a gradient; with one of a bias each."""
+
+
+@pytest.mark.parametrize(("dims", "of_input", "of_weight"), APART)
+def test_a_depthwise_convolution_copies_what_lies_apart(dims, of_input, of_weight):
+    space, window = (8,) * dims, (3,) * dims
+    source = torch.zeros(4, 64, *space, device="cuda")[:, ::2].requires_grad_(of_input)
+    weight = torch.zeros(32, 1, *window, 2, device="cuda")[..., 0].requires_grad_(of_weight)
+    bias = torch.zeros(32, device="cuda", requires_grad=True)
+    convolve = getattr(functional, f"conv{dims}d")
+    result = convolve(source, weight, bias, padding=1, groups=32)
+    gradient = torch.zeros(*result.size(), 2, device="cuda")[..., 0]
+    assert taken(lambda: result.backward(gradient)) == APART[dims, of_input, of_weight]
+
+
+ONE_PIXEL = {"contiguous": (48, 1, 1, 1), "channels last": (48, 1, 48, 48)}
+
+
+@pytest.mark.parametrize("of_source", ONE_PIXEL)
+@pytest.mark.parametrize("of_gradient", ONE_PIXEL)
+@pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
+def test_a_gradient_of_one_pixel_is_copied_unless_it_says_the_inputs_format(
+    of_source, of_gradient, transposed
+):
+    values = torch.zeros(16 * 48, device="cuda")
+    source = values.as_strided((16, 48, 1, 1), ONE_PIXEL[of_source]).requires_grad_()
+    weight = torch.zeros(48, 48, 1, 1, device="cuda", requires_grad=True)
+    convolve = functional.conv_transpose2d if transposed else functional.conv2d
+    result = convolve(source, weight)
+    gradient = values.as_strided((16, 48, 1, 1), ONE_PIXEL[of_gradient])
+    copied = not transposed and of_source != of_gradient
+    expected = [3072, 3072, 9216, -3072] if copied else [3072, 9216]
+    assert taken(lambda: result.backward(gradient)) == expected

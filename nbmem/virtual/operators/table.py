@@ -117,12 +117,16 @@ def plan_of(call: OperatorCall, results: Results) -> MemoryPlan | None:
 
 
 def kernels() -> Iterator[str]:
-    """Operators with a kernel on CUDA that this build of torch takes for composite ones there."""
+    """Operators with a kernel on CUDA that C++ takes for composite ones on other devices."""
     for operator in OPERATORS:
-        for name in operator.names if operator.is_kernel else ():
-            found = getattr(torch.ops.aten, name).default
-            if not found.has_kernel_for_dispatch_key(torch._C.DispatchKey.CUDA):
-                yield name
+        yield from operator.names if operator.is_kernel else ()
+
+
+def has_cuda_kernel(name: str) -> bool:
+    """Whether this build of torch brings it."""
+    return bool(
+        torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", torch._C.DispatchKey.CUDA)
+    )
 
 
 def composites() -> Iterator[tuple[Any, Any]]:

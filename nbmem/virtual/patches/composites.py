@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.table import composites, kernels
+from nbmem.virtual.operators.table import composites, has_cuda_kernel, kernels
 from nbmem.virtual.patches.kernels import implement
 
 if TYPE_CHECKING:
@@ -25,6 +25,18 @@ if TYPE_CHECKING:
 _KEY = "AutogradCUDA"
 _KEY_AROUND = "AutogradLazy"
 """Of a subclass around a virtual tensor (DTensor), whose C++ device gives its keys."""
+
+
+_STRIDED = torch.ops.aten.as_strided_.default
+
+
+def _as_strided(*args: Any) -> Any:
+    """Torch's own kernel, which is every backend's but XLA's and that of lazy tensors.
+
+    Where functionalization repeats on its wrapper what a view did in place, C++ asks for it, as in
+    `adaptive_avg_pool2d(x, 1)` of an image in channels last.
+    """
+    return _STRIDED._op_dk(torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional, *args)
 
 
 class Composites:
@@ -42,7 +54,11 @@ class Composites:
             around = self._autocast.around(operator, kernel)
             implement(self._library, operator, around, _KEY_AROUND)
         for name in kernels():
-            self._library.impl(name, torch.library.fallthrough_kernel, _KEY)
+            # The last for who asks whether CUDA has one: functionalization composes what has none.
+            keys = (_KEY_AROUND,) if has_cuda_kernel(name) else (_KEY_AROUND, _KEY, "CUDA")
+            for key in keys:
+                self._library.impl(name, torch.library.fallthrough_kernel, key)
+        self._library.impl("as_strided_", _as_strided, "Lazy")
 
     def unregister(self) -> None:
         """Take them away."""

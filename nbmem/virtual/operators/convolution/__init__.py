@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.operators.convolution import kernels, slow
-from nbmem.virtual.operators.convolution.layout import layout, of_call, planar, source_of, strides
+from nbmem.virtual.operators.convolution.layout import (
+    gradient_given,
+    layout,
+    of_call,
+    planar,
+    source_of,
+    strides,
+)
 from nbmem.virtual.operators.operator import Operator
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import Results, as_meta, infer, one, spec_of
@@ -57,12 +64,12 @@ def shape_backward(call: OperatorCall) -> Results:
     aten/src/ATen/native/cudnn/ConvShared.cpp: cudnn_convolution_backward
     """
     shapes = list(infer(call).shape)
-    gradient, source, weight = (as_meta(t) for t in call.args[:3])
+    source, weight = as_meta(call.args[1]), as_meta(call.args[2])
     runs, native = of_call(call)
     if native:
         return _several(shapes, [torch.contiguous_format] * 3)
     source = planar(source_of(source)).contiguous(memory_format=runs)
-    gradient = planar(gradient).contiguous(memory_format=layout(source, source))
+    gradient, _ = gradient_given(call)
     formats = [layout(gradient, weight), layout(source, gradient), torch.contiguous_format]
     return _several(shapes, formats)
 

@@ -9,11 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._prims_common import suggest_memory_format
 
 from nbmem.virtual.hardware.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Kernels, Problem
 from nbmem.virtual.operators.convolution import slow, workspace
-from nbmem.virtual.operators.convolution.layout import of_call, planar, strides
+from nbmem.virtual.operators.convolution.layout import gradient_given, of_call, planar, strides
 from nbmem.virtual.operators.operator import DNN, convolve, drop, out, temporary
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.tensors.switches import convolves_in_tf32, is_deterministic
@@ -55,28 +54,23 @@ def backward(launch: Launch) -> Iterator[Step]:
         yield from _depthwise_backward(launch)
         return
     mask = launch["output_mask"]
-    transposed = launch["transposed"]
     number = 0
     if mask[1]:
         yield from _copy("input", source, layout)
-    # One that already says it has the format is made contiguous by each kernel for itself; a
-    # transposed convolution's is once for both (unet_b8_adam).
-    each = not transposed and suggest_memory_format(planar(gradient)) is layout
-    if not each:
-        yield from _copy("gradient", gradient, layout)
+    given, is_copy = gradient_given(launch.call)
+    if is_copy:
+        yield temporary("gradient", given.numel() * given.element_size())
     if mask[0]:
         yield out(number)
         number += 1
         yield from _copy("weight", weight, layout)
-        if each:
-            yield from _copy("gradient for input", gradient, layout)
-        kind = FORWARD if transposed else FOR_INPUT
+        yield from _copy("gradient for input", given, layout)
+        kind = FORWARD if launch["transposed"] else FOR_INPUT
         yield from _run(kind, launch, source, weight, gradient)
         yield drop("gradient for input")
         yield drop("weight")
     if mask[1]:
-        if each:
-            yield from _copy("gradient for weight", gradient, layout)
+        yield from _copy("gradient for weight", given, layout)
         yield out(number)
         number += 1
         yield from _run(FOR_WEIGHT, launch, source, weight, gradient)
@@ -90,26 +84,50 @@ def backward(launch: Launch) -> Iterator[Step]:
 def _depthwise_backward(launch: Launch) -> Iterator[Step]:
     """Torch's own kernels: in two dimensions the weight's gradient comes before the input's.
 
-    cuda/DepthwiseConv2d.cu: conv_depthwise2d_backward_cuda_out; DepthwiseConv3d.cu
+    cuda/DepthwiseConv2d.cu: conv_depthwise2d_backward_cuda_out
     """
+    if launch["input"].dim() == 5:
+        yield from _depthwise3d_backward(launch)
+        return
     mask = launch["output_mask"]
-    flat = launch["input"].dim() < 5
+    contiguous = torch.contiguous_format
+    # A sequence is copied before it gets a fourth dimension, and to the end.
+    is_sequence = launch["input"].dim() == 3
+    if is_sequence:
+        yield from _copy("sequence", launch["input"], contiguous)
+    yield from _copy("gradient", launch["grad_output"], contiguous)
     if mask[1]:
-        yield from _copy("input", launch["input"], torch.contiguous_format)
-    yield from _copy("gradient", launch["grad_output"], torch.contiguous_format)
-    if mask[1] and flat:
+        if not is_sequence:
+            yield from _copy("input", launch["input"], contiguous)
         yield out(int(mask[0]))
+        yield drop("input")
     if mask[0]:
+        yield from _copy("weight", launch["weight"], contiguous)
         yield out(0)
-        yield from _copy("weight", launch["weight"], torch.contiguous_format)
-    if mask[1] and not flat:
-        yield out(int(mask[0]))
-    # Of a sequence, which gets a fourth dimension first, the copy is kept to the end.
-    for name in ("weight", "gradient", "input")[: None if launch["input"].dim() > 3 else -1]:
-        yield drop(name)
+        yield drop("weight")
+    yield drop("gradient")
     if mask[2]:
         yield out(int(mask[0]) + int(mask[1]))
         yield from _bias(launch["grad_output"], launch)
+
+
+def _depthwise3d_backward(launch: Launch) -> Iterator[Step]:
+    """In three: the results first, and the gradient's copy to the end.
+
+    cuda/DepthwiseConv3d.cu: conv_depthwise3d_backward_cuda
+    """
+    mask = launch["output_mask"]
+    for number in range(int(mask[0]) + int(mask[1])):
+        yield out(number)
+    yield from _copy("gradient", launch["grad_output"], torch.contiguous_format)
+    for name, wanted in (("weight", mask[0]), ("input", mask[1])):
+        if wanted:
+            yield from _copy(name, launch[name], torch.contiguous_format)
+            yield drop(name)
+    if mask[2]:
+        yield out(int(mask[0]) + int(mask[1]))
+        yield from _bias(launch["grad_output"], launch)
+    yield drop("gradient")
 
 
 def _bias(gradient: torch.Tensor, launch: Launch) -> Iterator[Step]:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch._prims_common import suggest_memory_format
 
+from nbmem.virtual.devices import META
 from nbmem.virtual.operators.convolution.slow import is_slow
+from nbmem.virtual.tensors.shapes import as_meta
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
@@ -63,6 +65,29 @@ def of_call(call: OperatorCall) -> tuple[torch.memory_format, bool]:
     source, weight = source_of(call.argument("input")), call.argument("weight")
     native = is_slow(call) or _native_depthwise(call, planar(source), planar(weight))
     return (torch.contiguous_format if native else layout(source, weight)), native
+
+
+def gradient_given(call: OperatorCall) -> tuple[torch.Tensor, bool]:
+    """The result's gradient as both kernels get it, on `meta`, and whether it is a copy.
+
+    It is moved to the format that the input suggests. `to` copies what does not suggest the same,
+    however it lies (images of one pixel lie in both formats), and `contiguous`, of a transposed
+    convolution, what does not lie so. cudnn/ConvShared.cpp: cudnn_convolution_backward
+    """
+    source, gradient = as_meta(call.argument("input")), as_meta(call.argument("grad_output"))
+    source, gradient = planar(source_of(source)), planar(gradient)
+    if call.argument("output_mask")[1]:
+        source = source.contiguous(memory_format=of_call(call)[0])
+    wanted = suggest_memory_format(source)
+    if call.argument("transposed"):
+        is_copy = not gradient.is_contiguous(memory_format=wanted)
+    else:
+        is_copy = suggest_memory_format(gradient) is not wanted
+    if is_copy:
+        size = gradient.size()
+        steps = strides(size, wanted)
+        gradient = torch.empty_strided(size, steps, dtype=gradient.dtype, device=META)
+    return gradient, is_copy
 
 
 def _native_depthwise(call: OperatorCall, source: torch.Tensor, weight: torch.Tensor) -> bool:

@@ -21,6 +21,7 @@ from torch._inductor.dtype_propagation import DtypePropagationOpsHandler
 from torch._inductor.loop_body import InterpreterShim
 from torch._inductor.scheduler import Scheduler
 from torch._inductor.virtualized import V
+from torch._logging import _internal
 from torch.fx.node import map_arg
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
@@ -200,11 +201,11 @@ def _once(true_init: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _unread(true_print: Callable[..., str]) -> Callable[..., str]:
-    """A graph as text, which nobody reads but torch's trace, if it has a handler."""
-    trace = logging.getLogger("torch.__trace")
+    """A graph as text, which nobody reads but torch's trace and what TORCH_LOGS asks for."""
+    trace, logs = logging.getLogger("torch.__trace"), _internal.log_state
 
     def print_readable(self: Any, print_output: bool = True, *args: Any, **options: Any) -> str:  # noqa: FBT001, FBT002 - torch's
-        if print_output or trace.handlers:
+        if print_output or trace.handlers or logs.artifact_names or logs.log_qname_to_level:
             return true_print(self, print_output, *args, **options)
         return ""
 
