@@ -108,3 +108,43 @@ def test_attention_leaves_its_seeds_on_the_card_only_in_a_graph(gpu, capturing):
     else:
         results = attend()
     assert [one.device.type for one in results[2:]] == ["cuda" if capturing else "cpu"] * 2
+
+
+OVERWRITTEN = {
+    # Called seven times; which results can be read afterwards.
+    "result": (lambda y: y, [False, False, True, True, True, True, True]),
+    "view": (lambda y: y[:3], [False, False, True, True, True, True, True]),
+    "copy": (torch.clone, [True] * 7),
+}
+
+
+@pytest.mark.parametrize("name", OVERWRITTEN)
+def test_who_reads_what_a_later_run_has_written_over_is_told_as_on_a_card(gpu, name):
+    keep, expected = OVERWRITTEN[name]
+    x = torch.ones(64, 64, device="cuda")
+    compiled = torch.compile(lambda t: t.sin() + 1, mode="reduce-overhead")
+    kept = [keep(compiled(x)) for _ in expected]
+    found = []
+    for one in kept:
+        try:
+            one.detach() * 2
+        except RuntimeError as err:
+            assert "has been overwritten by a subsequent run" in str(err)  # noqa: PT017 - of some
+            found.append(False)
+        else:
+            found.append(True)
+    assert found == expected
+
+
+def test_gradients_of_a_graph_are_not_added_up_as_on_a_card(gpu):
+    model = nn.Linear(64, 64).cuda()
+    compiled = torch.compile(model, mode="reduce-overhead")
+    x = torch.ones(8, 64, device="cuda")
+    compiled(x).sum().backward()
+    with pytest.raises(RuntimeError, match="tensor output of CUDAGraphs"):
+        compiled(x).sum().backward()
+    model.zero_grad()
+    for _ in range(3):
+        torch.compiler.cudagraph_mark_step_begin()
+        compiled(x).sum().backward()
+        model.zero_grad()

@@ -25,6 +25,7 @@ from nbmem.virtual.operators.gradients import Nodes
 from nbmem.virtual.operators.higher_order import call_functions, is_higher_order
 from nbmem.virtual.operators.host_code import run_python
 from nbmem.virtual.operators.overlaps import refuse_overlaps
+from nbmem.virtual.operators.overwritten import refuse_overwritten
 from nbmem.virtual.operators.refusals import said_by_cpu
 from nbmem.virtual.operators.touching import touched
 from nbmem.virtual.operators.tracing import passed_on, untraced_call, with_tensors
@@ -99,14 +100,10 @@ class CardMode(TorchDispatchMode):
             return func(*args, **kwargs)
         if is_higher_order(func):
             return call_functions(self, func, args, kwargs)
-        if (
-            torch._C._len_torch_dispatch_stack()
-            and (  # torch's own tracing modes alone are left
-                traced := passed_on(self, func, types, args, kwargs)
-            )
-            is not NotImplemented
-        ):
-            return traced
+        if torch._C._len_torch_dispatch_stack():  # torch's own tracing modes alone are left
+            traced = passed_on(self, func, types, args, kwargs)
+            if traced is not NotImplemented:
+                return traced
         if types and is_foreign(func, types):
             return NotImplemented  # It says itself which tensors it consists of.
         try:
@@ -168,6 +165,8 @@ class CardMode(TorchDispatchMode):
             return quantized.answer(self, call)
         refuse_float8(call)
         refuse_overlaps(call)
+        if self.storages.overwritten:
+            refuse_overwritten(self.storages, call)
         for behind_autograd in (formulas.answer, self.views.answer):
             if (answer := behind_autograd(self, call)) is not NotImplemented:
                 return answer

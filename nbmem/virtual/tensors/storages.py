@@ -98,11 +98,14 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
         most: How many elements are not zero at the most, where the values are unknown; None: all.
         below: No integer in it is negative, or as large as this; None: nobody knows.
         owned: Whether the memory is freed with the storage; False: it is that of a CUDA graph.
+        overwritten: What torch says to who reads it, since a CUDA graph has written over it; "": as
+            on a card nobody is told; None: nothing has.
         resized: Bytes since `storage.resize_`, which C++ does not know of; None: as C++ says.
     """
 
     __slots__ = (
-        *("addr", "below", "gpu", "healthy", "home", "key", "most", "owned", "resized", "twin"),
+        *("addr", "below", "gpu", "healthy", "home", "key", "most"),
+        *("overwritten", "owned", "resized", "twin"),
     )
     __hash__ = object.__hash__  # a reference's own asks the storage, which is dead by then
     __eq__ = object.__eq__
@@ -116,6 +119,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     most: int | None
     below: int | None
     owned: bool
+    overwritten: str | None
     resized: int | None
 
     def know_nothing(self) -> None:
@@ -168,6 +172,7 @@ class Storages:
     """Which storage has which block of the card."""
 
     def __init__(self) -> None:
+        self.overwritten = False  # by a CUDA graph, any of them ever
         self._blocks: dict[int, CardMemory] = {}
         self._lost: dict[int, CardMemory] = {}
 
@@ -194,7 +199,7 @@ class Storages:
         block.gpu = gpu
         block.addr = addr
         block.know_nothing()
-        block.resized = None
+        block.resized = block.overwritten = None
         self._blocks[block.key] = block
         return block
 
@@ -215,6 +220,13 @@ class Storages:
             return
         block = self._watch(storage, before.gpu, before.addr, owned=wanted)
         block.know_what(before)
+
+    def overwrite(self, key: int, text: str) -> None:
+        """Note what to say to who reads a storage after this (`CardMemory.overwritten`)."""
+        block = self._blocks.get(key)
+        if block is not None and block.overwritten is None:
+            block.overwritten = text
+            self.overwritten |= bool(text)
 
     def owns(self, key: int) -> bool:
         """Whether a storage's block is freed with it."""

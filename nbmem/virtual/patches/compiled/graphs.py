@@ -5,9 +5,6 @@ live) are torch's module, unchanged. It asks C++ for what stands here: tensors a
 they do not own, and the allocator's state of a private pool.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/cudagraph_trees.py
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/cuda/Module.cpp
-
-Known limit: a tensor whose memory a later run has overwritten can be read here; on a real card that
-is an error.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nbmem.virtual.patches.patcher import Patch, wanted
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from nbmem.allocator.checkpoints import PoolState
     from nbmem.virtual.hardware.machine import Machine
     from nbmem.virtual.operators.dispatch import CardMode
+    from nbmem.virtual.tensors.storages import Storages
 
 _TREES = "torch._inductor.cudagraph_trees"
 
@@ -60,13 +59,28 @@ class GraphTrees:
             trees.mark_step_begin()
         self._marked = 0
 
-        return wanted(trees.CUDAGraphNode, _outputs(trees.CUDAGraphNode))
+        outputs = _outputs(trees.CUDAGraphNode, self._mode.storages)
+        return wanted(trees.CUDAGraphNode, outputs)
 
     def end(self) -> None:
         """Forget every graph, while the card that they are of is still there."""
         trees = sys.modules.get(_TREES)
         if trees is not None:
             trees.reset_cudagraph_trees()
+
+    def _forbid(self, tensor: torch.Tensor, text: str) -> None:
+        """An earlier run's tensor loses its storage for one that nobody may read."""
+        storages = self._mode.storages
+        before = storages.of(tensor)
+        if before is None:
+            return
+        nbytes = tensor.untyped_storage().nbytes()
+        empty = bare((0,), (1,), 0, torch.uint8, nbytes, before.gpu.index)
+        storages.borrow(empty, before.gpu, before.addr)
+        shape = tensor.storage_offset(), tensor.size(), tensor.stride()
+        with torch.no_grad(), DataKernels(), _unsafe_preserve_version_counter(tensor):
+            tensor.set_(empty.untyped_storage(), *shape)
+        storages.overwrite(empty.untyped_storage()._cdata, text)
 
     def functions(self) -> dict[str, Any]:
         """The functions of torch._C, for a program that has trees of its own, too."""
@@ -111,8 +125,8 @@ class GraphTrees:
             "_construct_CUDA_Tensor_From_Storage_And_Metadata": tensor_of,
             "_free_And_Remove_DeleterFn": free,
             "_has_Standard_Deleter": storages.owns,
-            "_set_storage_access_error_msg": lambda _tensor, _text: None,
-            "_set_storage_data_ptr_access_error_msg": lambda _storage, _text: None,
+            "_set_storage_access_error_msg": self._forbid,
+            "_set_storage_data_ptr_access_error_msg": storages.overwrite,
             "_tensors_data_ptrs_at_indices_equal": addresses_are,
             "_cuda_getCheckpointState": checkpoint,
             "_cuda_setCheckpointPoolState": restore,
@@ -133,7 +147,7 @@ def missing() -> list[Patch]:
     return [Patch(torch._C, n, v) for n, v in names.items() if not hasattr(torch._C, n)]
 
 
-def _outputs(node: Any) -> dict[str, Any]:
+def _outputs(node: Any, storages: Storages) -> dict[str, Any]:
     """What a replay returns, without the tensors that torch keeps for it.
 
     Torch returns one tensor object at each replay, and tells autograd in C++ not to count it. Here
@@ -156,6 +170,7 @@ def _outputs(node: Any) -> dict[str, Any]:
             storage = torch.UntypedStorage._new_with_weak_ptr(before.cdata)
         made = true_tensor(self, facts, storage)
         known[id(facts)] = StorageWeakRef(made.untyped_storage())
+        storages.overwrite(made.untyped_storage()._cdata, "")  # it tells nobody who reads it later
         return made
 
     return {"_initialize_cached_tensors": begin, "_reconstruct_from_tensor_metadata": tensor}
