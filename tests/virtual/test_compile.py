@@ -263,22 +263,6 @@ def test_what_cannot_be_planned_runs_eagerly_and_says_why(gpu, monkeypatch, capl
 
 
 @planned
-def test_aotinductor_is_refused_in_a_sentence_on_a_card_alone(gpu, monkeypatch):
-    from torch._inductor import compile_fx
-
-    layer = nn.Linear(4, 4)
-    monkeypatch.setattr(compile_fx, "compile_fx_aot", lambda *_, **__: "compiled")
-    package = torch._inductor
-    ones = (torch.ones(4),)
-    host = torch.export.export(layer, ones).module()
-    assert package.aot_compile(host, ones) == "compiled"
-    program = torch.export.export(layer.cuda(), (square()[0, :4],))
-    with pytest.raises(NotImplementedError, match=r"nothing is packaged here.*torch.compile"):
-        package.aoti_compile_and_package(program)
-    assert torch.compile(program.module())(square()[0, :4]).shape == (4,)
-    assert gpu.notes == []
-
-
 def test_eager_mode_alone_says_nothing(gpu):
     train(torch.compiler.disable(double))
     assert COMPILE not in gpu.notes

@@ -25,7 +25,7 @@ from nbmem.virtual.frames import is_own
 from nbmem.virtual.hardware.instead import Instead
 from nbmem.virtual.operators.dispatch import CardMode
 from nbmem.virtual.operators.tracing import untraced
-from nbmem.virtual.patches.compiled.ahead import ahead_of_time
+from nbmem.virtual.patches.compiled.ahead import AheadOfTime
 from nbmem.virtual.patches.compiled.capture import Capture
 from nbmem.virtual.patches.compiled.graphs import GraphTrees, missing
 from nbmem.virtual.patches.compiled.planner import InductorPlanner
@@ -80,6 +80,7 @@ class Compiler:
         self._follower = None if keep is not None else Follower(mode, patches)
         self._machine = machine
         self._graphs = GraphTrees(mode, machine)
+        self._ahead = AheadOfTime(mode, machine)
         self._capture = Capture(mode, machine, patches)
         self._begun = False
         self._region = ""
@@ -113,7 +114,7 @@ class Compiler:
             Patch(eval_frame, "_callback_from_stance", callback_from_stance),
             Patch(torch.compiler, "cudagraph_mark_step_begin", self._graphs.mark_step_begin),
             *self._counting(eval_frame),
-            *ahead_of_time(),
+            *self._ahead.patches(),
             *wanted(torch._C, self._graphs.functions()),
             *missing(),
             # torch.compile() imports Inductor for this alone: for seconds, and to start workers.

@@ -85,16 +85,17 @@ class PlannedKernel:
         mode: The mode of the cards.
         source: Inductor's source for Triton.
         timed: Sources that have been timed, without their kernels' names: Inductor asks once.
+        tunes: Whether its first launch times it.
     """
 
-    def __init__(self, mode: CardMode, source: str, timed: set[str]) -> None:
+    def __init__(self, mode: CardMode, source: str, timed: set[str], *, tunes: bool = True) -> None:
         self._mode = mode
         self._timed = timed
         function = _function(source)
         names = [] if function is None else [argument.arg for argument in function.args.args]
         self._key = source if function is None else source.replace(function.name, "")
         self._written = [at for at, name in enumerate(names) if name.startswith(_WRITTEN)]
-        self._tuning = _tuning(source, function) if function is not None else Tuning()
+        self._tuning = _tuning(source, function) if tunes and function is not None else Tuning()
         self._over = [at for at, name in enumerate(names) if name in self._tuning.over]
 
     def run(self, *args: Any, **_options: Any) -> None:

@@ -108,7 +108,7 @@ class InductorPlanner:
             yield
 
     def _patches(self) -> list[Patch]:
-        from torch._inductor import async_compile, compile_fx, constant_folding, scheduler
+        from torch._inductor import async_compile, compile_fx, config, constant_folding, scheduler
         from torch._inductor.codegen.wrapper import PythonWrapperCodegen
         from torch._inductor.fx_passes import pad_mm
         from torch._inductor.runtime.benchmarking import InductorBenchmarker
@@ -137,15 +137,8 @@ class InductorPlanner:
             return timed_on_card(machine, act)
 
         def kernel(_self: Any, _name: str, source: str, *_: Any, **__: Any) -> PlannedKernel:
-            return PlannedKernel(mode, source, timed)
-
-        def empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-            spec = spec_of(tuple(size), dtype, 0, tuple(stride))
-            return mode.allocate(machine.current, (spec,))[0]
-
-        def pinned(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-            made = torch.empty_strided(size, stride, dtype=dtype, device=CPU)
-            return cast("torch.Tensor", mode.pinned.pin(made))
+            was_timed = config.aot_inductor.package  # those of a package, when it was compiled
+            return PlannedKernel(mode, source, timed, tunes=not was_timed)
 
         return [
             tells_of_buffers(),
@@ -162,11 +155,23 @@ class InductorPlanner:
             Patch(pad_mm, "has_triton", lambda: True),
             Patch(pad_mm, "no_dispatch", on_card),
             Patch(InductorBenchmarker, "benchmark_gpu", benchmark),
-            *wanted(
-                torch._C._dynamo.guards,
-                {"_empty_strided_cuda": empty, "_empty_strided_cpu_pinned": pinned},
-            ),
+            *_buffers(mode, machine),
         ]
+
+
+def _buffers(mode: CardMode, machine: Machine) -> list[Patch]:
+    """What a generated wrapper makes its buffers with."""
+
+    def empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        spec = spec_of(tuple(size), dtype, 0, tuple(stride))
+        return mode.allocate(machine.current, (spec,))[0]
+
+    def pinned(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        made = torch.empty_strided(size, stride, dtype=dtype, device=CPU)
+        return cast("torch.Tensor", mode.pinned.pin(made))
+
+    names = {"_empty_strided_cuda": empty, "_empty_strided_cpu_pinned": pinned}
+    return wanted(torch._C._dynamo.guards, names)
 
 
 class _Made(TorchFunctionMode):
