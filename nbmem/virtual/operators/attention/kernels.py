@@ -22,6 +22,10 @@ cuDNN 9.19 says the same for a described H100: with masks, dropout, grouped quer
 heads of 32 to 256.
 """
 
+SPLIT_ON = ((8, 0), (9, 0))
+"""Where one query, as a generated token has, is a kernel of its own whose parts of the keys are
+known: cuDNN 9.20 says so of 559 shapes on a described H100 and A100 each (tests/oracle)."""
+
 BLACKWELL, BLACKWELL_TILE, BLACKWELL_WORKSPACE = (10, 0), 128, 128
 """From which capability on, how many rows and keys of a tile, and bytes of a plan that has any:
 as cuDNN 9.20 says for a described B200 (tests/oracle)."""
@@ -136,10 +140,28 @@ def cudnn(launch: Launch) -> Iterator[Step]:
         if number not in small:
             yield out(number)
     yield DNN
-    if launch.card.capability < BLACKWELL:
+    if launch["query"].size(2) == 1 and launch.card.capability in SPLIT_ON:
+        if nbytes := _split(launch):
+            yield temporary("workspace", nbytes)
+    elif launch.card.capability < BLACKWELL:
         yield temporary("workspace", CUDNN_WORKSPACE)
     elif launch["dropout_p"]:
         yield temporary("workspace", _dropped(launch) + BLACKWELL_WORKSPACE)
+
+
+def _split(launch: Launch) -> int:
+    """Bytes of the results and statistics of parts of the keys, for one query each; 0: no parts.
+
+    As many parts as fill the card with two blocks each, powers of two, 128 keys or more in one.
+    """
+    batch, heads, _, size = launch["query"].size()
+    _, groups, keys, _ = launch["key"].size()
+    most = min(keys // 128, 2 * launch.card.processors // (batch * groups), 64)
+    parts = 1 << max(most.bit_length() - 1, 0)
+    if keys <= 512 or parts < 4:
+        return 0
+    rows = parts * batch * heads
+    return rows * size * 4 + 2 * _up(rows * 4, 128) + 128
 
 
 def _dropped(launch: Launch) -> int:
