@@ -19,25 +19,35 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.oracle.launch import environment, place
+from tests.oracle.launch import environment, follow_values, place
 from tests.oracle.models import settled
 from tests.oracle.record import Heard, said
 
 STEPS = 5
 HUNG_S = 900
+READ_VALUES = ("transformers generate",)
+"""Those that look at values: whether a mask masks anything. Triton's kernels write none."""
+
+
+def workloads() -> dict[str, Any]:
+    """What makes each, by name: of torch alone, then those that need a package."""
+    from tests.oracle.packaged_images import IMAGES
+    from tests.oracle.packaged_words import WORDS
+    from tests.oracle.programs import WORKLOADS
+
+    return WORKLOADS | IMAGES | WORDS
 
 
 def steps_of(name: str) -> dict[str, Any]:
     """What the steps of a workload take."""
     import torch
 
-    from tests.oracle.programs import WORKLOADS
-
+    follow_values()
     torch.manual_seed(0)
     x = torch.zeros(8, 8, device="cuda", requires_grad=True)
     (x @ x).sum().backward()  # the libraries' handles and workspaces first
     del x
-    step = WORKLOADS[name]()
+    step = workloads()[name]()
     peaks, heard = [], None
     for number in range(STEPS):
         torch.cuda.reset_peak_memory_stats()
@@ -85,14 +95,13 @@ def bare(sizes: list[int]) -> list[int]:
 
 def run(names: list[str], card: str, virtual_python: str) -> None:
     """Both sides of each workload, and the table."""
-    from tests.oracle.programs import WORKLOADS
-
     print("| workload | allocated | reserved | the last step is equal | notes |")
     print("| --- | --: | --: | --- | --- |")
-    for name in WORKLOADS:
+    for name in workloads():
         if names and not any(part in name for part in names):
             continue
-        oracle = answer(name, [sys.executable], environment(card))
+        env = environment(card, values=name.startswith(READ_VALUES))
+        oracle = answer(name, [sys.executable], env)
         here = answer(name, [virtual_python], dict(os.environ), "--virtual", card)
         notes = "; ".join(note[:80] for note in here.get("notes", ()))
         print(f"| {name} | {compared(oracle, here)} | {notes} |", flush=True)
