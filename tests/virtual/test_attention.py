@@ -204,24 +204,25 @@ def test_a_mask_is_fused_by_its_rows_whether_it_learns_or_not(release, learns, p
     assert ("View" if permuted else "Efficient") in result.grad_fn.name()
 
 
-@pytest.mark.parametrize(
-    ("card", "batch", "heads", "groups", "keys", "size", "expected"),
-    [
-        ("H100 80GB", 8, 8, 8, 512, 64, 0),
-        ("H100 80GB", 1, 4, 4, 640, 64, 4480),  # 4 parts; the statistics are aligned
-        ("H100 80GB", 1, 32, 8, 4096, 128, 532_608),  # 32: two blocks for each processor
-        ("H100 80GB", 1, 16, 2, 16384, 128, 532_608),  # 64, never more
-        ("H100 80GB", 32, 4, 4, 4096, 128, 0),  # 2 would be too few
-        ("A100 80GB", 1, 8, 8, 4096, 64, 33_920),
-    ],
-)
-def test_one_querys_keys_are_taken_in_parts_that_fill_the_card(
-    card, batch, heads, groups, keys, size, expected
-):
+IN_PARTS = {
+    # batch, heads of queries and of keys, keys, size of a head
+    ("H100 80GB", 8, 8, 8, 512, 64): 0,
+    ("H100 80GB", 1, 4, 4, 640, 64): 4480,  # 4 parts; the statistics are aligned
+    ("H100 80GB", 1, 32, 8, 4096, 128): 532_608,  # 32: two blocks for each processor
+    ("H100 80GB", 1, 16, 2, 16384, 128): 532_608,  # 64, never more
+    ("H100 80GB", 32, 4, 4, 4096, 128): 0,  # 2 would be too few
+    ("A100 80GB", 1, 8, 8, 4096, 64): 33_920,
+}
+
+
+@pytest.mark.parametrize("shape", IN_PARTS, ids=str)
+def test_one_querys_keys_are_taken_in_parts_that_fill_the_card(shape):
+    card, batch, heads, groups, keys, size = shape
     virtual.activate(card)
     query = torch.zeros(batch, heads, 1, size, device="cuda", dtype=BF16)
     key = torch.zeros(batch, groups, keys, size, device="cuda", dtype=BF16)
     attend = torch.ops.aten._scaled_dot_product_cudnn_attention
     taken, _ = allocations(lambda: attend(query, key, key, None, False, 0.0, False))  # noqa: FBT003
+    expected = IN_PARTS[shape]
     parts = [expected, -expected] if expected else []
     assert taken == [8, 8, batch * heads * size * 2, *parts]
