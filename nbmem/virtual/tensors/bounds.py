@@ -6,7 +6,7 @@ prediction is the largest of ten scores: which one is unknown, but it is one of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C
@@ -41,6 +41,16 @@ def share_out(values: Values, total: int, counts: torch.Tensor) -> None:
         shared = torch.full((counts.numel(),), share, dtype=counts.dtype, device="cpu")
         shared[:rest] += 1
         values.teach(counts, shared.view(counts.size()))
+
+
+def agreed(values: Values, tensor: torch.Tensor, answer: Any) -> Any:
+    """An answer that was given is a number's value from then on: what is computed from it agrees.
+
+    `arange(longest)` and `zeros(8 * longest)` would fit to nothing otherwise.
+    """
+    if tensor.dtype in _INTEGERS:
+        share_out(values, answer, tensor)
+    return answer
 
 
 def most_of(values: Values, tensor: torch.Tensor) -> int | None:
