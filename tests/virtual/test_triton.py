@@ -16,8 +16,9 @@ with contextlib.suppress(ImportError):  # before a stand-in has the name of one 
     importlib.import_module("triton.testing")
 
 from nbmem import virtual
-from nbmem.virtual.notes import TRITON
+from nbmem.virtual.notes import TRITON, unknown_scratch
 from nbmem.virtual.patches.triton import COLD_CACHE
+from nbmem.virtual.patches.triton_compiled import PATIENCE_S, PassedKernel, Scratch
 
 
 class Kernel:
@@ -171,9 +172,21 @@ def test_scratch_is_taken_from_the_programs_allocator(compiler, triton, gpu, mon
     triton.kernel.run(x, x, 4, grid=(3, 5), warmup=False)
     assert not compiler  # compiling takes seconds, and neither of the two can ask for any
     kernel.run(x, x, 4, grid=lambda named: (3, named["n"] + 1), warmup=False)
-    assert asked == [(3 * 5 * 2 * 128, 64)]
+    kernel.run(x, x, 4, grid=(1,), warmup=False, num_warps=2)  # of a tuner, say
+    assert len(compiler) == 1
+    assert asked == [(3 * 5 * 2 * 128, 64), (2 * 128, 64)]
     assert torch.cuda.memory_allocated() == before
     assert torch.cuda.max_memory_allocated() == before + 4096
+
+
+def test_compiling_for_scratch_ends(compiler):
+    notes = []
+    scratch, kernel = Scratch(notes.append), PassedKernel("copy", Compiled, loaded=True)
+    assert scratch.of(copy_kernel, kernel, [None, 3]).num_ctas == 2
+    scratch._spent_s = PATIENCE_S
+    assert scratch.of(copy_kernel, kernel, [None, 4]).num_ctas == 2
+    assert scratch.of(copy_kernel, kernel, [7, 3]) is None
+    assert notes == [unknown_scratch("copy")]
 
 
 def test_tritons_own_cublas_passes(triton, gpu, monkeypatch):

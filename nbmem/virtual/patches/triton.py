@@ -22,13 +22,15 @@ from nbmem.virtual.patches.triton_compiled import (
     MOST_THREADS,
     PassedKernel,
     PassedLauncher,
+    Scratch,
     light,
     may_take_scratch,
     resources,
+    take_scratch,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from nbmem.virtual.hardware.machine import Machine
 
@@ -170,21 +172,17 @@ def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
             sizes = grid(dict(bound.arguments)) if callable(grid) else grid
             launched(bound.arguments.values())
             if may_take_scratch(self):
-                take_scratch(kernel, sizes)
+                metadata = scratch.of(self, kernel, bound.arguments.values())
+                take_scratch(metadata, sizes, driver.get_current_stream())
         return kernel
+
+    def say(text: str) -> None:
+        machine.current.note(text)
 
     def launched(values: Iterable[Any]) -> None:
         for place, value in enumerate(values):
             _launched_with(mode, place, value)
         machine.current.note(TRITON)
-
-    def take_scratch(kernel: PassedKernel, sizes: Sequence[int]) -> None:
-        try:
-            launcher = driver.launcher_cls(None, kernel.kernel("metadata").metadata)
-        except AttributeError as err:
-            machine.current.note(str(err))
-            return
-        launcher.scratch(sizes, driver.get_current_stream())
 
     def compiled(self: Any, args: Any, options: dict[str, Any]) -> Callable[[], Any]:
         lighter = [light(value) for value in args]
@@ -202,6 +200,7 @@ def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
     true_run = jit.JITFunction.run
     _teach_wrapped_launches()
     driver = TritonDriver(machine, launched)
+    scratch = Scratch(say)
     return [
         Patch(jit.JITFunction, "run", run),
         Patch(config.DriverConfig, "active", property(lambda _self: driver)),

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -22,14 +23,17 @@ import torch
 
 from nbmem.core.errors import NbmemError
 from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.notes import unknown_scratch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 MOST_THREADS = 1024
 """Threads in a block, of every card."""
 _USED = re.compile(r"REG:(\d+) STACK:(\d+).*? LOCAL:(\d+)")
 _REGISTER_BYTES = 4
+PATIENCE_S = 30.0
+"""Seconds of a program for compiling what only scratch is asked of."""
 _SCRATCH = ("make_tensor_descriptor", "global_scratch")
 """Parts of the names of what takes scratch in a kernel."""
 
@@ -115,18 +119,61 @@ class PassedLauncher:
         self._launched = launched
 
     def __call__(self, *args: Any) -> None:
-        """Three sizes of the grid, the stream, five more of Triton's, the kernel's arguments."""
-        scratch = self.scratch(args[:3], args[3])
+        """Three sizes of the grid, the stream, four more of Triton's, the kernel's arguments."""
+        scratch = take_scratch(self._metadata, args[:3], args[3])
         self._launched(args[8:])
         del scratch
 
-    def scratch(self, grid: Sequence[int], stream: Any) -> Any:
-        """What the kernel asks of the allocator that the program set; None if it needs nothing."""
-        size = getattr(self._metadata, "global_scratch_size", 0)
-        if not size:
+
+class Scratch:
+    """What launches ask of the program's allocator, by compiling each kernel once.
+
+    A tuner's configurations ask for the same in each block. Compiling ends after `PATIENCE_S` in
+    all: kernels that come then are told as such.
+
+    Args:
+        note: Is told what is not counted.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._known: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+        self._spent_s = 0.0
+
+    def of(self, function: Any, kernel: PassedKernel, values: Iterable[Any]) -> Any:
+        """What Triton knows of a kernel that is launched; None if it is not known here.
+
+        Args:
+            function: The kernel as it was written.
+            kernel: As it is launched.
+            values: What it is launched with: what is left out or switched off makes another one.
+        """
+        switches = [value if value is None or type(value) is bool else 0 for value in values]
+        key = (id(function), *switches)
+        if key not in self._known:
+            metadata = self._compiled(kernel) if self._spent_s < PATIENCE_S else None
+            if metadata is None:
+                self._note(unknown_scratch(kernel.name))
+            self._known[key] = function, metadata
+        return self._known[key][1]
+
+    def _compiled(self, kernel: PassedKernel) -> Any:
+        begun = time.monotonic()
+        try:
+            return kernel.kernel("scratch").metadata
+        except AttributeError:
             return None
-        total = size * getattr(self._metadata, "num_ctas", 1) * math.prod(grid)
-        return _allocator()(total, self._metadata.global_scratch_align, stream)
+        finally:
+            self._spent_s += time.monotonic() - begun
+
+
+def take_scratch(metadata: Any, grid: Sequence[int], stream: Any) -> Any:
+    """What a launch gets of the allocator that the program set; None if it needs nothing."""
+    size = getattr(metadata, "global_scratch_size", 0)
+    if not size:
+        return None
+    total = size * getattr(metadata, "num_ctas", 1) * math.prod(grid)
+    return _allocator()(total, metadata.global_scratch_align, stream)
 
 
 def light(value: Any) -> Any:
