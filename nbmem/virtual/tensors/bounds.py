@@ -6,6 +6,7 @@ prediction is the largest of ten scores: which one is unknown, but it is one of 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -141,6 +142,16 @@ def entries(values: Values, call: OperatorCall) -> int | None:
     if tensor.dtype.is_floating_point or below_of(values, tensor) != 2:
         return None
     return most_of(values, tensor)
+
+
+def summed(values: Values, call: OperatorCall) -> int | None:
+    """As many times the largest number as are added up."""
+    tensor = call.args[0]
+    bound = None if tensor.dtype.is_floating_point else below_of(values, tensor)
+    if bound is None:
+        return None
+    dims = call.argument("dim", None) or range(tensor.dim())
+    return (bound - 1) * math.prod(tensor.size(dim) for dim in dims) + 1
 
 
 def place(values: Values, call: OperatorCall) -> int | None:
