@@ -150,6 +150,9 @@ class TritonDriver:
             "max_num_regs": 65536,
             "multiprocessor_count": card.processors,
             "warpSize": 32,
+            # An H100's: a tuner estimates with them which configurations are worth a try.
+            "mem_clock_rate": 2_619_000,
+            "mem_bus_width": 5120,
         }
 
 
