@@ -108,6 +108,8 @@ def _items(name: str, value: Any, budget: Budget) -> list[Named] | None:
             budget.left -= min(base.__len__(value), MAX_OF_ONE) // _AT_A_GLANCE
             inner = enumerate(first_of(partial(base.__iter__, value), MAX_OF_ONE))
             return [(f"{name}[{i}]", v) for i, v in inner if _leads(v)]
+    if kind is dict and _is_globals(value):
+        return []
     if is_a(kind, dict):
         budget.left -= min(dict.__len__(value), MAX_OF_ONE) // _AT_A_GLANCE
         pairs = [(k, v) for k, v in entries_of(value, MAX_OF_ONE) if _leads(v)]
@@ -116,6 +118,14 @@ def _items(name: str, value: Any, budget: Budget) -> list[Named] | None:
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
         return [(f"{n} closed over by {name}", c) for n, cell in cells for c in _content(cell)]
     return [(f"{name}.__self__", value.__self__)] if kind is MethodType else None
+
+
+def _is_globals(kept: dict[Any, Any]) -> bool:
+    """Whether it is where a module's or a notebook's names live: those are paths of their own.
+
+    A kernel of Triton's keeps that of its function as an attribute.
+    """
+    return "__builtins__" in kept
 
 
 def _leads(value: object) -> bool:

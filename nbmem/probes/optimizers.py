@@ -22,7 +22,7 @@ from nbmem.probes.modules import (
     parameters_of_group,
     states,
 )
-from nbmem.probes.tensors import Seen, by_storage, see
+from nbmem.probes.tensors import Seen, by_storage, see_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -72,9 +72,9 @@ def _of_parameter(parameter: Any, state: Any, owner: Any, path: str) -> Iterator
 
 
 def _state(name: str, tensor: Any, owner: Any) -> Iterator[Seen]:
-    seen = None if is_parameter(tensor) else see(tensor, Category.OPTIMIZER_STATE, name)
-    if seen is not None:
-        yield seen._replace(of=owner)
+    if not is_parameter(tensor):
+        for seen in see_parts(tensor, Category.OPTIMIZER_STATE, name):
+            yield seen._replace(of=owner)
 
 
 def _holds_data(name: object, value: Any) -> bool:
@@ -90,15 +90,18 @@ def parameters_of_optimizer(
 ) -> Iterator[Seen]:
     """An optimizer's parameters: weights also where no module registers them."""
     return by_storage(
-        _weight(parameter, *(named(parameter) or (None, f".param_groups[...][{index}]")))
+        seen
         for group in param_groups(optimizer)
         for index, parameter in enumerate(parameters_of_group(group))
+        for seen in _weights(
+            parameter, *(named(parameter) or (None, f".param_groups[...][{index}]"))
+        )
     )
 
 
-def _weight(parameter: Any, owner: Any, path: str) -> Seen | None:
-    seen = see(parameter, Category.WEIGHTS, path)
-    return None if seen is None else seen._replace(of=owner)
+def _weights(parameter: Any, owner: Any, path: str) -> Iterator[Seen]:
+    for seen in see_parts(parameter, Category.WEIGHTS, path):
+        yield seen._replace(of=owner)
 
 
 class Others:

@@ -13,7 +13,7 @@ from nbmem.core.names import VIEW, common_path, without_form
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.frames import with_place
 from nbmem.probes.holders.objects import attributes_of
-from nbmem.probes.holders.storages import form_of, parts_of_sparse, place_of, unwrapped
+from nbmem.probes.holders.storages import form_of, parts_of, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
 from nbmem.probes.modules import (
     is_module,
@@ -78,20 +78,18 @@ def see(tensor: Any, category: Category, name: str, *, form: bool = True) -> See
     return Seen(*place, category, f"{name} {form_of(torch, tensor, place[2])}" if form else name)
 
 
-def see_parts(tensor: Any, category: Category, name: str) -> Iterator[Seen]:
-    """Look at one tensor, or at the dense parts of a sparse one; of a gradient at its values alone.
+def see_parts(tensor: Any, category: Category, name: str, deep: int = 4) -> Iterator[Seen]:
+    """Look at one tensor, or at what a sparse one or a wrapper is made of.
 
-    The indices of an embedding's gradient are the batch that was looked up.
+    Of a sparse gradient its values alone: the indices of an embedding's are the batch looked up.
     """
     seen = see(tensor, category, name)
     if seen is not None:
         yield seen
         return
-    parts = parts_of_sparse(loaded_torch(), tensor)
-    for part, inner in parts[-1:] if category is Category.GRADIENTS else parts:
-        found = see(inner, category, f"{name}.{part}")
-        if found is not None:
-            yield found
+    values = category is Category.GRADIENTS
+    for part, inner in parts_of(loaded_torch(), tensor, values=values) if deep else ():
+        yield from see_parts(inner, category, f"{name}.{part}", deep - 1)
 
 
 def address_of(tensor: Any) -> tuple[int, int, int] | None:

@@ -31,6 +31,16 @@ TRITON = (
     "their arguments, and leave values there that are not known. Which configuration a tuner finds "
     "fastest is not known either: the first one is taken."
 )
+
+
+def unknown_scratch(kernel: str) -> str:
+    """What to say of a kernel that may ask for memory by itself."""
+    return (
+        f"Scratch that the kernel {kernel} asks of triton.set_allocator's function is not counted: "
+        "it was not compiled here, for that failed or others had taken too long."
+    )
+
+
 RAW_KERNELS = (
     "Kernels from torch.cuda._compile_kernel are not run on a virtual GPU: their launches pass, "
     "take no memory beside their arguments, and leave values there that are not known."

@@ -1,5 +1,8 @@
 """What one function's variables lead to leaves enough of a look for those of its callers."""
 
+import builtins
+import types
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="names are those of tensors")
@@ -39,3 +42,11 @@ def test_a_callers_modules_are_found_behind_a_data_set(data):
     names = Names(module=lambda way, _: ways.append(way), call=lambda name, _: called.append(name))
     list(in_frames([*running, outer], names))
     assert (ways, called) == (["local nets[0] of run()"], ["local held of run()"])
+
+
+def test_a_modules_names_are_no_path_of_what_keeps_them():
+    held = torch.ones(2)
+    names = {"launch": types.SimpleNamespace(), "held": held}
+    names["__builtins__"] = builtins
+    names["launch"].__globals__ = names  # as a kernel of Triton's keeps those of its function
+    assert [name for name, _ in leaves(list(names.items()))] == ["held"]

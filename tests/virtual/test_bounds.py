@@ -155,3 +155,9 @@ def test_a_bound_of_floats_is_none_once_they_are_known_and_others(gpu):
     many = torch.cat([few, torch.zeros(100_000, device=CARD)]).long()
     assert int(many.max()) != 0
     del gpu
+
+
+def test_a_sum_along_a_dimension_is_bounded_by_it(gpu):
+    chosen = (torch.randn(2, 64, 4, device="cuda") > 0).int()
+    assert chosen.sum(dim=1).max().item() == 64
+    assert chosen.sum(dim=(0, 1)).max().item() == 128

@@ -39,3 +39,19 @@ def test_a_loop_still_ends(unknown):
         turns += 1
         assert turns < 1000
     assert turns > 1
+
+
+def test_torch_testing_passes_what_nobody_knows(gpu):
+    x = torch.randn(4, device="cuda")
+    torch.testing.assert_close(x, torch.ones(4, device="cuda"))
+    with pytest.raises(AssertionError, match="Mismatched elements: 4 / 4"):
+        torch.testing.assert_close(torch.zeros(4, device="cuda"), torch.ones(4, device="cuda"))
+    with pytest.raises(AssertionError, match="'shape' do not match"):
+        torch.testing.assert_close(x, x[:2])
+
+
+def test_weights_are_not_all_zero(gpu):
+    weights = torch.nn.Linear(64, 64, device="cuda").weight
+    assert weights.any()
+    assert not torch.zeros(8, device="cuda").any()
+    assert not weights.isnan().any()

@@ -172,6 +172,7 @@ def test_nvml_reports_the_process_and_its_growth():
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         assert pynvml.nvmlDeviceGetName(handle) == "NVIDIA H100 80GB HBM3"
+        assert pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM) > 0
         assert [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)] == [4242]
         x = torch.ones(64, 64, device="cuda")
         mine, other = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)

@@ -72,6 +72,20 @@ def test_what_cannot_run_and_has_none_says_so_itself(gpu, library):
         run(torch.ones(4, device="cuda"))
 
 
+def test_what_host_code_refuses_is_refused(gpu, library):
+    def refuse(x):
+        raise ValueError("lars has no 8-bit kernel")
+
+    def fail(x):
+        return x.size().index(7)
+
+    run = define(library, "refusing", refuse, fake=torch.empty_like)
+    with pytest.raises(ValueError, match="lars has no 8-bit kernel"):
+        run(torch.ones(4, device="cuda"))
+    run = define(library, "failing", fail, fake=torch.empty_like)
+    assert run(torch.ones(4, device="cuda")).size() == (4,)
+
+
 def test_an_operator_without_any_kernel_gets_one_sentence(gpu, library):
     with pytest.raises(
         UsageError, match=r"cannot run nbmem_host_code\.nothing\.default: torch has no"

@@ -10,11 +10,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem import virtual
+from nbmem.virtual.packages import torchvision
 from nbmem.virtual.packages.bitsandbytes import CONTEXT, PassingLibrary
 from nbmem.virtual.packages.deepspeed import alike, as_here
 from nbmem.virtual.splits import splits_of
 
 HALF = torch.bfloat16
+FLOAT = torch.float32
 
 
 def some(*size, dtype=HALF):
@@ -226,3 +228,46 @@ def test_ranks_of_deepspeed_agree_while_a_card_is_active():
     assert rank0_has([3, 4]) == [-1, -1]
     with pytest.raises(RuntimeError, match="disagreement"):
         alike(disagree)([3, 4])
+
+
+def test_torchvisions_deformed_convolutions_gather_their_points(gpu):
+    operators = torchvision.RULES.operators
+    x, weight = some(6, 8, 16, 16, dtype=FLOAT), some(4, 8, 3, 3, dtype=FLOAT)
+    offset, mask = some(6, 18, 16, 16, dtype=FLOAT), some(6, 9, 16, 16, dtype=FLOAT)
+    bias, options = some(4, dtype=FLOAT), (1, 1, 1, 1, 1, 1, 1, 1, True)
+    torch.mm(weight.flatten(1), weight.flatten(1).t())  # cuBLAS has its workspace
+    whole, columns = 6 * 4 * 256 * 4, 8 * 9 * 6 * 256 * 4
+    peak, left, made = taken(
+        lambda: operators["torchvision::deform_conv2d"](x, weight, offset, mask, bias, *options)
+    )
+    assert (peak, left, made.size()) == (3 * whole + columns, whole, (6, 4, 16, 16))
+    peak, left, grads = taken(
+        lambda: operators["torchvision::_deform_conv2d_backward"](
+            made, x, weight, offset, mask, bias, *options
+        )
+    )
+    assert [grad.size() for grad in grads] == [t.size() for t in (x, weight, offset, mask, bias)]
+    kept = sum(t.numel() * 4 for t in (x, offset, mask))
+    filters = 1536  # 288 numbers, in blocks of 512
+    assert peak == kept + columns + whole + filters  # the gradient is laid out by channels
+
+
+def test_torchvisions_boxes_have_their_gradient_laid_out(gpu):
+    backward = torchvision.RULES.operators["torchvision::_ps_roi_align_backward"]
+    grad, rois = some(1, dtype=FLOAT).expand(64, 2, 4, 4), some(64, 5, dtype=FLOAT)
+    peak, left, made = taken(lambda: backward(grad, rois, None, 1.0, 4, 4, -1, 2, 32, 16, 16))
+    assert (made.size(), left) == ((2, 32, 16, 16), 2 * 32 * 256 * 4)
+    assert peak == left + 64 * 2 * 16 * 4
+
+
+def test_products_in_place_take_cublas_workspace(gpu):
+    calls = (
+        lambda: some(8, 8).addmm_(some(8, 8), some(8, 8)),
+        lambda: some(2, 8, 8).baddbmm_(some(2, 8, 8), some(2, 8, 8)),
+        lambda: some(8).addmv_(some(8, 8), some(8)),
+        lambda: torch.mv(some(8, 8), some(8), out=some(8)),
+    )
+    for call in calls:
+        with virtual.activated("H100"):
+            call()
+            assert torch.cuda.memory_allocated() == 32 << 20

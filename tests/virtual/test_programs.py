@@ -53,6 +53,8 @@ def test_pinned_memory_says_so_and_is_a_copy(gpu):
     assert (pinned.is_pinned(), x.is_pinned(), pinned.tolist()) == (True, False, [0.0] * 4)
     assert pinned.pin_memory() is pinned
     assert torch.empty(3, pin_memory=True)[1:].is_pinned()
+    made = torch.tensor([1.0, 2.0], pin_memory=True, requires_grad=True)
+    assert (made.is_pinned(), made.is_leaf, made.requires_grad) == (True, True, True)
 
 
 def test_tensors_travel_as_pickles(gpu):

@@ -1,6 +1,7 @@
 """Triton's launches: kernels pass, and the host's code around them runs; with a stand-in for it."""
 
 import contextlib
+import contextvars
 import importlib
 import inspect
 import sys
@@ -15,14 +16,16 @@ with contextlib.suppress(ImportError):  # before a stand-in has the name of one 
     importlib.import_module("triton.testing")
 
 from nbmem import virtual
-from nbmem.virtual.notes import TRITON
+from nbmem.virtual.notes import TRITON, unknown_scratch
 from nbmem.virtual.patches.triton import COLD_CACHE
+from nbmem.virtual.patches.triton_compiled import PATIENCE_S, PassedKernel, Scratch
 
 
 class Kernel:
     """A compiled function, as far as a launch looks at it."""
 
     def __init__(self, function):
+        self.fn = function
         self.signature = inspect.signature(function)
         self.pre_run_hooks = []
         self.__name__ = function.__name__
@@ -34,6 +37,17 @@ class Kernel:
 def copy_kernel(x, y, n, BLOCK=64): ...  # noqa: N803 - as such constants are named
 
 
+def descriptor_kernel(x, y, n):
+    calls_one(x)
+
+
+def make(x):
+    return tl.make_tensor_descriptor(x, shape=[4])  # noqa: F821 - never called
+
+
+calls_one = types.SimpleNamespace(fn=make)
+
+
 @pytest.fixture
 def triton(monkeypatch):
     jit = types.ModuleType("triton.runtime.jit")
@@ -42,7 +56,11 @@ def triton(monkeypatch):
     driver.DriverConfig = type("DriverConfig", (), {"active": None})
     for module in (jit, driver):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    return types.SimpleNamespace(kernel=jit.JITFunction(copy_kernel), driver=driver.DriverConfig())
+    return types.SimpleNamespace(
+        kernel=jit.JITFunction(copy_kernel),
+        with_descriptor=jit.JITFunction(descriptor_kernel),
+        driver=driver.DriverConfig(),
+    )
 
 
 def test_launches_pass_and_are_mentioned_once(triton):
@@ -82,11 +100,105 @@ def test_a_launch_refuses_what_it_would_refuse(triton, gpu):
         triton.kernel.run(x, x, grid=(1,), warmup=False)
 
 
-def test_a_compiled_kernel_is_not_known(triton, gpu):
+class Compiled:
+    """What Triton's compiler makes, as far as a program asks."""
+
+    def __init__(self):
+        self.metadata = types.SimpleNamespace(
+            shared=96, global_scratch_size=128, global_scratch_align=64, num_ctas=2
+        )
+
+    def _init_handles(self):
+        self.n_regs = 40
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """The arguments that Triton's compiler is asked for, one list for each time."""
+    asked = []
+
+    def run(self, *args, grid, warmup, **options):
+        assert warmup
+        assert not self.pre_run_hooks
+        asked.append([*args, *options.items()])
+        return Compiled()
+
+    monkeypatch.setattr(Kernel, "run", run)
+    return asked
+
+
+def test_a_kernel_is_compiled_when_it_is_asked(compiler, triton, gpu):
+    x = torch.ones(4, device="cuda", dtype=torch.half)
+    triton.kernel.pre_run_hooks.append(lambda *args, **options: None)
+    launched = triton.kernel.run(x, x[1:], 4, grid=(1,), warmup=False, BLOCK=128)
+    only_compiled = triton.kernel.run(x, x, 4, grid=(1,), warmup=True)
+    del x
+    assert torch.cuda.memory_allocated() == 0  # it keeps what tensors are, not the tensors
+    assert not compiler
+    assert (launched.n_regs, launched.metadata.shared) == (40, 96)
+    with pytest.raises(AttributeError, match="n_regs"):
+        _ = only_compiled.n_regs  # as on a card, before it is loaded
+    first, second, *others = compiler[0]
+    assert (first.dtype, second.data_ptr() - first.data_ptr(), others) == (
+        torch.half,
+        2,
+        [4, ("BLOCK", 128)],
+    )
+    assert len(triton.kernel.pre_run_hooks) == 1
+
+
+def test_a_kernel_that_cannot_be_compiled_says_so(triton, gpu):
     x = torch.ones(4, device="cuda")
-    made = triton.kernel.run(x, x, 4, grid=(1,), warmup=False)
-    with pytest.raises(AttributeError, match="n_regs of a compiled kernel is not known"):
+    made = triton.kernel.run(x, x, grid=(1,), warmup=False, n=4)
+    with pytest.raises(AttributeError, match=r"n_regs of the kernel copy_kernel .*0 active"):
         _ = made.n_regs
+
+
+def test_scratch_is_taken_from_the_programs_allocator(compiler, triton, gpu, monkeypatch):
+    parts = types.ModuleType("triton.runtime._allocation")
+    parts.NullAllocator = type("NullAllocator", (), {})
+    parts._allocator = contextvars.ContextVar("allocator")
+    parts._allocator.set(parts.NullAllocator())
+    monkeypatch.setitem(sys.modules, parts.__name__, parts)
+    x, kernel, asked = torch.ones(4, device="cuda"), triton.with_descriptor, []
+    kernel.run(x, x, 4, grid=(3, 5), warmup=False)
+
+    def allocate(size, alignment, stream):
+        asked.append((size, alignment))
+        return torch.empty(size, dtype=torch.int8, device="cuda")
+
+    parts._allocator.set(allocate)
+    before = torch.cuda.memory_allocated()
+    triton.kernel.run(x, x, 4, grid=(3, 5), warmup=False)
+    assert not compiler  # compiling takes seconds, and neither of the two can ask for any
+    kernel.run(x, x, 4, grid=lambda named: (3, named["n"] + 1), warmup=False)
+    kernel.run(x, x, 4, grid=(1,), warmup=False, num_warps=2)  # of a tuner, say
+    assert len(compiler) == 1
+    assert asked == [(3 * 5 * 2 * 128, 64), (2 * 128, 64)]
+    assert torch.cuda.memory_allocated() == before
+    assert torch.cuda.max_memory_allocated() == before + 4096
+
+
+def test_compiling_for_scratch_ends(compiler):
+    notes = []
+    scratch, kernel = Scratch(notes.append), PassedKernel("copy", Compiled, loaded=True)
+    assert scratch.of(copy_kernel, kernel, [None, 3]).num_ctas == 2
+    scratch._spent_s = PATIENCE_S
+    assert scratch.of(copy_kernel, kernel, [None, 4]).num_ctas == 2
+    assert scratch.of(copy_kernel, kernel, [7, 3]) is None
+    assert notes == [unknown_scratch("copy")]
+
+
+def test_tritons_own_cublas_passes(triton, gpu, monkeypatch):
+    cublas = types.SimpleNamespace(CublasLt=None)
+    library = types.SimpleNamespace(nvidia=types.SimpleNamespace(cublas=cublas))
+    monkeypatch.setitem(sys.modules, "triton._C.libtriton", library)
+    with virtual.activated("H100"):
+        a = torch.zeros(2, 2, device="cuda", dtype=torch.int64)
+        made = cublas.CublasLt(torch.empty(1 << 20, dtype=torch.int8, device="cuda"))
+        made.matmul(a, a, a)
+        assert a[0, 0].item() == 1  # what it wrote is not known
+    assert cublas.CublasLt is None
 
 
 def test_a_benchmark_takes_its_buffer_and_ends_soon(triton, gpu):

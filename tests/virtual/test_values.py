@@ -189,3 +189,9 @@ def test_stand_ins_are_usable(gpu):
 def test_a_copy_of_something_large_costs_no_memory_here(gpu):
     x = torch.empty(1 << 32, dtype=torch.uint8, device="cuda")
     assert x.cpu()[:4].tolist() == [0, 0, 0, 0]
+
+
+def test_an_answer_holds_for_what_is_computed_from_it(gpu):
+    longest = torch.empty(3, dtype=torch.int64, device="cuda").max()
+    assert torch.zeros(8 * longest, device="cuda").size() == (8 * longest.item(),)
+    assert torch.arange(longest + 2, device="cuda").numel() == longest.item() + 2

@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 
 from nbmem.core.interrupts import let_pass
 from nbmem.core.names import VIEW
-from nbmem.probes.holders.objects import mro_of, name_of, namespace_of
+from nbmem.probes.holders.objects import (
+    attributes_of,
+    entries_of,
+    is_a,
+    mro_of,
+    name_of,
+    namespace_of,
+)
 from nbmem.probes.roll import followed, there_with
 
 
@@ -101,6 +108,35 @@ def parts_of_sparse(torch: Any, tensor: Any) -> list[tuple[str, Any]]:
     except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
         let_pass(err)
         return []
+
+
+def parts_of(torch: Any, tensor: Any, *, values: bool) -> list[tuple[str, Any]]:
+    """What a sparse tensor or a wrapper is made of, by name.
+
+    Args:
+        torch: The user's torch; functions of subclasses must be switched off around the call.
+        tensor: A tensor of any class.
+        values: Of a sparse one its values alone.
+    """
+    parts = parts_of_sparse(torch, tensor)
+    return (parts[-1:] if values else parts) or parts_of_wrapper(torch, tensor)
+
+
+def parts_of_wrapper(torch: Any, tensor: Any) -> list[tuple[str, Any]]:
+    """The tensors that a subclass without a storage has as attributes; none of any other.
+
+    Quantized weights and an 8-bit optimizer's state are such: `weight.qdata`, `weight.scale`.
+    Nothing of the class's own is asked.
+
+    Args:
+        torch: The user's torch.
+        tensor: A tensor of any class.
+    """
+    tensor = local_of(tensor)
+    if not dispatches(torch, type(tensor)):
+        return []
+    own = entries_of(attributes_of(tensor) or {})
+    return [(name, part) for name, part in own if is_a(type(part), torch.Tensor)]
 
 
 def unwrapped(torch: Any, tensor: Any) -> Any:

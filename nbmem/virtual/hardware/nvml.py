@@ -115,6 +115,8 @@ def functions_of(machine: Machine, error: type[Exception]) -> dict[str, Any]:
         "nvmlDeviceGetTemperature": lambda handle, sensor=0: 40,
         "nvmlDeviceGetPowerUsage": lambda handle: 60_000,
         "nvmlDeviceGetClockInfo": lambda handle, kind=0: 1500,
+        # A tuner estimates with it which configurations are worth a try.
+        "nvmlDeviceGetMaxClockInfo": lambda handle, kind=0: 1500,
         "nvmlDeviceGetCudaComputeCapability": lambda handle: gpus[handle.index].card.capability,
     }
 

@@ -192,6 +192,15 @@ OPERATORS = (
         shown_by=_SHOWN,
     ),
     Operator(
+        (
+            *("addmm_", "baddbmm_", "addbmm_", "addmv_"),
+            *("baddbmm.out", "addbmm.out", "addmv.out", "mv.out"),
+        ),
+        memory=product,
+        source=_HANDLE,
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
         ("addmm", "_addmm_activation"),
         refuse=_check_product_with_bias,
         memory=product_with_bias,

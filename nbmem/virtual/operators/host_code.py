@@ -7,6 +7,7 @@ implementation, which knows results alone.
 
 from __future__ import annotations
 
+import dis
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +56,21 @@ def run_python(executor: Executor, call: OperatorCall) -> Any:
     except (torch.OutOfMemoryError, UsageError):
         raise
     except Exception as err:
-        if not call.func.has_kernel_for_dispatch_key(_META):
+        if _is_refusal(err) or not call.func.has_kernel_for_dispatch_key(_META):
             raise
         call.gpu.note(host_code_failed(call.func._schema.name, err))
     return NotImplemented
+
+
+def _is_refusal(err: Exception) -> bool:
+    """Whether host code refuses a call in words of its own, as it would on a card: by `raise`."""
+    traceback = err.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None or not isinstance(err, (ValueError, NotImplementedError)):
+        return False
+    raised = traceback.tb_frame.f_code.co_code[traceback.tb_lasti]
+    return dis.opname[raised] == "RAISE_VARARGS"
 
 
 def by_rule(who: str, name: str, host_code: Callable[..., Any]) -> Operator:

@@ -12,7 +12,7 @@ from nbmem.virtual.rules import GROUP, KernelRules
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-OWN = ("bitsandbytes", "causal_conv1d", "deepspeed", "flash_attn", "selective_scan")
+OWN = ("bitsandbytes", "causal_conv1d", "deepspeed", "flash_attn", "selective_scan", "torchvision")
 
 
 @functools.cache

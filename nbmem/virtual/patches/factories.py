@@ -27,7 +27,10 @@ def factory_patches() -> list[Patch]:
         if not is_card(target):
             if is_virtual(data) and target is not None:
                 data = data.to(target)
-            return make(data, **kwargs)
+            if not kwargs.pop("pin_memory", False):
+                return make(data, **kwargs)
+            needs_grad = kwargs.pop("requires_grad", False)
+            return make(data, **kwargs).pin_memory().requires_grad_(needs_grad)
         needs_grad = kwargs.pop("requires_grad", False)
         dtype = kwargs.get("dtype")
         if is_virtual(data):

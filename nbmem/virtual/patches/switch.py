@@ -17,6 +17,7 @@ from nbmem.virtual.hardware.nvml import functions_of, real_module, stand_in_modu
 from nbmem.virtual.operators.dispatch import CardMode
 from nbmem.virtual.patches.accelerator import accelerator_patches
 from nbmem.virtual.patches.autocast import AutocastKernels
+from nbmem.virtual.patches.comparisons import comparison_patches
 from nbmem.virtual.patches.compiler import Compiler
 from nbmem.virtual.patches.composites import Composites
 from nbmem.virtual.patches.cudart import cuda_patches
@@ -123,6 +124,7 @@ class Activation:
             *indexing_patches(),
             *filling_patches(self.mode),
             *mask_patches(self.mode),
+            *comparison_patches(self.mode),
             *data_parallel_patches(self.machine),
             *ddp_patches(self.machine),
             *printing_patches(self.mode),

@@ -2,7 +2,7 @@
 
 What a program allocates to launch is Python: hooks, heuristics, the tuner with its buffer for a
 cold cache, what a grid is computed from. All of that runs as on a card; a kernel takes no memory
-but that of its arguments.
+but that of its arguments, and what it asks of an allocator that the program has set for it.
 https://github.com/triton-lang/triton/blob/v3.7.1/python/triton/runtime/jit.py: JITFunction.run
 """
 
@@ -18,8 +18,20 @@ from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.notes import TRITON
 from nbmem.virtual.operators.dispatch import CardMode
 from nbmem.virtual.patches.patcher import Patch
+from nbmem.virtual.patches.triton_compiled import (
+    MOST_THREADS,
+    PassedKernel,
+    PassedLauncher,
+    Scratch,
+    light,
+    may_take_scratch,
+    resources,
+    take_scratch,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from nbmem.virtual.hardware.machine import Machine
 
 COLD_CACHE = 256 << 20
@@ -53,24 +65,35 @@ class TritonInterface:
         return getattr(torch.cuda, name)
 
 
-class PassedKernel:
-    """What a launch returns in place of the compiled kernel."""
+class PassedBlas:
+    """cuBLASLt as Triton binds it: what it writes is not known, its workspace is given."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, workspace: torch.Tensor, launched: Callable[[Iterable[Any]], None]) -> None:
+        self._workspace = workspace
+        self._launched = launched
 
-    def __getattr__(self, asked: str) -> Any:
-        raise AttributeError(
-            f"{asked} of a compiled kernel is not known on a virtual GPU: Triton's kernels are "
-            "neither compiled nor run there. Choose the launch without it, as by card and shape."
-        )
+    def __getattr__(self, name: str) -> Any:
+        return lambda *values: self._launched(values)
 
 
 class TritonDriver:
     """What programs ask of `triton.runtime.driver.active` before they launch."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, launched: Callable[[Iterable[Any]], None]) -> None:
         self._machine = machine
+        self._launched = launched
+
+    def launcher_cls(self, source: Any, metadata: Any) -> PassedLauncher:
+        """How a compiled kernel is launched."""
+        del source
+        return PassedLauncher(metadata, self._launched)
+
+    def load_binary(
+        self, name: str, kernel: bytes, shared: int, device: int
+    ) -> tuple[int, int, int, int, int]:
+        """A module's and a function's handle; registers, spilled ones, threads of a block."""
+        del shared, device
+        return (1, 1, *resources(name, kernel), MOST_THREADS)
 
     def get_active_torch_device(self) -> torch.device:
         """The card."""
@@ -116,7 +139,7 @@ class TritonDriver:
 
     @property
     def utils(self) -> Any:
-        """Itself, for the one question that is asked of it."""
+        """Itself, for the few questions that are asked of it."""
         return self
 
     def get_device_properties(self, device: int | None = None) -> dict[str, int]:
@@ -127,6 +150,9 @@ class TritonDriver:
             "max_num_regs": 65536,
             "multiprocessor_count": card.processors,
             "warpSize": 32,
+            # An H100's: a tuner estimates with them which configurations are worth a try.
+            "mem_clock_rate": 2_619_000,
+            "mem_bus_width": 5120,
         }
 
 
@@ -144,20 +170,53 @@ def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
         asked = {name: value for name, value in options.items() if name in names}
         bound = self.signature.bind(*args, **asked)
         bound.apply_defaults()
+        kernel = PassedKernel(self.__name__, compiled(self, args, options), loaded=not warmup)
         if not warmup:
-            for place, value in enumerate(bound.arguments.values()):
-                _launched_with(mode, place, value)
-            if callable(grid):
-                grid(dict(bound.arguments))
-            machine.current.note(TRITON)
-        return PassedKernel(self.__name__)
+            sizes = grid(dict(bound.arguments)) if callable(grid) else grid
+            launched(bound.arguments.values())
+            if may_take_scratch(self):
+                metadata = scratch.of(self, kernel, bound.arguments.values())
+                take_scratch(metadata, sizes, driver.get_current_stream())
+        return kernel
 
+    def say(text: str) -> None:
+        machine.current.note(text)
+
+    def launched(values: Iterable[Any]) -> None:
+        for place, value in enumerate(values):
+            _launched_with(mode, place, value)
+        machine.current.note(TRITON)
+
+    def compiled(self: Any, args: Any, options: dict[str, Any]) -> Callable[[], Any]:
+        lighter = [light(value) for value in args]
+        named = {name: light(value) for name, value in options.items()}
+
+        def compile_it() -> Any:
+            hooks, self.pre_run_hooks = self.pre_run_hooks, []
+            try:
+                return true_run(self, *lighter, grid=None, warmup=True, **named)
+            finally:
+                self.pre_run_hooks = hooks
+
+        return compile_it
+
+    true_run = jit.JITFunction.run
     _teach_wrapped_launches()
-    driver = TritonDriver(machine)
+    driver = TritonDriver(machine, launched)
+    scratch = Scratch(say)
     return [
         Patch(jit.JITFunction, "run", run),
         Patch(config.DriverConfig, "active", property(lambda _self: driver)),
+        *_blas_patches(launched),
     ]
+
+
+def _blas_patches(launched: Callable[[Iterable[Any]], None]) -> list[Patch]:
+    library = sys.modules.get("triton._C.libtriton")
+    cublas = getattr(getattr(library, "nvidia", None), "cublas", None)
+    if cublas is None:
+        return []
+    return [Patch(cublas, "CublasLt", lambda workspace: PassedBlas(workspace, launched))]
 
 
 def _teach_wrapped_launches() -> None:

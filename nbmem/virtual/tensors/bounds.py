@@ -6,7 +6,8 @@ prediction is the largest of ten scores: which one is unknown, but it is one of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C
@@ -41,6 +42,16 @@ def share_out(values: Values, total: int, counts: torch.Tensor) -> None:
         shared = torch.full((counts.numel(),), share, dtype=counts.dtype, device="cpu")
         shared[:rest] += 1
         values.teach(counts, shared.view(counts.size()))
+
+
+def agreed(values: Values, tensor: torch.Tensor, answer: Any) -> Any:
+    """An answer that was given is a number's value from then on: what is computed from it agrees.
+
+    `arange(longest)` and `zeros(8 * longest)` would fit to nothing otherwise.
+    """
+    if tensor.dtype in _INTEGERS:
+        share_out(values, answer, tensor)
+    return answer
 
 
 def most_of(values: Values, tensor: torch.Tensor) -> int | None:
@@ -131,6 +142,16 @@ def entries(values: Values, call: OperatorCall) -> int | None:
     if tensor.dtype.is_floating_point or below_of(values, tensor) != 2:
         return None
     return most_of(values, tensor)
+
+
+def summed(values: Values, call: OperatorCall) -> int | None:
+    """As many times the largest number as are added up."""
+    tensor = call.args[0]
+    bound = None if tensor.dtype.is_floating_point else below_of(values, tensor)
+    if bound is None:
+        return None
+    dims = call.argument("dim", None) or range(tensor.dim())
+    return (bound - 1) * math.prod(tensor.size(dim) for dim in dims) + 1
 
 
 def place(values: Values, call: OperatorCall) -> int | None:

@@ -79,6 +79,11 @@ def passed_on(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FB
     return flag
 
 
+def occurring(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
+    """The arguments' health; of measured numbers some are not zero, as weights are."""
+    return True if flag is None and call.args[0].dtype.is_floating_point else flag
+
+
 def flipped(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
     """The opposite."""
     del call

@@ -20,7 +20,7 @@ from torch import _C
 from nbmem.virtual.devices import CPU, is_virtual
 from nbmem.virtual.frames import line_outside
 from nbmem.virtual.notes import LOOP, VALUES
-from nbmem.virtual.tensors.bounds import learn
+from nbmem.virtual.tensors.bounds import agreed, learn
 from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.checks import chooses, healthy_answer
 from nbmem.virtual.tensors.shapes import dense
@@ -246,11 +246,11 @@ class Values:
             with _C._DisableTorchDispatch():
                 return twin.item()
         self._note(VALUES)
-        block = self.storages.of(tensor)
-        answer = stand_in(tensor.dtype, block)
-        if tensor.dtype is torch.bool and (block is None or block.healthy is None):
-            return self._until_loops_end(answer)
-        return answer
+        answer = stand_in(tensor.dtype, block := self.storages.of(tensor))
+        if tensor.dtype is not torch.bool:
+            return agreed(self, tensor, answer)
+        known = block is not None and block.healthy is not None
+        return answer if known else self._until_loops_end(answer)
 
     def _until_loops_end(self, answer: bool) -> bool:  # noqa: FBT001
         """`while not done.all()` ends on a card; here it does when the answer turns."""

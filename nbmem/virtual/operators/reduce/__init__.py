@@ -8,9 +8,9 @@ import torch
 
 from nbmem.virtual.operators.operator import HALVES, Operator, drop, outs, temporary
 from nbmem.virtual.operators.reduce.staging import accumulator, dims_of, shared, steps
-from nbmem.virtual.tensors.bounds import as_before, entries, place
+from nbmem.virtual.tensors.bounds import as_before, entries, place, summed
 from nbmem.virtual.tensors.shapes import several
-from nbmem.virtual.tensors.value_rules import ValueRule, always, counted_up, passed_on
+from nbmem.virtual.tensors.value_rules import ValueRule, always, counted_up, occurring, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,7 +142,7 @@ OPERATORS = (
     Operator(
         ("sum", "sum.dim_IntList"),
         memory=total,
-        values=ValueRule(health=counted_up, shared=entries),
+        values=ValueRule(health=counted_up, shared=entries, below=summed),
         source=_SOURCE,
         shown_by=_SUM_SHOWN,
     ),
@@ -165,7 +165,14 @@ OPERATORS = (
         shown_by=_NONE,
     ),
     Operator(
-        ("any", "any.dim", "all", "all.dim"),
+        ("any", "any.dim"),
+        memory=logical,
+        values=ValueRule(health=occurring),
+        source=_LOGIC,
+        shown_by=_LOGIC_SHOWN,
+    ),
+    Operator(
+        ("all", "all.dim"),
         memory=logical,
         values=ValueRule(health=passed_on),
         source=_LOGIC,
