@@ -243,3 +243,21 @@ def test_a_region_that_does_not_run_alone_costs_a_sentence(gpu, monkeypatch):
     assert gpu.allocator is gpu.instead._gpu.allocator
     assert x.grad.shape == x.shape
     assert format_bytes(0) not in gpu.instead.sentences()[0]
+
+
+def test_what_is_timed_while_a_region_is_planned_is_not_taken_in_eager_mode():
+    """The last products are timed beside padded ones, on copies that nobody would make."""
+    long, odd = 2708, 1433
+
+    def act():
+        left, right = torch.randn(long, odd, device="cuda"), torch.randn(odd, 16, device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        run = torch.compile(lambda x, y: (x @ y).relu())
+        for _ in range(2):
+            run(left, right)
+        return torch.cuda.max_memory_allocated()
+
+    true, compiled, said = peaks(act)
+
+    assert said == true
+    assert compiled - true > long * odd * 4

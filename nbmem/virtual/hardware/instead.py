@@ -6,6 +6,7 @@ the first would have left more is added to what lives.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.events import Action
@@ -13,7 +14,7 @@ from nbmem.virtual import notes
 from nbmem.virtual.hardware.lasting import Lasting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from nbmem.virtual.hardware.gpu import VirtualGPU
 
@@ -46,6 +47,11 @@ class Highest:
         self._worked = self._gpu.workspaces.nbytes
         return self._base
 
+    def restart_behind(self) -> None:
+        """Begin anew, with the next bytes that are taken: some that live now are garbage."""
+        self.restart()
+        self._lives = self._first = self._later = 0
+
     @property
     def most(self) -> Most:
         """Beyond those that lived at `restart()`."""
@@ -65,7 +71,8 @@ class Highest:
     def _hear(self, action: Action, addr: int, size: int, stream: int) -> None:
         if action is Action.ALLOC or action is Action.FREE_COMPLETED:
             self._look()
-            self._lives = self._allocator.allocated
+            if action is Action.ALLOC or self._lives:
+                self._lives = self._allocator.allocated
         if self._true_emit is not None:
             self._true_emit(action, addr, size, stream)
 
@@ -87,7 +94,7 @@ class Instead:
         self.lasting = Lasting()
         self._more = self._unsure = self._lasted = 0
         self._between = Highest(gpu)
-        self._ran = False
+        self._ran = self._apart = False
 
     def sentences(self) -> list[str]:
         """What a report says of it; nothing where no planned region has run."""
@@ -115,6 +122,21 @@ class Instead:
     def _go_on(self) -> None:
         self._lasted = self.lasting.more
         self._between.restart()
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is taken and given back meanwhile would not be taken: a compiler's trials."""
+        if self._apart:
+            yield
+            return
+        self.now()
+        self._apart = True
+        try:
+            yield
+        finally:
+            self._apart = False
+            self._lasted = self.lasting.more
+            self._between.restart_behind()
 
     def run(self, act: Callable[[], Any], most: Most, kept: int | None = None) -> tuple[Any, int]:
         """Run a part.

@@ -217,13 +217,15 @@ class Compiler:
         them: what the call before left in cycles is gone when a region is compiled once more.
         """
         self._collects = False
-        try:
-            with rare_collections():
-                found = with_room(work)
-            if self._collects:
-                gc.collect()
-        finally:
-            self._planner.settle()
+        apart = contextlib.nullcontext() if self._follower is None else self._follower.apart()
+        with apart:
+            try:
+                with rare_collections():
+                    found = with_room(work)
+                if self._collects:
+                    gc.collect()
+            finally:
+                self._planner.settle()
         return found
 
     def _following(self, model: Any, inputs: Any) -> contextlib.AbstractContextManager[None]:

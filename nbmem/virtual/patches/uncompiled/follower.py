@@ -66,6 +66,11 @@ class Follower:
         finally:
             self._region = before
 
+    def apart(self) -> contextlib.AbstractContextManager[None]:
+        """While something is compiled: what is timed then takes nothing in eager mode."""
+        instead = self._instead
+        return contextlib.nullcontext() if instead is None else instead.apart()
+
     def patches(self) -> list[Patch]:
         """What a compiled graph passes by: when it is made, and at each call."""
         from torch._inductor.output_code import CompiledFxGraph
