@@ -308,6 +308,18 @@ def test_models_and_optimizers_are_compiled_in_every_way(gpu):
     assert len(optimizer.state) == 4
 
 
+def test_flex_attention_is_captured_where_tensors_have_a_default_device(gpu):
+    """Dynamo follows what gives them that device, functions that torch keeps a set of included."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    with torch.device("cuda"):
+        q, k, v = (torch.randn(1, 1, 128, 16) for _ in range(3))
+        out = torch.compile(flex_attention)(q, k, v)
+
+    assert out.device.type == "cuda"
+    assert gpu.notes == []
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_flex_attention_writes_no_scores(gpu):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention

@@ -57,14 +57,11 @@ def factory_patches() -> list[Patch]:
         return listed(true_asarray, obj, kwargs)
 
     names = {"tensor": tensor, "as_tensor": as_tensor, "asarray": asarray}
-    # Computed before the patches: it must hold torch's own functions, also in its cache.
-    constructors = default_devices._device_constructors()
+    # Before the patches: its cache must hold torch's own functions. It is not replaced itself, for
+    # Dynamo follows what is cached, and guards that.
+    default_devices._device_constructors()
     factories = [*wanted(torch, names), *_by_number()]
-    return [
-        *factories,
-        *_scripted(factories),
-        Patch(default_devices, "_device_constructors", lambda: constructors),
-    ]
+    return [*factories, *_scripted(factories)]
 
 
 def _default_device() -> torch.device | None:
