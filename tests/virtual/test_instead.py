@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from nbmem import api, virtual
+from nbmem.core.collector import without_collector
 from nbmem.core.units import format_bytes
 from nbmem.virtual.hardware.lasting import Lasting
 from nbmem.virtual.notes import eagerly
@@ -243,6 +244,25 @@ def test_a_region_that_does_not_run_alone_costs_a_sentence(gpu, monkeypatch):
     assert gpu.allocator is gpu.instead._gpu.allocator
     assert x.grad.shape == x.shape
     assert format_bytes(0) not in gpu.instead.sentences()[0]
+
+
+def test_what_a_compiled_optimizer_held_goes_with_it_and_waits_for_no_collection(gpu):
+    weight = nn.Parameter(torch.zeros(SIDE, SIDE, device="cuda"))
+    weight.grad = torch.zeros_like(weight)
+    held = {"optimizer": torch.optim.Adam([weight])}
+    before = torch.cuda.memory_allocated()
+
+    @torch.compile
+    def step():
+        held["optimizer"].step()
+
+    without_collector(step)
+    kept = torch.cuda.memory_allocated() - before
+    held.clear()
+    left = torch.cuda.memory_allocated() - before
+
+    assert kept >= 2 * BYTES
+    assert left == 0
 
 
 def test_what_is_timed_while_a_region_is_planned_is_not_taken_in_eager_mode():

@@ -103,13 +103,17 @@ class Captured:
         assert graph is not None
         if not self.dynamic:
             self._graph = None  # it holds constants of the program's
-        with (
-            _elsewhere(mode) as gpu,
-            torch.random.fork_rng(devices=()),
-            torch.set_grad_enabled(self._grads),
-            torch.autocast("cuda", dtype, enabled=cast),
-        ):
-            return self._measured(_Replay(graph, patches), mode, gpu, args)
+        try:
+            with (
+                _elsewhere(mode) as gpu,
+                torch.random.fork_rng(devices=()),
+                torch.set_grad_enabled(self._grads),
+                torch.autocast("cuda", dtype, enabled=cast),
+            ):
+                return self._measured(_Replay(graph, patches), mode, gpu, args)
+        finally:
+            if not self.dynamic:
+                _let_go(graph)
 
     def _measured(
         self, replay: _Replay, mode: CardMode, gpu: VirtualGPU, args: Sequence[Any]
@@ -144,6 +148,15 @@ class Captured:
             # What is compiled gets zeros where autograd has no gradient.
             backward = Most(*(most - unasked for most in heard.most))
         return Took(forward, kept, backward, unasked, *lasts)
+
+
+def _let_go(graph: GraphModule) -> None:
+    """Hold nothing of the program's: a graph and its module are a cycle, and wait for a collection.
+
+    What is cleared is the copy's own; modules in it are the program's.
+    """
+    for held in (graph._parameters, graph._buffers, graph._modules):
+        held.clear()
 
 
 class _Enters(torch.autograd.Function):
