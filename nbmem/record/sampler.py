@@ -133,11 +133,14 @@ class Sampler:
     def _read_card(self, index: int) -> None:
         for _ in range(RETRIES):
             reserved, owners = _reserved(index), self._owners.ask(index)
-            used, process = self._used(index, reserved)
+            doubts: dict[str, str] = {}
+            used, process = self._used(index, reserved, doubts)
             if reserved == _reserved(index):
                 break
         else:  # the cell takes memory too fast just now; the next reading will do
             return
+        for figure, sentence in doubts.items():  # not before: what was freed meanwhile is no doubt
+            self._doubt(figure, sentence)
         rows = self._rows.setdefault(index, [])
         t_ns = CLOCK.time_ns()
         rows.append((t_ns, used, process, reserved, host.resident_bytes() or NOT_KNOWN))
@@ -147,13 +150,13 @@ class Sampler:
             del rows[1::2]
             self._interval *= 2
 
-    def _used(self, index: int, reserved: int) -> tuple[int, int]:
+    def _used(self, index: int, reserved: int, doubts: dict[str, str]) -> tuple[int, int]:
         """(bytes of the card in use, this process's), each NOT_KNOWN where it cannot be so."""
         if self._nvml is not None:
             try:
-                return self._checked(index, self._nvml.read(index), reserved)
+                return self._checked(index, self._nvml.read(index), reserved, doubts)
             except ImpossibleReadingError as err:
-                self._doubt("card", str(err))
+                doubts["card"] = str(err)
                 return NOT_KNOWN, NOT_KNOWN
             except ProbeUnavailableError as err:
                 self._nvml = None
@@ -163,7 +166,9 @@ class Sampler:
             return NOT_KNOWN, NOT_KNOWN
         return card[1] - card[0], NOT_KNOWN
 
-    def _checked(self, index: int, reading: CardReading, reserved: int) -> tuple[int, int]:
+    def _checked(
+        self, index: int, reading: CardReading, reserved: int, doubts: dict[str, str]
+    ) -> tuple[int, int]:
         """Used and held bytes of a reading, which must fit what torch knows of the card."""
         known, _ = self._cards.get(index, (None, 0))
         if reading.total != known and (known or reading.total < _least_total(index, reserved)):
@@ -178,15 +183,13 @@ class Sampler:
                 f"{reserved} B, which cannot be. The process and device figures of nvidia-smi are "
                 "unknown wherever it says so. Check what nvidia-smi shows."
             )
-        for figure, sentence in reading.doubts.items():
-            self._doubt(figure, sentence)
+        doubts.update(reading.doubts)
         if "driver" not in reading.doubts or known is None:
             self._cards[index] = reading.total, reading.driver
         if reading.process is not None and reading.process < reserved:
-            self._doubt(
-                "process",
+            doubts["process"] = (
                 f"NVML says that this process holds {reading.process} B while torch alone held "
-                f"{reserved} B, which cannot be: that figure is unknown wherever it says so.",
+                f"{reserved} B, which cannot be: that figure is unknown wherever it says so."
             )
             return reading.used, NOT_KNOWN
         return reading.used, NOT_KNOWN if reading.process is None else reading.process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import threading
@@ -275,6 +276,15 @@ def test_a_card_that_is_lost_hides_no_other(fake):
     fake.misbehave("nvmlDeviceGetCount", lambda: 3)
     fake.misbehave("nvmlDeviceGetName", raiser(OSError()), first=2, last=2)
     assert [card.index for card in NvmlProbe().cards()] == [0, 2]
+
+
+def test_what_torch_gives_back_while_nvml_is_asked_is_no_contradiction(fake, monkeypatch):
+    held = itertools.chain([2 * TOTAL], itertools.repeat(RESERVED))
+    monkeypatch.setattr(sampler, "_reserved", lambda _index: next(held))
+    found, notes = recorded(fake)
+    samples = found.samples(0)
+    assert notes == []
+    assert (samples.process >= RESERVED).all()
 
 
 def test_a_sampler_may_be_stopped_by_anybody_at_any_time(fake):
