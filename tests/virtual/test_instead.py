@@ -265,6 +265,19 @@ def test_what_a_compiled_optimizer_held_goes_with_it_and_waits_for_no_collection
     assert left == 0
 
 
+def test_a_region_that_is_not_run_again_holds_nothing_of_the_programs(gpu):
+    def capture():
+        layer = torch.fx.symbolic_trace(nn.Linear(SIDE, SIDE, device="cuda"))
+        return replayed.Captured(layer, [torch.zeros(SIDE, SIDE, device="cuda")])
+
+    before = torch.cuda.memory_allocated()
+    captured = without_collector(capture)
+    held = torch.cuda.memory_allocated() - before
+    captured.forget()
+    assert held > BYTES
+    assert torch.cuda.memory_allocated() == before
+
+
 def test_what_is_timed_while_a_region_is_planned_is_not_taken_in_eager_mode():
     """The last products are timed beside padded ones, on copies that nobody would make."""
     long, odd = 2708, 1433

@@ -101,8 +101,6 @@ class Captured:
         cast, dtype = self._cast
         graph = self._graph
         assert graph is not None
-        if not self.dynamic:
-            self._graph = None  # it holds constants of the program's
         try:
             with (
                 _elsewhere(mode) as gpu,
@@ -113,7 +111,18 @@ class Captured:
                 return self._measured(_Replay(graph, patches), mode, gpu, args)
         finally:
             if not self.dynamic:
-                _let_go(graph)
+                self.forget()
+
+    def forget(self) -> None:
+        """It is not run any more: nothing of the program's is held.
+
+        A graph and its module are a cycle, and would wait for a collection. What is cleared is the
+        copy's own; modules in it are the program's.
+        """
+        graph, self._graph = self._graph, None
+        if graph is not None:
+            for held in (graph._parameters, graph._buffers, graph._modules):
+                held.clear()
 
     def _measured(
         self, replay: _Replay, mode: CardMode, gpu: VirtualGPU, args: Sequence[Any]
@@ -148,15 +157,6 @@ class Captured:
             # What is compiled gets zeros where autograd has no gradient.
             backward = Most(*(most - unasked for most in heard.most))
         return Took(forward, kept, backward, unasked, *lasts)
-
-
-def _let_go(graph: GraphModule) -> None:
-    """Hold nothing of the program's: a graph and its module are a cycle, and wait for a collection.
-
-    What is cleared is the copy's own; modules in it are the program's.
-    """
-    for held in (graph._parameters, graph._buffers, graph._modules):
-        held.clear()
 
 
 class _Enters(torch.autograd.Function):

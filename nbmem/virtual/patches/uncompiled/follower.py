@@ -144,6 +144,7 @@ class Follower:
             args = region.captured.of(inputs)
             if len(region.known) > _MOST_FORMS or args is None:
                 self._not_known("other arguments than were captured")
+                region.captured.forget()
                 return None
             try:
                 region.known[key] = region.captured.took(self._mode, self._patches, args)
