@@ -37,6 +37,7 @@ def test_every_patch_is_undone():
     from torch._higher_order_ops.flex_attention import FlexAttentionHOP
     from torch._subclasses import fake_tensor
     from torch.fx.experimental import proxy_tensor
+    from torch.testing import _comparison
 
     cudnn_rnn = importlib.import_module("torch.backends.cudnn.rnn")
     graphs = [m for m in [getattr(torch.accelerator, "graphs", None)] if m is not None]
@@ -64,7 +65,7 @@ def test_every_patch_is_undone():
          torch._C._distributed_c10d.FakeWork, symbolic_convert.InstructionTranslator,
          proxy_tensor, proxy_tensor.ProxyTorchDispatchMode, convert_frame.CatchErrorsWrapper,
          optimizer.OptimizerVariable, torch.nn.modules.transformer, *higher, *inductor,
-         *raw_kernels, torch.ops,
+         *raw_kernels, torch.ops, _comparison.TensorLikePair,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):
