@@ -12,36 +12,21 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from tests.oracle.programs import hugging, ids, told, trained
+from tests.oracle.programs import decoder, ids, told, trained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+VOCABULARY = 16384
+
 
 def llama(**options: Any) -> nn.Module:
-    sizes: dict[str, Any] = {
-        "hidden_size": 512,
-        "intermediate_size": 1408,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "vocab_size": 16384,
-    }
-    return hugging("Llama", **sizes | options)
+    return decoder("Llama", vocab_size=VOCABULARY, **options)
 
 
 def checkpointed() -> Callable[[], Any]:
     """Gradient checkpointing as transformers switches it on, with AMP."""
-    model = hugging(
-        "Qwen2",
-        hidden_size=512,
-        intermediate_size=1408,
-        num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        vocab_size=16384,
-        use_cache=False,
-    )
+    model = decoder("Qwen2", num_hidden_layers=4, vocab_size=VOCABULARY, use_cache=False)
     model.gradient_checkpointing_enable()  # type: ignore[operator]
     return trained(model, told(16), amp=True)
 

@@ -64,6 +64,19 @@ def hugging(name: str, **options: Any) -> nn.Module:
     return model
 
 
+def decoder(name: str, **options: Any) -> nn.Module:
+    """One of transformers' with grouped queries: a Llama, or what is built as it is."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 512,
+        "intermediate_size": 1408,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "vocab_size": WORDS,
+    }
+    return hugging(name, **sizes | options)
+
+
 def told(rows: int, length: int = LENGTH) -> Callable[[nn.Module], torch.Tensor]:
     words = ids(rows, length)
     return lambda model: model(input_ids=words, labels=words).loss
@@ -194,19 +207,7 @@ WORKLOADS: dict[str, Callable[[], Callable[[], Any]]] = {
     "words, compiled optimizer": own_optimizer,
     "words, inference": generating,
     "gpt2, dynamic": dynamic,
-    "llama": lambda: trained(
-        hugging(
-            "Llama",
-            hidden_size=512,
-            intermediate_size=1408,
-            num_hidden_layers=2,
-            num_attention_heads=8,
-            num_key_value_heads=2,
-            vocab_size=WORDS,
-        ),
-        told(8),
-        amp=True,
-    ),
+    "llama": lambda: trained(decoder("Llama"), told(8), amp=True),
     "bert": lambda: trained(
         hugging(
             "Bert",
