@@ -47,6 +47,11 @@ def format_range(low: int, high: int) -> str:
     return f"{first} to {last}" if low else f"up to {last}"
 
 
+def round_up(value: int, unit: int) -> int:
+    """The least multiple of `unit` that is not smaller."""
+    return -(-value // unit) * unit
+
+
 def parse_bytes(text: str) -> int:
     """Read a byte count such as `20GiB`, `512 MiB` or `1048576`.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.allocator.torch_rules import rules_for
+from nbmem.core.units import round_up
 
 if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
@@ -47,17 +48,13 @@ WAVES = 5
 """How often the blocks that run at a time fit into those of a launch (subscription_factor)."""
 
 
-def _up(value: int, unit: int = SEGMENT) -> int:
-    return -(-value // unit) * unit
-
-
 def _tiles(count: int, tile: int) -> int:
     return -(-count // tile)
 
 
 def parts(*sizes: int) -> int:
     """Bytes of one buffer that holds these parts (AliasTemporaries)."""
-    return sum(_up(size) for size in sizes) + SEGMENT - 1
+    return sum(round_up(size, SEGMENT) for size in sizes) + SEGMENT - 1
 
 
 def tile_states(tiles: int, word: int, payload: int = 0) -> int:

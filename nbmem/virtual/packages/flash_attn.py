@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nbmem.core.units import round_up
 from nbmem.virtual.rules import KernelRules
 from nbmem.virtual.splits import splits_of
 
@@ -111,7 +112,7 @@ def with_cache(
     result = torch.empty_like(q) if out is None or size % 8 else out
     lse = _floats(q, batch, heads, queries)
     added = [pad(t, ragged) for t in (k, v) if t is not None and size % 8]
-    parts = _parts(q, batch, heads, queries, keys, _up(size, 8), splits)
+    parts = _parts(q, batch, heads, queries, keys, round_up(size, 8), splits)
     if size % 8:
         result = result[..., :size]
         if out is not None:
@@ -135,7 +136,7 @@ def backward(
     _check(q)
     batch, queries, heads, size = q.size()
     dq, dk, dv = _gradients((q, dq), (k, dk), (v, dv))
-    rows = (batch, _up(queries, 128))
+    rows = (batch, round_up(queries, 128))
     sums = _floats(q, batch, heads, rows[1])
     _spread(q, batch, rows, heads, size, dk, dv, deterministic=deterministic)
     return dq, dk, dv, sums
@@ -175,12 +176,8 @@ def _has_window(left: int, right: int, keys: int) -> bool:
     return 0 <= left < keys or 0 <= right < keys
 
 
-def _up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit
-
-
 def _rounded(size: int) -> int:
-    return _up(size, 32 if size <= 128 else 64)
+    return round_up(size, 32 if size <= 128 else 64)
 
 
 def _floats(like: Tensor, *size: int) -> Tensor:
@@ -188,7 +185,9 @@ def _floats(like: Tensor, *size: int) -> Tensor:
 
 
 def _softmax(q: Tensor, batch: int, heads: int, queries: int, keys: int, *, wanted: bool) -> Tensor:
-    return q.new_empty((batch, heads, _up(queries, 128), _up(keys, 128)) if wanted else (0,))
+    return q.new_empty(
+        (batch, heads, round_up(queries, 128), round_up(keys, 128)) if wanted else (0,)
+    )
 
 
 def _parts(

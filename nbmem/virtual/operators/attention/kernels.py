@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from nbmem.core.units import round_up
 from nbmem.virtual.operators.operator import DNN, HALVES, drop, host, out, temporary
 from nbmem.virtual.tensors.calls import OperatorCall
 
@@ -37,10 +38,6 @@ FLOAT_TILE_BYTES, WIDE_TILE_BYTES = 121_344, 60_928
 
 sizeof(SharedStorage), as the launches in torch 2.11's library ask for it.
 """
-
-
-def _up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
 
 
 def efficient(launch: Launch) -> Iterator[Step]:
@@ -110,8 +107,8 @@ def efficient_workspace(launch: Launch) -> int:
     in_registers = most <= (64 if tall == 64 else 128)
     if query.dtype in HALVES and not in_registers:
         splits = 1 if torch.are_deterministic_algorithms_enabled() else -(-key.size(2) // wide)
-        elements += splits * wide * (_up(size, tall) + _up(size_value, tall))
-    return _up(elements, 4) * 4
+        elements += splits * wide * (round_up(size, tall) + round_up(size_value, tall))
+    return round_up(elements, 4) * 4
 
 
 def _tile(launch: Launch, size: int) -> tuple[int, int]:
@@ -161,13 +158,13 @@ def _split(launch: Launch) -> int:
     if keys <= 512 or parts < 4:
         return 0
     rows = parts * batch * heads
-    return rows * size * 4 + 2 * _up(rows * 4, 128) + 128
+    return rows * size * 4 + 2 * round_up(rows * 4, 128) + 128
 
 
 def _dropped(launch: Launch) -> int:
     """Bytes of a bit for each score that a dropout may take, in whole tiles; 0 without one."""
     (batch, heads, rows, _), keys = launch["query"].size(), launch["key"].size(2)
-    tiles = _up(rows, BLACKWELL_TILE) * _up(keys, BLACKWELL_TILE)
+    tiles = round_up(rows, BLACKWELL_TILE) * round_up(keys, BLACKWELL_TILE)
     return batch * heads * tiles // 8 if launch["dropout_p"] else 0
 
 
@@ -193,7 +190,7 @@ def cudnn_backward(launch: Launch) -> Iterator[Step]:
     else:
         plans += _dropped(launch)
         if not launch["dropout_p"] and min(rows, key.size(2)) <= BLACKWELL_TILE:
-            plans += batch * heads * _up(rows, 8) * size * 4
+            plans += batch * heads * round_up(rows, 8) * size * 4
         plans += BLACKWELL_WORKSPACE if plans else 0
     yield temporary("workspace", batch * heads * rows * (size * 4 + 4) + plans)
 

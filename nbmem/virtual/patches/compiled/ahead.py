@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmem.core.units import round_up
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.tensors.calls import tensors_in
@@ -125,7 +126,7 @@ class AheadOfTime:
             RuntimeError: The card is full.
         """
         sizes = {name: as_meta(like).untyped_storage().nbytes() for name, like in likes.items()}
-        held = _rounded(sum(_rounded(size, _ALIGNED) for size in sizes.values()), _PAGE)
+        held = round_up(sum(round_up(size, _ALIGNED) for size in sizes.values()), _PAGE)
         if held > gpu.free_bytes:
             raise RuntimeError("CUDA error: out of memory")
         gpu.beside += held
@@ -135,7 +136,7 @@ class AheadOfTime:
             shape = tuple(like.size()), tuple(like.stride()), like.storage_offset()
             made[name] = bare(*shape, like.dtype, sizes[name], gpu.index)
             self._mode.storages.borrow(made[name], gpu, addr)
-            addr += _rounded(sizes[name], _ALIGNED)
+            addr += round_up(sizes[name], _ALIGNED)
         return made, held
 
 
@@ -246,10 +247,6 @@ def _is_marked(path: Any) -> bool:
     finally:
         if hasattr(path, "seek"):
             path.seek(0)
-
-
-def _rounded(size: int, to: int) -> int:
-    return -(-size // to) * to
 
 
 def _give_back(gpu: VirtualGPU, held: int) -> None:
