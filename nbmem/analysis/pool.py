@@ -39,7 +39,7 @@ Row = tuple[int, int, int, int, int, int]
 
 
 def pool_history(books: Books, positions: Ints, most: int | None = None) -> PoolHistory:
-    """Lay out what torch held from the driver.
+    """Lay out what torch held from the driver; empty of the host, which keeps no pool.
 
     Args:
         books: The card's books.
@@ -47,6 +47,8 @@ def pool_history(books: Books, positions: Ints, most: int | None = None) -> Pool
         most: Pieces that may stand in all tilings together: neighbours too narrow to be seen become
             one mixed piece, wider ones where that is not enough. None for every block as it lies.
     """
+    if books.trace.info.is_host:  # each tensor would be a segment of its own, and none is drawn
+        return PoolHistory(event=positions, segments=(), tilings=(), states=())
     stays = _stays(books, positions)
     tilings = _Tilings(books, _blocks(books, positions), len(positions))
     states = tuple(tuple(tilings.over(row, inside)) for row, inside in stays.items())

@@ -53,9 +53,9 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _named(e: Evidence) -> Iterator[Finding]:
-    weights = weight_forms(e)
-    forms, ends = set(weights.values()), _ends(weights)
     roots = dict.fromkeys(h.root for s in e.held for h in s.holders if h.kind is HolderKind.NAME)
+    weights = weight_forms(e) if roots else {}
+    forms, ends = set(weights.values()), _ends(weights)
     for root in roots if weights else ():
         if on_purpose(root):
             continue

@@ -42,10 +42,15 @@ def check(e: Evidence) -> Iterator[Finding]:
     used = {m["name"] for m in e.modules if m.get("called")}
     holders = {m["name"]: "module" for m in e.modules if m["class"] == chief["class"]}
     holders |= {o["name"]: "optimizer" for o in e.optimizers}
+    others = {
+        root: kind
+        for root, kind in holders.items()
+        if root not in used and not on_purpose(root) and root.isidentifier()
+    }
+    if not others:
+        return
     forms = Counter(f for n, f in weight_forms(e).items() if n.startswith(f"{model}."))
-    for root, kind in holders.items():
-        if root in used or on_purpose(root) or not root.isidentifier():
-            continue
+    for root, kind in others.items():
         mine = e.only_in(HolderKind.NAME, root=root)
         freed = e.freed_with(mine)
         if kind == "optimizer":  # its state is its own; parameters that nothing else has are not
