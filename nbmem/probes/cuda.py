@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.clock import CLOCK
 
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from nbmem.core.session import DeviceInfo
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
+class Counters(NamedTuple):
     """One reading of a device's allocator.
 
     Attributes:

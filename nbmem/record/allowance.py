@@ -22,6 +22,8 @@ ALWAYS = 3
 class Allowance:
     """Grants looks as long as they are cheap: a network of small layers has a dear graph.
 
+    What looks take is this thread's time on a processor: a busy machine must not cost names.
+
     Attributes:
         refused: How many looks of each kind were not granted.
     """
@@ -35,7 +37,7 @@ class Allowance:
     @contextmanager
     def spent(self, kind: Hashable) -> Iterator[bool]:
         """Whether a look is granted; what is done inside counts against the allowance."""
-        now = CLOCK.perf_counter()
+        now, begun = CLOCK.perf_counter(), CLOCK.thread_time()
         self._begun = self._begun or now
         allowed = GRACE_S + SHARE * (now - self._begun)
         granted = self._spent <= allowed or self._looks[kind] < ALWAYS
@@ -44,4 +46,4 @@ class Allowance:
         try:
             yield granted
         finally:
-            self._spent += CLOCK.perf_counter() - now
+            self._spent += CLOCK.thread_time() - begun

@@ -12,8 +12,6 @@ from __future__ import annotations
 import threading
 from array import array
 from bisect import bisect_left
-from dataclasses import fields
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,8 +25,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.events import Events, Ints
 
-_NAMES = tuple(field.name for field in fields(Counters))
-_VALUES = attrgetter(*_NAMES)
+_NAMES = Counters._fields
 _ACTIONS, _RESERVED = _NAMES.index("actions"), _NAMES.index("reserved")
 _WIDTH = 1 + len(_NAMES)
 """Numbers of a reading: its mark and its counters. They take 64 bytes, objects took 460."""
@@ -64,10 +61,11 @@ class MarkLog:
         count = device_count()
         watched = range(count) if self._device is None else (self._device,)
         with self._lock:  # around the readings, too: a later mark must not hold an earlier one
-            readings = {i: c for i in watched if i < count and (c := read_counters(i)) is not None}
             mark = len(self.t_ns)
-            for index, counters in readings.items():
-                self._read.setdefault(index, array("q")).extend((mark, *_VALUES(counters)))
+            for index in watched:
+                counters = read_counters(index) if index < count else None
+                if counters is not None:
+                    self._read.setdefault(index, array("q")).extend((mark, *counters))
             self.t_ns.append(CLOCK.time_ns())
             self.taken(mark)
             return mark
