@@ -25,10 +25,11 @@ from nbmem.probes import tensors
 from nbmem.probes.cells import user_names, with_cells
 from nbmem.probes.cuda import device_count, loaded_torch, recorded_torch, used_torch
 from nbmem.probes.devices.accelerators import uncounted
+from nbmem.probes.followed_roll import following
 from nbmem.probes.holders import walk
 from nbmem.probes.modules import named_parameters
 from nbmem.probes.optimizers import of_optimizer, parameters_of_optimizer
-from nbmem.probes.roll import Roll, following
+from nbmem.probes.roll import Roll
 from nbmem.report import Holding
 
 if TYPE_CHECKING:

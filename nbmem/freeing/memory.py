@@ -54,6 +54,7 @@ class OfRoll:
 
     def now(self) -> Totals:
         """What lives at this moment of all that was looked at, and what the process holds."""
+        self._roll.ask_all()
         self._roll.sweep(0)
         process = self._roll.device.read(self._torch, 0, whole=False).process
         return Totals(sum(self._roll.living.values()), None, process)

@@ -67,6 +67,7 @@ class Extension:
         insist("take the completion out", self._completion.remove)
         insist("take the magics out", self._magics.remove)
         insist("end the process of estimates", _end_estimates)
+        insist("forget what models are made of", _forget_trees)
         events = self._shell.events
         for name, callback in (
             ("pre_run_cell", self.hooks.pre_run_cell),
@@ -95,6 +96,13 @@ class Extension:
     def _chains(self) -> list[list[Any]]:
         manager = self._shell.input_transformer_manager
         return [manager.cleanup_transforms, getattr(manager, "line_transforms", [])]
+
+
+def _forget_trees() -> None:
+    """Forget what traces have remembered of models, if there was one."""
+    trees: Any = sys.modules.get("nbmem.probes.module_tree")
+    if trees is not None:
+        trees.forget_trees()
 
 
 def _end_estimates() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.interrupts import let_pass
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.roll import followed
+from nbmem.probes.followed_roll import followed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,10 +25,11 @@ def look_again() -> Look | None:
     Returns:
         A function of a parameter and its last gradient: that, where it lies now, or None if it must
         be looked at as if for the first time (another card or size, a subclass, sparse, none).
-        None where a roll is kept, for what is looked at is written there.
+        None before torch is there, and where a roll of another device than the host is kept.
     """
     torch: Any = loaded_torch()
-    if torch is None or followed() is not None:
+    roll = followed()
+    if torch is None or (roll is not None and roll.kind != "cpu"):
         return None
     plain, storage_of = torch.Tensor, torch.Tensor.untyped_storage
     is_leaf, gradient_of = plain.is_leaf.__get__, plain.grad.__get__
@@ -42,6 +43,10 @@ def look_again() -> Look | None:
             if storage.nbytes() != last.size:
                 return None
             addr: int = storage.data_ptr()
+            if roll is not None:
+                if gradient.grad_fn is not None:  # which may tell since when it is there
+                    return None
+                roll.meet(0, storage, addr, last.size, gradient)
         except Exception as err:  # noqa: BLE001 - sparse, or a wrapper that answers nothing
             let_pass(err)
             return None

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.categories import Category
 from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.followed_roll import there_with
 from nbmem.probes.holders.graphs import DEEPEST, is_leaf
 from nbmem.probes.holders.objects import name_of
 from nbmem.probes.holders.storages import dispatches, place_of
 from nbmem.probes.modules import is_tensor
 from nbmem.probes.regions import NODE
-from nbmem.probes.roll import there_with
 from nbmem.probes.saved import Saved
 from nbmem.probes.tensors import Seen
 

@@ -21,7 +21,9 @@ from nbmem.probes.modules import is_tensor, named_modules, named_parameters
 from nbmem.probes.tensors import Seen, address_of, of_module, requires_grad, see
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from nbmem.probes.module_tree import ModuleTree
 
 KEPT = "kept after forward"
 """Behind the name of a parameter of which fewer ranks share a part until backward
@@ -33,17 +35,20 @@ FLAT = ("_full_param_padded", "_full_prec_full_param_padded", "_mp_shard")
 """What FSDP1's flat parameter gathers into, and its shard in the type that is gathered."""
 
 
-def parts_of(module: Any) -> Iterator[Seen]:
+def parts_of(module: Any, tree: ModuleTree | None = None) -> Sequence[Seen]:
     """A module's weights and buffers; what FSDP has gathered is communication, its shards are not.
 
     The names are relative to the module's own.
+
+    Args:
+        module: The module.
+        tree: Its tree as it is now; None to look.
     """
     own = list(sharded(module))
+    if not own:
+        return of_module(module, tree)
     known = {(seen.device, seen.addr) for seen in own}
-    yield from own
-    for seen in of_module(module):
-        if (seen.device, seen.addr) not in known:
-            yield seen
+    return [*own, *(s for s in of_module(module, tree) if (s.device, s.addr) not in known)]
 
 
 def sharded(module: Any) -> Iterator[Seen]:
@@ -58,9 +63,9 @@ def sharded(module: Any) -> Iterator[Seen]:
         yield from _seen(kept, Category.COMMUNICATION, f"{name} {KEPT}")
         for gathered in items_of(told.get("all_gather_outputs")):
             yield from _seen(gathered, Category.COMMUNICATION, f"{name} {GATHERED}")
-    for path, inner in named_modules(module) if _FSDP in sys.modules else ():
+    for path, handle in _handles(module):
         before = f".{path}" if path else ""
-        flat = (attributes_of((attributes_of(inner) or {}).get("_handle")) or {}).get("flat_param")
+        flat = (attributes_of(handle) or {}).get("flat_param")
         told = attributes_of(flat) or {}
         yield from _seen(told.get("_local_shard"), Category.WEIGHTS, f"{before}._flat_param")
         for part in FLAT:
@@ -72,8 +77,17 @@ def is_sharded(module: Any) -> bool:
     """Whether FSDP or ZeRO keeps any of a module's parameters, which takes a walk through it."""
     if zero.is_cut(module) or any(True for _ in _parameters(module)):
         return True
-    inside = named_modules(module) if _FSDP in sys.modules else ()
-    return any((attributes_of(inner) or {}).get("_handle") is not None for _, inner in inside)
+    return any(True for _ in _handles(module))
+
+
+def _handles(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield FSDP1's records of the modules that it has wrapped, each with its path."""
+    torch: Any = loaded_torch()
+    own = vars(torch.nn.Module)["__dict__"].__get__
+    for path, inner in named_modules(module) if _FSDP in sys.modules else ():
+        handle = own(inner).get("_handle")
+        if handle is not None:
+            yield path, handle
 
 
 def faces_of(module: Any) -> Iterator[list[Any]]:

@@ -10,7 +10,7 @@ torch's getters in C.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.holders.objects import attributes_of, entries_of
@@ -52,15 +52,20 @@ def is_parameter(tensor: object) -> bool:
 
 def named_modules(module: Any) -> Iterator[tuple[str, Any]]:
     """A module and all inside it with their paths, each once, outer ones first."""
+    kind: Any = cast("Any", loaded_torch()).nn.Module
     seen = set()
     queue = [("", module)]
     while queue:
         path, inner = queue.pop()
-        if id(inner) not in seen:
-            seen.add(id(inner))
-            yield path, inner
+        if id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        yield path, inner
+        children = items_of(inner, "_modules")
+        if children:
             before = f"{path}." if path else ""
-            queue += reversed([(f"{before}{n}", child) for n, child in children_of(inner)])
+            found = [(f"{before}{n}", c) for n, c in children if issubclass(type(c), kind)]
+            queue += reversed(found)
 
 
 def path_of(module: Any, outer: Any, likely: str) -> str | None:
@@ -79,7 +84,26 @@ def path_of(module: Any, outer: Any, likely: str) -> str | None:
 
 def children_of(module: Any) -> Iterator[tuple[str, Any]]:
     """A module's direct children."""
-    return ((name, child) for name, child in _part(module, "_modules") if is_module(child))
+    return ((name, child) for name, child in items_of(module, "_modules") if is_module(child))
+
+
+def tensors_inside(module: Any) -> Iterator[Any]:
+    """Yield parameters and buffers of a module and of all inside it, as soon as one is found.
+
+    Without their paths, for who asks only what the first ones are: at each call of a model.
+    """
+    seen = set()
+    queue = [module]
+    while queue:
+        inner = queue.pop()
+        if id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        for part in ("_parameters", "_buffers"):
+            for _, tensor in items_of(inner, part):
+                if is_tensor(tensor):
+                    yield tensor
+        queue += [child for _, child in reversed(items_of(inner, "_modules")) if is_module(child)]
 
 
 def named_parameters(module: Any) -> Iterator[tuple[str, Any]]:
@@ -111,7 +135,7 @@ def named_buffers(module: Any) -> Iterator[tuple[str, Any]]:
 
 def own_parameters(module: Any) -> Iterator[Any]:
     """The parameters that a module itself registers."""
-    return (tensor for _, tensor in _part(module, "_parameters") if is_tensor(tensor))
+    return (tensor for _, tensor in items_of(module, "_parameters") if is_tensor(tensor))
 
 
 def is_training(module: Any) -> bool:
@@ -158,15 +182,20 @@ def _tensors(module: Any, part: str) -> Iterator[tuple[str, Any]]:
 def _places(module: Any, part: str) -> Iterator[tuple[str, Any, Any]]:
     for path, inner in named_modules(module):
         before = f"{path}." if path else ""
-        for name, tensor in _part(inner, part):
+        for name, tensor in items_of(inner, part):
             if is_tensor(tensor):
                 yield f"{before}{name}", tensor, inner
 
 
-def _part(module: Any, part: str) -> list[tuple[str, Any]]:
-    """One of a module's dictionaries; scripted modules have torch's own instead."""
+def items_of(module: Any, part: str) -> list[tuple[str, Any]]:
+    """Return one of a module's dictionaries (`_modules`) as names and values.
+
+    Scripted modules have torch's own class in its place.
+    """
     torch: Any = loaded_torch()
     found: Any = vars(torch.nn.Module)["__dict__"].__get__(module).get(part)
+    if type(found) is dict and not found:
+        return []
     if issubclass(type(found), dict):
         items = entries_of(found)
     elif type(found).__module__ == "torch.jit._script":

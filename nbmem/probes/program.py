@@ -12,23 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.cuda import initialized_torch, loaded_torch
 from nbmem.probes.distributed import units_of
+from nbmem.probes.followed_roll import followed
+from nbmem.probes.holders.objects import attributes_of
 from nbmem.probes.holders.storages import dispatches, place_of
 from nbmem.probes.modules import (
     children_of,
     is_plain_sequence,
     is_tensor,
     is_training,
-    named_modules,
-    named_parameters,
     param_groups,
     parameters_of_group,
     states,
+    tensors_inside,
 )
 from nbmem.probes.tensors import gradient_of, quiet, requires_grad
 from nbmem.probes.zero import sent_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from nbmem.probes.module_tree import ModuleTree
 
 MOST_BLOCKS = 16
 """Lists of equal blocks that are described of one module."""
@@ -53,21 +56,25 @@ def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     }
 
 
-def module_facts(module: Any) -> dict[str, Any]:
-    """Class, parameters and repeated blocks of a module; what DDP, FSDP and ZeRO were told."""
-    torch: Any = loaded_torch()
-    parameters = [p for _, p in named_parameters(module)]
-    on_card = [p for p in parameters if place_of(torch, p) is not None]
+def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
+    """Class, parameters and repeated blocks of a module; what DDP, FSDP and ZeRO were told.
+
+    Args:
+        module: The module.
+        tree: Its tree as it is now.
+    """
+    roll = followed()
+    key = "facts", None if roll is None else roll.kind
+    lasting, in_place = tree.remembered.get(key) or _lasting_facts(tree)
+    if tree.is_plain:
+        tree.remembered[key] = lasting, in_place
     found: dict[str, Any] = {
         "class": type(module).__name__,
         "training": is_training(module),
-        "parameters": len(parameters),
-        "bytes": _bytes(on_card),
-        "float32_bytes": _bytes([p for p in on_card if p.dtype == torch.float32]),
-        "blocks": _blocks(torch, module),
+        **lasting,
         "relu_not_inplace": sum(
-            type(m).__name__ in _IN_PLACE and m.__dict__.get("inplace") is False
-            for _, m in named_modules(module)
+            (attributes_of(tree.ref_at(index)()) or {}).get("inplace") is False
+            for index in in_place
         ),
     }
     if type(module).__name__ == "DistributedDataParallel":
@@ -82,6 +89,21 @@ def module_facts(module: Any) -> dict[str, Any]:
     if sent is not None:
         found["zero"] = sent
     return found
+
+
+def _lasting_facts(tree: ModuleTree) -> tuple[dict[str, Any], list[int]]:
+    """What holds of a module while its tree does; and which modules of it may work in place."""
+    torch: Any = loaded_torch()
+    parameters = list(tree.parameters_once())
+    on_card = [p for p in parameters if place_of(torch, p) is not None]
+    found = {
+        "parameters": len(parameters),
+        "bytes": _bytes(on_card),
+        "float32_bytes": _bytes([p for p in on_card if p.dtype == torch.float32]),
+        "blocks": _blocks(torch, tree),
+    }
+    kinds = [type(one).__name__ for one in tree.modules()]
+    return found, [index for index, kind in enumerate(kinds) if kind in _IN_PLACE]
 
 
 def optimizer_facts(optimizer: Any) -> dict[str, Any]:
@@ -121,7 +143,7 @@ def machine_facts() -> dict[str, Any]:
 def _wants_gradients(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether a graph leads anywhere; the first weight answers, but for a frozen net."""
     given = (value for value in (*args, *kwargs.values()) if is_tensor(value))
-    return any(map(requires_grad, chain((p for _, p in named_parameters(module)), given)))
+    return any(map(requires_grad, chain(tensors_inside(module), given)))
 
 
 def _autocast(torch: Any) -> str | None:
@@ -148,10 +170,10 @@ def _first_rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     return None
 
 
-def _blocks(torch: Any, module: Any) -> list[dict[str, Any]]:
+def _blocks(torch: Any, tree: ModuleTree) -> list[dict[str, Any]]:
     """Lists of three and more modules of one class: what checkpointing goes around."""
     found = []
-    for path, inner in named_modules(module):
+    for path, inner in zip(tree.paths.values(), tree.modules(), strict=False):
         if not issubclass(type(inner), (torch.nn.ModuleList, torch.nn.Sequential)):
             continue
         children = [child for _, child in children_of(inner)]

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from nbmem.core.categories import Category
 from nbmem.core.names import SAVED_AFTER, SAVED_BY
 from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.followed_roll import there_with
 from nbmem.probes.holders.graphs import Graphs, edges_of, is_leaf
 from nbmem.probes.node_numbers import made_at
 from nbmem.probes.regions import NODE, MadeAt, Region, region_of
-from nbmem.probes.roll import there_with
 from nbmem.probes.tensors import Seen, see
 
 if TYPE_CHECKING:

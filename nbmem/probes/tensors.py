@@ -11,21 +11,25 @@ from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
 from nbmem.core.names import VIEW, common_path, without_form
 from nbmem.probes.cuda import loaded_torch
+from nbmem.probes.followed_roll import followed
 from nbmem.probes.frames import with_place
 from nbmem.probes.holders.objects import attributes_of
 from nbmem.probes.holders.storages import form_of, parts_of, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
+from nbmem.probes.module_tree import tree_of
 from nbmem.probes.modules import (
     is_module,
     is_optimizer,
     is_parameter,
-    named_buffers,
     named_parameters,
+    tensors_inside,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+
+    from nbmem.probes.module_tree import ModuleTree
 
     Member = Callable[[Any], object | None]
 
@@ -139,11 +143,32 @@ def _read(tensor: Any, attribute: str, otherwise: Any = None) -> Any:
         return otherwise
 
 
-def of_module(module: Any) -> Iterator[Seen]:
-    """The weights and buffers of a module, tied ones once; their names are relative to its own."""
+def of_module(module: Any, tree: ModuleTree | None = None) -> Sequence[Seen]:
+    """Look at the weights and buffers of a module, tied ones once.
+
+    Their names are relative to the module's own.
+
+    Args:
+        module: The module.
+        tree: Its tree as it is now; None to look.
+    """
+    tree = tree or tree_of(module)
+    roll = followed()
+    key = "of_module", None if roll is None else roll.kind
+    seen = tree.remembered.get(key)
+    if seen is None:
+        seen = list(_of_tree(tree))
+        if tree.is_plain:
+            tree.remembered[key] = seen
+    elif roll is not None:
+        roll.meet_tree(tree)
+    return seen
+
+
+def _of_tree(tree: ModuleTree) -> Iterator[Seen]:
     for category, members in (
-        (Category.WEIGHTS, named_parameters(module)),
-        (Category.BUFFERS, named_buffers(module)),
+        (Category.WEIGHTS, tree.named_parameters()),
+        (Category.BUFFERS, tree.named_buffers()),
     ):
         found = (seen for n, tensor in members for seen in see_parts(tensor, category, f".{n}"))
         yield from by_storage(found)
@@ -196,7 +221,7 @@ def stays_on_host(
     host itself is recorded (`of_host`), only what owns nothing stays aside: transforms again.
     """
     moves, owns = "forward" in (attributes_of(module) or {}), False
-    for _, tensor in chain(named_parameters(module), named_buffers(module)):
+    for tensor in tensors_inside(module):
         owns = True
         if of_host or moves or not _on_host(tensor):
             return False

@@ -118,7 +118,7 @@ def _device(
         samples=recorder.sampler.samples(index),
         owners=recorder.sampler.owners(index, names),
         kept_pools=tuple(sorted(recorder.pools)),
-        identities=recorder.identities.place(index, marks, names),
+        identities=recorder.identities.rows.place(index, marks, names),
         other_processes=recorder.sampler.other_processes(index),
         holders=None if held is None else columns(held, names),
     )

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import weakref
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from nbmem.core.categories import OF_TRAINING, Category
 from nbmem.core.interrupts import let_pass
 from nbmem.core.names import common_path
-from nbmem.core.session import Identities, Marks
 from nbmem.probes import frames, modules, tensors
 from nbmem.probes.again import look_again
 from nbmem.probes.alike import Pattern
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.distributed import buckets_of, faces_of, is_sharded, parts_of, sharded
+from nbmem.probes.followed_roll import followed
 from nbmem.probes.gradients import expected_gradients
 from nbmem.probes.holders.graphs import DEEPEST, edges_of
 from nbmem.probes.holders.storages import form_of
+from nbmem.probes.module_tree import TensorPlace, tree_of
 from nbmem.probes.optimizers import Others, of_optimizer, parameters_of_optimizer
-from nbmem.probes.roll import followed
 from nbmem.probes.saved import (
     GraphWalk,
     Module,
@@ -42,22 +41,26 @@ from nbmem.record.met import (
     state_footprint,
 )
 from nbmem.record.roll import RollLog
+from nbmem.record.seen_rows import Batch, SeenRows
 from nbmem.record.weights import ASKED
 
 if TYPE_CHECKING:
-    import weakref
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+    from nbmem.probes.module_tree import ModuleTree
     from nbmem.record.loop import Loop
 
 MAX_ROWS = 300_000
 """Beyond this many, births and lifetimes decide alone (a note says so)."""
 MAX_WALKS = 8
 """Times that a state is seen which is another at each step: the later steps are like those."""
+_LAYERS = "calls of layers"
 MAX_FORWARDS = 256
 """Kinds of forwards whose graphs are read: with varying lengths each step is a kind of its own."""
 MAX_PATTERNS = 4
 """Graphs of one module that others are compared with."""
+MOST_DESCRIBED = 500
+"""Modules of which class, size and switches are told."""
 STEP = 1_000
 """Tensors that are seen in one go: a few milliseconds."""
 
@@ -71,8 +74,8 @@ class IdentityLog:
 
     Attributes:
         full: Whether sightings were left out.
-        owned: Which rows are walks of a module or an optimizer, as ranges.
-        last_gradients: The range of the last gradients.
+        rows: What was seen.
+        last_gradients: The last gradients of them.
         unread: Why graphs are not read any more; None while they are.
         deep: Whether a graph had more nodes than are looked at.
         rolls: Writes down what is seen where no card is.
@@ -80,12 +83,13 @@ class IdentityLog:
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, tensors.Seen, Known | InGroup | None]] = []
+        self.rows = SeenRows()
         self._modules: dict[int, Known] = {}
         self._optimizers: dict[int, Known] = {}
         self._locals = Locals()
         self._around = Around()
-        self._parameters: dict[int, Parameter] = {}
+        self._parameters: dict[int, Parameter] = {}  # as far as somebody has asked
+        self._trees: dict[int, tuple[Known, ModuleTree]] = {}  # of what the notebook names
         self._shown: dict[int, Shown] = {}  # by loop
         self._home: int | None = None  # the home thread's loop, if it trains
         self._named: set[int] = set()
@@ -97,8 +101,7 @@ class IdentityLog:
         self._earlier = 0  # how often graphs of variables were read
         self._sites = frames.CallSites()
         self.full = False
-        self.owned: list[tuple[int, int]] = []
-        self.last_gradients = (0, 0)
+        self.last_gradients = Batch(-1, (), None)
         self.unread: str | None = None
         self.deep = False
         self.rolls = RollLog()
@@ -113,7 +116,20 @@ class IdentityLog:
     def called(
         self, mark: int, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], loop: Loop
     ) -> None:
-        """See what a call that has ended was of, and what it was given."""
+        """See what a call that has ended was of, and what it was given.
+
+        Layers that a program calls one by one inside one forward are looked at while it is cheap.
+        """
+        if id(module) == loop.root:
+            self._look_at_call(mark, module, args, kwargs, loop)
+            return
+        with self.allowance.spent(_LAYERS) as granted:
+            if granted:
+                self._look_at_call(mark, module, args, kwargs, loop)
+
+    def _look_at_call(
+        self, mark: int, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], loop: Loop
+    ) -> None:
         with self.rolls.there_since(loop.called_at):
             self.module(mark, module, loop.number)
             self.inputs(mark, args, kwargs)
@@ -128,25 +144,26 @@ class IdentityLog:
         """See a module's weights and buffers, unless its weights are where they were."""
         walked = self._walked.get(id(module))
         moved = walked is None or not walked.holds()
+        known = known_in(self._modules, module)
         if moved:
-            known = known_in(self._modules, module)
-            self._learn_module(known, module)
-            self._walked[id(module)] = Footprint(module)
-            self._add(mark, parts_of(module), known)
+            tree = tree_of(module)
+            self._learn_module(known, module, tree)
+            self._walked[id(module)] = Footprint(tree)
+            self._add(mark, parts_of(module, tree), known)
             self._add(mark, buckets_of(module), known)
             (self._sharded.add if is_sharded(module) else self._sharded.discard)(id(module))
         elif id(module) in self._sharded:
             # What FSDP gathers is another's memory in each step, if at the same address.
-            self._add(mark, sharded(module), known_in(self._modules, module))
+            self._add(mark, sharded(module), known)
         shown = self._shown[loop]
         if moved or id(module) not in shown.owners:
             shown.owners.add(id(module))
-            found = (p for _, p in modules.named_parameters(module))
+            found = (known.tree or tree_of(module)).parameters_once()
             shown.parameters.update(id(p) for p in found if not tensors.is_wrapped(p))
 
     def passing(self, mark: int, seen: Iterable[tensors.Seen]) -> None:
         """See what comes and goes inside a phase, many times a step: half of the room is its."""
-        if len(self._rows) < MAX_ROWS // 2:
+        if self.rows.count < MAX_ROWS // 2:
             self._extend(mark, seen, None)
 
     def inputs(self, mark: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -174,12 +191,14 @@ class IdentityLog:
             return []
         own = self._shown[loop].parameters
         if loop == self._home:
-            own = own | self._named.difference(*(self._shown[o].parameters for o in others))
+            own = own.union(
+                self._named.difference(*(self._shown[o].parameters for o in others)),
+                self._idle_with_gradients(others),
+            )
         for other, busy in others.items():
             own = own - self._shown[other].parameters if busy else own
-        first = len(self._rows)
+        found: list[tensors.Seen] = []
         asked: list[Any] = []
-        shared: dict[tuple[int, int], list[str]] = {}
         again = look_again()
         for key in own:
             known = self._parameters.get(key)
@@ -193,12 +212,25 @@ class IdentityLog:
             seen = seen or self._gradient(known, parameter)
             if seen is not None:
                 known.gradient = seen
-                shared.setdefault((seen.device, seen.addr), []).append(known.path)
-                self._rows.append((mark, seen, known.owner))
-        if len(shared) < len(self._rows) - first:
-            self._name_shared(first, shared)
-        self.last_gradients = (first, len(self._rows))
+                found.append(seen)
+        if len({seen.addr for seen in found}) < len(found):
+            found = _named_after_all(found)
+        self.last_gradients = self.rows.add(mark, found)
         return asked
+
+    def _idle_with_gradients(self, others: Iterable[int]) -> set[int]:
+        """Find parameters with a gradient in models that are named and that no call has shown."""
+        found: set[int] = set()
+        for known, tree in self._trees.values():
+            if known.ref() is None or id(known.ref()) in self._walked:
+                continue
+            with self.allowance.spent("gradients of idle models") as granted:
+                theirs = [self._shown[other].parameters for other in others]
+                keys = set(tree.places).difference(*theirs) if any(theirs) else tree.places
+                for parameter in tree.with_gradient(keys) if granted else ():
+                    if self._anywhere(parameter) is not None:
+                        found.add(id(parameter))
+        return found
 
     def _gradient(self, known: Parameter, parameter: Any) -> tensors.Seen | None:
         """See a parameter's gradient; None if it has none."""
@@ -211,16 +243,7 @@ class IdentityLog:
         if seen is None:  # a sparse one, perhaps
             name = f"{known.path}.grad"
             seen = next(tensors.see_parts(gradient, Category.GRADIENTS, name), None)
-        return seen
-
-    def _name_shared(self, first: int, paths: Mapping[tuple[int, int], list[str]]) -> None:
-        """Name storages that hold the gradients of several parameters after all of them."""
-        for i in range(first, len(self._rows)):
-            mark, seen, owner = self._rows[i]
-            mine = paths[seen[:2]]
-            if len(mine) > 1:
-                name = f"{common_path(mine)}.*.grad of {len(mine)} parameters"
-                self._rows[i] = mark, seen._replace(name=name), owner
+        return None if seen is None else seen._replace(of=known.owner)
 
     def saved(
         self, mark: int, outputs: Iterable[Any], forward: tuple[Any, ...] | None = None
@@ -254,7 +277,7 @@ class IdentityLog:
             for pattern in self._patterns[kind]:
                 found = pattern.saved(roots)
                 if found is not None:
-                    self._rows.extend((mark, seen, owner) for seen, owner in found)
+                    self.rows.add(mark, [_of(seen, owner) for seen, owner in found])
                     return True
         except Exception as err:  # noqa: BLE001 - as below, where it is read whole
             let_pass(err)
@@ -293,8 +316,7 @@ class IdentityLog:
             let_pass(err)
             self.unread = repr(err)
         else:
-            self._rows.extend((mark, seen, owner) for seen, owner in found)
-            self._rows.extend((mark, seen, None) for seen in coming)
+            self.rows.add(mark, [*(_of(seen, owner) for seen, owner in found), *coming])
         if forward is not None and len(self._forwards) <= MAX_WALKS:
             self._variables(mark)
 
@@ -343,6 +365,10 @@ class IdentityLog:
         """The module that has a parameter, else its place in an optimizer, and its path there."""
         known = self._parameters.get(id(parameter))
         if known is None or known.ref() is not parameter:
+            for known_as, tree in self._trees.values():
+                self._learn_one(known_as, tree, parameter)
+            known = self._parameters.get(id(parameter))
+        if known is None or known.ref() is not parameter:
             return None
         return known.owner, known.path
 
@@ -363,11 +389,11 @@ class IdentityLog:
         if known is None or known.ref() is not module:
             if not self._around.is_new(module, len(self._modules)):
                 return
-            parts = (self._modules.get(id(inner)) for _, inner in modules.named_modules(module))
-            if not any(part is not None and part.nameless for part in parts):
+            tree = tree_of(module)
+            if not any(part.nameless for part, _ in self._known_inside(tree)):
                 return
             known = known_in(self._modules, module)  # a policy whose methods call its layers
-            self._learn_module(known, module)
+            self._learn_module(known, module, tree)
         inner, _, where = way.removeprefix("local ").partition(" of ")
         if where:
             self._locals.call(inner, known, where)
@@ -382,6 +408,7 @@ class IdentityLog:
 
     def path_by(self, key: int, ref: weakref.ref[Any]) -> str | None:
         """A parameter's module and path, by its id and a weak reference: also once it is gone."""
+        self._anywhere(ref())
         known = self._parameters.get(key)
         return None if known is None or known.ref is not ref else f"{known.owner.name}{known.path}"
 
@@ -393,30 +420,53 @@ class IdentityLog:
         path = self._parameters[id(parameter)].module_at(lookup=lookup)
         return Module(owner, path, first)
 
-    def _learn_module(self, known: Known, module: Any) -> None:
-        found: dict[int, Parameter] = {}
-        self._learn_places(known, module)
-        for name, parameter, inner in modules.places_of_parameters(module):
-            lookup, one = modules.looks_up(inner), found.get(id(parameter))
-            if one is None:
-                listed = modules.only_lists(inner)
-                one = Parameter(parameter, known, f".{name}", lookup=lookup, listed=listed)
-                found[id(parameter)] = one
-                self._learn(parameter, one)
-            elif lookup != one.lookup:
-                one.tied = one.tied or f".{name}"
+    def _learn_module(self, known: Known, module: Any, tree: ModuleTree) -> None:
+        """Learn where a module lies, what lies in it, and its parameters."""
+        self._learn_places(known, module, tree)
+        known.tree = tree
+        if known.learned is not tree:
+            known.learned = tree
+            for parameter in tree.parameters_once():
+                self._learn_one(known, tree, parameter)
         for faces in faces_of(module):  # the module has one of them at a time
-            path = next((found[id(face)].path for face in faces if id(face) in found), "")
+            found = (self._parameters.get(id(face)) for face in faces)
+            path = next((one.path for one in found if one is not None and one.owner is known), "")
             for face in faces if path else ():
-                self._learn(face, Parameter(face, known, path))
+                self._learn(face, Parameter(TensorPlace(path[1:], weakref.ref(face)), known))
 
-    def _learn_places(self, known: Known, module: Any) -> None:
+    def _learn_tree(self, known: Known, module: Any) -> None:
+        """Learn where a module lies and what lies in it; its parameters when they are asked for."""
+        tree = tree_of(module)
+        if any(faces_of(module)):
+            self._learn_module(known, module, tree)
+        self._learn_places(known, module, tree)
+        self._trees[id(module)] = known, tree
+        if known.tree is not tree:
+            known.tree = tree
+            for key in _in_both(self._parameters, tree.places):
+                self._learn_one(known, tree, self._parameters[key].ref())
+
+    def _learn_one(self, known: Known, tree: ModuleTree, parameter: Any) -> None:
+        """Learn what a parameter is in a tree, if it is there."""
+        place = tree.places.get(id(parameter))
+        if place is not None and place.ref() is parameter:
+            one = Parameter(place, known)
+            one.tied = tree.tied.get(id(parameter), "")
+            self._learn(parameter, one)
+
+    def _known_inside(self, tree: ModuleTree) -> Iterator[tuple[Known, str]]:
+        """Yield the modules of a tree that were met, each with its path."""
+        for key in _in_both(self._modules, tree.paths):
+            part, inner = self._modules[key], tree.module_of(key)
+            if inner is not None and part.ref() is inner:
+                yield part, tree.paths[key]
+
+    def _learn_places(self, known: Known, module: Any, tree: ModuleTree) -> None:
         """Learn what lies in a module, or where it lies: a program may call parts by themselves."""
-        for path, inner in modules.named_modules(module):
-            part = self._modules.get(id(inner))
-            if path and part is not None and part.ref() is inner:
+        for part, path in self._known_inside(tree):
+            if path:
                 part.lies_in(known, path)
-        name, first = next(modules.named_parameters(module), ("", None))
+        name, first = next(tree.named_parameters(), ("", None))
         owner, place = self._member(first) or (None, "")
         outer = None if owner is None else owner.ref()
         if owner is not None and outer is not None and outer is not module:
@@ -443,7 +493,9 @@ class IdentityLog:
         known = known_in(self._optimizers, optimizer)
         for group in modules.param_groups(optimizer):
             for index, parameter in enumerate(modules.parameters_of_group(group)):
-                self._learn(parameter, Parameter(parameter, InGroup(known, index), ""))
+                self._anywhere(parameter)
+                place = TensorPlace("", weakref.ref(parameter))
+                self._learn(parameter, Parameter(place, InGroup(known, index)))
 
     def state(self, mark: int, optimizer: Any) -> None:
         """See an optimizer's state, unless it is where it was."""
@@ -466,7 +518,7 @@ class IdentityLog:
             if id(module) not in told:
                 told.add(id(module))
                 known.call(name)
-            self._learn_module(known, module)
+                self._learn_tree(known, module)
         for name, optimizer in tensors.optimizers_in(namespace):
             self._learn_optimizer(optimizer)
             if id(optimizer) not in told:
@@ -479,7 +531,7 @@ class IdentityLog:
 
     def _learn_at_error(self, way: str, module: Any) -> None:
         if id(module) not in self._modules:
-            self._learn_module(known_in(self._modules, module), module)
+            self._learn_module(known_in(self._modules, module), module, tree_of(module))
         self._lead(way, module)
 
     def everything(self, mark: int, namespace: Mapping[str, Any], loop: int) -> Iterator[None]:
@@ -505,14 +557,16 @@ class IdentityLog:
             found = parameters_of_optimizer(optimizer, self._anywhere)
             yield from self._add_in_steps(mark, found, known)
         for module, known in living(self._modules):  # last: a module's name says most
-            yield from self._add_in_steps(mark, parts_of(module), known)
+            if known.inside is not None and _is_seen_with(module, known.inside[0]):
+                continue
+            yield from self._add_in_steps(mark, iter(parts_of(module, known.tree)), known)
         self.gradients(mark, loop, {})
 
     def _add_in_steps(
         self, mark: int, seen: Iterator[tensors.Seen], owner: Known | None
     ) -> Iterator[None]:
         while part := list(islice(seen, STEP)):
-            if len(self._rows) < 2 * MAX_ROWS:  # those of the end have room of their own
+            if self.rows.count < 2 * MAX_ROWS:  # those of the end have room of their own
                 self._extend(mark, part, owner)
             yield
 
@@ -522,29 +576,28 @@ class IdentityLog:
         Those of models that are in use: where one was called, another may be a forgotten copy.
         """
         sizes: dict[int, dict[int, int]] = {}
-        for at, seen, owner in reversed(self._rows):
-            if at < mark:
-                break
-            if seen.category in OF_TRAINING and (owner is None or self._in_use(owner)):
+        called = (self._modules[key] for key in self._walked if key in self._modules)
+        used = {id(around) for one in called for around in one.with_all_around()}
+        in_use: dict[int, bool] = {id(None): True}
+        for seen, owner in self.rows.since(mark):
+            if seen.category not in OF_TRAINING:
+                continue
+            if id(owner) not in in_use:
+                in_use[id(owner)] = self._in_use(owner, used)
+            if in_use[id(owner)]:
                 sizes.setdefault(seen.device, {})[seen.addr] = seen.size
         return {device: sum(found.values()) for device, found in sizes.items()}
 
-    def _in_use(self, owner: Known | InGroup) -> bool:
-        thing = owner.ref()
-        if not (modules.is_module(thing) and self._walked):
-            return True
-        called = (self._modules[key] for key in self._walked if key in self._modules)
-        return isinstance(owner, Known) and any(one.lies_within(owner) for one in called)
+    def _in_use(self, owner: Any, used: Collection[int]) -> bool:
+        """Return whether a module was called or lies around one that was; True for all others."""
+        return not self._walked or id(owner) in used or not modules.is_module(owner.ref())
 
     def _add(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None = None) -> None:
         if self._room():
             self._extend(mark, seen, owner)
 
     def _extend(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None) -> None:
-        first = len(self._rows)
-        self._rows.extend([(mark, one, owner) for one in seen])
-        if owner is not None:
-            self.owned.append((first, len(self._rows)))
+        self.rows.add(mark, seen if isinstance(seen, list) else list(seen), owner)
 
     def notes(self) -> Iterator[str]:
         """What was left out."""
@@ -558,6 +611,11 @@ class IdentityLog:
                 f"nbmem lost the names of what graphs have saved: {self.unread}. The cell itself "
                 "is not affected."
             )
+        if passed_over := self.allowance.refused[_LAYERS]:
+            yield (
+                f"{passed_over} calls of layers were too quick to look at each at a small price: "
+                "their weights have the names that the notebook gives them, or none."
+            )
         if self.deep:
             yield (
                 f"A graph of more than {DEEPEST} operations in a row was followed only so far: "
@@ -568,19 +626,19 @@ class IdentityLog:
         """How many backward passes were too quick for their graphs to be read."""
         return sum(n for kind, n in self.allowance.refused.items() if isinstance(kind, tuple))
 
-    def rows(self, first: int, last: int) -> list[tuple[int, tensors.Seen, Known | InGroup | None]]:
-        """What was seen, in order: the mark, the storage, whose it is."""
-        return self._rows[first:last]
-
     def _room(self) -> bool:
-        self.full = self.full or len(self._rows) >= MAX_ROWS
+        self.full = self.full or self.rows.count >= MAX_ROWS
         return not self.full
 
     # --- afterwards
 
-    def living_modules(self) -> list[tuple[Any, str]]:
-        """Modules that were met and still live, with the names that one may type."""
-        return [(module, known.typed) for module, known in living(self._modules)]
+    def living_modules(self) -> list[tuple[Any, str, ModuleTree]]:
+        """Modules that were met and still live, the names that one may type, and their trees."""
+        found = living(self._modules)
+        if len(found) > MOST_DESCRIBED:  # layers that are called one by one: what they lie in
+            outer = [one for one in found if one[1].inside is None]
+            found = [*outer, *(one for one in found if one[1].inside is not None)][:MOST_DESCRIBED]
+        return [(module, known.typed, known.tree or tree_of(module)) for module, known in found]
 
     def living_optimizers(self) -> list[tuple[Any, str]]:
         """Optimizers that were met and still live, with the names that one may type."""
@@ -591,19 +649,31 @@ class IdentityLog:
         known = self._modules.get(key) or self._optimizers.get(key)
         return None if known is None else known.name
 
-    def place(self, device: int, marks: Marks, names: dict[str, int]) -> Identities:
-        """One card's identities; `names` collects their texts, text to index."""
-        rows = [row for row in self._rows if row[1].device == device]
-        at = np.array([mark for mark, _, _ in rows], np.int64)
-        texts = [_text(seen, seen.of or owner) for _, seen, owner in rows]
-        return Identities(
-            position=marks.position[at] if rows else at,
-            addr=np.array([s.addr for _, s, _ in rows], np.int64),
-            size=np.array([s.size for _, s, _ in rows], np.int64),
-            category=np.array([s.category for _, s, _ in rows], np.uint8),
-            name=np.array([names.setdefault(text, len(names)) for text in texts], np.int64),
-        )
+
+def _of(seen: tensors.Seen, owner: Known | InGroup | None) -> tensors.Seen:
+    """Return what was seen with whose it is."""
+    return seen if owner is None or seen.of is not None else seen._replace(of=owner)
 
 
-def _text(seen: tensors.Seen, owner: Known | InGroup | None) -> str:
-    return seen.name if owner is None else f"{seen.before}{owner.name}{seen.name}"
+def _in_both(one: Mapping[int, Any], other: Mapping[int, Any]) -> list[int]:
+    """Return the keys of two mappings, in the time that the smaller one takes."""
+    few, many = (one, other) if len(one) < len(other) else (other, one)
+    return [key for key in few if key in many]
+
+
+def _is_seen_with(module: Any, outer: Known) -> bool:
+    """Return whether whoever looks at an outer module sees all of this one."""
+    return outer.ref() is not None and outer.tree is not None and id(module) in outer.tree.paths
+
+
+def _named_after_all(gradients: list[tensors.Seen]) -> list[tensors.Seen]:
+    """Return gradients, those in one storage named after all parameters whose they are."""
+    paths: dict[tuple[int, int], list[str]] = {}
+    for seen in gradients:
+        paths.setdefault(seen[:2], []).append(seen.name.rpartition(".grad")[0])
+    return [
+        seen
+        if len(mine := paths[seen[:2]]) < 2
+        else seen._replace(name=f"{common_path(mine)}.*.grad of {len(mine)} parameters")
+        for seen in gradients
+    ]

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbmem.probes import modules, tensors
 from nbmem.probes.holders.objects import entries_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.probes.module_tree import ModuleTree, TensorPlace
 
 ASKED = 8
 """Parameters whose state tells whether an optimizer's is another."""
@@ -22,9 +27,11 @@ class Known:
         local: What a running function calls it (the `student` of `main()`); None where none does,
             or where others were called so, too.
         inside: The module in which it was found, and its path there; None if it was in none.
+        tree: What it was made of when it was looked at last; None of an optimizer.
+        learned: The tree all of whose parameters are known by now; None before a call.
     """
 
-    __slots__ = ("_kind", "called", "inside", "local", "ref", "way")
+    __slots__ = ("_kind", "called", "inside", "learned", "local", "ref", "tree", "way")
 
     def __init__(self, thing: Any) -> None:
         self.ref: weakref.ref[Any] = weakref.ref(thing)
@@ -33,6 +40,8 @@ class Known:
         self.way: str | None = None
         self.local: str | None = None
         self.inside: tuple[Known, str] | None = None
+        self.tree: ModuleTree | None = None
+        self.learned: ModuleTree | None = None
 
     @property
     def name(self) -> str:
@@ -75,7 +84,14 @@ class Known:
 
     def lies_within(self, other: Known) -> bool:
         """Whether another is this one, or around it."""
-        return self is other or (self.inside is not None and self.inside[0].lies_within(other))
+        return any(around is other for around in self.with_all_around())
+
+    def with_all_around(self) -> Iterator[Known]:
+        """Yield this one, then the one that it lies in, and so on outwards."""
+        one: Known | None = self
+        while one is not None:
+            yield one
+            one = None if one.inside is None else one.inside[0]
 
 
 class Locals:
@@ -179,40 +195,36 @@ class Parameter:
     """A parameter, not held, as the best that is known of it by now says.
 
     Attributes:
-        ref: The parameter.
+        place: Where it is registered, the first of these places.
         owner: The module that has it, or its place in an optimizer.
-        path: Its path there, the first of them.
-        lookup: Whether the module there looks rows up in it.
-        listed: Whether the module there only lists it, for the one that it lies in.
         tied: The path in a module of the other kind, where an embedding shares it with a head.
         form: Shape and dtype, once its gradient has been seen.
         gradient: Its gradient as it was seen last.
     """
 
-    __slots__ = ("form", "gradient", "listed", "lookup", "owner", "path", "ref", "tied")
+    __slots__ = ("form", "gradient", "owner", "place", "tied")
 
-    def __init__(
-        self,
-        parameter: Any,
-        owner: Known | InGroup,
-        path: str,
-        *,
-        lookup: bool = False,
-        listed: bool = False,
-    ) -> None:
-        self.ref = weakref.ref(parameter)
+    def __init__(self, place: TensorPlace, owner: Known | InGroup) -> None:
+        self.place = place
         self.owner = owner
-        self.path = path
-        self.lookup = lookup
-        self.listed = listed
         self.tied = ""
         self.form = ""
         self.gradient: tensors.Seen | None = None
 
+    @property
+    def ref(self) -> weakref.ref[Any]:
+        """The parameter."""
+        return self.place.ref
+
+    @property
+    def path(self) -> str:
+        """What stands behind its owner's name."""
+        return f".{self.place.path}" if self.place.path else ""
+
     def module_at(self, *, lookup: bool) -> str:
         """Path of the module that looks rows up in the parameter, or of another that uses it."""
-        path = self.tied if self.tied and lookup != self.lookup else self.path
-        return path.rsplit(".", 2 if self.listed else 1)[0]
+        path = self.tied if self.tied and lookup != self.place.lookup else self.path
+        return path.rsplit(".", 2 if self.place.listed else 1)[0]
 
     @property
     def in_group(self) -> bool:
@@ -229,7 +241,7 @@ class Parameter:
     def worth(self) -> tuple[bool, bool, bool, int]:
         """What tells the better of two ways to know it."""
         called = self.owner.called is not None
-        return not self.in_group, self.owner.named, called, self.path.count(".")
+        return not self.in_group, self.owner.named, called, self.place.path.count(".")
 
 
 class Shown:
@@ -252,11 +264,11 @@ class Footprint:
 
     __slots__ = ("_ends",)
 
-    def __init__(self, module: Any) -> None:
-        places = [(p, inner) for _, p, inner in modules.places_of_parameters(module)]
+    def __init__(self, tree: ModuleTree) -> None:
+        places = tree.parameters
         self._ends = [
-            (weakref.ref(p), weakref.ref(inner), tensors.address_of(p))
-            for p, inner in (*places[:1], *places[-1:])
+            (place.ref, tree.ref_at(place.inner), tensors.address_of(place.ref()))
+            for place in (*places[:1], *places[-1:])
         ]
 
     def holds(self) -> bool:

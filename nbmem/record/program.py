@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.probes import program
 from nbmem.probes.batches import batches
-from nbmem.probes.modules import named_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from nbmem.record.identities import IdentityLog
 
@@ -37,7 +36,7 @@ class ProgramLog:
         the module.
         """
         modules = identities.living_modules()
-        names = {id(module): name for module, name in modules}
+        names = {id(module): name for module, name, _ in modules}
         called = {key for key, _ in self._calls}
         kinds: dict[tuple[Any, ...], dict[str, Any]] = {}
         for key, call in self._calls:
@@ -45,20 +44,18 @@ class ProgramLog:
             kinds.setdefault(tuple(entry.values()), {**entry, "count": 0})["count"] += 1
         return {
             "calls": list(kinds.values()),
-            "modules": _each(
-                modules,
-                lambda m: (
-                    program.module_facts(m)
-                    | {"called": any(id(inner) in called for _, inner in named_modules(m))}
-                ),
-            ),
-            "optimizers": _each(identities.living_optimizers(), program.optimizer_facts),
+            "modules": [
+                {
+                    "name": name,
+                    **program.module_facts(module, tree),
+                    "called": not called.isdisjoint(tree.paths),
+                }
+                for module, name, tree in modules
+            ],
+            "optimizers": [
+                {"name": name, **program.optimizer_facts(optimizer)}
+                for optimizer, name in identities.living_optimizers()
+            ],
             "batches": batches(namespace),
             **program.machine_facts(),
         }
-
-
-def _each(
-    things: list[tuple[Any, str]], describe: Callable[[Any], dict[str, Any]]
-) -> list[dict[str, Any]]:
-    return [{"name": name, **describe(thing)} for thing, name in things]

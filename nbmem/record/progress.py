@@ -75,11 +75,11 @@ class ProgressLog:
             return LoopProgress(phase=phase, step=step, known=self._sums(), freed=dict(self._freed))
 
     def _follow_owned(self) -> None:
-        batches = self._identities.owned[self._batches :]
+        batches = self._identities.rows.batches[self._batches :]
         self._batches += len(batches)
-        for first, last in batches:
-            for mark, seen, owner in self._identities.rows(first, last):
-                if owner is not None:
+        for mark, found, owner in batches:
+            if owner is not None:
+                for seen in found:
                     self._see(mark, (owner, seen.category), (seen.device, seen.addr), seen.size)
 
     def _see(
@@ -93,13 +93,10 @@ class ProgressLog:
 
     def _follow_gradients(self) -> None:
         """Take the gradients of the last backward, and what zero_grad() has freed since."""
-        first, last = self._identities.last_gradients
-        if last > first:
-            rows = self._identities.rows(first, last)
-            if rows[0][0] != self._gradients[0]:
-                storages = {(s.device, s.addr): s.size for _, s, _ in rows}
-                self._gradients = (rows[0][0], storages)
-                self._freed.clear()
+        mark, found, _ = self._identities.last_gradients
+        if found and mark != self._gradients[0]:
+            self._gradients = mark, {(s.device, s.addr): s.size for s in found}
+            self._freed.clear()
         turns, self._turns = self._turn_log.since(self._turns)
         for turn in turns:
             if turn.kind != "zero_grad":

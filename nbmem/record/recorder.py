@@ -185,6 +185,7 @@ class Recorder:
             with self._kept("which rank it was"):
                 self.ranks.look()
             with self._kept("the counters"):
+                self.rolls.ask_all()
                 self.marks.take()
             with self._kept("the memory history"):
                 self.at_end = self.history.take() if self.history.recording else None

@@ -15,8 +15,9 @@ from nbmem.probes.cuda import loaded_torch, used_torch
 from nbmem.probes.devices import DeviceReading
 from nbmem.probes.devices.accelerators import accelerator, uncounted
 from nbmem.probes.devices.host import Host
+from nbmem.probes.followed_roll import following
 from nbmem.probes.modules import parameters_behind
-from nbmem.probes.roll import MAX_MET, Roll, following
+from nbmem.probes.roll import MAX_MET, Roll
 from nbmem.probes.tensors import address_of
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ class RollLog:
         """Let go of what the roll holds; what is written stays."""
         if self.roll is not None:
             self.roll.close()
+
+    def ask_all(self) -> None:
+        """Ask every storage at the next mark whether it is still there: the last one is exact."""
+        if self.roll is not None:
+            self.roll.ask_all()
 
     def at_mark(self, mark: int) -> None:
         """Sweep the roll and read the counters, as far as that takes microseconds."""

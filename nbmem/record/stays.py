@@ -85,7 +85,7 @@ def _trace(recorder: Recorder, roll: Roll, info: DeviceInfo, names: dict[str, in
         machine=_machine(roll, read, t_ns) if info.is_host else None,
         owners=owners,
         other_processes=recorder.sampler.other_processes(info.index) if owners is not None else {},
-        identities=recorder.identities.place(place, marks, names),
+        identities=recorder.identities.rows.place(place, marks, names),
         holders=None if held is None else columns(held.by_device.get(place, ()), names),
     )
 

@@ -20,6 +20,7 @@ LONGER = {
     "nbmem/api.py": "a trace from its start to its widget: one object, used by its methods",
     "nbmem/answers.py": "what estimates answer, for every view",
     "nbmem/record/identities.py": "what is seen while a cell runs, and is placed later",
+    "nbmem/probes/roll.py": "one registry: how a storage comes, is shared, moves and goes",
     "nbmem/report.py": "the view-model: one frozen record after another",
     "nbmem/record/recorder.py": "a transaction is read in one piece",
 }

@@ -69,6 +69,15 @@ def test_a_gradient_on_another_card_is_looked_at_as_a_whole(met):
         assert look_again()(parameter, seen) is None
 
 
-def test_on_a_roll_everything_is_looked_at_as_a_whole():
-    with following(Roll(torch, Host())):
-        assert look_again() is None
+def test_on_a_roll_a_gradient_is_met_again():
+    parameter = nn.Parameter(torch.zeros(SIZE))
+    roll = Roll(torch, Host())
+    with following(roll):
+        parameter.grad = torch.zeros_like(parameter)
+        seen = see(parameter.grad, Category.GRADIENTS, ".weight.grad")
+        assert look_again()(parameter, seen) is seen
+        first = parameter.grad
+        parameter.grad = torch.ones_like(parameter)
+        again = look_again()(parameter, seen)
+    assert again.addr == parameter.grad.data_ptr() != first.data_ptr()
+    assert roll.living == {0: 2 * seen.size}

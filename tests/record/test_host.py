@@ -16,7 +16,8 @@ from nbmem.allocator.recordings.replay import replay  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
 from nbmem.core.errors import UsageError  # noqa: E402
 from nbmem.probes.devices.host import FRESH_NS, Host  # noqa: E402
-from nbmem.probes.roll import ALIVE, Roll, followed, following  # noqa: E402
+from nbmem.probes.followed_roll import following  # noqa: E402
+from nbmem.probes.roll import ALIVE, Roll  # noqa: E402
 from nbmem.probes.saved import why_unreadable  # noqa: E402
 from nbmem.probes.tensors import see  # noqa: E402
 from nbmem.record.allowance import ALWAYS, GRACE_S, SHARE, Allowance  # noqa: E402
@@ -280,7 +281,7 @@ def test_a_storage_that_grew_is_another():
 def test_looks_are_granted_while_they_are_cheap(monkeypatch):
     monkeypatch.setattr("nbmem.record.allowance.GRACE_S", GRACE_S)
     now = [0.0]
-    put_clock(monkeypatch, perf_counter=lambda: now[0])
+    put_clock(monkeypatch, perf_counter=lambda: now[0], thread_time=lambda: now[0])
     allowance, granted = Allowance(), []
     for _ in range(100):
         with allowance.spent("a graph") as may:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from nbmem.core.interrupts import let_pass
 from nbmem.core.names import VIEW
+from nbmem.probes.followed_roll import followed, there_with
 from nbmem.probes.holders.objects import (
     attributes_of,
     entries_of,
@@ -15,7 +16,7 @@ from nbmem.probes.holders.objects import (
     name_of,
     namespace_of,
 )
-from nbmem.probes.roll import followed, there_with
+from nbmem.probes.tree_storages import kind_of
 
 
 class Storage(NamedTuple):
@@ -47,20 +48,23 @@ def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
         CUDA ordinal, address, bytes. Where a roll is kept, its devices take the place of the cards,
         counted -1, -2: nothing takes them for a card.
     """
-    tensor, storages = local_of(tensor), torch.UntypedStorage
-    own = type(tensor) is storages
-    tensor = tensor if own else unwrapped(torch, tensor)
+    storages, own = torch.UntypedStorage, type(tensor) is torch.UntypedStorage
+    if not own and type(tensor) is not torch.nn.Parameter:
+        tensor = unwrapped(torch, local_of(tensor))
     try:
         storage = tensor if own else torch.Tensor.untyped_storage(tensor)
         device = storages.device.__get__(storage)
         roll = followed()
-        if device.type != ("cuda" if roll is None else roll.kind):
+        if kind_of(device) != ("cuda" if roll is None else roll.kind):
             return None
         addr, size = storages.data_ptr(storage), storages.nbytes(storage)
         place = device.index or 0, addr, size
         if roll is not None and addr and size:
-            with there_with(None if own else torch.Tensor.grad_fn.__get__(tensor)):
-                place = roll.meet(place[0], storage, addr, size)
+            made_by = None if own else torch.Tensor.grad_fn.__get__(tensor)
+            if made_by is None:
+                return roll.meet(place[0], storage, addr, size, None if own else tensor)
+            with there_with(made_by):
+                place = roll.meet(place[0], storage, addr, size, tensor)
     except Exception as err:  # noqa: BLE001 - sparse, a wrapper subclass, freed: nothing to look at
         let_pass(err)
         return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.clock import CLOCK
 from nbmem.probes.cuda import initialized_torch, loaded_torch
+from nbmem.probes.followed_roll import followed
 from nbmem.probes.holders.lost import ALL_S, all_tensors, holders_of_lost
 from nbmem.probes.holders.places import barred, places
 from nbmem.probes.holders.reach import Reach
@@ -16,7 +17,6 @@ from nbmem.probes.holders.seen import SeenStorages
 from nbmem.probes.holders.slices import SlicedWork
 from nbmem.probes.holders.ways import Ways
 from nbmem.probes.holders.wording import Wording
-from nbmem.probes.roll import followed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping

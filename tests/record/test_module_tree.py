@@ -1,0 +1,196 @@
+"""A module's tree is remembered while nothing of the module changes, and holds none of it."""
+
+import gc
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trees are of torch's modules")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
+
+from nbmem.probes.devices.host import Host  # noqa: E402
+from nbmem.probes.module_tree import ModuleTree, forget_trees, tree_of  # noqa: E402
+from nbmem.probes.roll import ALIVE, Roll, following  # noqa: E402
+from nbmem.probes.tensors import of_module, see  # noqa: E402
+
+
+def build():
+    return nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.BatchNorm1d(4), nn.ReLU()))
+
+
+@pytest.fixture
+def model():
+    return build()
+
+
+def _another_weight(model):
+    model[0].weight = nn.Parameter(torch.zeros(4, 3))
+
+
+def _another_place(model):
+    model[0].weight.data = torch.zeros(4, 3)
+
+
+def _another_type(model):
+    model.half()
+
+
+def _one_more(model):
+    model[1].append(nn.Linear(1, 1))
+
+
+def _one_less(model):
+    del model[1][1]
+
+
+def _another_name(model):
+    model[1].norm = model[1]._modules.pop("0")
+
+
+def _another_buffer(model):
+    model[1][0].running_mean = torch.zeros(4)
+
+
+def _no_bias(model):
+    model[0].bias = None
+
+
+CHANGES = [
+    _another_weight, _another_place, _another_type, _one_more, _one_less, _another_name,
+    _another_buffer, _no_bias,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_anywhere_makes_another_tree(model, change):
+    tree = tree_of(model)
+    assert tree_of(model) is tree
+    change(model)
+    assert tree_of(model) is not tree
+    assert tree_of(model) is tree_of(model)
+
+
+def test_what_training_changes_does_not_change_the_tree(model):
+    tree = tree_of(model)
+    model(torch.ones(2, 3)).sum().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    model.eval().zero_grad()
+    assert tree_of(model) is tree
+
+
+def test_a_tree_ends_with_its_module_and_keeps_no_part_of_it():
+    model = build()
+    tree = tree_of(model)
+    parts = [weakref.ref(model), *(weakref.ref(p) for p in model.parameters())]
+    list(of_module(model))
+    del model
+    gc.collect()
+    assert not any(part() is not None for part in parts)
+    assert len(tree.lost) == sum(1 for _ in parts[1:]) + 3  # with the buffers
+    assert not tree.holds()
+
+
+def test_a_tensor_of_another_class_may_change_inside_so_its_tree_does_not_last():
+    class Wrapper(torch.Tensor):
+        pass
+
+    model = nn.Linear(2, 2)
+    model.register_buffer("wrapped", torch.zeros(2).as_subclass(Wrapper))
+    assert not tree_of(model).is_plain
+    assert tree_of(model) is not tree_of(model)
+
+
+def test_a_tied_parameter_has_its_first_place_and_tells_the_embeddings_of_the_head():
+    model = nn.ModuleDict({"embed": nn.Embedding(5, 3), "head": nn.Linear(3, 5, bias=False)})
+    model.head.weight = model.embed.weight
+    tree = ModuleTree(model)
+    (place,) = tree.places.values()
+    assert (place.path, place.lookup) == ("embed.weight", True)
+    assert list(tree.tied.values()) == [".head.weight"]
+
+
+# --- on a roll
+
+
+def met(roll):
+    return [column.tolist() for column in roll.met]
+
+
+def one_by_one(tree):
+    roll = Roll(torch, Host())
+    with following(roll):
+        for tensor in tree.tensors():
+            see(tensor, 0, "x")
+    return roll
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(["own", "tied", "view", "flat", "empty"]), max_size=8))
+def test_a_tree_is_put_on_a_roll_as_its_tensors_are_one_by_one(kinds):
+    model, last = nn.ParameterList(), nn.Parameter(torch.zeros(7))
+    flat = torch.zeros(64)
+    for index, kind in enumerate(kinds):
+        if kind == "own":
+            last = nn.Parameter(torch.zeros(3 + index))
+        elif kind == "view":
+            last = nn.Parameter(last.detach()[1:])
+        elif kind == "flat":
+            last = nn.Parameter(flat[index : index + 4])
+        elif kind == "empty":
+            last = nn.Parameter(torch.zeros(0))
+        model.append(last)
+    forget_trees()
+    tree = tree_of(model)
+    at_once = Roll(torch, Host())
+    at_once.meet_tree(tree)
+    apart = one_by_one(tree)
+    assert sorted(zip(*met(at_once), strict=True)) == sorted(zip(*met(apart), strict=True))
+    assert at_once.living == apart.living
+    with following(at_once):  # and each is known by then
+        for tensor in tree.tensors():
+            see(tensor, 0, "x")
+    assert len(at_once.met.addr) == len(apart.met.addr)
+    for roll in (at_once, apart):
+        roll.close()
+
+
+def test_what_a_model_lets_go_of_is_gone_at_the_next_mark(model):
+    roll = Roll(torch, Host())
+    roll.meet_tree(tree_of(model))
+    roll.sweep(1)
+    before = roll.living[0]
+    model[0].weight = None
+    roll.sweep(2)
+    assert roll.living[0] == before - 48
+    assert sorted(roll.met.gone)[-2:] == [ALIVE, 2]
+
+
+def test_what_no_reference_tells_is_found_by_asking_all(model):
+    roll = Roll(torch, Host())
+    roll.meet_tree(tree_of(model))
+    roll.sweep(1)
+    model[0].weight.data = torch.zeros(0)
+    roll.ask_all()
+    roll.sweep(2)
+    assert max(roll.met.gone) == 2
+
+
+def test_a_tree_beside_what_is_on_the_roll_already_counts_once(model):
+    roll = Roll(torch, Host())
+    with following(roll):
+        see(model[0].weight, 0, "w")
+    roll.meet_tree(tree_of(model))
+    assert len(set(roll.met.addr)) == len(roll.met.addr) == 7
+    roll.close()
+
+
+def test_the_references_of_a_tree_outlast_a_roll(model):
+    for _ in range(2):
+        roll = Roll(torch, Host())
+        roll.meet_tree(tree_of(model))
+        roll.sweep(1)
+        assert set(roll.met.gone) == {ALIVE}
+        roll.close()
