@@ -7,7 +7,7 @@ texts and stacks of torch's, which the collector does not know.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,17 +40,21 @@ class EventRing(NamedTuple):
     label: deque[str]
     stack: deque[CapturedTraceback | None]
 
-    def add(self, *entry: object) -> None:
+    def add(self, *entry: Any) -> None:
         """Append one event; the oldest goes where the ring is full."""
         for column, value in zip(self, entry, strict=True):
-            column.append(value)
+            column.append(value)  # type: ignore[attr-defined]
 
     def entries(self) -> Iterator[Entry]:
         """The events, oldest first, as they are now."""
-        return zip(*map(tuple, self), strict=True)
+        return zip(*[tuple(column) for column in _columns(self)], strict=True)
 
 
 def ring_of(most: int, kept: EventRing | None = None) -> EventRing:
     """Make a ring of at most so many events, with the newest of another one."""
-    columns = EventRing._fields if kept is None else kept
-    return EventRing(*(deque(() if kept is None else c, maxlen=most) for c in columns))
+    columns = [()] * len(EventRing._fields) if kept is None else _columns(kept)
+    return EventRing._make(deque(column, maxlen=most) for column in columns)
+
+
+def _columns(ring: EventRing) -> tuple[deque[Any], ...]:
+    return tuple(ring)
