@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.holders.objects import attributes_of, entries_of, first_of, is_a, namespace_of
+from nbmem.probes.holders.plain import own_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ def batches(namespace: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _batches(namespace: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    for name, value in first_of(namespace.items, MOST_NAMES):
+    for name, value in own_names(namespace)[:MOST_NAMES]:
         if type(name) is not str:
             continue
         if _is_batch(name, value):

@@ -23,6 +23,7 @@ from nbmem.probes.holders.objects import (
     is_writable,
     namespace_of,
 )
+from nbmem.probes.holders.plain import leading
 from nbmem.probes.modules import is_module, is_optimizer, is_tensor
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ _AT_A_GLANCE = 16
 """Numbers and texts that are passed over in the time of one value."""
 _SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
 _PARTS_OF_MODULE = frozenset(("_parameters", "_buffers", "_modules"))
-_NOTHING = frozenset(map(id, (int, float, complex, bool, str, bytes, type(None))))
 
 Named = tuple[str, Any]
 
@@ -82,7 +82,7 @@ def leaves(
     """
     budget = budget or Budget()
     members = Members()
-    queue = deque((name, value, 0) for name, value in named if _leads(value))
+    queue = deque((name, value, 0) for name, value in leading(named))
     entered: dict[int, Any] = {}  # held, or an id could come to mean another object
     while queue and budget.left > 0:
         budget.left -= 1
@@ -107,12 +107,12 @@ def _items(name: str, value: Any, budget: Budget) -> list[Named] | None:
         if is_a(kind, base):
             budget.left -= min(base.__len__(value), MAX_OF_ONE) // _AT_A_GLANCE
             inner = enumerate(first_of(partial(base.__iter__, value), MAX_OF_ONE))
-            return [(f"{name}[{i}]", v) for i, v in inner if _leads(v)]
+            return [(f"{name}[{i}]", v) for i, v in leading(inner)]
     if kind is dict and _is_globals(value):
         return []
     if is_a(kind, dict):
         budget.left -= min(dict.__len__(value), MAX_OF_ONE) // _AT_A_GLANCE
-        pairs = [(k, v) for k, v in entries_of(value, MAX_OF_ONE) if _leads(v)]
+        pairs = leading(entries_of(value, MAX_OF_ONE))
         return [(f"{name}[{k!r}]" if plain(k) else f"{name}[...]", v) for k, v in pairs]
     if kind is FunctionType:
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
@@ -128,12 +128,6 @@ def _is_globals(kept: dict[Any, Any]) -> bool:
     return "__builtins__" in kept
 
 
-def _leads(value: object) -> bool:
-    if type(value) is tuple and len(value) < _AT_A_GLANCE:  # a data set's path and class
-        return any(id(type(one)) not in _NOTHING for one in value)
-    return id(type(value)) not in _NOTHING
-
-
 def _attributes(name: str, value: Any, members: Members) -> list[Named]:
     kind = type(value)
     if is_a(kind, type) or is_a(kind, ModuleType) or is_optimizer(value):
@@ -147,8 +141,8 @@ def _attributes(name: str, value: Any, members: Members) -> list[Named]:
     parts = _PARTS_OF_MODULE if is_module(value) else ()
     found = [
         (f"{name}.{key}", inner)
-        for key, inner in entries_of(own, MAX_OF_ONE)
-        if type(key) is str and key not in parts and _leads(inner)
+        for key, inner in leading(entries_of(own, MAX_OF_ONE))
+        if type(key) is str and key not in parts
     ]
     found += [(f"{name}.{key}", inner) for key, inner in slots]
     return found

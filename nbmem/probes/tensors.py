@@ -14,6 +14,7 @@ from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.followed_roll import followed
 from nbmem.probes.frames import with_place
 from nbmem.probes.holders.objects import attributes_of
+from nbmem.probes.holders.plain import leading_names
 from nbmem.probes.holders.storages import form_of, parts_of, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
 from nbmem.probes.module_tree import tree_of
@@ -315,7 +316,7 @@ def _of_users(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """What may be the user's own; of IPython's names for a result the one that is typed, `Out`."""
     results = names.get("Out")
     aliases = {"_oh", "_", "__", "___"} if type(results) is dict else set()
-    for name, value in list(names.items()):
+    for name, value in leading_names(names):
         if type(name) is not str or (name.startswith("__") and name.endswith("__")):
             continue
         if aliases and (name in aliases or (name[:1] == "_" and name[1:].isdecimal())):

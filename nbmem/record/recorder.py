@@ -22,6 +22,7 @@ from nbmem.probes.collectives import Collectives
 from nbmem.probes.cuda import initialized_torch
 from nbmem.probes.history import HistoryProbe
 from nbmem.probes.holders import walk_in_pieces
+from nbmem.probes.holders.tensorless import KNOWN_BLOCKS
 from nbmem.probes.pools import pools_in, users_of
 from nbmem.probes.tensors import quiet
 from nbmem.probes.threads import at_work
@@ -132,6 +133,7 @@ class Recorder:
             self._put_in("the memory history", self.history.start, self.history.stop)
             with self.guard("the layout at the start"):
                 self.at_start = self.history.take()
+                KNOWN_BLOCKS.recording_begins()
             with self.guard("the memory where no card is"):
                 if not self.chosen:
                     self.rolls.begin()
@@ -239,7 +241,8 @@ class Recorder:
             with self.rolls.there_since(self.turns.waits_since()):
                 self.identities.saved(mark, graphs)
 
-        pieces = walk_in_pieces(self.names, met=met)
+        in_use = KNOWN_BLOCKS.at_end(self.at_end)
+        pieces = walk_in_pieces(self.names, met=met, in_use=in_use)
         while self.held is None:
             with self.turns.alone(), self.rolls.finding():
                 try:

@@ -20,6 +20,7 @@ from nbmem.probes.holders.objects import (
     name_of,
     namespace_of,
 )
+from nbmem.probes.holders.plain import leading, leading_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 OUT = "Out"
 """The root of all that IPython keeps of results: `%nbmem free out` lets go of it together."""
 _RESULTS = ("_", "__", "___")
+_LONGEST = 20
+"""Characters of a name with a cell's number."""
+_OF_HISTORY = frozenset((*_RESULTS, "In", "Out", "_oh", "_ih", "_dh"))
 VALUE = "the statement's value"
 """Stands among the notebook's names for what a traced statement returns and nobody holds yet."""
 _NOT_USERS = (*FOREIGN, "asyncio", "threading", "runpy", "nbclient", "concurrent", "pytest")
@@ -80,9 +84,9 @@ def isinstance_of_module(thing: object) -> bool:
 
 
 def _names(namespace: Mapping[str, Any]) -> Iterator[Place]:
-    hidden = _hidden(running_shell())
-    for name, value in list(namespace.items()):
-        if type(name) is not str or name in hidden or (name[:2] == name[-2:] == "__"):
+    shell = running_shell()
+    for name, value in leading_names(namespace):
+        if type(name) is not str or (name[:2] == name[-2:] == "__") or _is_ipythons(name, shell):
             continue
         kind = HolderKind.FRAME if name == VALUE else HolderKind.NAME
         yield from _named(kind, name, name, value)
@@ -105,13 +109,15 @@ def _is_users_class(kind: type) -> bool:
     )
 
 
-def _hidden(shell: Any) -> set[str]:
-    """Names that IPython put into the namespace."""
+def _is_ipythons(name: str, shell: Any) -> bool:
+    """Whether IPython put a name into the namespace."""
     if shell is None:
-        return set()
-    kept = shell.user_ns.get("Out") or {}
-    numbered = {f"_{number}" for number in list(kept)}
-    return {*shell.user_ns_hidden, *_RESULTS, *numbered, "In", "Out", "_oh", "_ih", "_dh"}
+        return False
+    if name in _OF_HISTORY or name in shell.user_ns_hidden:
+        return True
+    kept = shell.user_ns.get("Out")
+    numbered = name[:1] == "_" and name[1:].isdecimal() and len(name) < _LONGEST
+    return numbered and issubclass(type(kept), dict) and int(name[1:]) in kept
 
 
 def _results(shell: Any) -> Iterator[Place]:
@@ -119,7 +125,7 @@ def _results(shell: Any) -> Iterator[Place]:
     if shell is None:
         return
     kept = shell.user_ns.get("Out")
-    for number, value in list(kept.items()) if issubclass(type(kept), dict) else ():
+    for number, value in leading(kept.items()) if issubclass(type(kept), dict) else ():
         yield Place(HolderKind.OUT, OUT, f"{OUT}[{number}]", "", value)
         for store in (shell.user_ns, shell.user_ns_hidden):
             yield Place(HolderKind.UNDERSCORE, OUT, f"_{number}", "", store.get(f"_{number}"))
@@ -209,7 +215,7 @@ def _modules(namespace: Mapping[str, Any]) -> Iterator[Place]:
             if id(inside) in begun:
                 continue
             begun.add(id(inside))
-            for label, value in list(inside.items()):
+            for label, value in leading(inside.items()):
                 yield from _named(HolderKind.MODULE, f"module {name}", f"{name}.{label}", value)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.holders import HeldStorage, Holder
     from nbmem.probes.holders.places import Place
+    from nbmem.probes.holders.tensorless import BlocksInUse
 
 PAUSE_S = 0.001
 """Who goes on later than this has let something else run between two pieces."""
@@ -92,6 +93,7 @@ def walk_in_pieces(
     met: Callable[[Iterable[Any]], None] | None = None,
     *,
     budget_s: float | None = None,
+    in_use: BlocksInUse | None = None,
 ) -> Generator[float, None, Walk]:
     """`walk()` in pieces of about 6 ms, between which the user's code may run.
 
@@ -104,6 +106,8 @@ def walk_in_pieces(
         cut: As for `walk`.
         met: As for `walk`.
         budget_s: As for `walk`; what the caller does between the pieces does not count.
+        in_use: The cards' blocks; all live objects are searched where these may hold a tensor that
+            no place reaches. None to search always.
 
     Returns:
         What was found, as the value of StopIteration.
@@ -111,7 +115,7 @@ def walk_in_pieces(
     torch = _torch()
     if torch is None:
         return Walk()
-    look = _Look(torch, namespace, cut or Cut(), met)
+    look = _Look(torch, namespace, cut or Cut(), met, in_use)
     pieces = SlicedWork(torch, look.steps(), budget_s)
     # Closed by name: in some releases (Python 3.12.0, 3.13.0) a generator that is closed outside of
     # a `try` keeps its locals, and a walk that ended early would keep what it had met.
@@ -180,8 +184,10 @@ class _Look:
         namespace: Mapping[str, Any],
         cut: Cut,
         met: Callable[[Iterable[Any]], None] | None,
+        in_use: BlocksInUse | None = None,
     ) -> None:
         self.alone = True
+        self._in_use = in_use
         self._torch = torch
         self._namespace = namespace
         self._cut = cut
@@ -231,6 +237,8 @@ class _Look:
                 yield
 
     def _name_lost(self, reach: Reach) -> Iterator[float | None]:
+        if self._in_use is not None and not self._in_use.hold_more_than(self._holders):
+            return
         yield ALL_S
         found = all_tensors(self._torch)
         yield None
@@ -242,6 +250,8 @@ class _Look:
                 del lost[key]
             if not i % _STRIDE:
                 yield None
+        if self._in_use is not None:
+            self._in_use.searched(self._seen.storage.values())
         if lost:
             say_unseen = self._is_alone
             holders = yield from holders_of_lost(reach, lost, say_unseen=say_unseen)

@@ -11,6 +11,7 @@ import torch
 
 from nbmem.core.clock import CLOCK
 from nbmem.core.events import Action
+from nbmem.virtual.hardware.event_ring import ring_of
 from nbmem.virtual.hardware.stacks import named, take
 
 if TYPE_CHECKING:
@@ -58,15 +59,14 @@ class History:
         keep_places: Told whether the stacks at deaths are wanted.
         happened: When what is told next happened, time.time_ns(), and where, if that was kept; None
             for here and now.
-        entries: The ring: (action, addr, size, stream, time in us, label, frames or None).
+        ring: The newest events.
+        annotations: The newest starts and ends of `record_function`, oldest first.
     """
 
     def __init__(self, device: int = 0) -> None:
         self.enabled: str | None = None
-        self.entries: deque[tuple[Action, int, int, int, int, str, CapturedTraceback | None]] = (
-            deque()
-        )
-        self.annotations: list[dict[str, Any]] = []
+        self.ring = ring_of(0)
+        self.annotations: deque[dict[str, Any]] = deque(maxlen=0)
         self.live: dict[int, CapturedTraceback] = {}
         self.happened: Death | None = None
         self.settle: Callable[[], None] = _nothing
@@ -92,13 +92,12 @@ class History:
         self._cpp = cpp
         self._skip = frozenset(skip)
         limit = 1 if enabled == "state" else min(max_entries, sys.maxsize)
-        kept = () if enabled is None or clear or self.enabled is None else self.entries
+        goes_on = self.enabled is not None and not clear
         if enabled is not None:
-            self.entries = deque(kept, maxlen=limit)
+            self.ring = ring_of(limit, self.ring if goes_on else None)
+            self.annotations = deque(self.annotations if goes_on else (), maxlen=limit)
         if clear or enabled is None:
             self.live.clear()
-        if clear:
-            self.annotations.clear()
         self.enabled = enabled
         self.keep_places(wanted=_CONTEXTS[self._context] == "all")
 
@@ -127,7 +126,7 @@ class History:
         shown = frames if level >= 2 else None
         label = "" if in_engine() else _label.text
         now = (CLOCK.time_ns() if self.happened is None else self.happened.t_ns) // 1000
-        self.entries.append((action, addr, size, stream, now, label, shown))
+        self.ring.add(action, addr, size, stream, now, label, shown)
 
     def annotate(self, name: str, stage: str) -> None:
         """Note the start or the end of a `record_function` scope."""
@@ -143,12 +142,11 @@ class History:
 
     def trace(self) -> list[dict[str, Any]]:
         """The ring as torch's snapshot lists it."""
-        entries = tuple(self.entries)
-        stacks = iter(named(entry[-1] for entry in entries if entry[-1] is not None))
-        return [
-            _trace_entry(*entry[:-1]) | ({} if entry[-1] is None else {"frames": next(stacks)})
-            for entry in entries
-        ]
+        found = [_trace_entry(*entry[:-1]) for entry in self.ring.entries()]
+        with_stack = [n for n, stack in enumerate(self.ring.stack) if stack is not None]
+        for n, frames in zip(with_stack, named(filter(None, self.ring.stack)), strict=True):
+            found[n]["frames"] = frames
+        return found
 
     def frames_of_live(self) -> dict[int, list[dict[str, Any]]]:
         """Where each live block was allocated, by address, as far as a stack was taken."""
@@ -156,7 +154,7 @@ class History:
 
     def frames_at(self, addr: int) -> list[dict[str, Any]]:
         """Where a live block was allocated; empty where no stack was taken."""
-        return named([self.live[addr]])[0] if addr in self.live else []
+        return next(named([self.live[addr]])) if addr in self.live else []
 
 
 def _trace_entry(  # noqa: PLR0913 - one field each

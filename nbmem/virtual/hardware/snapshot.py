@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import merge
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from nbmem.files.snapshot_form import listed_segments
@@ -36,8 +38,11 @@ def snapshot_of(machine: Machine, *, traces: bool = True, pool: Any = None) -> d
 
 
 def _annotations(machine: Machine) -> list[dict[str, Any]]:
-    found = [note for gpu in machine.gpus for note in gpu.history.annotations]
-    return sorted(found, key=lambda note: int(note["time_us"]))
+    """Those of all cards in the order of their times, in which each card has its own."""
+    return list(merge(*(gpu.history.annotations for gpu in machine.gpus), key=_time_of))
+
+
+_time_of = itemgetter("time_us")
 
 
 def _segments(gpu: VirtualGPU) -> Iterator[dict[str, Any]]:

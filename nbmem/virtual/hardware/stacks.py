@@ -7,14 +7,14 @@ that on a real card, the kernels and the allocator, does not run here.
 
 from __future__ import annotations
 
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._C._profiler import CapturedTraceback, gather_traceback, symbolize_tracebacks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     Frame = dict[str, Any]
 
@@ -37,6 +37,8 @@ _CALLS_ENGINE = "_engine_run_backward"
 _ENGINE_THREAD = "torch::autograd::Engine::thread_main("
 _NO_FILE = "??"
 _C_FILES = (".c", ".cc", ".cpp", ".h", ".hpp")
+AT_ONCE = 4_096
+"""Stacks that torch names in one call: each is a list of its frames until it is judged."""
 
 
 def take(*, cpp: bool) -> CapturedTraceback:
@@ -44,32 +46,92 @@ def take(*, cpp: bool) -> CapturedTraceback:
     return gather_traceback(True, True, cpp)
 
 
-def named(stacks: Iterable[CapturedTraceback]) -> list[list[Frame]]:
-    """Stacks as torch writes them, each with its innermost frame first."""
-    return [_of_the_program(frames) for frames in symbolize_tracebacks(list(stacks))]
+def named(stacks: Iterable[CapturedTraceback]) -> Iterator[list[Frame]]:
+    """Stacks as torch writes them, each with its innermost frame first.
+
+    Stacks that are alike are one list, and frames that are alike one dictionary.
+    """
+    known = _Known()
+    stacks = iter(stacks)
+    while some := list(islice(stacks, AT_ONCE)):
+        yield from known.of_the_program(symbolize_tracebacks(some))
 
 
-def _of_the_program(frames: list[Frame]) -> list[Frame]:
+class _Known:
+    """Frames and stacks that were met, each judged once: a loop repeats the same ones."""
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[str, str, int], tuple[Frame, _Judged]] = {}
+        self._stacks: dict[tuple[int, ...], list[Frame]] = {}
+
+    def of_the_program(self, stacks: list[list[Frame]]) -> Iterator[list[Frame]]:
+        """The program's frames of some stacks.
+
+        torch makes one dictionary of the frames that are alike in one call, so it is known by its
+        place in memory for as long as the stacks of that call are held.
+        """
+        alike: dict[tuple[int, ...], list[Frame]] = {}
+        for frames in stacks:
+            ids = tuple(map(id, frames))
+            found = alike.get(ids)
+            if found is None:
+                found = alike[ids] = self._of_one(frames)
+            yield found
+
+    def _of_one(self, frames: list[Frame]) -> list[Frame]:
+        judged = [self._judge(frame) for frame in frames]
+        key = tuple([id(frame) for frame, _ in judged])
+        if key not in self._stacks:
+            self._stacks[key] = _of_the_program(judged)
+        return self._stacks[key]
+
+    def _judge(self, frame: Frame) -> tuple[Frame, _Judged]:
+        key = frame["filename"], frame["name"], frame["line"]
+        if key not in self._frames:
+            self._frames[key] = frame, _judge(frame["name"], frame["filename"])
+        return self._frames[key]
+
+
+class _Judged(NamedTuple):
+    """What a frame is, by its name and its file.
+
+    Attributes:
+        calls_engine: Python's call of autograd's engine.
+        asked: Where torch's dispatcher asks the virtual card.
+        begins_thread: The outermost function of a thread of the engine.
+        programs: It is there on a real card, too.
+        cpp: It is of C++.
+    """
+
+    calls_engine: bool
+    asked: bool
+    begins_thread: bool
+    programs: bool
+    cpp: bool
+
+
+def _judge(name: str, file: str) -> _Judged:
+    return _Judged(
+        name == _CALLS_ENGINE,
+        _ASKED in name,
+        _ENGINE_THREAD in name,
+        not file.startswith(_OURS) and not any(part in file for part in _BETWEEN),
+        file == _NO_FILE or file.endswith(_C_FILES),
+    )
+
+
+def _of_the_program(frames: list[tuple[Frame, _Judged]]) -> list[Frame]:
     """Without the virtual card's frames, and in backward those of the engine's thread alone.
 
     A real card runs backward in a thread of the engine, whose stack begins at the engine's call.
     Python's frames are put among those of C++ by their order (torch 2.13, Python 3.11: those that
     find no place come last), so each is judged by its file.
     """
-    inner = list(takewhile(lambda frame: frame["name"] != _CALLS_ENGINE, frames))
-    names = [frame["name"] for frame in inner]
-    begin = next((n + 1 for n, name in enumerate(names) if _ASKED in name), len(inner))
-    end = next((n + 1 for n, name in enumerate(names) if _ENGINE_THREAD in name), len(inner))
+    inner = list(takewhile(lambda known: not known[1].calls_engine, frames))
+    begin = next((n + 1 for n, (_, is_) in enumerate(inner) if is_.asked), len(inner))
+    end = next((n + 1 for n, (_, is_) in enumerate(inner) if is_.begins_thread), len(inner))
     return [
         frame
-        for n, frame in enumerate(inner[:end])
-        if _is_programs(frame["filename"]) and (n >= begin or not _is_cpp(frame["filename"]))
+        for n, (frame, is_) in enumerate(inner[:end])
+        if is_.programs and (n >= begin or not is_.cpp)
     ]
-
-
-def _is_cpp(file: str) -> bool:
-    return file == _NO_FILE or file.endswith(_C_FILES)
-
-
-def _is_programs(file: str) -> bool:
-    return not file.startswith(_OURS) and not any(part in file for part in _BETWEEN)

@@ -16,6 +16,7 @@ import torch._prims  # its operators are named below
 from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nbmem.core.recent import RecentAnswers
 from nbmem.virtual.devices import true_device
 from nbmem.virtual.hardware.dying import whole
 from nbmem.virtual.operators import formulas, quantized, sparse, table
@@ -51,7 +52,8 @@ _DEVICE_PUT = torch.ops.prims.device_put.default
 _TO_DEVICE = (torch.ops.aten.to.device, _DEVICE_PUT)
 """Their device is no keyword; under inference_mode, without autograd, the first comes in whole."""
 _CARD_DEVICES = frozenset({"cuda", "lazy"})
-_CACHE_LIMIT = 20_000
+_MOST_KNOWN = 60_000
+"""Tensors in the calls whose results are known: at most 60 MiB, with the results."""
 
 
 class CardMode(TorchDispatchMode):
@@ -81,7 +83,7 @@ class CardMode(TorchDispatchMode):
         self.values = Values(machine.gpus[0].note, self.storages, self.host, table.values_of)
         self.nodes = Nodes()
         self.views = WrittenViews()
-        self._known: dict[tuple[Any, ...], tuple[Results, MemoryPlan | None]] = {}
+        self._known: RecentAnswers[tuple[Results, MemoryPlan | None]] = RecentAnswers(_MOST_KNOWN)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -228,9 +230,7 @@ class CardMode(TorchDispatchMode):
             raise said from None
         answer = (results, table.plan_of(call, results))
         if key is not None:
-            if len(self._known) >= _CACHE_LIMIT:
-                self._known.clear()
-            self._known[key] = answer
+            self._known.put(key, answer, 1 + len(call.tensors) + len(results.fresh))
         return answer
 
     def deliver(self, call: OperatorCall, results: Results, plan: MemoryPlan | None = None) -> Any:

@@ -28,6 +28,9 @@ _CPU = torch._C.DispatchKey.CPU
 _KERNEL_ON_CUDA = frozenset({"aten::_fused_rms_norm"})
 """Composite on the CPU alone. A shape rule does not make a kernel: composites have such, too."""
 
+_IN_LISTS = ("aten::_foreach_", "aten::_fused_")
+"""Kernels of optimizers, of whose numbers some change at every step."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpFacts:
@@ -44,6 +47,8 @@ class OpFacts:
             https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/ForeachFunctors.cuh
         foreign: It is no operator of torch's own.
         waits: The host waits for values of its arguments.
+        scales: Its numbers change values alone: neither shapes nor memory depend on how large they
+            are, as of `add_(x, alpha=0.1)` or of a list's `addcdiv_`.
     """
 
     view: bool
@@ -54,6 +59,7 @@ class OpFacts:
     counts: bool
     foreign: bool
     waits: bool
+    scales: bool
 
 
 @cache
@@ -76,6 +82,10 @@ def facts_of(func: Any) -> OpFacts:
         foreign=func.namespace not in _OWN,
         waits=torch.Tag.data_dependent_output in func.tags
         or (torch.Tag.dynamic_output_shape in func.tags and func not in _BY_MASK),
+        scales=(
+            torch.Tag.pointwise in func.tags and torch.Tag.nondeterministic_seeded not in func.tags
+        )
+        or (bool(mutates) and func._schema.name.startswith(_IN_LISTS)),
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CPU, LAZY, META, true_device
+from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.missing import no_such_tensors
 from nbmem.virtual.tensors.switches import switches
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 
 _HALVES = (torch.float16, torch.bfloat16)
+_ALIKE = 100.0
+"""Every type of numbers holds as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +77,10 @@ class Results:
 def key_of(call: OperatorCall) -> tuple[Any, ...] | None:
     """What the results of a call depend on; None if it cannot be a key."""
     parts: list[Any] = [call.func, call.gpu.index, torch.get_default_dtype(), switches()]
+    part = _part_by_kind if facts_of(call.func).scales else _part
     try:
-        parts.extend(_part(arg) for arg in call.args)
-        parts.extend((name, _part(arg)) for name, arg in call.kwargs.items())
+        parts.extend(part(arg) for arg in call.args)
+        parts.extend((name, part(arg)) for name, arg in call.kwargs.items())
         key = tuple(parts)
         hash(key)
     except TypeError:
@@ -91,6 +95,19 @@ def _part(arg: Any) -> Any:
         return tuple([_part(item) for item in arg])
     # 1, 1.0 and True are equal, but not as arguments.
     return (type(arg), arg)
+
+
+def _part_by_kind(arg: Any) -> Any:
+    """A part of a key in which numbers that only scale values are alike.
+
+    Adam's step size is another one at every step. A number beyond `_ALIKE` is told apart: it may
+    be refused as too large for a type.
+    """
+    if type(arg) is float and -_ALIKE <= arg <= _ALIKE:
+        return float
+    if isinstance(arg, (list, tuple)):
+        return tuple([_part_by_kind(item) for item in arg])
+    return _part(arg)
 
 
 def as_meta(tensor: torch.Tensor) -> torch.Tensor:

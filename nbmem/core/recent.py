@@ -1,0 +1,48 @@
+"""Keep the answers that were asked for lately, in bounded memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+V = TypeVar("V")
+
+
+class RecentAnswers(Generic[V]):
+    """A dictionary that drops what was not asked for lately.
+
+    It has two halves. When the newer half is full, the older half is dropped, and the newer one
+    takes its place. What is found in the older half moves into the newer one. So a look-up costs
+    one or two look-ups of a dictionary, and what is in use never goes.
+
+    Args:
+        most: The weight that both halves may have together.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._half = most // 2
+        self._weight = 0
+        self._newer: dict[Hashable, tuple[V, int]] = {}
+        self._older: dict[Hashable, tuple[V, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._newer.keys() | self._older.keys())
+
+    def get(self, key: Hashable) -> V | None:
+        """Return the answer that is kept for a key; None where there is none."""
+        found = self._newer.get(key)
+        if found is None:
+            found = self._older.get(key)
+            if found is None:
+                return None
+            self.put(key, *found)
+        return found[0]
+
+    def put(self, key: Hashable, answer: V, weight: int = 1) -> None:
+        """Keep an answer; `weight` says how much memory it takes beside others."""
+        if self._weight + weight > self._half:
+            self._older, self._newer, self._weight = self._newer, {}, 0
+        self._newer[key] = answer, weight
+        self._weight += weight
