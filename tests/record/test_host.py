@@ -16,7 +16,7 @@ from nbmem.allocator.recordings.replay import replay  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
 from nbmem.core.errors import UsageError  # noqa: E402
 from nbmem.probes.devices.host import FRESH_NS, Host  # noqa: E402
-from nbmem.probes.followed_roll import following  # noqa: E402
+from nbmem.probes.followed_roll import followed, following  # noqa: E402
 from nbmem.probes.roll import ALIVE, Roll  # noqa: E402
 from nbmem.probes.saved import why_unreadable  # noqa: E402
 from nbmem.probes.tensors import see  # noqa: E402
