@@ -174,6 +174,9 @@ def info_of(raw: Any) -> DeviceInfo:
         driver_bytes=info.maybe(info.count, "driver_bytes") or 0,
         kind=info.maybe(info.text, "kind") or "cuda",
         allocator=info.maybe(info.text, "allocator") or "native",
+        shared=info.maybe(info.flag, "shared") or False,
+        wddm=info.maybe(info.flag, "wddm") or False,
+        spilled_bytes=info.maybe(info.count, "spilled_bytes") or 0,
     )
 
 
@@ -189,4 +192,7 @@ def info_json(info: DeviceInfo) -> dict[str, Any]:
         "driver_bytes": info.driver_bytes,
         "kind": info.kind,
         "allocator": info.allocator,
+        "shared": info.shared,
+        "wddm": info.wddm,
+        "spilled_bytes": info.spilled_bytes,
     }
