@@ -28,7 +28,7 @@ _NAMES = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra|nvgpu)\b")
 https://github.com/wookayin/gpustat/pull/179, https://github.com/lablup/all-smi/pull/146."""
 
 
-class CardMemory(NamedTuple):
+class MemoryReading(NamedTuple):
     """Bytes of a card, as somebody else than NVML says them.
 
     Attributes:
@@ -52,7 +52,7 @@ def is_shared(name: str, ordinals: Iterable[int]) -> bool:
     return _NAMES.search(name) is not None or any(map(cuda.is_integrated, ordinals))
 
 
-def memory_of_host() -> CardMemory:
+def memory_of_host() -> MemoryReading:
     """Read the bytes of the machine, as `MemTotal` and `MemAvailable` of /proc/meminfo have them.
 
     A container's limit is none of a card's: the driver takes its pages beside it.
@@ -60,12 +60,12 @@ def memory_of_host() -> CardMemory:
     import psutil
 
     machine = psutil.virtual_memory()
-    return CardMemory(
+    return MemoryReading(
         int(machine.total), min(int(machine.available), int(machine.total)), shared=True
     )
 
 
-def memory_without_nvml(ordinal: int) -> CardMemory | None:
+def memory_without_nvml(ordinal: int) -> MemoryReading | None:
     """Read a card's bytes by cudaMemGetInfo; None before torch holds memory of it.
 
     Where the host's memory is shared, cudaMemGetInfo counts page cache as used, which the kernel
@@ -77,5 +77,5 @@ def memory_without_nvml(ordinal: int) -> CardMemory | None:
         return None
     free, total = by_cuda
     if not cuda.is_integrated(ordinal):
-        return CardMemory(total, free, shared=False)
-    return CardMemory(total, min(total, max(free, memory_of_host().free)), shared=True)
+        return MemoryReading(total, free, shared=False)
+    return MemoryReading(total, min(total, max(free, memory_of_host().free)), shared=True)

@@ -257,7 +257,7 @@ def test_a_file_keeps_what_says_whose_it_is(file, name):
         ("10 GiB/s and/or 3/4 of it", "10 GiB/s and/or 3/4 of it"),
         ("No such file: '/data/of/me/x.pt'.", "No such file: 'x.pt'."),
         ("C:\\Users\\Me\\x.pt is gone", "x.pt is gone"),
-        ("/home/marvin is full", "hidden is full"),
+        ("/Users/Me is full", "hidden is full"),
         ("Process 4711 has 5.00 GiB memory in use", "Process 0 has 5.00 GiB memory in use"),
         ("this process holds 4711 B", "this process holds 4711 B"),
         ("ws://10.0.0.7:99/x failed", "hidden failed"),
