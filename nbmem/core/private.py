@@ -19,7 +19,7 @@ from nbmem.core.session import Source
 from nbmem.core.sources import OURS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nbmem.core.session import DeviceTrace, Session
     from nbmem.core.world import Rank
@@ -74,7 +74,7 @@ def private_session(session: Session) -> Session:
         session,
         name=texts.sentence(session.name),
         devices=tuple(_device(one, texts) for one in session.devices),
-        spans=tuple(replace(one, name=texts.name(one.name)) for one in session.spans),
+        spans=tuple(replace(one, name=texts.sentence(one.name)) for one in session.spans),
         stacks=tuple(map(stack, session.stacks)),
         names=tuple(map(texts.name, session.names)),
         notes=tuple(map(texts.sentence, session.notes)),
@@ -117,19 +117,24 @@ class _Files:
         folders = [Path.cwd().as_posix()]
         if session.source is not None:
             folders.insert(0, _slashed(session.source.file).rpartition("/")[0])
-        homes = [f"{home}/" for home in _homes()]
-        # Beneath a folder that has the home in it, the home would be part of a relative path.
+        homes = [*(f"{home}/" for home in _homes()), *(f"{one}/" for one in ("/home", "/Users"))]
+        # Beneath a folder that has homes in it, a home would be part of a relative path.
         self.folders = [
             folder
             for folder in folders
-            if _is_absolute(folder) and not any(home.startswith(f"{folder}/") for home in homes)
+            if _is_absolute(folder)
+            and len(folder) > 1
+            and not any(home.startswith(f"{folder}/") for home in homes)
         ]
+        self._frames: dict[Frame, Frame] = {}
         self._known: dict[str, str] = {}
         self._taken: set[str] = set()
 
     def frame(self, frame: Frame) -> Frame:
-        """A frame of the file's new name."""
-        return Frame(self.relative(frame.file), frame.line, frame.function)
+        """A frame of the file's new name; of equal ones it is one object."""
+        if frame not in self._frames:
+            self._frames[frame] = Frame(self.relative(frame.file), frame.line, frame.function)
+        return self._frames[frame]
 
     def relative(self, file: str) -> str:
         """A file's new name."""
@@ -156,19 +161,18 @@ class _Texts:
     """Texts without paths and, where they are sentences, without names of people and machines."""
 
     def __init__(self, session: Session, files: _Files) -> None:
-        own = set(_own_names())
-        own |= {found for one in session.stacks for f in one for found in _HOMES.findall(f.file)}
+        of_stacks = {frame.file for stack in session.stacks for frame in stack}
+        own = {*_own_names(), *(user for file in of_stacks for user in _HOMES.findall(file))}
         if session.rank is not None:
             own |= {session.rank.host, session.rank.host.partition(".")[0]}
-        self._prefixes = sorted({*_homes(), *files.folders}, key=len, reverse=True)
+        self._folders = _folders([*_homes(), *files.folders])
         telling = {word for word in own if len(word) >= _SHORTEST and word.lower() not in _NOBODYS}
         longest = sorted(telling, key=len, reverse=True)
         said = "|".join(map(re.escape, longest)) or r"(?!)"
         self._words = re.compile(rf"(?<![A-Za-z0-9])(?:{said})(?![A-Za-z0-9])", re.IGNORECASE)
         # A key of a dictionary may begin with a slash; a name's path is one of a folder that is.
         firsts = {"home", "Users", "root", "tmp", "mnt", *map(_first, (*_homes(), str(Path.cwd())))}
-        firsts |= {_first(frame.file) for stack in session.stacks for frame in stack}
-        self._firsts = (firsts | {HIDDEN}) - {""}
+        self._firsts = {HIDDEN, *firsts, *map(_first, of_stacks)} - {""}
 
     def sentence(self, text: str) -> str:
         """A note, an error, a title: whatever somebody may have written there."""
@@ -177,18 +181,15 @@ class _Texts:
         return self._words.sub(HIDDEN, _NUMBERED.sub(r"\1\g<2>0", text))
 
     def name(self, text: str) -> str:
-        """A name of a variable or of a block, as it is but for a path in it."""
+        """A name of a variable, as it is but for a path in it."""
         return _PATH.sub(
             lambda found: _end_of(found[0]) if _first(found[0]) in self._firsts else found[0],
             self._marked(text),
         )
 
     def _marked(self, text: str) -> str:
-        """A text in which the home and the program's folders, however written, are one word."""
-        for folder in self._prefixes:
-            for written in (folder, folder.replace("/", "\\"), folder.replace("/", "\\\\")):
-                text = text.replace(written, f"/{HIDDEN}")
-        return text
+        """A text in which the home and the program's folders, blanks in them or not, are a word."""
+        return self._folders.sub(f"/{HIDDEN}", text)
 
     def maybe(self, text: str | None) -> str | None:
         """A sentence, if there is one."""
@@ -236,6 +237,13 @@ def _own_names() -> Iterator[str]:
         yield getpass.getuser()
     host = socket.gethostname()
     yield from {host, host.partition(".")[0]}
+
+
+def _folders(paths: Iterable[str]) -> re.Pattern[str]:
+    """What finds folders in a text, the longest first, with whatever slashes."""
+    longest = sorted(set(paths), key=len, reverse=True)
+    each = (r"[\\/]+".join(map(re.escape, path.split("/"))) for path in longest)
+    return re.compile(rf"(?<![\w.])(?:{'|'.join(each) or '(?!)'})(?![\w.-])")
 
 
 def _slashed(path: str) -> str:

@@ -53,6 +53,7 @@ class NvmlProbe:
     def __init__(self) -> None:
         self._nvml: Any = None
         self._handles: dict[int, Any] = {}
+        self._wddm: dict[int, bool] = {}  # of a card: it stays so until the driver is started anew
 
     def cards(self) -> tuple[NvmlCard, ...]:
         """Every card of the machine, whether torch may use it or not; without the broken ones."""
@@ -142,7 +143,7 @@ class NvmlProbe:
             driver=driver,
             process=process,
             shared=found.shared,
-            wddm=is_wddm(self._nvml, handle),
+            wddm=self._is_wddm(ordinal),
             others={
                 host.process_name(pid): size for pid, size in held.items() if size and size <= used
             }
@@ -150,6 +151,11 @@ class NvmlProbe:
             else {},
             doubts=doubts,
         )
+
+    def _is_wddm(self, ordinal: int) -> bool:
+        if ordinal not in self._wddm:
+            self._wddm[ordinal] = is_wddm(self._nvml, self._handle(ordinal))
+        return self._wddm[ordinal]
 
     def _open(self) -> Any:
         if self._nvml is None:

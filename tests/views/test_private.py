@@ -75,7 +75,7 @@ def recorded(project):
     file = project / "train.py"
     file.write_text(SCRIPT)
     with virtual.activated("T4"):
-        trace = nbmem.trace("train.py", stacks=True, namespace=names)
+        trace = nbmem.trace(f"{USER} trains", stacks=True, namespace=names)
         with trace:
             exec(compile(SCRIPT, str(file), "exec"), names)
     return trace.session
@@ -257,10 +257,11 @@ def test_a_file_keeps_what_says_whose_it_is(file, name):
         ("10 GiB/s and/or 3/4 of it", "10 GiB/s and/or 3/4 of it"),
         ("No such file: '/data/of/me/x.pt'.", "No such file: 'x.pt'."),
         ("C:\\Users\\Me\\x.pt is gone", "x.pt is gone"),
-        ("/Users/Me is full", "hidden is full"),
+        ("/home/x/ is full", "hidden is full"),
         ("Process 4711 has 5.00 GiB memory in use", "Process 0 has 5.00 GiB memory in use"),
         ("this process holds 4711 B", "this process holds 4711 B"),
         ("ws://10.0.0.7:99/x failed", "hidden failed"),
+        ("no 'C:\\\\Users\\\\Me\\\\My Project\\\\x.pt'", "no 'x.pt'"),
     ],
 )
 def test_a_sentence_keeps_what_tells_nothing(said, left):
