@@ -13,7 +13,7 @@ import pytest
 from nbmem import devices
 from nbmem.analysis import books_of, build_report
 from nbmem.core.categories import Category
-from nbmem.core.errors import ProbeUnavailableError, UsageError
+from nbmem.core.errors import FileFormatError, ProbeUnavailableError, UsageError
 from nbmem.core.session import NOT_KNOWN, DeviceInfo, Samples
 from nbmem.core.units import GIB, MIB
 from nbmem.estimates.cards import card_for
@@ -264,6 +264,15 @@ def test_wsl_is_windows(windows, monkeypatch):
         nvml_readings.platform, "release", lambda: "6.6.87.2-microsoft-standard-WSL2"
     )
     assert nvml.NvmlProbe().read(0).wddm
+
+
+def test_a_file_whose_host_held_more_than_there_is_is_refused(tmp_path):
+    session = session_of(load("cudagraph_mlp_b512_sgd"))
+    (trace,) = session.devices
+    info = replace(trace.info, spilled_bytes=trace.info.total_bytes + 1)
+    path = save_session(replace(session, devices=(replace(trace, info=info),)), tmp_path / "odd")
+    with pytest.raises(FileFormatError, match="held more of a card's bytes than there are"):
+        open_session(path)
 
 
 INFO = DeviceInfo(index=0, name="GPU", total_bytes=8 * GIB, virtual=False, torch="2.13.0")
