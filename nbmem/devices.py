@@ -294,7 +294,7 @@ def _real_lines(*, hidden: bool) -> list[str]:
 
 
 def _size(card: NvmlCard) -> str:
-    """How much memory a real card has, and whose it is."""
+    """Format how much memory a real card has, and whose it is."""
     if card.total is None:
         return "size not said by NVML"
     return format_bytes(card.total) + (" shared with the host" if card.shared else "")

@@ -236,7 +236,7 @@ def _pinned(session: Session) -> Iterator[str]:
 
 
 def _with_the_host(books: Books) -> Iterator[str]:
-    """What of a card's memory is the host's."""
+    """Say what of a card's memory is the host's."""
     info = books.trace.info
     if info.shared:
         yield (

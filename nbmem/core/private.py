@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HIDDEN = "hidden"
 """What stands for a name that is taken out."""
-_KEPT = (
+_KNOWN_ENDS = (
     (re.compile(r".*/((?:site|dist)-packages/.*)"), r"\1"),
     (re.compile(r".*(/lib(?:64)?/python\d(?:\.\d+)?t?/.*)"), r"python\1"),
     (re.compile(r".*/torchinductor_[^/]*/(?:.*/)?([^/]*)"), rf"cache/torchinductor_{HIDDEN}/\1"),
@@ -51,9 +51,11 @@ _ADDRESS = re.compile(
 )
 """A server's address; pages of documentation stay."""
 _NUMBERED = re.compile(r"\b(process|pid|ipykernel)([ _:=]+)\d++(?! (?:B|of)\b)", re.IGNORECASE)
-_NOBODYS = {"root", "user", "ubuntu", "jovyan", "localhost", "admin", "home", "nobody", "colab"}
+_GENERIC_NAMES = frozenset(
+    ("root", "user", "ubuntu", "jovyan", "localhost", "admin", "home", "nobody", "colab")
+)
 """Names that tell nothing, and that a sentence may have for another reason."""
-_SHORTEST = 3
+_SHORTEST_NAME = 3
 
 
 def private_session(session: Session) -> Session:
@@ -63,48 +65,48 @@ def private_session(session: Session) -> Session:
     recorded one's folder). There is no source text, no user, no host, no PID and no other process's
     name. Figures and the names of variables stay as they are.
     """
-    files = _Files(session)
-    texts = _Texts(session, files)
+    files = _FileNames(session)
+    texts = _TextCleaner(session, files)
 
     def stack(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-        return tuple(map(files.frame, frames))
+        return tuple(map(files.rename_frame, frames))
 
     source = session.source
     return replace(
         session,
-        name=texts.sentence(session.name),
-        devices=tuple(_device(one, texts) for one in session.devices),
-        spans=tuple(replace(one, name=texts.sentence(one.name)) for one in session.spans),
+        name=texts.clean_sentence(session.name),
+        devices=tuple(_private_device(one, texts) for one in session.devices),
+        spans=tuple(replace(one, name=texts.clean_sentence(one.name)) for one in session.spans),
         stacks=tuple(map(stack, session.stacks)),
-        names=tuple(map(texts.name, session.names)),
-        notes=tuple(map(texts.sentence, session.notes)),
-        error=texts.maybe(session.error),
+        names=tuple(map(texts.clean_name, session.names)),
+        notes=tuple(map(texts.clean_sentence, session.notes)),
+        error=texts.clean_optional(session.error),
         refusals=tuple(
-            replace(one, stack=stack(one.stack), thread=texts.maybe(one.thread))
+            replace(one, stack=stack(one.stack), thread=texts.clean_optional(one.thread))
             for one in session.refusals
         ),
-        facts=texts.plain(session.facts),
-        source=None if source is None else Source(files.relative(source.file)),
-        rank=None if session.rank is None else _rank(session.rank),
+        facts=texts.clean_data(session.facts),
+        source=None if source is None else Source(files.rename(source.file)),
+        rank=None if session.rank is None else _private_rank(session.rank),
     )
 
 
-def _device(trace: DeviceTrace, texts: _Texts) -> DeviceTrace:
+def _private_device(trace: DeviceTrace, texts: _TextCleaner) -> DeviceTrace:
     others = sorted(trace.other_processes.values(), reverse=True)
     return replace(
         trace,
-        info=replace(trace.info, name=texts.sentence(trace.info.name)),
-        settings=texts.plain(trace.settings),
+        info=replace(trace.info, name=texts.clean_sentence(trace.info.name)),
+        settings=texts.clean_data(trace.settings),
         other_processes={f"another process ({n})": size for n, size in enumerate(others, 1)},
     )
 
 
-def _rank(rank: Rank) -> Rank:
+def _private_rank(rank: Rank) -> Rank:
     return replace(rank, host=HIDDEN, pid=0, run=None, card=None)
 
 
-class _Files:
-    """The files of stacks by relative names; two files have two names.
+class _FileNames:
+    """Relative names of the files in stacks; two files have two names.
 
     Args:
         session: Whose stacks they are in.
@@ -116,7 +118,7 @@ class _Files:
     def __init__(self, session: Session) -> None:
         folders = [Path.cwd().as_posix()]
         if session.source is not None:
-            folders.insert(0, _slashed(session.source.file).rpartition("/")[0])
+            folders.insert(0, _with_slashes(session.source.file).rpartition("/")[0])
         homes = [*(f"{home}/" for home in _homes()), *(f"{one}/" for one in ("/home", "/Users"))]
         # Beneath a folder that has homes in it, a home would be part of a relative path.
         self.folders = [
@@ -130,21 +132,21 @@ class _Files:
         self._known: dict[str, str] = {}
         self._taken: set[str] = set()
 
-    def frame(self, frame: Frame) -> Frame:
-        """A frame of the file's new name; of equal ones it is one object."""
+    def rename_frame(self, frame: Frame) -> Frame:
+        """Rename the file of a frame; equal frames become one object."""
         if frame not in self._frames:
-            self._frames[frame] = Frame(self.relative(frame.file), frame.line, frame.function)
+            self._frames[frame] = Frame(self.rename(frame.file), frame.line, frame.function)
         return self._frames[frame]
 
-    def relative(self, file: str) -> str:
-        """A file's new name."""
+    def rename(self, file: str) -> str:
+        """Return a file's relative name."""
         if file not in self._known:
-            self._known[file] = self._named(file)
+            self._known[file] = self._new_name(file)
         return self._known[file]
 
-    def _named(self, file: str) -> str:
-        path = _slashed(file)
-        if (kept := _kept(path)) is not None or file.startswith("<"):
+    def _new_name(self, file: str) -> str:
+        path = _with_slashes(file)
+        if (kept := _known_end(path)) is not None or file.startswith("<"):
             return kept or file
         root = next((f"{one}/" for one in self.folders if path.startswith(f"{one}/")), None)
         inside = root is not None or not (_is_absolute(path) or path.startswith(("~", "..")))
@@ -157,69 +159,84 @@ class _Files:
         return name
 
 
-class _Texts:
-    """Texts without paths and, where they are sentences, without names of people and machines."""
+class _TextCleaner:
+    """Removes paths from texts, and names of people and machines from sentences."""
 
-    def __init__(self, session: Session, files: _Files) -> None:
+    def __init__(self, session: Session, files: _FileNames) -> None:
         of_stacks = {frame.file for stack in session.stacks for frame in stack}
         own = {*_own_names(), *(user for file in of_stacks for user in _HOMES.findall(file))}
         if session.rank is not None:
             own |= {session.rank.host, session.rank.host.partition(".")[0]}
-        self._folders = _folders([*_homes(), *files.folders])
-        telling = {word for word in own if len(word) >= _SHORTEST and word.lower() not in _NOBODYS}
+        self._folders = _pattern_of_folders([*_homes(), *files.folders])
+        telling = {
+            word
+            for word in own
+            if len(word) >= _SHORTEST_NAME and word.lower() not in _GENERIC_NAMES
+        }
         longest = sorted(telling, key=len, reverse=True)
         said = "|".join(map(re.escape, longest)) or r"(?!)"
         self._words = re.compile(rf"(?<![A-Za-z0-9])(?:{said})(?![A-Za-z0-9])", re.IGNORECASE)
         # A key of a dictionary may begin with a slash; a name's path is one of a folder that is.
-        firsts = {"home", "Users", "root", "tmp", "mnt", *map(_first, (*_homes(), str(Path.cwd())))}
-        self._firsts = {HIDDEN, *firsts, *map(_first, of_stacks)} - {""}
+        firsts = {
+            "home",
+            "Users",
+            "root",
+            "tmp",
+            "mnt",
+            *map(_outermost_folder, (*_homes(), str(Path.cwd()))),
+        }
+        self._firsts = {HIDDEN, *firsts, *map(_outermost_folder, of_stacks)} - {""}
 
-    def sentence(self, text: str) -> str:
-        """A note, an error, a title: whatever somebody may have written there."""
+    def clean_sentence(self, text: str) -> str:
+        """Clean a note, an error or a title, whatever somebody wrote there."""
         text = _ADDRESS.sub(HIDDEN, text.replace("file://", ""))
-        text = _PATH.sub(lambda found: found["address"] or _end_of(found[0]), self._marked(text))
+        text = _PATH.sub(
+            lambda found: found["address"] or _shorten(found[0]), self._mark_folders(text)
+        )
         return self._words.sub(HIDDEN, _NUMBERED.sub(r"\1\g<2>0", text))
 
-    def name(self, text: str) -> str:
-        """A name of a variable, as it is but for a path in it."""
+    def clean_name(self, text: str) -> str:
+        """Remove the folders of a path from a variable's name."""
         return _PATH.sub(
-            lambda found: _end_of(found[0]) if _first(found[0]) in self._firsts else found[0],
-            self._marked(text),
+            lambda found: (
+                _shorten(found[0]) if _outermost_folder(found[0]) in self._firsts else found[0]
+            ),
+            self._mark_folders(text),
         )
 
-    def _marked(self, text: str) -> str:
-        """A text in which the home and the program's folders, blanks in them or not, are a word."""
+    def _mark_folders(self, text: str) -> str:
+        """Replace the home and the program's folders by one folder's name."""
         return self._folders.sub(f"/{HIDDEN}", text)
 
-    def maybe(self, text: str | None) -> str | None:
-        """A sentence, if there is one."""
-        return None if text is None else self.sentence(text)
+    def clean_optional(self, text: str | None) -> str | None:
+        """Clean a sentence, if there is one."""
+        return None if text is None else self.clean_sentence(text)
 
-    def plain(self, value: Any) -> Any:
-        """Data as JSON has it, of whose texts each is a name."""
+    def clean_data(self, value: Any) -> Any:
+        """Clean data as JSON has it, each text of it as a name."""
         if isinstance(value, str):
-            return self.name(value)
+            return self.clean_name(value)
         if isinstance(value, (list, tuple)):
-            return [self.plain(one) for one in value]
+            return [self.clean_data(one) for one in value]
         if hasattr(value, "items"):
             found: Mapping[Any, Any] = value
-            return {self.plain(key): self.plain(one) for key, one in found.items()}
+            return {self.clean_data(key): self.clean_data(one) for key, one in found.items()}
         return value
 
 
-def _kept(path: str) -> str | None:
-    """The end of a path that says whose file it is; None of a program's own file."""
-    found = ((pattern.fullmatch(path), end) for pattern, end in _KEPT)
+def _known_end(path: str) -> str | None:
+    """Return the end of a path that says whose file it is, or None."""
+    found = ((pattern.fullmatch(path), end) for pattern, end in _KNOWN_ENDS)
     return next((match.expand(end) for match, end in found if match is not None), None)
 
 
-def _end_of(path: str) -> str:
-    """What a sentence may say of a path."""
-    slashed = _slashed(path).rstrip("/")
+def _shorten(path: str) -> str:
+    """Return what a sentence may say of a path."""
+    slashed = _with_slashes(path).rstrip("/")
     home = _HOMES.match(f"{slashed.partition(':')[2] or slashed}/")
     if home is not None and slashed.endswith(f"/{home[1]}"):
         return HIDDEN
-    return _kept(slashed) or slashed.rpartition("/")[2]
+    return _known_end(slashed) or slashed.rpartition("/")[2]
 
 
 def _homes() -> list[str]:
@@ -230,7 +247,7 @@ def _homes() -> list[str]:
 
 
 def _own_names() -> Iterator[str]:
-    """What the user and the machine are called."""
+    """Yield the names of the user and of the machine."""
     for home in _homes():
         yield PurePosixPath(home).name
     with suppress(Exception):  # a user without an entry
@@ -239,21 +256,21 @@ def _own_names() -> Iterator[str]:
     yield from {host, host.partition(".")[0]}
 
 
-def _folders(paths: Iterable[str]) -> re.Pattern[str]:
-    """What finds folders in a text, the longest first, with whatever slashes."""
+def _pattern_of_folders(paths: Iterable[str]) -> re.Pattern[str]:
+    """Compile a pattern of folders, the longest first, with any slashes."""
     longest = sorted(set(paths), key=len, reverse=True)
     each = (r"[\\/]+".join(map(re.escape, path.split("/"))) for path in longest)
     return re.compile(rf"(?<![\w.])(?:{'|'.join(each) or '(?!)'})(?![\w.-])")
 
 
-def _slashed(path: str) -> str:
-    """A path with one kind of slash, one at a time."""
+def _with_slashes(path: str) -> str:
+    """Write a path with single forward slashes."""
     return re.sub(r"[\\/]+", "/", path)
 
 
-def _first(path: str) -> str:
-    """The outermost folder of an absolute path: `home`, `C:`; empty for another."""
-    slashed = _slashed(path)
+def _outermost_folder(path: str) -> str:
+    """Return the outermost folder of an absolute path, or an empty text."""
+    slashed = _with_slashes(path)
     return slashed.strip("/").partition("/")[0] if _is_absolute(slashed) else ""
 
 

@@ -82,7 +82,7 @@ def card(device: DeviceInfo) -> str:
 
 
 def whole(device: DeviceInfo) -> str:
-    """The bytes of a card, and of the host's memory those that it held for the card."""
+    """Format a card's bytes, and those that the host held for it."""
     own, spilled = format_bytes(device.own_bytes), format_bytes(device.spilled_bytes)
     return f"{own} and {spilled} of the host's" if device.spilled_bytes else own
 
