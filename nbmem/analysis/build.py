@@ -247,9 +247,9 @@ def _with_the_host(books: Books) -> Iterator[str]:
         spilled, own = format_bytes(info.spilled_bytes), format_bytes(info.own_bytes)
         whose = "Windows' driver (WDDM)" if info.wddm else "the driver"
         yield (
-            f"The card has {own}, and torch held more: at least {spilled} lay in the host's memory "
-            f"at one time, where {whose} put them instead of running out of memory. The card "
-            "reaches them over the bus, many times slower. The ledger's total is what both hold."
+            f"At least {spilled} of what torch held lay in the host's memory at one time. The card "
+            f"of {own} had no room for it, and {whose} does not run out of memory then. The card "
+            "reaches it over the bus, many times slower. The ledger's total is what both hold."
         )
 
 
