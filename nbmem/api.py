@@ -209,27 +209,50 @@ class Trace:
 
         return read(self._finished(), device, everything=True).report.findings
 
-    def save(self, path: str | Path) -> Path:
+    def private(self) -> Trace:
+        """Copy what was recorded, without what tells of its author and machine (SECURITY.md).
+
+        Raises:
+            NbmemError: The trace still runs, lies inside another, or saw no GPU memory.
+        """
+        from nbmem.core.private import private_session
+
+        session = private_session(self._finished())
+        copied = Trace(session.name)
+        copied.session = session
+        return copied
+
+    def save(self, path: str | Path, *, private: bool = False) -> Path:
         """Write the session to a file that `nbmem.open`, `nbmem report` and the viewer page read.
+
+        Args:
+            path: The file.
+            private: Leave out paths, source, user, host and other processes (SECURITY.md).
 
         Returns:
             The file's path; `.nbmem` is added if it has no suffix.
         """
         from nbmem.reading import save
 
-        return save(self._finished(), path, self.report)
+        trace = self.private() if private else self
+        return save(trace._finished(), path, trace.report)  # noqa: SLF001 - this class's
 
-    def export(self, form: str, path: str | Path, device: int | None = None) -> Path:
+    def export(
+        self, form: str, path: str | Path, device: int | None = None, *, private: bool = False
+    ) -> Path:
         """Write the recording for another program: `t.export("perfetto", "train.json")`.
 
         Args:
             form: `html`, `json`, `csv`, `perfetto` or `snapshot` (`nbmem.views.exports`).
             path: The file.
             device: As for `report`, and so are the errors; or it cannot be written.
+            private: As for `save`.
         """
         from nbmem.analysis import books_of
         from nbmem.views.exports import find_format
 
+        if private:
+            return self.private().export(form, path, device)
         chosen, session = find_format(form), self._finished()
         return chosen.write(lambda: self.report(device), lambda: books_of(session, device), path)
 

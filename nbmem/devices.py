@@ -18,6 +18,7 @@ from nbmem.probes.nvml import NvmlProbe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nbmem.probes.nvml_readings import NvmlCard
     from nbmem.virtual.cards import Card
 
 DEFAULT = "H100 80GB"
@@ -211,12 +212,13 @@ def real_card() -> str | None:
 
 
 class CardHere(NamedTuple):
-    """A card that torch could use now; `total` is in bytes."""
+    """A card that torch could use now; `total` is in bytes, the host's where they are `shared`."""
 
     ordinal: int
     name: str
-    total: int
+    total: int | None
     virtual: bool
+    shared: bool = False
 
 
 def cards_here() -> tuple[CardHere, ...]:
@@ -233,7 +235,10 @@ def cards_here() -> tuple[CardHere, ...]:
     except ProbeUnavailableError:
         return ()
     nvml.close()
-    return tuple(CardHere(card.index, card.name, card.total, virtual=False) for card in cards)
+    return tuple(
+        CardHere(card.index, card.name, card.total, virtual=False, shared=card.shared)
+        for card in cards
+    )
 
 
 def choices() -> tuple[Card, ...]:
@@ -284,5 +289,12 @@ def _real_lines(*, hidden: bool) -> list[str]:
     except ProbeUnavailableError as err:
         return [f"  none: {str(err).partition('. ')[0]}"]
     return [
-        f"  {c.index}  {c.name}  {format_bytes(c.total)}  driver {c.driver}" for c in cards
+        f"  {card.index}  {card.name}  {_size(card)}  driver {card.driver}" for card in cards
     ] or ["  none"]
+
+
+def _size(card: NvmlCard) -> str:
+    """Format how much memory a real card has, and whose it is."""
+    if card.total is None:
+        return "size not said by NVML"
+    return format_bytes(card.total) + (" shared with the host" if card.shared else "")

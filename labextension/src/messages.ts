@@ -29,7 +29,7 @@ export interface ICardSample {
   name: string | null;
   /** Whether it is nbmem's. */
   virtual: boolean;
-  /** The whole card. */
+  /** The whole card; the host's memory where it shares that. */
   total: number | null;
   /** Bytes in live blocks, rounded up as the allocator does. */
   allocated: number;
@@ -57,6 +57,8 @@ export interface ICardSample {
    * beyond `reserved`. Their names are the labels. Empty for none.
    */
   frameworks: [string, string, number][];
+  /** Whether the card has the host's memory and none of its own. */
+  shared: boolean;
 }
 
 /** The host's memory at one moment, in bytes, where torch has no card to use. */
@@ -157,10 +159,12 @@ export interface ICardInfo {
   index: number;
   /** The driver's name. */
   name: string;
-  /** Bytes. */
+  /** Bytes; the host's where it shares its memory. */
   total: number | null;
   /** Whether it is nbmem's. */
   virtual: boolean;
+  /** Whether it has the host's memory and none of its own. */
+  shared: boolean;
 }
 
 /** A place in the recording, described for a person. */
@@ -564,7 +568,8 @@ const isCardSample = record([
   ['driver', integer],
   ['peak', integer],
   ['by_category', list(tuple(text, text, integer))],
-  ['frameworks', list(tuple(text, text, integer))]
+  ['frameworks', list(tuple(text, text, integer))],
+  ['shared', truth]
 ]);
 
 const isHostSample = record([
@@ -614,7 +619,8 @@ const isCardInfo = record([
   ['index', integer],
   ['name', text],
   ['total', nullable(integer)],
-  ['virtual', truth]
+  ['virtual', truth],
+  ['shared', truth]
 ]);
 
 const isMoment = record([

@@ -235,6 +235,24 @@ def _pinned(session: Session) -> Iterator[str]:
         )
 
 
+def _with_the_host(books: Books) -> Iterator[str]:
+    """Say what of a card's memory is the host's."""
+    info = books.trace.info
+    if info.shared:
+        yield (
+            "The card has no memory of its own and shares the host's: total and free bytes are the "
+            "machine's, and beside this process stands what all programs of the machine use."
+        )
+    if info.spilled_bytes:
+        spilled, own = format_bytes(info.spilled_bytes), format_bytes(info.own_bytes)
+        whose = "Windows' driver (WDDM)" if info.wddm else "the driver"
+        yield (
+            f"At least {spilled} of what torch held lay in the host's memory at one time. The card "
+            f"of {own} had no room for it, and {whose} does not run out of memory then. The card "
+            "reaches it over the bus, many times slower. The ledger's total is what both hold."
+        )
+
+
 def _notes(session: Session, books: Books, at_peak: Ledger, at_end: Ledger) -> tuple[str, ...]:
     notes = [*session.notes, *books.notes, *other_cards(books)]
     shown_only = note_of_shown(session)
@@ -243,7 +261,7 @@ def _notes(session: Session, books: Books, at_peak: Ledger, at_end: Ledger) -> t
     notes += [] if shared is None else [shared]
     went_on = passed_over_note(books)
     notes += [] if went_on is None else [went_on]
-    notes += [*_pinned(session), *private_pools(session, books.trace)]
+    notes += [*_pinned(session), *_with_the_host(books), *private_pools(session, books.trace)]
     unknown = at_peak[Category.UNKNOWN]
     if books.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:
         share = 100 * unknown / at_peak.active
@@ -253,8 +271,11 @@ def _notes(session: Session, books: Books, at_peak: Ledger, at_end: Ledger) -> t
             "ends gives them a name; `--stacks` shows the lines that made them."
         )
     if len(books.trace.samples) and not books.process_known:
+        why = (
+            "Windows manages its memory: WDDM" if books.trace.info.wddm else "common in containers"
+        )
         notes.append(
-            "The driver does not say what this process holds (common in containers), so the row "
+            f"The driver does not say what this process holds ({why}), so the row "
             "'context and libraries' holds all that the card has in use beyond the reserved bytes."
         )
     return tuple(dict.fromkeys(notes))

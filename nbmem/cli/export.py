@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.cli.base import EXIT_OK, Subcommand, say, writable
-from nbmem.core.arguments import add_device, add_max_size
+from nbmem.core.arguments import add_device, add_max_size, add_private, refuse_private
 from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", metavar="OUT", help="the file to write")
     add_max_size(parser)
     add_device(parser)
+    add_private(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -36,13 +37,15 @@ def run(options: argparse.Namespace) -> int:
 
     chosen, target = find_format(options.format), writable(options.out, "OUT")
     trace = api.open(options.file, max_size=options.max_size)
-    trace.export(chosen.name, target, options.device)
+    trace.export(chosen.name, target, options.device, private=options.private)
     say(f"wrote {target}: {chosen.what}.")
     return EXIT_OK
 
 
 def _notebook(options: argparse.Namespace) -> int:
     """A saved notebook as a page in which its reports are alive."""
+    if options.private:
+        raise refuse_private("a notebook, whose cells are its author's,")
     from nbmem.files.door import expanded
     from nbmem.files.writing import write_text
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.cli.base import say, write_out
-from nbmem.core.arguments import add_device
+from nbmem.core.arguments import add_device, add_private
 from nbmem.core.errors import NbmemError, NotWrittenError
 
 if TYPE_CHECKING:
@@ -23,11 +23,15 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON (a stable form)")
     parser.add_argument("--html", metavar="FILE", help="write the report as a page of its own")
+    add_private(parser)
 
 
-def write_report(trace: Trace, files: dict[str, Path], *, device: int | None, quiet: bool) -> bool:
+def write_report(
+    trace: Trace, files: dict[str, Path], *, device: int | None, quiet: bool, private: bool
+) -> bool:
     """Print one card's report and write the files asked for; False if one is missing then."""
     try:
+        trace = trace.private() if private else trace
         if "save" in files:
             trace.save(files["save"])
         report = _without_commands(trace.report(device))

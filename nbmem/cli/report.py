@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.cli.base import EXIT_FAILED, EXIT_OK, Subcommand, say, targets, write_out
 from nbmem.cli.outputs import add_outputs, write_report
-from nbmem.core.arguments import add_max_size
+from nbmem.core.arguments import add_max_size, refuse_private
 from nbmem.core.errors import NotWrittenError, UsageError
 from nbmem.files.door import is_folder
 
@@ -55,11 +55,15 @@ def run(options: argparse.Namespace) -> int:
 def _report(trace: Trace, options: argparse.Namespace, files: dict[str, Path]) -> int:
     # A file without anything in it is an error here, unlike a script without CUDA.
     trace.report(options.device)
-    written = write_report(trace, files, device=options.device, quiet=options.quiet)
+    written = write_report(
+        trace, files, device=options.device, quiet=options.quiet, private=options.private
+    )
     return EXIT_OK if written else EXIT_FAILED
 
 
 def _world(world: World, options: argparse.Namespace, files: dict[str, Path]) -> int:
+    if options.private:
+        raise refuse_private("what many ranks hold")
     if options.device is not None:
         raise UsageError(
             "--device chooses a card of one process. Name the process, too: "

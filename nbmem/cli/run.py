@@ -10,7 +10,9 @@ from nbmem.cli.outputs import add_outputs, write_report
 from nbmem.cli.ranks import RankRun
 from nbmem.cli.script import Script, conclude
 from nbmem.cli.virtual_ranks import add_ranks, run_ranks
+from nbmem.core.arguments import refuse_private
 from nbmem.core.errors import UsageError
+from nbmem.files.door import is_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = (
         "nbmem run SCRIPT [--gpu NAME] [--ranks N] [--json FILE] [--html FILE] [--save FILE] "
-        "[--stacks] [--quiet] [-- ARGUMENTS OF THE SCRIPT]"
+        "[--private] [--stacks] [--quiet] [-- ARGUMENTS OF THE SCRIPT]"
     )
     parser.add_argument("script", metavar="SCRIPT", help="the Python file to run")
     parser.add_argument(
@@ -49,6 +51,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the script and write its report."""
     script = Script(options.script, options.script_arguments)
+    if options.private and (options.ranks or is_folder(options.save or "")):
+        raise refuse_private("what many ranks hold")
     if options.ranks is not None:
         return run_ranks(options)
     for name in ("nodes", "rank"):
@@ -79,7 +83,8 @@ def trace_script(script: Script, options: argparse.Namespace) -> int:
     written = rank.end(trace)
     if not rank.silent:
         device = getattr(options, "device", None)
-        written &= write_report(trace, files, device=device, quiet=options.quiet)
+        private = getattr(options, "private", False)
+        written &= write_report(trace, files, device=device, quiet=options.quiet, private=private)
     return code if code != EXIT_OK or written else EXIT_FAILED
 
 

@@ -158,6 +158,22 @@ def add_max_size(parser: argparse.ArgumentParser) -> None:
     )
 
 
+PRIVATE = "write no paths, source, user, host or other processes into files (SECURITY.md)"
+
+
+def add_private(parser: argparse.ArgumentParser) -> None:
+    """Add that what is written tells nothing of its author."""
+    parser.add_argument("--private", action="store_true", help=PRIVATE)
+
+
+def refuse_private(what: str) -> UsageError:
+    """Say that there is no private form of something."""
+    return UsageError(
+        f"Cannot write {what} privately: --private is for the recording of one process. Leave it "
+        "out, or name a file of one process."
+    )
+
+
 def _ordinal(text: str) -> int:
     if not text.isdecimal():
         raise UsageError(f"--device {text} is not a card's number. Write 0 for the first card.")

@@ -59,23 +59,29 @@ class OccupiedCard:
     Attributes:
         index: NVML's index.
         name: The driver's name.
-        total: Bytes.
-        used: Bytes in use by anybody, what the driver keeps included.
+        total: Bytes, the host's where it shares its memory; None where nobody says them.
+        used: Bytes in use by anybody, what the driver keeps included; None with `total`.
         driver: Bytes that the driver keeps.
         mig: Whether it is cut into slices.
+        shared: Whether it has the host's memory.
+        wddm: Whether Windows manages its memory, and tells nobody what a process has of it.
         neighbours: Its processes, the largest first.
     """
 
     index: int
     name: str
-    total: int
-    used: int
+    total: int | None
+    used: int | None
     driver: int = 0
     mig: bool = False
+    shared: bool = False
+    wddm: bool = False
     neighbours: tuple[Neighbour, ...] = ()
 
     @property
     def nobody(self) -> int:
-        """Bytes in use that no process is named for."""
+        """Bytes in use that no process is named for; of the host's most are none's on the card."""
+        if self.used is None or self.shared:
+            return 0
         known = sum(one.used or 0 for one in self.neighbours)
         return max(0, self.used - self.driver - known)

@@ -41,13 +41,18 @@ class DeviceInfo:
     Attributes:
         index: CUDA ordinal.
         name: The driver's name of the card.
-        total_bytes: The card's bytes, as NVML or else cudaMemGetInfo counts them.
+        total_bytes: The card's bytes, as NVML or else cudaMemGetInfo counts them; the host's where
+            the card shares its memory; with `spilled_bytes` where there are any.
         virtual: Whether nbmem's virtual GPU stands in for it.
         torch: Version of torch that used it.
         capability: Compute capability (major, minor); None if nobody could ask.
         driver_bytes: What the driver keeps of them for itself, by NVML; 0 where nobody says.
         kind: torch's name for where its tensors live: `cuda`, `cpu` for the host, `mps`, `xpu`.
         allocator: Whose memory torch hands out there: `native` is its own caching allocator.
+        shared: Whether the card has the host's memory and none of its own.
+        wddm: Whether Windows manages the card's memory (WDDM): the driver tells no process its
+            bytes, and puts into the host's memory what has no room.
+        spilled_bytes: The most that the host held for the card at one time, at least.
     """
 
     index: int
@@ -59,6 +64,14 @@ class DeviceInfo:
     driver_bytes: int = 0
     kind: str = "cuda"
     allocator: str = "native"
+    shared: bool = False
+    wddm: bool = False
+    spilled_bytes: int = 0
+
+    @property
+    def own_bytes(self) -> int:
+        """The card's bytes without those that the host held for it."""
+        return self.total_bytes - self.spilled_bytes
 
     @property
     def is_host(self) -> bool:

@@ -164,16 +164,22 @@ def info_of(raw: Any) -> DeviceInfo:
     capability = info.maybe(lambda name: info.numbers(name, 99), "capability")
     if capability and len(capability) != 2:
         raise FileFormatError("a card's compute capability is no pair of numbers")
+    total, spilled = info.count("total_bytes"), info.maybe(info.count, "spilled_bytes") or 0
+    if spilled > total:
+        raise FileFormatError("the host held more of a card's bytes than there are")
     return DeviceInfo(
         index=info.number("index", _MOST_ORDINAL),
         name=info.text("name"),
-        total_bytes=info.count("total_bytes"),
+        total_bytes=total,
         virtual=info.flag("virtual"),
         torch=info.text("torch"),
         capability=(capability[0], capability[1]) if capability else None,
         driver_bytes=info.maybe(info.count, "driver_bytes") or 0,
         kind=info.maybe(info.text, "kind") or "cuda",
         allocator=info.maybe(info.text, "allocator") or "native",
+        shared=info.maybe(info.flag, "shared") or False,
+        wddm=info.maybe(info.flag, "wddm") or False,
+        spilled_bytes=spilled,
     )
 
 
@@ -189,4 +195,7 @@ def info_json(info: DeviceInfo) -> dict[str, Any]:
         "driver_bytes": info.driver_bytes,
         "kind": info.kind,
         "allocator": info.allocator,
+        "shared": info.shared,
+        "wddm": info.wddm,
+        "spilled_bytes": info.spilled_bytes,
     }

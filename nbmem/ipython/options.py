@@ -6,9 +6,17 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.arguments import CommandOption, add_device, parser_of, words_of
+from nbmem.core.arguments import (
+    CommandOption,
+    add_device,
+    add_private,
+    parser_of,
+    refuse_private,
+    words_of,
+)
 from nbmem.core.errors import UsageError
 from nbmem.core.units import parse_bytes
+from nbmem.files.door import is_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -26,6 +34,7 @@ class CellOptions:
         max_peak: Bytes above which the cell fails; None for no limit.
         widget: Show the HTML report; if False, the plain text only.
         save: File to save the session to, or None.
+        private: Whether that file tells nothing of its author.
     """
 
     name: str | None = None
@@ -35,6 +44,7 @@ class CellOptions:
     max_peak: int | None = None
     widget: bool = True
     save: str | None = None
+    private: bool = False
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +69,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--no-widget", action="store_false", dest="widget", help="show the plain text only"
     )
     parser.add_argument("--save", metavar="FILE", help="save the session to a file")
+    add_private(parser)
 
 
 _CELL, _STATEMENT = parser_of("%%memtrace", _add), parser_of("%memtrace", _add)
@@ -121,4 +132,8 @@ def _divided(line: str) -> tuple[str, str]:
 
 
 def _options(read: Any, name: str | None) -> CellOptions:
+    if read.private and read.save is None:
+        raise UsageError("--private is about the file of --save. Name that, too: --save run.nbmem.")
+    if read.private and is_folder(read.save):
+        raise refuse_private("into a folder of ranks")
     return CellOptions(name=name, **vars(read))

@@ -174,7 +174,7 @@ class Tracer:
     ) -> MemoryPeakExceededError | None:
         over, place = self._stop(trace, error)
         self._keep(trace)
-        self._save(trace, options.save)
+        self._save(trace, options.save, private=options.private)
         shown, exceeded, why = False, None, FAULT
         if options.save is not None and is_folder(options.save) and is_silent(self._shell, trace):
             trace.look_no_more()
@@ -201,14 +201,14 @@ class Tracer:
             self.later.go_on(trace, partial(self._renew, trace, options, place))
         return exceeded
 
-    def _save(self, trace: Trace, place: str | None) -> None:
+    def _save(self, trace: Trace, place: str | None, *, private: bool) -> None:
         """Save the session where the user asked for it: a file, or a folder of ranks."""
         writes, self._writes = self._writes, None
         with guest("save the session"):
             if writes is not None:
                 writes.save()
             elif place is not None:
-                say(f"the session is in {trace.save(place)}.")
+                say(f"the session is in {trace.save(place, private=private)}.")
 
     def let_go(self, trace: Trace) -> None:
         """Where `end` has failed: nothing of the trace stays in."""

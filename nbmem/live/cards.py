@@ -12,6 +12,7 @@ from nbmem.live.known import by_category
 from nbmem.live.messages import CardSample, Process
 from nbmem.probes import cuda, host
 from nbmem.probes.nvml import NvmlProbe
+from nbmem.probes.shared_memory import memory_without_nvml
 
 if TYPE_CHECKING:
     from nbmem.live.messages import Entry
@@ -98,7 +99,7 @@ class CardReader:
             return None
         for _ in range(RETRIES):
             before = counters.reserved
-            total, free, process, driver = self._driver(index)
+            total, free, process, driver, shared = self._driver(index)
             counters = cuda.read_counters(index) or counters
             if counters.reserved == before:
                 break
@@ -114,10 +115,11 @@ class CardReader:
             process=process,
             free=free,
             driver=driver,
+            shared=shared,
             peak=self._raise_peak(index, counters),
             by_category=self._by_category(index, counters.allocated),
             frameworks=self._frameworks.read(
-                index, None if process is None else process - counters.reserved
+                index, None if process is None else max(0, process - counters.reserved)
             ),
         )
 
@@ -135,8 +137,8 @@ class CardReader:
         self._peak[index] = max(self._peak.get(index, 0), reached)
         return self._peak[index]
 
-    def _driver(self, index: int) -> tuple[int | None, int | None, int | None, int]:
-        """(total, free, process, kept by the driver) bytes."""
+    def _driver(self, index: int) -> tuple[int | None, int | None, int | None, int, bool]:
+        """(total, free, process, kept by the driver) bytes, and whether they are the host's."""
         if self._nvml is not None:
             try:
                 reading = self._nvml.read(index)
@@ -144,9 +146,11 @@ class CardReader:
                 self._nvml = None
             else:
                 free = reading.total - reading.used
-                return reading.total, free, reading.process, reading.driver
-        card = cuda.card_bytes(index)
-        return (None, None, None, 0) if card is None else (card[1], card[0], None, 0)
+                return reading.total, free, reading.process, reading.driver, reading.shared
+        card = memory_without_nvml(index)
+        if card is None:
+            return None, None, None, 0, False
+        return card.total, card.free, None, 0, card.shared
 
     def _name(self, index: int) -> str | None:
         """What the driver calls a card, asked once: names stay."""

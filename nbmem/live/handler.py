@@ -134,7 +134,13 @@ class RequestHandler:
             package=nbmem.__version__,
             torch=None if torch is None else str(getattr(torch, "__version__", "")) or None,
             cards=tuple(
-                CardInfo(index=card.ordinal, name=card.name, total=card.total, virtual=card.virtual)
+                CardInfo(
+                    index=card.ordinal,
+                    name=card.name,
+                    total=card.total,
+                    virtual=card.virtual,
+                    shared=card.shared,
+                )
                 for card in devices.cards_here()
             ),
             choices=tuple(

@@ -58,7 +58,7 @@ class CardSample:
         index: CUDA ordinal.
         name: The driver's name; None where it does not say.
         virtual: Whether it is nbmem's.
-        total: The whole card.
+        total: The whole card; the host's memory where it shares that.
         allocated: Bytes in live blocks, rounded up as the allocator does.
         reserved: Bytes held from the driver.
         process: What the driver counts for this process.
@@ -71,6 +71,7 @@ class CardSample:
             trace, and before a loop's first forward has ended.
         frameworks: What other frameworks of this process hold and say, by category: a part of what
             `process` has beyond `reserved`. Their names are the labels. Empty for none.
+        shared: Whether the card has the host's memory and none of its own.
     """
 
     index: int
@@ -85,6 +86,7 @@ class CardSample:
     peak: int
     by_category: tuple[Entry, ...]
     frameworks: tuple[Entry, ...]
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,14 +166,16 @@ class CardInfo:
     Attributes:
         index: CUDA ordinal; NVML's where torch is not started.
         name: The driver's name.
-        total: Bytes.
+        total: Bytes; the host's where it shares its memory.
         virtual: Whether it is nbmem's.
+        shared: Whether it has the host's memory and none of its own.
     """
 
     index: int
     name: str
     total: int | None
     virtual: bool
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,7 @@ def summary(report: Report, cell: Cell | None, t_ms: float) -> LastReport:
             name=device.name,
             total=device.total_bytes,
             virtual=device.virtual,
+            shared=device.shared,
         ),
         duration_ms=report.duration_ns / 1e6,
         peak=report.peak,

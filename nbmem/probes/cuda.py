@@ -76,13 +76,16 @@ def device_count() -> int:
     return int(torch.cuda.device_count()) if torch is not None else 0
 
 
-def device_info(index: int, by_nvml: tuple[int, int] | None, *, virtual: bool) -> DeviceInfo:
+def device_info(
+    index: int, by_nvml: tuple[int, int] | None, *, virtual: bool, wddm: bool = False
+) -> DeviceInfo:
     """Name and size of a card that torch has initialized.
 
     Args:
         index: CUDA ordinal.
         by_nvml: The card's bytes, and those that the driver keeps; None to take torch's figure.
         virtual: Whether a virtual GPU answers.
+        wddm: Whether Windows manages the card's memory.
     """
     torch: Any = initialized_torch()
     properties = torch.cuda.get_device_properties(index)
@@ -97,7 +100,22 @@ def device_info(index: int, by_nvml: tuple[int, int] | None, *, virtual: bool) -
         virtual=virtual,
         torch=str(torch.__version__),
         capability=(int(properties.major), int(properties.minor)),
+        shared=is_integrated(index),
+        wddm=wddm,
     )
+
+
+def is_integrated(index: int) -> bool:
+    """Tell whether a card has the host's memory and none of its own; False before CUDA is up.
+
+    torch has `cudaDevAttrIntegrated` in a card's properties. A GB10 has it set:
+    https://github.com/ggml-org/llama.cpp/pull/17537. Of AMD's cards, which set it too, some have a
+    part of the memory for themselves: they count as others do.
+    """
+    torch: Any = initialized_torch()
+    if torch is None or getattr(getattr(torch, "version", None), "hip", None):
+        return False
+    return bool(getattr(torch.cuda.get_device_properties(index), "is_integrated", False))
 
 
 def backend() -> str:

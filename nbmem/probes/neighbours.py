@@ -13,9 +13,9 @@ from nbmem.core.names import shown
 from nbmem.core.neighbours import Neighbour, OccupiedCard
 from nbmem.files.told import heard
 from nbmem.probes import nvml, servers
-from nbmem.probes.checked import text_of, total_and_free, whole_bytes
+from nbmem.probes.checked import whole_bytes
 from nbmem.probes.host import notebook_of
-from nbmem.probes.nvml_readings import memory_of, processes_of
+from nbmem.probes.nvml_readings import card_bytes, is_wddm, name_of, processes_of
 from nbmem.probes.patience import COLD_S
 
 if TYPE_CHECKING:
@@ -63,20 +63,25 @@ def _read(library: Any) -> list[tuple[OccupiedCard, dict[int, int | None]]]:
 
 def _read_card(library: Any, index: int) -> tuple[OccupiedCard, dict[int, int | None]]:
     handle = library.nvmlDeviceGetHandleByIndex(index)
-    memory = memory_of(library, handle)
-    total, free = total_and_free(memory)
-    driver = whole_bytes(getattr(memory, "reserved", 0)) or 0
+    name = name_of(library, handle)
+    found = card_bytes(library, handle, name=name)
+    used = None if found is None else found.total - found.free
     mig = False
     with suppress(Exception):  # most cards have none
         mig = library.nvmlDeviceGetMigMode(handle)[0] == 1
-    name = shown(text_of(library.nvmlDeviceGetName(handle)))
-    used = total - free
     return (
         OccupiedCard(
-            index=index, name=name, total=total, used=used, driver=min(driver, used), mig=mig
+            index=index,
+            name=shown(name),
+            total=None if found is None else found.total,
+            used=used,
+            driver=0 if found is None else min(whole_bytes(found.driver) or 0, used or 0),
+            mig=mig,
+            shared=found is not None and found.shared,
+            wddm=is_wddm(library, handle),
         ),
         {
-            pid: size if size and size <= used else None
+            pid: size if size and (used is None or size <= used) else None
             for pid, size in processes_of(library, handle).items()
         },
     )

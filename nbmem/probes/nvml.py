@@ -11,19 +11,27 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.faults import error_of
 from nbmem.probes import amd, host
-from nbmem.probes.checked import doubt, shown, text_of, total_and_free, whole_bytes
+from nbmem.probes.checked import doubt, shown, text_of, whole_bytes
 from nbmem.probes.cuda import initialized_torch
-from nbmem.probes.nvml_readings import memory_of, processes_of, unowned
+from nbmem.probes.nvml_readings import (
+    CardReading,
+    NvmlCard,
+    card_bytes,
+    is_wddm,
+    name_of,
+    processes_of,
+    supported,
+    unowned,
+)
 from nbmem.probes.patience import COLD_S, LIMIT_S, HungError, patiently
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 logger = logging.getLogger("nbmem")
 
@@ -33,46 +41,6 @@ _MOST_CARDS = 1024
 _hung: dict[str, Any] = {}
 """Whose call has hung (pynvml's `nvmlInit`), for the rest of the process: a virtual card is
 another one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardReading:
-    """One reading of a whole card.
-
-    Attributes:
-        total: The card's bytes.
-        used: Bytes in use by anybody, the driver among them.
-        driver: Bytes that the driver and the card's firmware keep for themselves, and those that
-            it counts for no process (`unowned`). Before release 510 it does not say what it
-            keeps: then that counts as other processes.
-        process: Bytes of this process; None where the driver does not say.
-        others: Bytes of other processes by name, where visible.
-        doubts: A sentence for each figure that was read and cannot be so, by the figure's name.
-    """
-
-    total: int
-    used: int
-    driver: int
-    process: int | None
-    others: dict[str, int] = field(default_factory=dict)
-    doubts: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvmlCard:
-    """A card that NVML sees.
-
-    Attributes:
-        index: NVML's index.
-        name: The driver's name.
-        total: Bytes.
-        driver: Version of the driver.
-    """
-
-    index: int
-    name: str
-    total: int
-    driver: str
 
 
 class NvmlProbe:
@@ -85,6 +53,7 @@ class NvmlProbe:
     def __init__(self) -> None:
         self._nvml: Any = None
         self._handles: dict[int, Any] = {}
+        self._wddm: dict[int, bool] = {}  # of a card: it stays so until the driver is started anew
 
     def cards(self) -> tuple[NvmlCard, ...]:
         """Every card of the machine, whether torch may use it or not; without the broken ones."""
@@ -122,7 +91,7 @@ class NvmlProbe:
 
     def _cards(self) -> tuple[NvmlCard, ...]:
         nvml = self._open()
-        driver = text_of(nvml.nvmlSystemGetDriverVersion())
+        driver = text_of(supported(nvml.nvmlSystemGetDriverVersion, None))
         count = whole_bytes(nvml.nvmlDeviceGetCount())
         if count is None or count > _MOST_CARDS:
             raise ProbeUnavailableError(_NO_COUNT)
@@ -139,31 +108,42 @@ class NvmlProbe:
     def _card(self, index: int, driver: str) -> NvmlCard:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        total, _ = total_and_free(nvml.nvmlDeviceGetMemoryInfo(handle))
+        name = name_of(nvml, handle)
+        found = card_bytes(nvml, handle, name=name)
         return NvmlCard(
-            index=index, name=text_of(nvml.nvmlDeviceGetName(handle)), total=total, driver=driver
+            index=index,
+            name=name,
+            total=None if found is None else found.total,
+            driver=driver,
+            shared=found is not None and found.shared,
         )
 
     def _read(self, ordinal: int, *, others: bool) -> CardReading:
         handle = self._handle(ordinal)
-        memory = memory_of(self._nvml, handle)
-        total, free = total_and_free(memory)
-        used, doubts = total - free, {}
-        driver = whole_bytes(getattr(memory, "reserved", 0))
+        found = card_bytes(self._nvml, handle, ordinal=ordinal)
+        if found is None:
+            raise ProbeUnavailableError(_NO_BYTES)
+        used, doubts = found.total - found.free, {}
+        if not (found.by_nvml or found.shared):
+            doubts["memory"] = _BY_CUDA
+        driver = whole_bytes(found.driver)
         if driver is None or driver > used:
-            doubts["driver"] = doubt("the driver keeps", memory.reserved, used)
+            doubts["driver"] = doubt("the driver keeps", found.driver, used)
             driver = 0
         held = processes_of(self._nvml, handle)
-        driver += unowned(used - driver, held)
+        if not found.shared:  # of the host's bytes most are no process's on the card
+            driver += unowned(used - driver, held)
         process = held.pop(os.getpid(), None) or None
         if process is not None and process > used:
             doubts["process"] = doubt("this process holds", process, used)
             process = None
         return CardReading(
-            total=total,
+            total=found.total,
             used=used,
             driver=driver,
             process=process,
+            shared=found.shared,
+            wddm=self._is_wddm(ordinal),
             others={
                 host.process_name(pid): size for pid, size in held.items() if size and size <= used
             }
@@ -171,6 +151,11 @@ class NvmlProbe:
             else {},
             doubts=doubts,
         )
+
+    def _is_wddm(self, ordinal: int) -> bool:
+        if ordinal not in self._wddm:
+            self._wddm[ordinal] = is_wddm(self._nvml, self._handle(ordinal))
+        return self._wddm[ordinal]
 
     def _open(self) -> Any:
         if self._nvml is None:
@@ -290,6 +275,14 @@ _HUNG = (
     "The driver did not answer within a second, so the process and device figures of nvidia-smi "
     "are missing from here on, and nobody asks it again in this process; torch's own counters "
     "still work. Check that nvidia-smi answers, and restart the kernel."
+)
+_NO_BYTES = (
+    "NVML does not say how much memory this card has, so the process and device figures of "
+    "nvidia-smi are missing; torch's own counters still work. Check what nvidia-smi shows."
+)
+_BY_CUDA = (
+    "NVML does not say how much memory this card has: its total and free bytes are those of "
+    "cudaMemGetInfo."
 )
 _NO_COUNT = (
     "NVML does not say how many cards there are, so the process and device figures of nvidia-smi "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.core.cards import fullest
+from nbmem.core.cards import fullest, highest_reserved
 from nbmem.core.categories import Category
 from nbmem.core.clock import CLOCK
 from nbmem.core.events import Action, Events, Layout
@@ -20,12 +20,12 @@ from nbmem.core.sources import recorded_file
 from nbmem.core.spans import Span
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.probes.cells import lines_of, with_cells
-from nbmem.probes.cuda import device_info
 from nbmem.record.calls import calls_of, placed
 from nbmem.record.gaps import Births, Gaps
 from nbmem.record.holders import columns
 from nbmem.record.loops import one_loop
 from nbmem.record.phases import PhaseBuilder
+from nbmem.record.spilled import card_of
 from nbmem.record.stays import unrecorded
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _device(
     taken = history.events[np.flatnonzero(history.events.action != Action.SNAPSHOT)]
     events, entries_before, lost = _cut(recorder, index, taken)
     marks = recorder.marks.place(index, events, entries_before)
-    info = device_info(index, recorder.sampler.card_bytes(index), virtual=recorder.virtual)
+    info = card_of(recorder, index, highest_reserved(events, history.layout_at_end))
     held = None if recorder.held is None else recorder.held.by_device.get(index, ())
     return DeviceTrace(
         info=info,

@@ -19,13 +19,14 @@ from nbmem.core.session import NOT_KNOWN, Samples
 from nbmem.probes import cuda, host, nvml
 from nbmem.probes.checked import ImpossibleReadingError
 from nbmem.probes.patience import GRACE_S, LIMIT_S, ended, expendable
+from nbmem.probes.shared_memory import memory_without_nvml
 from nbmem.record.owners import OwnerLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.core.owners import OwnerReadings
-    from nbmem.probes.nvml import CardReading
+    from nbmem.probes.nvml_readings import CardReading
 
 INTERVAL_S = 0.1
 MAX_SAMPLES = 36_000
@@ -63,6 +64,7 @@ class Sampler:
         self._rows: dict[int, list[tuple[int, int, int, int, int]]] = {}
         self._cards: dict[int, tuple[int, int]] = {}
         self._others: dict[int, dict[str, int]] = {}
+        self._wddm: set[int] = set()
         self._doubted: set[str] = set()
         self._interval = INTERVAL_S
         self._stop = threading.Event()
@@ -145,7 +147,8 @@ class Sampler:
         t_ns = CLOCK.time_ns()
         rows.append((t_ns, used, process, reserved, host.resident_bytes() or NOT_KNOWN))
         whole = used if process == NOT_KNOWN else process
-        self._owners.add(index, t_ns, owners, None if whole == NOT_KNOWN else whole - reserved)
+        beside = None if whole == NOT_KNOWN else max(0, whole - reserved)
+        self._owners.add(index, t_ns, owners, beside)
         if len(rows) >= MAX_SAMPLES:
             del rows[1::2]
             self._interval *= 2
@@ -161,16 +164,17 @@ class Sampler:
             except ProbeUnavailableError as err:
                 self._nvml = None
                 self._say(str(err))
-        card = cuda.card_bytes(index)
-        if card is None:
-            return NOT_KNOWN, NOT_KNOWN
-        return card[1] - card[0], NOT_KNOWN
+        card = memory_without_nvml(index)
+        return NOT_KNOWN if card is None else card.total - card.free, NOT_KNOWN
 
     def _checked(
         self, index: int, reading: CardReading, reserved: int, doubts: dict[str, str]
     ) -> tuple[int, int]:
         """Used and held bytes of a reading, which must fit what torch knows of the card."""
         known, _ = self._cards.get(index, (None, 0))
+        if reading.wddm:  # then torch may hold more than the card has
+            self._wddm.add(index)
+            reserved = min(reserved, reading.used)
         if reading.total != known and (known or reading.total < _least_total(index, reserved)):
             raise ImpossibleReadingError(
                 f"NVML says that the card has {reading.total} B, which cannot be: torch's own "
@@ -208,6 +212,10 @@ class Sampler:
     def card_bytes(self, device: int) -> tuple[int, int] | None:
         """(the card's bytes by NVML, those that the driver keeps); None without NVML."""
         return self._cards.get(device)
+
+    def is_wddm(self, device: int) -> bool:
+        """Tell whether Windows manages a card's memory, as NVML has said it."""
+        return device in self._wddm
 
     def other_processes(self, device: int) -> dict[str, int]:
         """Bytes of the other processes on a card now, or at the end, by name, where visible."""

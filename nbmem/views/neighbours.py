@@ -34,6 +34,17 @@ MPS = (
 )
 
 
+SHARED = (
+    "Card {} has no memory of its own and shares the host's: total and free bytes are the "
+    "machine's, and what is in use is what all of its programs use."
+)
+NO_BYTES = "Card {}: NVML does not say how much memory it has, or how much is in use."
+WDDM = (
+    "Card {}: Windows manages its memory (WDDM), so the driver tells nobody what a process has of "
+    "it."
+)
+
+
 def render_neighbours(cards: Sequence[OccupiedCard]) -> str:
     """Write every card, its processes and one sentence for each thing that hides some of them."""
     parts, notes = [], []
@@ -48,15 +59,19 @@ def render_neighbours(cards: Sequence[OccupiedCard]) -> str:
 
 
 def _card(card: OccupiedCard) -> str:
-    free = format_bytes(card.total - card.used)
-    head = (
-        f"{card.index}  {card.name}: {format_bytes(card.used)} of {format_bytes(card.total)} in "
-        f"use, {free} free"
-    )
+    head = f"{card.index}  {card.name}: {_bytes(card)}"
     if not card.neighbours:
         return head
     table = [("pid", "user", "used", "what"), *(_row(one) for one in card.neighbours)]
     return "\n".join([head, textwrap.indent(in_columns(table, left={1, 3}), "  ")])
+
+
+def _bytes(card: OccupiedCard) -> str:
+    if card.total is None or card.used is None:
+        return "bytes not said"
+    total, free = format_bytes(card.total), format_bytes(card.total - card.used)
+    shared = ", shared with the host" if card.shared else ""
+    return f"{format_bytes(card.used)} of {total} in use, {free} free{shared}"
 
 
 def _row(one: Neighbour) -> tuple[str, str, str, str]:
@@ -85,11 +100,14 @@ def what(one: Neighbour) -> str:
 
 
 def _notes(card: OccupiedCard) -> list[str]:
-    found = [MIG.format(card.index)] if card.mig else []
+    said = ((MIG, card.mig), (SHARED, card.shared), (NO_BYTES, card.total is None))
+    found = [sentence.format(card.index) for sentence, true in said if true]
+    if card.wddm and any(one.used is None for one in card.neighbours):
+        found.append(WDDM.format(card.index))
     if any("nvidia-cuda-mps-server" in (one.command or "") for one in card.neighbours):
         found.append(MPS.format(card.index))
     if card.nobody > _WORTH_SAYING and any(one.used is None for one in card.neighbours):
         return found
-    if card.nobody > max(_WORTH_SAYING, card.total // 50) and not card.mig:
+    if card.nobody > max(_WORTH_SAYING, (card.total or 0) // 50) and not card.mig:
         found.append(HIDDEN.format(format_bytes(card.nobody), card.index))
     return found

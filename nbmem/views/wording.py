@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nbmem.report import Moment, Report
 
 PROCESS_UNKNOWN = (
-    "The driver does not say what this process holds (containers, or no NVML), so everything in "
+    "The driver does not say what this process holds (containers, WDDM, no NVML), so everything in "
     "use beyond the reserved bytes is one figure: context, libraries and other processes."
 )
 
@@ -77,7 +77,14 @@ def frameworks(shares: Iterable[Share]) -> str:
 def card(device: DeviceInfo) -> str:
     """The card's name, saying so if it is not the first one, or not there."""
     facts = [f"{device.kind}:{device.index}"] * bool(device.index) + ["virtual"] * device.virtual
+    facts += ["memory shared with the host"] * device.shared
     return one_line(device.name) + (f" ({', '.join(facts)})" if facts else "")
+
+
+def whole(device: DeviceInfo) -> str:
+    """Format a card's bytes, and those that the host held for it."""
+    own, spilled = format_bytes(device.own_bytes), format_bytes(device.spilled_bytes)
+    return f"{own} and {spilled} of the host's" if device.spilled_bytes else own
 
 
 def percent(part: int, whole: int) -> str:
@@ -118,7 +125,7 @@ def verdict(report: Report) -> str:
     reserved = f"allocated, {format_bytes(ledger.reserved)} reserved,"
     figures = (
         f"{format_bytes(peak.allocated)} {'in tensors,' if report.device.is_host else reserved} "
-        f"{process} of {format_bytes(report.device.total_bytes)}"
+        f"{process} of {whole(report.device)}"
     )
     if report.events == 0:
         return f"No allocation recorded: {figures}, throughout"

@@ -70,6 +70,8 @@ def test_the_json_has_exactly_the_documented_keys_and_balances(nbmem, script, tr
         "total_bytes",
         "virtual",
         "torch",
+        "shared",
+        "spilled_bytes",
     ]
     assert list(report["peak"]) == ["allocated", "reserved", "active", "requested", "process"]
     ledgers = [report["ledger_at_peak"], report["ledger_at_end"]]

@@ -278,6 +278,9 @@ def test_the_keys_are_the_formats_whatever_attributes_are_called(tmp_path):
         "driver_bytes": 8,
         "kind": "cuda",
         "allocator": "native",
+        "shared": False,
+        "wddm": False,
+        "spilled_bytes": 0,
     }
 
 

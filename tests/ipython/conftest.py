@@ -62,11 +62,11 @@ class FakeTrace:
         peak = SimpleNamespace(at=at, allocated=self.recorder.peak)
         return SimpleNamespace(title=self.name, peak=peak, ooms=())
 
-    def save(self, path):
-        return write_text(path, self.name)
+    def save(self, path, *, private=False):
+        return write_text(path, f"{self.name}{' in private' * private}")
 
-    def export(self, form, path, device=None):
-        return write_text(path, f"{form} of {self.name} on {device}")
+    def export(self, form, path, device=None, *, private=False):
+        return write_text(path, f"{form} of {self.name} on {device}{' in private' * private}")
 
     def _repr_mimebundle_(self, **_kw):
         return {

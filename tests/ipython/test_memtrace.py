@@ -152,6 +152,17 @@ def test_a_traced_cell_inside_a_traced_cell_becomes_a_block_of_it(run, recorder,
             'A quote in "the model\'s run" has no end. Put the other kind around a word with one.',
         ),
         ("--stacks=yes", "--stacks takes no value; write it alone."),
+        (
+            "--private",
+            "--private is about the file of --save. Name that, too: --save run.nbmem.",
+        ),
+        (
+            "--save runs/ --private",
+            (
+                "Cannot write into a folder of ranks privately: --private is for the recording of "
+                "one process. Leave it out, or name a file of one process."
+            ),
+        ),
     ],
 )
 def test_a_wrong_option_is_one_sentence_and_the_cell_runs(run, recorder, shell, line, sentence):
@@ -199,6 +210,15 @@ def test_save_writes_the_session(run, tmp_path):
     done = run(f"%%memtrace run --save '{tmp_path}/my run.nbmem'\npass")
     assert done.success
     assert (tmp_path / "my run.nbmem").read_text() == "run"
+
+
+def test_a_private_file_is_asked_for_with_it(run, tmp_path):
+    assert run(f"%%memtrace run --save {tmp_path}/run.nbmem --private\npass").success
+    assert (tmp_path / "run.nbmem").read_text() == "run in private"
+    run(f"%nbmem save '{tmp_path}/my run.nbmem' --private")
+    assert (tmp_path / "my run.nbmem").read_text() == "run in private"
+    run(f"%nbmem export csv {tmp_path}/run.csv --private")
+    assert (tmp_path / "run.csv").read_text() == "csv of run on None in private"
 
 
 def test_a_statement_is_traced_and_gives_its_value(run, recorder, shell):

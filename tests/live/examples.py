@@ -58,6 +58,7 @@ SAMPLE = m.Sample(
             peak=0,
             by_category=(),
             frameworks=(),
+            shared=True,
         ),
     ),
     host=None,

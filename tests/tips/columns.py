@@ -143,6 +143,7 @@ del node
         ),
         before=MODEL + "import collections\nseen = collections.deque(maxlen=2)",
     ),
+    "spilled_memory": Near(code=loop(), everything=True),
     "other_process": Near(code=loop(), everything=True),
     "framework_cache": Near(code=loop(), everything=True),
     "preallocated": Near(code=loop(), everything=True),
@@ -181,6 +182,9 @@ SPOKEN = {
     "late_stream": test_streams.test_what_waits_is_told_with_what_would_be_reserved,
     "zero_bucket": test_predictions.test_a_bucket_of_zero_that_all_gradients_fill,
     "batch_size": test_scenarios.test_an_oom_is_answered_with_the_missing_bytes,
+    "spilled_memory": (
+        test_predictions.test_what_windows_put_into_the_hosts_memory_is_told_with_its_bytes
+    ),
     "other_process": test_predictions.test_another_process_on_a_full_card_is_named_with_its_bytes,
     "framework_cache": test_advice.test_an_unused_pool_is_given_back_to_the_byte,
     "preallocated": test_advice.test_jax_that_took_the_card_and_does_not_use_it,

@@ -12,9 +12,10 @@ from nbmem.analysis import books_of, report_of
 from nbmem.analysis.growth import growth, step_ends
 from nbmem.analysis.releases import had_room, released_by_need
 from nbmem.core.categories import Category
-from nbmem.core.units import parse_bytes
+from nbmem.core.units import MIB, parse_bytes
 from nbmem.ledger.books import Books
 from nbmem.probes.saved import why_unreadable
+from nbmem.record.spilled import with_spilled
 from nbmem.tips.engine import advise
 from tests.tips.measure import freed, saved
 from tests.tips.programs import FREEING, MODEL, REWRITING
@@ -279,6 +280,20 @@ def test_another_process_on_a_full_card_is_named_with_its_bytes(run):
     trace, _ = run(TOO_LARGE.format(rows=40000), before=MODEL, card="T4", other_processes=OTHERS)
     (mine,) = found(trace.report().findings, "other_process")
     assert mine.low == mine.high == OTHERS
+
+
+@pytest.mark.parametrize("wddm", [True, False])
+def test_what_windows_put_into_the_hosts_memory_is_told_with_its_bytes(run, wddm):
+    trace, _ = run(TOO_LARGE.format(rows=8192), before=MODEL)
+    (card,) = trace.session.devices
+    reserved = int(books_of(trace.session).reserved.max())
+    small = replace(card.info, total_bytes=reserved - 64 * MIB, driver_bytes=0, wddm=wddm)
+    spilled = replace(card, info=with_spilled(small, reserved, card.samples[:0]))
+    session = replace(trace.session, devices=(spilled,))
+    books = books_of(session)
+    findings = advise(session, books, report_of(books)).findings
+    mine = found(findings, "spilled_memory")  # a card of another system never does so
+    assert [(one.low, one.high) for one in mine] == [(64 * MIB, 64 * MIB)] * wddm
 
 
 def test_a_batch_that_can_grow_grows_to_what_fits(run):

@@ -51,7 +51,14 @@ function OneCard(props: { state: IKernelState; index: number }): React.JSX.Eleme
   const told = nameOf(card, trans);
   const id = `nbmem-card-${props.index}`;
   return (
-    <Memory told={told} id={id} parts={parts} total={card.total} readings={readings}>
+    <Memory
+      told={told}
+      id={id}
+      parts={parts}
+      total={card.total}
+      shared={card.shared}
+      readings={readings}
+    >
       <Figure name={trans.__('allocated')} id="allocated" count={card.allocated} />
       <Figure name={trans.__('peak')} id="peak" count={card.peak} />
       <Figure name={trans.__('reserved')} id="reserved" count={card.reserved} />
@@ -92,16 +99,24 @@ function Memory(props: {
   parts: IPart[];
   of?: Ledger;
   total: number | null;
+  shared?: boolean;
   readings: IReading[];
   children: React.ReactNode;
 }): React.JSX.Element {
   const { told, parts } = props;
+  const trans = React.useContext(Trans);
   const total = props.total ?? parts.reduce((sum, part) => sum + part.bytes, 0);
   return (
     <section className="nbmem-Card" aria-label={told} data-testid={props.id}>
       <header>
         <h3>{told}</h3>
-        {props.total === null ? null : <span>{formatBytes(props.total)}</span>}
+        {props.total === null ? null : (
+          <span>
+            {props.shared
+              ? trans.__('%1, shared with the host', formatBytes(props.total))
+              : formatBytes(props.total)}
+          </span>
+        )}
       </header>
       <CardBar parts={parts} total={total} label={told} />
       <dl className="nbmem-Figures">{props.children}</dl>

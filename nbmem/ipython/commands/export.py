@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.arguments import add_device, parser_of
+from nbmem.core.arguments import add_device, add_private, parser_of
 from nbmem.core.errors import UsageError
 from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import MagicCommand, file_name
@@ -20,6 +20,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("format", nargs="?")
     parser.add_argument("file", nargs="*")
     add_device(parser)
+    add_private(parser)
 
 
 _PARSER = parser_of("%nbmem export", _add)
@@ -34,13 +35,13 @@ def _run(notebook: Notebook, argument: str) -> None:
         raise UsageError(f"%nbmem export needs a format and a file. The formats are:\n{listed}")
     chosen = find_format(options.format)
     name = file_name(" ".join(options.file), f"export {chosen.name}")
-    path = notebook.last().export(chosen.name, name, options.device)
+    path = notebook.last().export(chosen.name, name, options.device, private=options.private)
     show_bundle(text_bundle(f"Wrote {path}: {chosen.what}."))
 
 
 COMMAND = MagicCommand(
     "export",
-    "FORMAT FILE [--device N]",
+    "FORMAT FILE [--device N] [--private]",
     "write the last recording as html, json, csv, perfetto or snapshot",
     _run,
     options=_PARSER.options,

@@ -4,24 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.arguments import add_private, parser_of
 from nbmem.core.errors import NotWrittenError, UsageError
 from nbmem.ipython.commands import candidates
 from nbmem.ipython.commands.base import MagicCommand, file_name
 from nbmem.ipython.showing import show_bundle, text_bundle
 
 if TYPE_CHECKING:
+    import argparse
+
     from nbmem.ipython.commands.base import Notebook
 
 
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="*")
+    add_private(parser)
+
+
+_PARSER = parser_of("%nbmem save", _add)
+
+
 def _run(notebook: Notebook, argument: str) -> None:
-    name = file_name(argument, "save")
+    options = _PARSER.read(argument)
+    name = file_name(" ".join(options.file), "save")
     try:
-        path = notebook.last().save(name)
+        path = notebook.last().save(name, private=options.private)
     except NotWrittenError as err:
         raise UsageError(f"{err} The recording is still in memory.") from err
     show_bundle(text_bundle(f"Saved to {path}. `%nbmem open {path}` shows it again."))
 
 
 COMMAND = MagicCommand(
-    "save", "FILE", "save the last recording", _run, offers=candidates.recordings
+    "save",
+    "FILE [--private]",
+    "save the last recording",
+    _run,
+    options=_PARSER.options,
+    offers=candidates.recordings,
 )

@@ -1,13 +1,14 @@
 """A report as JSON: a documented, stable form for scripts and CI.
 
-`device` {name, kind, allocator, total_bytes, virtual, torch}; `peak` {allocated, reserved, active,
-requested, process}; `ledger_at_peak` and `ledger_at_end` {category: bytes}; `phases`, a list in
-order of {name, step, allocated, reserved, peak_allocated, peak_reserved, ledger_at_peak,
-ledger_at_end}; `unknown`; `dropped_events`; `notes`; `findings`, a list of {rule, title, evidence,
-low, high, ground, code, command}; `out_of_memory`, a list of {caught, line, layer, operator, phase,
-step, asked, wanted, free, limit, allocated, reserved, given_back, largest_free, reason, ledger,
-holders, remedies}, the one that ended the recording (or the last) first and alone in full; `lines`,
-null without Python stacks, {file, rows, elsewhere}, both lists of {line, text, peak, kept, taken}.
+`device` {name, kind, allocator, total_bytes, virtual, torch, shared, spilled_bytes}; `peak`
+{allocated, reserved, active, requested, process}; `ledger_at_peak` and `ledger_at_end` {category:
+bytes}; `phases`, a list in order of {name, step, allocated, reserved, peak_allocated,
+peak_reserved, ledger_at_peak, ledger_at_end}; `unknown`; `dropped_events`; `notes`; `findings`, a
+list of {rule, title, evidence, low, high, ground, code, command}; `out_of_memory`, a list of
+{caught, line, layer, operator, phase, step, asked, wanted, free, limit, allocated, reserved,
+given_back, largest_free, reason, ledger, holders, remedies}, the one that ended the recording (or
+the last) first and alone in full; `lines`, null without Python stacks, {file, rows, elsewhere},
+both lists of {line, text, peak, kept, taken}.
 
 All figures are bytes. `process` is null where the driver does not say what this process holds.
 Steps count from 0; `step` is null outside of a training step. Every ledger has all categories, and
@@ -51,6 +52,8 @@ def report_json(report: Report) -> dict[str, Any]:
             "total_bytes": report.ledger_at_peak.total_bytes,
             "virtual": device.virtual,
             "torch": device.torch,
+            "shared": device.shared,
+            "spilled_bytes": device.spilled_bytes,
         },
         "peak": {
             "allocated": peak.allocated,
