@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,6 +44,7 @@ from nbmem.virtual.operators import (
     trilinear,
     unique,
 )
+from nbmem.virtual.operators.looks import LOOKS
 from nbmem.virtual.operators.operator import Launch, MemoryPlan, Operator
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import as_meta
@@ -75,7 +77,10 @@ class _Records(dict[Any, Operator]):
         name, overload = func._schema.name.removeprefix("aten::"), func._schema.overload_name
         whole = f"{name}.{overload}" if overload else name
         own = _BY_NAME.get(whole) or _foreign.get(whole)
-        found = self[func] = own or _BY_NAME.get(f"{name}.*", PLAIN)
+        found = own or _BY_NAME.get(f"{name}.*", PLAIN)
+        if (look := LOOKS.get(name)) is not None:
+            found = replace(found, values=replace(found.values, look=look))
+        self[func] = found
         return found
 
 

@@ -118,7 +118,7 @@ class Unwritten:
         if kept is None:
             return False
         call = OperatorCall(function, args, {})
-        step = self._step(call, _view(tensor), kept, _draw(generator))
+        step = self._step(call, _view(tensor), kept, draw_seed(generator))
         kept.recipe = step or kept.recipe
         return step is not None
 
@@ -143,17 +143,14 @@ class Unwritten:
             if self.kept_of(tensor) is not None and tensor.numel() * tensor.element_size() <= TINY:
                 self.write(tensor.untyped_storage())
 
-    def zeros(
-        self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        """A tensor of zeros in untouched pages.
+    def zeros(self, view: View, recipe: Recipe | None = None) -> torch.Tensor:
+        """Make a tensor of untouched pages: zeros, or what a recipe says once somebody reads it.
 
         Raises:
             MemoryError: This machine cannot even promise so much.
         """
-        view = View(dtype, size, stride, 0)
-        nbytes = compute_required_storage_length(size, stride, 0) * dtype.itemsize
-        return self._fresh(nbytes, view, None) if self.everything else view.of(untouched(nbytes))
+        nbytes = compute_required_storage_length(view.size, view.stride, 0) * view.dtype.itemsize
+        return self._fresh(nbytes, view, recipe) if self.everything else view.of(untouched(nbytes))
 
     def copy(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
         """A copy of an unwritten storage, unwritten, too; None if this one is written."""
@@ -229,7 +226,7 @@ class Unwritten:
         if facts_of(call.func).random:
             if all(a.name != "generator" for a in call.func._schema.arguments):
                 return None
-            seed = _draw(call.argument("generator"))
+            seed = draw_seed(call.argument("generator"))
         rest = OperatorCall(call.func, call.args[1:], call.kwargs)
         step = self._step(rest, _view(target), kept, seed)
         if step is None:
@@ -293,7 +290,7 @@ def _view(tensor: torch.Tensor | TensorSpec) -> View:
     return View(tensor.dtype, tuple(tensor.size()), tensor.stride(), tensor.storage_offset())
 
 
-def _draw(generator: torch.Generator | None) -> int:
+def draw_seed(generator: torch.Generator | None) -> int:
     """A seed from a generator of the program's."""
     with below():
         return int(torch.randint(1 << 62, (), generator=generator))
