@@ -73,7 +73,7 @@ def made_on_card(args: tuple[Any, ...], dtype: torch.dtype, device: Any = None) 
         if given.dtype is not dtype or not is_virtual(given):
             wanted_one = _options(torch.empty((), dtype=dtype), "cuda")
             raise TypeError(f"expected {wanted_one} (got {_options(given, given.device)})")
-        return torch.ops.aten.alias.default(given)  # type: ignore[no-any-return]
+        return torch.ops.aten.alias.default(given)
     if isinstance(given, (torch.UntypedStorage, torch.TypedStorage)):
         storage: Any = given
         return torch.empty(0, dtype=dtype, device=device).set_(storage)
@@ -81,7 +81,7 @@ def made_on_card(args: tuple[Any, ...], dtype: torch.dtype, device: Any = None) 
         size = given if isinstance(given, torch.Size) else args or (0,)
         return torch.empty(size, dtype=dtype, device=device)
     made = _Base.new(torch.empty(0, dtype=dtype, device="cpu"), *(plain(arg)[0] for arg in args))
-    return made.to(device)  # type: ignore[no-any-return]
+    return made.to(device)
 
 
 def _is_size(value: Any) -> bool:

@@ -12,7 +12,6 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CPU, is_virtual, true_device
-from nbmem.virtual.tensors.host.unwritten import draw_seed
 from nbmem.virtual.tensors.stand_ins import VARIED, fill
 
 if TYPE_CHECKING:
@@ -61,9 +60,9 @@ def look_of(values: Values, tensor: torch.Tensor) -> Look:
         return POSITIVE
     kept = values.host.kept_of(tensor)
     if kept is not None:  # Nobody has read it: it is a copy from a card, or initial weights.
-        recipe = kept.recipe
-        copied = recipe is not None and recipe.func is fill
-        return Look(*recipe.args[-2:]) if copied else POSITIVE if recipe is None else SIGNED
+        if (recipe := kept.recipe) is None:
+            return POSITIVE
+        return Look(*recipe.args[-2:]) if recipe.func is fill else SIGNED
     with _C._DisableTorchDispatch(), torch.no_grad():
         some = tensor[(0,) * (tensor.dim() - 1)][:SAMPLED]
         return Look(0, signed=bool((some < 0).any()))
@@ -103,9 +102,11 @@ def copied(values: Values, call: OperatorCall) -> Look:
 def drawn(call: OperatorCall) -> int:
     """Draw a seed from the generator of a call."""
     generator = call.argument("generator")
-    return draw_seed(
-        torch.cuda.default_generators[call.gpu.index] if generator is None else generator
-    )
+    if generator is None:
+        generator = torch.cuda.default_generators[call.gpu.index]
+    with _C._DisableTorchDispatch():
+        number = torch.empty((), dtype=torch.int64, device=CPU).random_(generator=generator)
+        return number.item() >> 1
 
 
 def drawn_signed(values: Values, call: OperatorCall) -> Look:

@@ -42,7 +42,7 @@ WHOLE_BYTES = 1 << 20
 """Integers and bools are followed up to this many bytes: the positions of 32 texts of 4,096 tokens,
 from which transformers reads whether each row is one text and needs no mask."""
 LARGE = 1 << 18
-"""Elements from which a copy to the CPU holds zeros instead of a stand-in."""
+"""Elements from which a copy to the CPU is written when it is read, or zeros (unwritten.py)."""
 PATIENCE = 256
 """How often one line gets the same answer to an unknown condition."""
 FLOATS = 16
@@ -113,8 +113,9 @@ class Values:
         look = None if rule.look is None else rule.look(self, call)
         self._follow(call, rule, fresh)
         made = (fresh or call.mutated()) if known or look else []
-        for tensor in (fresh[:1] or made) if look else ():
-            show_as(self, tensor, look)
+        if look is not None:
+            for tensor in fresh[:1] or made:
+                show_as(self, tensor, look)
         for name, bound in known:
             if made and bound is not None:
                 learn(self, name, made, bound)
@@ -258,8 +259,7 @@ class Values:
         answer = stand_in(tensor.dtype, block)
         if tensor.dtype is not torch.bool:
             return agreed(self, tensor, answer)
-        known = block is not None and block.healthy is not None
-        return answer if known else self._until_loops_end(answer)
+        return answer if block and block.healthy is not None else self._until_loops_end(answer)
 
     def _until_loops_end(self, answer: bool) -> bool:  # noqa: FBT001
         """`while not done.all()` ends on a card; here it does when the answer turns."""

@@ -118,7 +118,7 @@ class Unwritten:
         if kept is None:
             return False
         call = OperatorCall(function, args, {})
-        step = self._step(call, _view(tensor), kept, draw_seed(generator))
+        step = self._step(call, _view(tensor), kept, _draw(generator))
         kept.recipe = step or kept.recipe
         return step is not None
 
@@ -226,7 +226,7 @@ class Unwritten:
         if facts_of(call.func).random:
             if all(a.name != "generator" for a in call.func._schema.arguments):
                 return None
-            seed = draw_seed(call.argument("generator"))
+            seed = _draw(call.argument("generator"))
         rest = OperatorCall(call.func, call.args[1:], call.kwargs)
         step = self._step(rest, _view(target), kept, seed)
         if step is None:
@@ -290,7 +290,7 @@ def _view(tensor: torch.Tensor | TensorSpec) -> View:
     return View(tensor.dtype, tuple(tensor.size()), tensor.stride(), tensor.storage_offset())
 
 
-def draw_seed(generator: torch.Generator | None) -> int:
+def _draw(generator: torch.Generator | None) -> int:
     """A seed from a generator of the program's."""
     with below():
         return int(torch.randint(1 << 62, (), generator=generator))
