@@ -12,10 +12,10 @@ from nbmem.virtual.operators.quantized.making import moved
 from nbmem.virtual.tensors.bounds import as_before, below_in, kept
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
-from nbmem.virtual.tensors.looks import copied, show_as
 from nbmem.virtual.tensors.missing import no_such_tensors
 from nbmem.virtual.tensors.shapes import as_meta, dense, infer, is_dense, is_expanded, one, spec_of
-from nbmem.virtual.tensors.stand_ins import stand_in
+from nbmem.virtual.tensors.stand_ins.looks import copied, show_as
+from nbmem.virtual.tensors.stand_ins.numbers import stand_in
 from nbmem.virtual.tensors.value_rules import ValueRule, passed_on
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.tensors.looks import (
+from nbmem.virtual.tensors.stand_ins.looks import (
     Look,
     as_arguments,
     as_factors,
@@ -21,7 +21,7 @@ from nbmem.virtual.tensors.looks import (
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
-    from nbmem.virtual.tensors.looks import LookRule
+    from nbmem.virtual.tensors.stand_ins.looks import LookRule
     from nbmem.virtual.tensors.values import Values
 
 

@@ -77,29 +77,35 @@ class _Records(dict[Any, Operator]):
         name, overload = func._schema.name.removeprefix("aten::"), func._schema.overload_name
         whole = f"{name}.{overload}" if overload else name
         own = _BY_NAME.get(whole) or _foreign.get(whole)
-        found = own or _BY_NAME.get(f"{name}.*", PLAIN)
-        if (look := LOOKS.get(name)) is not None:
-            found = replace(found, values=replace(found.values, look=look))
-        self[func] = found
+        found = self[func] = own or _BY_NAME.get(f"{name}.*", PLAIN)
+        return found
+
+
+class _ValueRules(dict[Any, "ValueRule"]):
+    """By torch's operator: its record's rule, with what its unknown floats look like."""
+
+    def __missing__(self, func: Any) -> ValueRule:
+        look = LOOKS.get(func._schema.name.removeprefix("aten::"))
+        rule = _records[func].values
+        found = self[func] = rule if look is None else replace(rule, look=look)
         return found
 
 
 _records = _Records()
 record_of = _records.__getitem__
 """The record of one of torch's operators; `PLAIN` where it has none."""
+_value_rules = _ValueRules()
+values_of = _value_rules.__getitem__
+"""What one of torch's operators does to values."""
 
 
 def learn(operators: Iterable[Operator]) -> None:
     """Know these operators of other libraries, and none besides, from now on."""
     _foreign.clear()
     _foreign.update((name, operator) for operator in operators for name in operator.names)
+    _value_rules.clear()
     for func in [func for func in _records if not func._schema.name.startswith("aten::")]:
         del _records[func]
-
-
-def values_of(func: Any) -> ValueRule:
-    """What one of torch's operators does to known values."""
-    return _records[func].values
 
 
 def host_of(func: Any) -> HostRule:

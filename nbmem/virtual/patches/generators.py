@@ -1,6 +1,6 @@
 """`torch.Generator("cuda")`: it has a seed and an offset, and makes no numbers.
 
-Only the seeds of stand-ins are drawn from it (looks.py): C++ has it for a generator of the CPU.
+Only the seeds of stand-ins are drawn from it (stand_ins/): C++ has it for a generator of the CPU.
 """
 
 from __future__ import annotations

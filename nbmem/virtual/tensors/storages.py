@@ -15,8 +15,8 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
-from nbmem.virtual.tensors.looks import POSITIVE, Look
 from nbmem.virtual.tensors.shapes import Again, Shares, TensorSpec
+from nbmem.virtual.tensors.stand_ins.looks import POSITIVE, Look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,9 +24,9 @@ from nbmem.virtual.tensors.bounds import agreed, learn
 from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.checks import chooses, healthy_answer
 from nbmem.virtual.tensors.host.recipes import View
-from nbmem.virtual.tensors.looks import show_as
 from nbmem.virtual.tensors.shapes import dense
-from nbmem.virtual.tensors.stand_ins import stand_in, unknown, unread
+from nbmem.virtual.tensors.stand_ins.looks import show_as
+from nbmem.virtual.tensors.stand_ins.numbers import stand_in, unknown, unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,7 @@
 """What unknown floats look like: whether some are negative, and what tells random ones apart.
 
 The rules are parts of the records of operators (`ValueRule.look`); numbers are made of it in
-stand_ins.py, once somebody reads them.
+numbers.py, once somebody reads them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CPU, is_virtual, true_device
-from nbmem.virtual.tensors.stand_ins import VARIED, fill
+from nbmem.virtual.tensors.stand_ins.numbers import VARIED, fill
 
 if TYPE_CHECKING:
     from collections.abc import Callable
