@@ -148,25 +148,25 @@ class _Default:
         self.card: str | None = None
         self.chosen: Any = None
         self._true_set = torch.set_default_device
+        self._true_tensor = torch.Tensor.__new__
 
-    def apply(self) -> None:
-        """Let torch's factories know."""
-        self._true_set(self.card if self.chosen is None else self.chosen)
+    def set_type(self, device: str, dtype: torch.dtype) -> None:
+        """Let the default type be that of a device and a dtype."""
+        torch.set_default_dtype(dtype)
+        self.card = None if device == "cpu" else device
+        self.set_device(self.chosen)
 
+    def set_device(self, device: Any) -> None:
+        """Let torch's factories know the device: it goes before the type."""
+        self.chosen = device
+        self._true_set(self.card if device is None else device)
 
-def legacy_patches() -> list[Patch]:
-    """The classes in torch.cuda, and the functions that take or name them."""
-    types = _card_types()
-    default = _Default()
-    true_default, true_tensor = torch.set_default_tensor_type, torch.Tensor.__new__
-    true_type, true_as, true_new = _Base.type, _Base.type_as, _Base.new
-
-    def meaning(kind: Any) -> tuple[str, torch.dtype] | None:
+    def meaning(self, kind: Any) -> tuple[str, torch.dtype] | None:
         """The device and dtype of a class of tensors or of its name; None if it is neither."""
         if isinstance(kind, CardType):
             return "cuda", kind.dtype
         if kind is torch.Tensor or kind == "torch.Tensor":
-            return default.card or "cpu", torch.get_default_dtype()
+            return self.card or "cpu", torch.get_default_dtype()
         name = kind if isinstance(kind, str) else ""
         if isinstance(kind, type(torch.FloatTensor)):
             name = f"{kind.__module__}.{kind.__name__}"
@@ -175,28 +175,38 @@ def legacy_patches() -> list[Patch]:
             return None
         return "cpu" if where == "torch" else "cuda", _DTYPES[last]
 
+    def patches(self) -> list[Patch]:
+        """What else asks: torch.set_default_device and the constructor torch.Tensor(...)."""
+
+        def set_default_device(device: Any) -> None:
+            self.set_device(device)
+
+        def tensor(cls: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+            """Make a tensor of the default type, whatever the default device is."""
+            if self.card is not None and not (args and isinstance(args[0], torch.Tensor)):
+                made = made_on_card(args, torch.get_default_dtype(), **kwargs)
+            else:
+                made = self._true_tensor(torch.Tensor, *(plain(arg)[0] for arg in args), **kwargs)
+            return made if cls is torch.Tensor else made.as_subclass(cls)
+
+        return [
+            Patch(torch, "set_default_device", set_default_device),
+            Patch(torch.Tensor, "__new__", staticmethod(tensor)),
+        ]
+
+
+def legacy_patches() -> list[Patch]:
+    """The classes in torch.cuda, and the functions that take or name them."""
+    default = _Default()
+    true_default = torch.set_default_tensor_type
+    true_type, true_as, true_new = _Base.type, _Base.type_as, _Base.new
+
     def set_default_tensor_type(kind: Any) -> None:
-        found = meaning(kind)
+        found = default.meaning(kind)
         if found is None:
             true_default(kind)
-            return
-        device, dtype = found
-        torch.set_default_dtype(dtype)
-        default.card = None if device == "cpu" else device
-        default.apply()
-
-    def set_default_device(device: Any) -> None:
-        default.chosen = device
-        default.apply()
-
-    def tensor(cls: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """torch.Tensor(...) and subclasses: of the default type, whatever the default device is."""
-        on_card = default.card is not None and not (args and isinstance(args[0], torch.Tensor))
-        if on_card:
-            made = made_on_card(args, torch.get_default_dtype(), **kwargs)
         else:
-            made = true_tensor(torch.Tensor, *(plain(arg)[0] for arg in args), **kwargs)
-        return made if cls is torch.Tensor else made.as_subclass(cls)
+            default.set_type(*found)
 
     def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         if dtype is None:
@@ -204,7 +214,7 @@ def legacy_patches() -> list[Patch]:
                 return true_type(self, *args, **kwargs)
             where = "torch.cuda.sparse" if is_sparse(self) else "torch.cuda"
             return f"{where}.{NAMES.get(self.dtype, str(self.dtype))}"
-        found = meaning(dtype)
+        found = default.meaning(dtype)
         if found is not None and (is_virtual(self) or found[0] == "cuda"):
             stays = found[0] == "cuda" and is_virtual(self)
             return self.to(self.device if stays else found[0], found[1])
@@ -226,10 +236,9 @@ def legacy_patches() -> list[Patch]:
         return made_on_card(args, self.dtype, device)
 
     return [
-        *wanted(torch.cuda, dict(types)),
+        *wanted(torch.cuda, dict(_card_types())),
         *wanted(torch.cuda.sparse, _sparse_types()),
         Patch(torch, "set_default_tensor_type", set_default_tensor_type),
-        Patch(torch, "set_default_device", set_default_device),
-        Patch(torch.Tensor, "__new__", staticmethod(tensor)),
+        *default.patches(),
         *wanted(torch.Tensor, {"type": type_, "type_as": type_as, "new": new}),
     ]
