@@ -1,4 +1,7 @@
-"""What a step on a virtual card costs: it grows with the operators, not with their size."""
+"""What a step on a virtual card costs: it grows with the operators, not with their size.
+
+What a program reads costs its stand-ins, by their number.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from torch import nn
 from nbmem import virtual
 
 STEPS = 3
+COPIES = 50
 
 
 def measure(layers: int, width: int, rows: int) -> tuple[float, int]:
@@ -29,6 +33,17 @@ def measure(layers: int, width: int, rows: int) -> tuple[float, int]:
         return time.process_time() - begin, torch.cuda.max_memory_allocated()
 
 
+def reading(count: int) -> float:
+    """Microseconds of CPU for a copy of so many unknown floats to the CPU, stand-ins included."""
+    with virtual.activated("H200"):
+        unknown = torch.randn(count, device="cuda")
+        unknown.cpu()
+        begin = time.process_time()
+        for _ in range(COPIES):
+            unknown.cpu()
+        return (time.process_time() - begin) / COPIES * 1e6
+
+
 def main() -> None:
     """Print a line for each case."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -43,6 +58,8 @@ def main() -> None:
             f"{layers:>4} layers of {width:>5}, {rows:>6} rows: {seconds:6.2f} s, {STEPS} steps, "
             f"{peak / 2**20:>10,.0f} MiB on the card"
         )
+    for count in (1 << 10, 1 << 14, 1 << 18):
+        print(f"a copy of {count:>7,} unknown floats: {reading(count):8,.0f} us")
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     print(f"host memory of the process at its highest: {host:,} MiB")
 

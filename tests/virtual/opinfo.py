@@ -47,12 +47,12 @@ def differences(op: Any) -> Iterator[str]:
         for sample in samples[:: max(1, len(samples) // _SAMPLES)]:
             arguments = (sample.input, sample.args, sample.kwargs)
             try:
-                expected = _described(_run(op, arguments), arguments)
+                expected = described(_run(op, arguments), arguments)
             except (RuntimeError, ValueError, IndexError, TypeError):
                 continue  # Not for the CPU's kernel.
             moved = pytree.tree_map(_on_card, arguments)
             try:
-                found = _described(_run(op, moved), moved)
+                found = described(_run(op, moved), moved)
             except Exception as err:  # noqa: BLE001 - whatever it is, it is the finding
                 yield f"{op.formatted_name} {dtype}: {type(err).__name__}: {str(err)[:200]}"
                 continue
@@ -79,7 +79,7 @@ def _on_card(value: Any) -> Any:
     return flat.as_strided(value.size(), value.stride(), value.storage_offset())
 
 
-def _described(result: Any, arguments: Any) -> list[Any]:
+def described(result: Any, arguments: Any) -> list[Any]:
     """Geometry and type of each result, and which argument it shares its storage with."""
     tensors = [t for t in pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor)]
     places = {
@@ -90,7 +90,7 @@ def _described(result: Any, arguments: Any) -> list[Any]:
     rows: list[Any] = []
     for value in pytree.tree_leaves(result):
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-            rows.append(type(value).__name__)
+            rows.append(str(getattr(value, "layout", type(value).__name__)))
             continue
         shared = places.get(value.untyped_storage()._cdata) if value.numel() else None
         steps = [s for n, s in zip(value.size(), value.stride(), strict=True) if n != 1]

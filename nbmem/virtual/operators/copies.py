@@ -14,8 +14,9 @@ from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.host.unwritten import HostRule
 from nbmem.virtual.tensors.missing import no_such_tensors
 from nbmem.virtual.tensors.shapes import as_meta, dense, infer, is_dense, is_expanded, one, spec_of
+from nbmem.virtual.tensors.stand_ins.looks import copied, show_as
+from nbmem.virtual.tensors.stand_ins.numbers import stand_in
 from nbmem.virtual.tensors.value_rules import ValueRule, passed_on
-from nbmem.virtual.tensors.values import stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +58,7 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
     result = executor.allocate(call.gpu, (spec,))[0]
     if not is_virtual(source):
         _arrive(executor, call, result, as_meta(source))
+    show_as(executor.values, result, copied(executor.values, call))
     value = executor.values.twin(source) if is_virtual(source) else source
     if value is not None:
         executor.values.teach(result, value)
@@ -280,7 +282,10 @@ OPERATORS = (
         host=HostRule(copies=True),
     ),
     Operator(
-        ("copy_",), run=copy_, values=ValueRule(overwrites=True), host=HostRule(overwrites=True)
+        ("copy_",),
+        run=copy_,
+        values=ValueRule(overwrites=True),
+        host=HostRule(overwrites=True),
     ),
     Operator(("_foreach_copy_",), run=copy_each, mixes_devices=True),
     Operator(("_local_scalar_dense", "item"), run=item),

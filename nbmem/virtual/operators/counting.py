@@ -48,7 +48,9 @@ def bincount(executor: Executor, call: OperatorCall) -> Any:
     tensor, weights = call.args[0], call.argument("weights")
     bins = int(call.argument("minlength", 0) or 0)
     twin = executor.values.twin(tensor)
-    if twin is not None and twin.numel():
+    if not tensor.numel():
+        pass  # as many as were asked for
+    elif twin is not None:
         bins = max(bins, int(twin.max()) + 1)
     elif (bound := below_of(executor.values, tensor)) is not None:
         bins = max(bins, bound)

@@ -138,10 +138,11 @@ def multivariate_log_gamma(executor: Executor, call: OperatorCall) -> Any:
     aten/src/ATen/native/UnaryOps.cpp: mvlgamma
     """
     tensor, p = call.args
+    dtype = tensor.dtype if tensor.is_floating_point() else torch.get_default_dtype()
     with executor:
-        places = torch.arange(
-            -p * 0.5 + 0.5, 0.5, 0.5, dtype=tensor.dtype, device=tensor.device
-        ).add(tensor.unsqueeze(-1))
+        places = torch.arange(-p * 0.5 + 0.5, 0.5, 0.5, dtype=dtype, device=tensor.device).add(
+            tensor.unsqueeze(-1)
+        )
         return aten.lgamma_.default(places).sum(-1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,6 +44,7 @@ from nbmem.virtual.operators import (
     trilinear,
     unique,
 )
+from nbmem.virtual.operators.looks import LOOKS
 from nbmem.virtual.operators.operator import Launch, MemoryPlan, Operator
 from nbmem.virtual.tensors.calls import OperatorCall
 from nbmem.virtual.tensors.shapes import as_meta
@@ -79,22 +81,31 @@ class _Records(dict[Any, Operator]):
         return found
 
 
+class _ValueRules(dict[Any, "ValueRule"]):
+    """By torch's operator: its record's rule, with what its unknown floats look like."""
+
+    def __missing__(self, func: Any) -> ValueRule:
+        look = LOOKS.get(func._schema.name.removeprefix("aten::"))
+        rule = _records[func].values
+        found = self[func] = rule if look is None else replace(rule, look=look)
+        return found
+
+
 _records = _Records()
 record_of = _records.__getitem__
 """The record of one of torch's operators; `PLAIN` where it has none."""
+_value_rules = _ValueRules()
+values_of = _value_rules.__getitem__
+"""What one of torch's operators does to values."""
 
 
 def learn(operators: Iterable[Operator]) -> None:
     """Know these operators of other libraries, and none besides, from now on."""
     _foreign.clear()
     _foreign.update((name, operator) for operator in operators for name in operator.names)
+    _value_rules.clear()
     for func in [func for func in _records if not func._schema.name.startswith("aten::")]:
         del _records[func]
-
-
-def values_of(func: Any) -> ValueRule:
-    """What one of torch's operators does to known values."""
-    return _records[func].values
 
 
 def host_of(func: Any) -> HostRule:

@@ -13,7 +13,16 @@ from torch import _C
 
 from nbmem.virtual.notes import UNIQUE
 from nbmem.virtual.operators import cub
-from nbmem.virtual.operators.operator import BY_ORACLE, HALVES, LONG, Operator, drop, out, temporary
+from nbmem.virtual.operators.operator import (
+    BY_ORACLE,
+    HALVES,
+    LONG,
+    Operator,
+    by_parts,
+    drop,
+    out,
+    temporary,
+)
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.tensors.bounds import below_of
 from nbmem.virtual.tensors.shapes import Results, spec_of
@@ -167,6 +176,16 @@ def unique(executor: Executor, call: OperatorCall) -> Any:
     return executor.deliver(call, Results(tuple(specs), tuple(specs)))
 
 
+def unique_without_counts(
+    tensor: torch.Tensor,
+    sorted: bool = True,  # noqa: A002, FBT001, FBT002 - torch's signature
+    return_inverse: bool = False,  # noqa: FBT001, FBT002
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`_unique`, as the derivative of index_fill asks it."""
+    values, inverse, _ = aten._unique2.default(tensor, sorted, return_inverse)
+    return values, inverse
+
+
 FEW, GROWTH = 10, 0.145
 """Elements that are looked for one by one: fewer than this times a power of how many there are."""
 
@@ -231,6 +250,11 @@ OPERATORS = (
         memory=is_in,
         source="aten/src/ATen/native/TensorCompare.cpp: TORCH_IMPL_FUNC(isin_Tensor_Tensor_out)",
         shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("_unique",),
+        run=by_parts(unique_without_counts),
+        source="aten/src/ATen/native/cuda/Unique.cu: _unique_cuda",
     ),
     Operator(
         ("_unique2",),

@@ -272,6 +272,7 @@ def cuda_patches(machine: Machine, pinned: Pinned) -> list[Patch]:
         *wanted(cuda, answers),
         *queue_patches(machine, functions),
         *wanted(cuda.memory, {**memory, "_lazy_init": machine.initialize}),
+        *wanted(cuda.random, {"_lazy_call": answers["_lazy_call"]}),
         # Before torch 2.7 a pool was entered through another object.
         *wanted(cuda.memory, {"MemPoolContext": lambda pool: pool}, only_existing=True),
         *_annotations(machine),

@@ -1,4 +1,7 @@
-"""`torch.Generator("cuda")`: it has a seed and an offset, and makes no numbers."""
+"""`torch.Generator("cuda")`: it has a seed and an offset, and makes no numbers.
+
+Only the seeds of stand-ins are drawn from it (stand_ins/): C++ has it for a generator of the CPU.
+"""
 
 from __future__ import annotations
 
@@ -72,12 +75,14 @@ class VirtualGenerator(_Generator, metaclass=_GeneratorKind):
         with torch._C._DisableTorchDispatch():
             seed, *offset = new_state.clone().view(torch.int64).tolist()
         self._state.seed, self._state.offset = seed % (1 << 64), offset[0] if offset else 0
+        super().manual_seed(_signed((seed + sum(offset)) % (1 << 64)))
         self._begins_anew = True
         return self
 
     def manual_seed(self, seed: int) -> Any:
         """Begin anew."""
         self._state.seed, self._state.offset = int(seed) % (1 << 64), 0
+        super().manual_seed(_signed(self._state.seed))
         self._begins_anew = True
         return self
 

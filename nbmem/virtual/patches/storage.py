@@ -10,6 +10,7 @@ from torch import _C
 from nbmem.virtual.devices import CUDA
 from nbmem.virtual.patches.moving import card_device, is_card
 from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.tensors.host.recipes import View
 from nbmem.virtual.tensors.storages import true_nbytes
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         block = mode.storages.of_storage(self)
         if block is not None and block.twin is not None:
             return true_clone(block.twin)
-        return mode.host.zeros((self.nbytes(),), (1,), torch.uint8).untyped_storage()
+        return mode.host.zeros(View(torch.uint8, (self.nbytes(),), (1,), 0)).untyped_storage()
 
     def cuda(
         self: torch.UntypedStorage,

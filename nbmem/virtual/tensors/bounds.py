@@ -150,8 +150,8 @@ def summed(values: Values, call: OperatorCall) -> int | None:
     bound = None if tensor.dtype.is_floating_point else below_of(values, tensor)
     if bound is None:
         return None
-    dims = call.argument("dim", None) or range(tensor.dim())
-    return (bound - 1) * math.prod(tensor.size(dim) for dim in dims) + 1
+    dims = call.argument("dim", None) if tensor.dim() else None
+    return (bound - 1) * math.prod(tensor.size(d) for d in dims or range(tensor.dim())) + 1
 
 
 def place(values: Values, call: OperatorCall) -> int | None:

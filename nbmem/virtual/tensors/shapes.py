@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
 
 
+SMALL = 1 << 10
+"""Elements up to which the CPU's kernel says what a rule in Python fails to."""
 _HALVES = (torch.float16, torch.bfloat16)
 _ALIKE = 100.0
 """Every type of numbers holds as much."""
@@ -124,14 +126,24 @@ def infer(call: OperatorCall) -> Results:
     Raises:
         NotImplementedError: Torch has no shape rule for it.
     """
-    results = _inferred(call, as_meta)
+    try:
+        results = _inferred(call, as_meta)
+    except (TypeError, ZeroDivisionError):
+        # Rules in Python divide by what may be zero, and check numbers that C++ takes for bools.
+        if sum(tensor.numel() for tensor in call.tensors) > SMALL:
+            raise
+        return _inferred(call, _as_zeros, CPU)
     if isinstance(results.shape, TensorSpec) and _is_copied_first(call):
         wide = _inferred(call, _as_float)
         return one(results.shape.size, results.shape.dtype, wide.shape.stride)
     return results
 
 
-def _inferred(call: OperatorCall, as_argument: Callable[[torch.Tensor], torch.Tensor]) -> Results:
+def _inferred(
+    call: OperatorCall,
+    as_argument: Callable[[torch.Tensor], torch.Tensor],
+    device: torch.device = META,
+) -> Results:
     metas: list[torch.Tensor] = []
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
@@ -142,9 +154,9 @@ def _inferred(call: OperatorCall, as_argument: Callable[[torch.Tensor], torch.Te
         args, kwargs = call.map(change)
         for name, arg in kwargs.items():
             if isinstance(arg, torch.device):
-                kwargs[name] = META
+                kwargs[name] = device
         kwargs.pop("pin_memory", None)
-        args = tuple(META if isinstance(arg, torch.device) else arg for arg in args)
+        args = tuple(device if isinstance(arg, torch.device) else arg for arg in args)
         returned = call.func(*args, **kwargs)
     return _describe(returned, metas)
 
@@ -163,6 +175,11 @@ def _is_copied_first(call: OperatorCall) -> bool:
 def _as_float(tensor: torch.Tensor) -> torch.Tensor:
     dtype = torch.float32 if tensor.dtype in _HALVES else tensor.dtype
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device=META)
+
+
+def _as_zeros(tensor: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=CPU)
+    return made.zero_()
 
 
 def _describe(returned: Any, metas: list[torch.Tensor]) -> Results:

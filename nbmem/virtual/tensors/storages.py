@@ -16,6 +16,7 @@ from torch import _C
 
 from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
 from nbmem.virtual.tensors.shapes import Again, Shares, TensorSpec
+from nbmem.virtual.tensors.stand_ins.looks import POSITIVE, Look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,14 +89,13 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     """The card's memory behind one storage; freed when the storage dies.
 
     Attributes:
-        key: The storage's identity.
-        home: Where it is listed by its key.
-        gpu: The card.
-        addr: Address on the card, 0 for no bytes.
+        key, home: The storage's identity, and where it is listed by that.
+        gpu, addr: The card, and the address there, 0 for no bytes.
         twin: The storage's values on the CPU where they are known, else None.
         healthy: What a bool made from these values is in a healthy run, where that is known; of
             counts False, where they are 0.
         most: How many elements are not zero at the most, where the values are unknown; None: all.
+        look: What its numbers look like where they are unknown; None: it is one number, 1.0.
         below: No integer in it is negative, or as large as this; None: nobody knows.
         owned: Whether the memory is freed with the storage; False: it is that of a CUDA graph.
         overwritten: What torch says to who reads it, since a CUDA graph has written over it; "": as
@@ -104,7 +104,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     """
 
     __slots__ = (
-        *("addr", "below", "gpu", "healthy", "home", "key", "most"),
+        *("addr", "below", "gpu", "healthy", "home", "key", "look", "most"),
         *("overwritten", "owned", "resized", "twin"),
     )
     __hash__ = object.__hash__  # a reference's own asks the storage, which is dead by then
@@ -116,6 +116,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     addr: int
     twin: torch.UntypedStorage | None
     healthy: bool | None
+    look: Look | None
     most: int | None
     below: int | None
     owned: bool
@@ -123,12 +124,12 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     resized: int | None
 
     def know_nothing(self) -> None:
-        """Whatever was known of the values no longer holds."""
+        """Forget the values; that some are negative mostly goes on to be so."""
         self.twin = self.healthy = self.most = self.below = None
 
     def know_what(self, other: CardMemory) -> None:
         """The same values as another's."""
-        self.twin, self.healthy = other.twin, other.healthy
+        self.twin, self.healthy, self.look = other.twin, other.healthy, other.look
         self.most, self.below, self.resized = other.most, other.below, other.resized
 
     def leave(self) -> None:
@@ -156,10 +157,8 @@ def build(shape: Any, made: list[torch.Tensor], tensors: list[torch.Tensor]) -> 
             return base
         with DataKernels():
             return base.as_strided(spec.size, spec.stride, spec.offset)
-    if isinstance(shape, list):
-        return [build(item, made, tensors) for item in shape]
-    if isinstance(shape, tuple):
-        return tuple([build(item, made, tensors) for item in shape])
+    if isinstance(shape, (list, tuple)):
+        return type(shape)([build(item, made, tensors) for item in shape])
     return shape
 
 
@@ -184,10 +183,13 @@ class Storages:
         """
         storage = tensor.untyped_storage()
         addr = gpu.take(storage.nbytes())
-        before = self._lost.pop(storage._cdata, None)
-        if before is not None:  # It died unseen, for another lives where it was.
+        if (
+            before := self._lost.pop(storage._cdata, None)
+        ) is not None:  # It died unseen, for another lives where it was.
             before.gpu.give(before.addr)
-        return self._watch(storage, gpu, addr)
+        block = self._watch(storage, gpu, addr)
+        block.look = POSITIVE if tensor.dim() else None
+        return block
 
     def _watch(
         self, storage: torch.UntypedStorage, gpu: VirtualGPU, addr: int, *, owned: bool = True
@@ -196,10 +198,9 @@ class Storages:
         block = CardMemory(storage, died if owned else CardMemory.leave)
         block.owned = owned
         block.key, block.home = storage._cdata, self._blocks
-        block.gpu = gpu
-        block.addr = addr
+        block.gpu, block.addr = gpu, addr
         block.know_nothing()
-        block.resized = block.overwritten = None
+        block.look, block.resized, block.overwritten = POSITIVE, None, None
         self._blocks[block.key] = block
         return block
 
@@ -218,8 +219,7 @@ class Storages:
         storage = None if before is None else before()
         if before is None or storage is None or before.owned == wanted:
             return
-        block = self._watch(storage, before.gpu, before.addr, owned=wanted)
-        block.know_what(before)
+        self._watch(storage, before.gpu, before.addr, owned=wanted).know_what(before)
 
     def overwrite(self, key: int, text: str) -> None:
         """Note what to say to who reads a storage after this (`CardMemory.overwritten`)."""
@@ -291,7 +291,7 @@ class Storages:
 
     def live_bytes(self) -> int:
         """Bytes of all storages that live, as they were asked for, each block's once."""
-        living = [block() for block in tuple(self._blocks.values()) if block.owned]
+        living = (block() for block in tuple(self._blocks.values()) if block.owned)
         return sum(storage.nbytes() for storage in living if storage is not None)
 
     def forget(self) -> None:

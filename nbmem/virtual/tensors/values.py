@@ -23,7 +23,10 @@ from nbmem.virtual.notes import LOOP, VALUES
 from nbmem.virtual.tensors.bounds import agreed, learn
 from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.checks import chooses, healthy_answer
+from nbmem.virtual.tensors.host.recipes import View
 from nbmem.virtual.tensors.shapes import dense
+from nbmem.virtual.tensors.stand_ins.looks import show_as
+from nbmem.virtual.tensors.stand_ins.numbers import stand_in, unknown, unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.tensors.calls import OperatorCall
     from nbmem.virtual.tensors.host.unwritten import Unwritten
-    from nbmem.virtual.tensors.storages import CardMemory, Storages
+    from nbmem.virtual.tensors.storages import Storages
     from nbmem.virtual.tensors.value_rules import Health, ValueRule
 
 aten = torch.ops.aten
@@ -39,7 +42,7 @@ WHOLE_BYTES = 1 << 20
 """Integers and bools are followed up to this many bytes: the positions of 32 texts of 4,096 tokens,
 from which transformers reads whether each row is one text and needs no mask."""
 LARGE = 1 << 18
-"""Elements from which a copy to the CPU holds zeros instead of a stand-in."""
+"""Elements from which a copy to the CPU is written when it is read, or zeros (unwritten.py)."""
 PATIENCE = 256
 """How often one line gets the same answer to an unknown condition."""
 FLOATS = 16
@@ -68,7 +71,7 @@ class Values:
         self._note = note
         self._rule_of = rule_of
         self.storages = storages
-        self._host = host
+        self.host = host
         self._asked: Counter[tuple[CodeType, int]] = Counter()
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -107,8 +110,12 @@ class Values:
         """Compute on the twins what the call computes on the card, or forget what it changed."""
         rule = self._rule_of(call.func)
         known = [(name, bound(self, call)) for name, bound in rule.bounds]
+        look = None if rule.look is None else rule.look(self, call)
         self._follow(call, rule, fresh)
-        made = (fresh or call.mutated()) if known else []
+        made = (fresh or call.mutated()) if known or look else []
+        if look is not None:
+            for tensor in fresh[:1] or made:
+                show_as(self, tensor, look)
         for name, bound in known:
             if made and bound is not None:
                 learn(self, name, made, bound)
@@ -246,11 +253,13 @@ class Values:
             with _C._DisableTorchDispatch():
                 return twin.item()
         self._note(VALUES)
-        answer = stand_in(tensor.dtype, block := self.storages.of(tensor))
+        block = self.storages.of(tensor)
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            return unknown(tensor, block, tensor.dtype).item()
+        answer = stand_in(tensor.dtype, block)
         if tensor.dtype is not torch.bool:
             return agreed(self, tensor, answer)
-        known = block is not None and block.healthy is not None
-        return answer if known else self._until_loops_end(answer)
+        return answer if block and block.healthy is not None else self._until_loops_end(answer)
 
     def _until_loops_end(self, answer: bool) -> bool:  # noqa: FBT001
         """`while not done.all()` ends on a card; here it does when the answer turns."""
@@ -268,20 +277,20 @@ class Values:
         """What a copy to the CPU holds."""
         twin = self.twin(tensor)
         dtype = dtype or tensor.dtype
-        if twin is None and tensor.numel() > LARGE:
+        if twin is None:
             self._note(VALUES)
-            return self._zeros(tensor, dtype)
+            if tensor.numel() > LARGE:
+                return self._unread(tensor, dtype)
+            return unknown(tensor, self.storages.of(tensor), dtype)
         with _C._DisableTorchDispatch():
             copy = torch.empty_strided(tensor.size(), dense(tensor), dtype=dtype, device=CPU)
-            if twin is not None:
-                return copy.copy_(twin)
-            self._note(VALUES)
-            return copy.fill_(stand_in(tensor.dtype, self.storages.of(tensor)))
+            return copy.copy_(twin)
 
-    def _zeros(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _unread(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Untouched pages cost nothing, so offloading takes no memory here."""
+        view = View(dtype, tuple(tensor.size()), dense(tensor), 0)
         try:
-            return self._host.zeros(tuple(tensor.size()), dense(tensor), dtype)
+            return self.host.zeros(view, unread(view, tensor, self.storages.of(tensor)))
         except MemoryError:  # More than this machine can even promise: one zero stands for all.
             with _C._DisableTorchDispatch():
                 return torch.zeros((), dtype=dtype, device=CPU).expand(tensor.size())
@@ -289,12 +298,3 @@ class Values:
 
 def _shape(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty((), dtype=tensor.dtype, device=CPU).expand(tensor.size())
-
-
-def stand_in(dtype: torch.dtype, block: CardMemory | None) -> Any:
-    """A plausible value: finite, not zero where a program might divide by it."""
-    if dtype is torch.bool:
-        return bool(block is not None and block.healthy)
-    if dtype.is_complex or dtype.is_floating_point:
-        return 1 + 0j if dtype.is_complex else 1.0
-    return 0 if block is not None and block.healthy is False else 1

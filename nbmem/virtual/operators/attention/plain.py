@@ -32,7 +32,9 @@ def attend(  # noqa: PLR0913 - as above
     dtype = query.dtype
     if dtype in HALVES and not torch._C._get_math_sdp_allow_fp16_bf16_reduction():
         query, key, value = query.float(), key.float(), value.float()
-    factor = math.sqrt(abs(scale) if scale is not None else 1 / math.sqrt(query.size(-1)))
+    factor = math.sqrt(
+        abs(scale) if scale is not None else 1 / math.sqrt(query.size(-1) or math.inf)
+    )
     scaled = query * (-factor if scale is not None and scale < 0 else factor)
     if is_causal:
         shape = (query.size(-2), key.size(-2))

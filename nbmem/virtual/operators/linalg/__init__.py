@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from nbmem.virtual.devices import META
 from nbmem.virtual.operators.linalg import eigen, factors, pseudo, roots, solving
 from nbmem.virtual.operators.operator import BY_ORACLE, Operator, by_parts
-from nbmem.virtual.tensors.shapes import Results, one, several
+from nbmem.virtual.tensors.shapes import Results, one, several, spec_of
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
@@ -42,16 +43,20 @@ def lstsq(call: OperatorCall) -> Results:
     left, right = call.args[:2]
     *batch, rows, columns = left.size()
     tail = tuple(right.size()[len(batch) + 1 :])
-    residuals = (*batch, *tail) if rows > columns else (0,)
-    results = several(
-        ((*batch, columns, *tail), left.dtype),
-        (residuals, left.dtype),
+    # The right side's columns lie one behind the other, as LAPACK has them.
+    height = max(rows, columns)
+    whole = torch.empty((*batch, *tail, height), dtype=left.dtype, device=META)
+    solution = (whole.mT if tail else whole)[..., :columns, *(slice(None),) * len(tail)]
+    real = left.dtype.to_real()
+    others = several(
+        ((), left.dtype),  # in the place of the solution
+        ((*batch, *tail) if rows > columns else (0,), real),
         ((0,), torch.int64),
-        ((0,), left.dtype),
+        ((0,), real),
     )
-    most = torch.Size((*batch, max(rows, columns), *tail)).numel() * left.element_size()
-    solution, *others = (replace(results.fresh[0], nbytes=most), *results.fresh[1:])
-    return Results((solution, *others), (solution, *others))
+    first = spec_of(tuple(solution.size()), left.dtype, 0, solution.stride())
+    specs = (replace(first, nbytes=whole.untyped_storage().nbytes()), *others.fresh[1:])
+    return Results(specs, specs)
 
 
 def linear_combination(call: OperatorCall) -> Results:

@@ -96,7 +96,7 @@ def to_sparse(executor: Executor, call: OperatorCall) -> Any:
     if is_sparse(dense):
         return NotImplemented
     layout = call.kwargs.get("layout")
-    if layout not in (None, COO) or not dense.dim():
+    if layout not in (None, COO):
         return NotImplemented
     wanted = call.args[1] if len(call.args) > 1 and isinstance(call.args[1], int) else dense.dim()
     with executor:
@@ -107,7 +107,7 @@ def to_sparse(executor: Executor, call: OperatorCall) -> Any:
             indices = places.clone(memory_format=torch.contiguous_format)
         else:
             indices = places[:wanted].unique(dim=1)
-        values = dense[tuple(indices)].clone()
+        values = dense[tuple(indices)].clone() if dense.dim() else dense.reshape(1).clone()
         return coo(dense.size(), indices, values, coalesced=True)
 
 

@@ -143,17 +143,14 @@ class Unwritten:
             if self.kept_of(tensor) is not None and tensor.numel() * tensor.element_size() <= TINY:
                 self.write(tensor.untyped_storage())
 
-    def zeros(
-        self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        """A tensor of zeros in untouched pages.
+    def zeros(self, view: View, recipe: Recipe | None = None) -> torch.Tensor:
+        """Make a tensor of untouched pages: zeros, or what a recipe says once somebody reads it.
 
         Raises:
             MemoryError: This machine cannot even promise so much.
         """
-        view = View(dtype, size, stride, 0)
-        nbytes = compute_required_storage_length(size, stride, 0) * dtype.itemsize
-        return self._fresh(nbytes, view, None) if self.everything else view.of(untouched(nbytes))
+        nbytes = compute_required_storage_length(view.size, view.stride, 0) * view.dtype.itemsize
+        return self._fresh(nbytes, view, recipe) if self.everything else view.of(untouched(nbytes))
 
     def copy(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
         """A copy of an unwritten storage, unwritten, too; None if this one is written."""

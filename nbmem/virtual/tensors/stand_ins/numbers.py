@@ -1,0 +1,136 @@
+"""Numbers in the place of floats that nobody computed: they differ from element to element.
+
+Programs hand what they read to other libraries: a projection of 300 equal rows, or a deviation that
+is zero, ends where a real run goes on. So an unknown float is a hash of its place in its storage.
+The same place has the same number in every storage of a kind, as comparisons of two copies expect;
+only what random operators make has a seed of its own, by the card's generator.
+
+Numbers are between 1/16 and 1, where almost any operator could return them: probabilities, losses
+and deviations are positive. Where an operator can return negative ones (looks.py), they are
+normal, with mean 0 and deviation 1. A storage of one element holds 1.0, as a loss.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _C
+
+from nbmem.virtual.devices import CPU
+from nbmem.virtual.tensors.host.recipes import Recipe
+from nbmem.virtual.tensors.shapes import dense
+
+if TYPE_CHECKING:
+    from nbmem.virtual.tensors.host.recipes import View
+    from nbmem.virtual.tensors.stand_ins.looks import Look
+    from nbmem.virtual.tensors.storages import CardMemory
+
+LEAST = 1 / 16
+"""The smallest positive stand-in: its reciprocal and its logarithm are small, too."""
+CHUNK = 1 << 20
+"""Elements that are written at once: what it takes besides is 16 MiB."""
+VARIED = {
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.complex32, torch.complex64, torch.complex128),
+}
+_FACTORS = (-7046029254386353131, -4658895280553007687)
+"""Of SplitMix64, as 64-bit integers with a sign."""
+_BITS = 23
+
+
+def stand_in(dtype: torch.dtype, block: CardMemory | None) -> Any:
+    """Return a plausible value: finite, not zero where a program might divide by it."""
+    if dtype is torch.bool:
+        return bool(block is not None and block.healthy)
+    if dtype.is_complex or dtype.is_floating_point:
+        return 1 + 0j if dtype.is_complex else 1.0
+    return 0 if block is not None and block.healthy is False else 1
+
+
+def unknown(tensor: torch.Tensor, block: CardMemory | None, dtype: torch.dtype) -> torch.Tensor:
+    """Make the CPU's copy of a tensor on a card whose values are unknown.
+
+    Args:
+        tensor: On the card.
+        block: The memory behind it.
+        dtype: The copy's type.
+    """
+    with _C._DisableTorchDispatch():
+        copy = torch.empty_strided(tensor.size(), dense(tensor), dtype=dtype, device=CPU)
+        if block is not None and block.most == 0:
+            return copy.zero_()
+        if (look := _look_of(tensor, block)) is None:
+            return copy.fill_(stand_in(tensor.dtype, block))
+        return fill(copy, tensor.storage_offset(), tensor.stride(), *look)
+
+
+def unread(view: View, tensor: torch.Tensor, block: CardMemory | None) -> Recipe | None:
+    """Return a recipe of the same for a large copy, which is written when somebody reads it.
+
+    Args:
+        view: What the copy is.
+        tensor: On the card.
+        block: The memory behind it.
+    """
+    look = _look_of(tensor, block)
+    if look is None or (block is not None and block.most == 0):
+        return None
+    args = (tensor.storage_offset(), tensor.stride(), *look)
+    return Recipe(
+        before=None, view=view, func=fill, in_place=True, args=args, kwargs={}, seed=None, count=1
+    )
+
+
+def _look_of(tensor: torch.Tensor, block: CardMemory | None) -> Look | None:
+    """Return what a tensor looks like; None: all its elements have the same stand-in."""
+    if block is None or tensor.dtype not in VARIED:
+        return None
+    single = tensor.untyped_storage().nbytes() <= tensor.element_size()
+    return None if single else block.look
+
+
+def fill(
+    copy: torch.Tensor,
+    start: int,
+    strides: tuple[int, ...],
+    seed: int,
+    signed: bool,  # noqa: FBT001 - the parts of a look, as a recipe has them
+) -> torch.Tensor:
+    """Write the number of each element, by its place in the storage of a tensor on a card.
+
+    Args:
+        copy: On the CPU.
+        start: Where the tensor on the card begins in its storage, in elements.
+        strides: Its strides, in elements.
+        seed: As in Look.
+        signed: As in Look.
+    """
+    if copy.numel() > CHUNK:
+        rows = max(1, CHUNK * len(copy) // copy.numel())
+        for first in range(0, len(copy), rows):
+            part, at = copy[first : first + rows], start + first * strides[0]
+            if len(part) == 1:
+                fill(part[0], at, strides[1:], seed, signed)
+            else:
+                fill(part, at, strides, seed, signed)
+        return copy
+    places = torch.full((), start, device=CPU)
+    for size, stride in zip(copy.size(), strides, strict=True):
+        places = places.unsqueeze(-1) + torch.arange(size, device=CPU) * stride
+    if not copy.dtype.is_complex:
+        return copy.copy_(_numbers(places, seed, signed=signed))
+    parts = (_numbers(places * 2 + part, seed, signed=signed) for part in (0, 1))
+    return copy.copy_(torch.complex(*parts))
+
+
+def _numbers(places: torch.Tensor, seed: int, *, signed: bool) -> torch.Tensor:
+    """Hash places; they are overwritten."""
+    mixed = places.add_(seed).mul_(_FACTORS[0])
+    mixed.bitwise_xor_(mixed >> 32).mul_(_FACTORS[1])
+    bits = mixed.bitwise_right_shift_(64 - _BITS).bitwise_and_((1 << _BITS) - 1)
+    share = bits.to(torch.float32).add_(0.5).mul_(2.0**-_BITS)
+    if signed:
+        return share.mul_(2).sub_(1).erfinv_().mul_(math.sqrt(2))
+    return share.mul_(1 - LEAST).add_(LEAST)
