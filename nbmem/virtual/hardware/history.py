@@ -97,7 +97,7 @@ class History:
             self.entries = deque(kept, maxlen=limit)
         if clear or enabled is None:
             self.live.clear()
-        if clear:
+        if clear or self.enabled is None:
             self.annotations.clear()
         self.enabled = enabled
         self.keep_places(wanted=_CONTEXTS[self._context] == "all")
