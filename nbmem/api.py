@@ -196,6 +196,10 @@ class Trace:
             self._reports[device] = report
         return unmuted(report)
 
+    def release_reports(self) -> None:
+        """Let go of the reports that were made; the next `report` makes one again."""
+        self._reports.clear()
+
     def all_tips(self, device: int | None = None) -> tuple[Finding, ...]:
         """Every finding, muted or not, with those that matter only where memory is short.
 

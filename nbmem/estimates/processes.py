@@ -14,6 +14,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from functools import cache
 
 from nbmem.core.entry import entry
 from nbmem.estimates import surroundings, wire
@@ -78,15 +79,20 @@ def give_back(process: subprocess.Popen[bytes]) -> None:
     _keep(process)
 
 
-def _keep(process: subprocess.Popen[bytes]) -> None:
+@cache
+def _at_exit() -> None:
+    """Register once for the process: Python keeps the place of what is unregistered."""
     atexit.register(end_all)
+
+
+def _keep(process: subprocess.Popen[bytes]) -> None:
+    _at_exit()
     _waiting.append((os.getpid(), process))
 
 
 @entry("end the process of estimates")
 def end_all() -> None:
     """No process waits any more."""
-    atexit.unregister(end_all)
     while _waiting:
         owner, process = _waiting.pop()
         if owner == os.getpid():

@@ -35,8 +35,7 @@ class FailureWatch:
         """A cell is about to run; torch has been imported."""
         from nbmem.probes import oom
 
-        if self._stop is not None:  # afresh, since a virtual card may have come since
-            self._stop()
+        self.close()  # where the end of an earlier cell never came
         self._stop = oom.listen(self._seen.append, self._shell.user_ns)
 
     def close(self) -> None:
@@ -53,6 +52,7 @@ class FailureWatch:
             traced: Whether its report is shown already.
             row: Its change of the card's memory, if it was read.
         """
+        self.close()
         seen = tuple(self._seen)
         self._seen.clear()
         if "torch" not in sys.modules:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.entry import entry
 from nbmem.ipython.guest import guest, shell_entry
 
 if TYPE_CHECKING:
@@ -32,10 +34,7 @@ class Telling:
     def close(self) -> None:
         """Take the file away."""
         if self._said is not None:
-            from nbmem.files.told import fall_silent
-
-            fall_silent()
-            atexit.unregister(self.close)
+            _fall_silent()
             self._said = None
 
     def _tell(self) -> None:
@@ -57,8 +56,7 @@ class Telling:
             allocated=sum(one.allocated for one in counters),
             reserved=reserved,
         )
-        if self._said is None:
-            atexit.register(self.close)
+        _at_exit()
         self._said = told
         tell(told, began=psutil.Process().create_time())
 
@@ -75,3 +73,16 @@ class Telling:
                 held = []
             self._held = tuple(sorted(((n, s) for n, s in held if s), key=lambda one: -one[1]))
         return self._held
+
+
+@cache
+def _at_exit() -> None:
+    """Register once for the process: Python keeps the place of what is unregistered."""
+    atexit.register(_fall_silent)
+
+
+@entry("the file for other processes")
+def _fall_silent() -> None:
+    from nbmem.files.told import fall_silent
+
+    fall_silent()

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from nbmem.core.events import Stack
 
 
-_FILES: dict[str, str] = {}
-"""The file that a cell was compiled as, by the name that `with_cells` gave its frames last. Its
-number would not do: what a front end runs without history has that of the cell that comes next."""
-
-
 def running_shell() -> Any | None:
     """The IPython shell of this process; None outside of one. Imports nothing."""
     module = sys.modules.get("IPython.core.interactiveshell")
@@ -65,11 +60,21 @@ def with_cells(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
             known[frame] = Frame(_named(number), frame.line, frame.function)
         return known[frame]
 
-    renamed = tuple(tuple(map(told, stack)) for stack in stacks)
-    ran = {frame.file for frame in known}
-    # A magic's cell and the code in it have the same number; what is within was compiled behind it.
-    _FILES.update({_named(number): file for file, number in numbers.items() if file in ran})
-    return renamed
+    return tuple(tuple(map(told, stack)) for stack in stacks)
+
+
+def files_of_cells(stacks: Iterable[Stack]) -> dict[str, str]:
+    """Find the files that the cells of stacks were compiled as, by the names of `with_cells`.
+
+    A magic's cell and the code in it have the same number; what is within was compiled behind it.
+    So has what a front end ran without history: only files in which a line of the stacks is count.
+
+    Args:
+        stacks: As they were before `with_cells`.
+    """
+    ran = {frame.file for stack in stacks for frame in stack}
+    numbers = numbers_of_cells().items()
+    return {_named(number): file for file, number in numbers if file in ran and type(number) is int}
 
 
 def _named(number: int) -> str:
@@ -77,8 +82,8 @@ def _named(number: int) -> str:
 
 
 def lines_of(file: str) -> list[str]:
-    """The text of a frame's file, as `with_cells` names it; empty where nobody has it."""
-    return [line.rstrip("\r\n") for line in linecache.getlines(_FILES.get(file, file))]
+    """Read the text of a file or a cell, by the name it was compiled as; empty where it is gone."""
+    return [line.rstrip("\r\n") for line in linecache.getlines(file)]
 
 
 def numbers_of_cells() -> dict[str, Any]:

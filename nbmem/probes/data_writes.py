@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from nbmem.probes.lent import Lost
 
+_DYNAMO = "torch._dynamo.variables.tensor"
 _counts: dict[int, tuple[weakref.ref[Any], int]] = {}
 """How often each living tensor that needs a gradient was written to through its data, by its id."""
 
@@ -58,6 +59,10 @@ class LentData:
         """Stand there no longer."""
         if self._owner.__dict__.get("data") is self:
             del self._owner.data
+        # Dynamo copies the class's attributes when it is imported, and reads their types there.
+        copy = getattr(sys.modules.get(_DYNAMO), "all_tensor_attrs", {})
+        if copy.get("data") is self:
+            copy["data"] = self._original
 
     def __get__(self, thing: Any, kind: Any = None) -> Any:
         if thing is None:

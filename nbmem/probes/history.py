@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.entry import entry
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.probes.cuda import backend, import_torch, initialized_torch
+from nbmem.probes.cuda_init import when_initialized
 from nbmem.probes.stand_in import Wrapped
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class HistoryProbe:
         self.joined = False
         self.lost = lost
         self._on = False
-        self._waiting = False
+        self._cancel: Callable[[], None] | None = None
         self._calling = False
         self._watch: Wrapped | None = None
         self._earlier: dict[int, list[Any]] = {}  # by card, what torch has forgotten since
@@ -57,16 +58,11 @@ class HistoryProbe:
                 f"torch {torch.__version__} keeps no memory history (2.6 or newer does). "
                 "Update torch; until then only the deltas of cells are shown."
             )
-        self._waiting = True
-        # Before CUDA is initialized there is no allocator to record, and nbmem must not be the
-        # one to make a context: torch runs this at the end of its own initialization.
-        torch.cuda._lazy_call(self._begin)  # noqa: SLF001
+        # Before CUDA is initialized there is no allocator to record.
+        self._cancel = when_initialized(self._begin)
 
     @entry("the memory history")
     def _begin(self) -> None:
-        if not self._waiting:  # stopped before CUDA came up
-            return
-        self._waiting = False
         if backend() != "native":  # a roll is kept, see probes/devices/other_allocators.py
             return
         torch: Any = initialized_torch() or import_torch()
@@ -136,7 +132,8 @@ class HistoryProbe:
 
     def stop(self) -> None:
         """Turn the history off, unless it is the user's."""
-        self._waiting = False
+        if self._cancel is not None:
+            self._cancel()
         if self._watch is not None:
             self._watch.give_back()
         if self._on and not self.joined:

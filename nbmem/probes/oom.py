@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from nbmem.core.clock import CLOCK
 from nbmem.core.entry import caller, entry, is_ours
@@ -21,6 +22,7 @@ from nbmem.core.oom import Refusal
 from nbmem.core.raised import traceback_of
 from nbmem.probes.cells import with_cells
 from nbmem.probes.cuda import backend, initialized_torch, loaded_torch, read_counters
+from nbmem.probes.cuda_init import when_initialized
 from nbmem.probes.modules import children_of, is_module, is_training, named_modules, own_parameters
 from nbmem.probes.tensors import modules_in
 
@@ -39,8 +41,9 @@ _NEAR = 2
 """Steps from a node of backward to the parameters that its layer owns (through a transpose)."""
 
 _listeners: list[tuple[Tell, Mapping[str, Any], Lost]] = []
-_attached_to: list[Any] = [None]
-"""torch has no way to take an observer out: one for each card stays, and is deaf without us."""
+_attached: WeakSet[Any] = WeakSet()
+"""Functions that an observer was given to. torch has no way to take one out: the same one stays,
+once for each process or virtual card, and holds nobody who listens."""
 
 
 def listen(
@@ -58,9 +61,13 @@ def listen(
     """
     listener = (tell, namespace, lost)
     _listeners.append(listener)
-    _attach()
+    attach = _attach_function()
+    waits = attach is not None and attach not in _attached
+    cancel = when_initialized(_attach) if waits else None
 
     def stop() -> None:
+        if cancel is not None:
+            cancel()
         _listeners[:] = [other for other in _listeners if other is not listener]
 
     return stop
@@ -87,26 +94,22 @@ def place_of(error: BaseException, namespace: Mapping[str, Any]) -> tuple[Stack,
     return told, _layer_of_call(modules, namespace)
 
 
-def _attach() -> None:
-    torch: Any = loaded_torch()
-    attach = getattr(getattr(torch, "_C", None), "_cuda_attach_out_of_memory_observer", None)
-    if attach is None or attach is _attached_to[0]:
-        return
-    _attached_to[0] = attach
-
-    @entry("watching for out-of-memory errors", lost=_lost)
-    def begin() -> None:
-        if backend() == "native":  # no other one has an observer, and they raise
-            attach(_refused)
-
-    # It would initialize CUDA; torch runs this at the end of its own initialization, which is the
-    # user's code.
-    torch.cuda._lazy_call(begin)  # noqa: SLF001
+def _attach_function() -> Any | None:
+    return getattr(getattr(loaded_torch(), "_C", None), "_cuda_attach_out_of_memory_observer", None)
 
 
 def _lost(part: str, err: Exception) -> None:
     for _, _, lost in tuple(_listeners):
         lost(part, err)
+
+
+@entry("watching for out-of-memory errors", lost=_lost)
+def _attach() -> None:
+    attach = _attach_function()
+    if attach is None or attach in _attached or backend() != "native":
+        return  # no other allocator has an observer, and they raise
+    _attached.add(attach)
+    attach(_refused)
 
 
 @entry("an out-of-memory error", lost=_lost)  # an exception here would replace torch's own

@@ -19,7 +19,7 @@ from nbmem.core.session import MOST_LINES, DeviceTrace, Session, Source
 from nbmem.core.sources import recorded_file
 from nbmem.core.spans import Span
 from nbmem.files.torch_snapshot import DeviceHistory, device_history
-from nbmem.probes.cells import lines_of, with_cells
+from nbmem.probes.cells import files_of_cells, lines_of, with_cells
 from nbmem.record.calls import calls_of, placed
 from nbmem.record.gaps import Births, Gaps
 from nbmem.record.holders import columns
@@ -64,8 +64,11 @@ def freeze(
         spans = _spans(recorder, name, devices, error)
     source: Source | None = None
     with recorder.guard("the text of the lines"):
+        files = files_of_cells(stacks)
+        stacks[:] = with_cells(stacks)
         file = recorded_file(stacks)
-        source = None if file is None else Source(file, tuple(lines_of(file)[:MOST_LINES]))
+        if file is not None:
+            source = Source(file, tuple(lines_of(files.get(file, file))[:MOST_LINES]))
     rank: Rank | None = None
     with recorder.guard("which rank it was"):
         rank = recorder.ranks.ended(error)
@@ -160,7 +163,7 @@ def _start(recorder: Recorder, index: int) -> Layout:
 def _with_stacks(events: Events, history: DeviceHistory, stacks: list[Stack]) -> Events:
     """Events whose stacks point into the session's list, behind those of other cards."""
     offset = len(stacks)
-    stacks.extend(with_cells(history.stacks))
+    stacks.extend(history.stacks)
     if not offset:
         return events
     moved = np.where(events.stack < 0, events.stack, events.stack + offset)

@@ -8,9 +8,10 @@ import nbmem
 from nbmem import virtual
 from nbmem.analysis import build_report
 from nbmem.analysis.limit import over_limit
+from nbmem.core.data_size import held_bytes
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
-from nbmem.ipython.kept import MOST_BYTES, KeptTraces, session_bytes
+from nbmem.ipython.kept import MOST_BYTES, KeptTraces
 from nbmem.views.compare import comparison_json
 from tests.recorded import load, session_of
 
@@ -165,8 +166,9 @@ def test_without_a_card_an_assertion_does_not_pass_in_silence():
 def test_kept_traces_are_bounded_and_found_by_number_and_name(monkeypatch):
     kept = KeptTraces()
     traces = [traced(f"In [{n}]", x=n) for n in (1, 2, 3)]
-    assert 0 < session_bytes(traces[0].session) < MOST_BYTES
-    monkeypatch.setattr("nbmem.ipython.kept.MOST_BYTES", 2 * session_bytes(traces[2].session) + 99)
+    each = max(held_bytes(trace.session) for trace in traces)
+    assert 0 < each < MOST_BYTES
+    monkeypatch.setattr("nbmem.ipython.kept.MOST_BYTES", 2 * each + 500)
     for trace in traces:
         kept.add(trace)
     assert kept.find("1") is None
@@ -177,6 +179,27 @@ def test_kept_traces_are_bounded_and_found_by_number_and_name(monkeypatch):
     assert kept.get("7") is kept.get("mine") is named
     with pytest.raises(UsageError, match=r"No traced cell '1' is kept.*Kept are: In \[3\], mine"):
         kept.get("1")
+
+
+def test_of_kept_traces_the_newest_alone_keeps_its_report():
+    kept, older, newer = KeptTraces(), traced("older", x=1), traced("newer", x=2)
+    kept.add(older)
+    first = older.report()
+    assert older.report().ledger_at_end is first.ledger_at_end
+    kept.add(newer)
+    assert older.report().ledger_at_end is not first.ledger_at_end
+
+
+def test_numbers_of_cells_go_with_their_traces(monkeypatch):
+    monkeypatch.setattr("nbmem.ipython.kept.MOST_CELLS", 2)
+    kept = KeptTraces()
+    for number in (1, 2, 3):
+        trace = traced("mine")
+        kept.add(trace)
+        kept.number(trace, number)
+    assert kept.names() == ["mine", "3", "2"]
+    assert kept.find("3") is not kept.find("2")
+    assert kept.find("1") is None
 
 
 def test_a_limit_on_the_process_is_held_to_what_the_report_says():

@@ -8,7 +8,7 @@ import pytest
 
 from nbmem.analysis.lines import users_line
 from nbmem.core.events import Frame
-from nbmem.probes.cells import lines_of, with_cells
+from nbmem.probes.cells import files_of_cells, lines_of, with_cells
 
 CELL = "/tmp/ipykernel_77/123.py"
 STACK = (Frame(CELL, 9, "step"), Frame("/home/x/train.py", 1, "<module>"))
@@ -48,5 +48,6 @@ def test_the_text_of_a_cell_is_that_of_the_code_within_it_that_ran(kernel, monke
     for file, text in ((CELL, "run_cell_magic()\n"), (within, "x = 1\n"), (hidden, "None\n")):
         kernel.compile._filename_map[file] = 2
         monkeypatch.setitem(linecache.cache, file, (len(text), None, [text], file))
-    ((frame, *_),) = with_cells([(Frame(within, 1, "<module>"), *STACK)])
-    assert lines_of(frame.file) == ["x = 1"]
+    stacks = [(Frame(within, 1, "<module>"), *STACK)]
+    ((frame, *_),) = with_cells(stacks)
+    assert lines_of(files_of_cells(stacks)[frame.file]) == ["x = 1"]
