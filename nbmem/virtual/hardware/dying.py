@@ -71,13 +71,13 @@ class Dying:
         return bool(self._when)
 
     def __iter__(self) -> Iterator[tuple[int, Death]]:
-        """Addresses with their deaths, each once; more may die meanwhile."""
+        """Addresses with their deaths, each once; more may die meanwhile, in any thread."""
         while self._when:
-            block = next(iter(self._when))
-            told = self._when.pop(block)
-            block.leave()
-            if block.addr:
-                yield block.addr, Death(told, None) if isinstance(told, int) else Death(*told)
+            for block in list(self._when):  # one call of C: no thread notes a death within it
+                told = self._when.pop(block)
+                block.leave()
+                if block.addr:
+                    yield block.addr, Death(told, None) if isinstance(told, int) else Death(*told)
 
 
 def _when_and_where() -> Callable[[], Any]:

@@ -33,6 +33,7 @@ class Machine:
 
     Attributes:
         gpus: The cards by CUDA ordinal, one at least.
+        lock: That of every card.
         by_device: The same by the device of a tensor, as C++ and as Python sees it.
     """
 
@@ -46,6 +47,7 @@ class Machine:
     ) -> None:
         notes: list[str] = []
         workers = {card: Client(card) for card in cards}
+        self.lock = threading.RLock()
         self.gpus = tuple(
             VirtualGPU(
                 card,
@@ -55,6 +57,7 @@ class Machine:
                 other_processes=other_processes,
                 notes=notes,
                 dnn=workers[card],
+                lock=self.lock,
             )
             for index, card in enumerate(cards)
         )
@@ -122,6 +125,18 @@ class Machine:
         self.gpus = tuple(gpus)
         for gpu in self.gpus:
             self.by_device[LAZY[gpu.index]] = self.by_device[CUDA[gpu.index]] = gpu
+
+    def alone(self, functions: dict[str, Any]) -> dict[str, Any]:
+        """Functions by name that one thread calls at a time: torch's allocator has a lock, too."""
+
+        def locked(function: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                with self.lock:
+                    return function(*args, **kwargs)
+
+            return call
+
+        return {name: locked(function) for name, function in functions.items()}
 
     def peers(self, device: int, other: int) -> bool:
         """Whether two cards reach each other's memory: data-centre cards do, GeForce does not."""

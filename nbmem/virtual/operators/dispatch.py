@@ -79,7 +79,7 @@ class CardMode(TorchDispatchMode):
         self.host = Unwritten(table.host_of, everything=defer)
         self.pinned = Pinned()
         self.values = Values(machine.gpus[0].note, self.storages, self.host, table.values_of)
-        self.nodes = Nodes()
+        self.nodes = Nodes(set())
         self.views = WrittenViews()
         self._known: dict[tuple[Any, ...], tuple[Results, MemoryPlan | None]] = {}
 
@@ -133,7 +133,7 @@ class CardMode(TorchDispatchMode):
         if kwargs.get("pin_memory") and str(kwargs.get("device")) == "cpu":  # as empty_like has it
             return self.pinned.pin(self._run(func, args, {**kwargs, "pin_memory": False}))
         call.gpu = gpu
-        gpu.launched += 1
+        gpu.launched = True
         note_streams(call)
         self.views.begins(call)
         answer = self._on_card(call)

@@ -204,9 +204,7 @@ def c_functions(machine: Machine) -> dict[str, Any]:
     """The functions of torch._C that torch.cuda calls."""
     return {
         **_devices(machine),
-        **_statistics(machine),
-        **_resets(machine),
-        **_history(machine),
+        **machine.alone({**_statistics(machine), **_resets(machine), **_history(machine)}),
         **queue_functions(machine),
         **_without_effect(),
     }

@@ -10,19 +10,17 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/functions/ac
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C
 
+from nbmem.core.collector import instances, with_subclasses
 from nbmem.virtual.devices import LAZY, true_device
 from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.hardware.current_stream import CurrentStream
     from nbmem.virtual.tensors.calls import OperatorCall
 
@@ -59,8 +57,7 @@ def note_living(note: str, index: int) -> None:
 
     A leaf whose node is not alive gets one for this moment alone.
     """
-    kinds = set(map(id, _with_subclasses(torch.Tensor)))
-    for thing in [one for one in gc.get_objects() if id(type(one)) in kinds]:
+    for thing in instances(with_subclasses(torch.Tensor)):
         if (
             true_device(thing) == LAZY[index]
             and _needs_gradient(thing)
@@ -74,13 +71,6 @@ def note_living(note: str, index: int) -> None:
 def _makes_no_node(call: OperatorCall) -> bool:
     """Whether a call without gradients is none of a function's forward, which has made nodes."""
     return bool(facts_of(call.func).mutates) or _C._current_autograd_node() is not None
-
-
-def _with_subclasses(kind: type) -> Iterator[type]:
-    yield kind
-    found: list[type] = type.__subclasses__(kind)
-    for inner in found:
-        yield from _with_subclasses(inner)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

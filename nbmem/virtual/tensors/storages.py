@@ -132,7 +132,10 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
         self.most, self.below, self.resized = other.most, other.below, other.resized
 
     def leave(self) -> None:
-        """Take it off its list, where another storage may be listed in its place by now."""
+        """Take it off its list, where another storage may be listed in its place by now.
+
+        No other can be put there meanwhile: the card's lock is held, or the storage still ends.
+        """
         if self.home.get(self.key) is self:
             del self.home[self.key]
 
@@ -200,7 +203,8 @@ class Storages:
         block.addr = addr
         block.know_nothing()
         block.resized = block.overwritten = None
-        self._blocks[block.key] = block
+        with gpu.lock:  # who has died at this address has left, or leaves later and sees this one
+            self._blocks[block.key] = block
         return block
 
     def borrow(self, tensor: torch.Tensor, gpu: VirtualGPU, addr: int) -> None:
@@ -226,7 +230,7 @@ class Storages:
         block = self._blocks.get(key)
         if block is not None and block.overwritten is None:
             block.overwritten = text
-            self.overwritten |= bool(text)
+            self.overwritten = self.overwritten or bool(text)
 
     def owns(self, key: int) -> bool:
         """Whether a storage's block is freed with it."""
@@ -291,7 +295,7 @@ class Storages:
 
     def live_bytes(self) -> int:
         """Bytes of all storages that live, as they were asked for, each block's once."""
-        living = [block() for block in tuple(self._blocks.values()) if block.owned]
+        living = [block() for block in list(self._blocks.values()) if block.owned]
         return sum(storage.nbytes() for storage in living if storage is not None)
 
     def forget(self) -> None:
