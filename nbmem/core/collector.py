@@ -42,12 +42,13 @@ def instances(kinds: Iterable[type]) -> list[Any]:
     wanted = frozenset(map(id, kinds)).__contains__
     every: list[Any] = []
     found: list[Any] = []
-    steps = (
+    steps: tuple[Callable[[], object], ...] = (
         functools.partial(every.extend, chain.from_iterable(starmap(gc.get_objects, [()]))),
         functools.partial(found.extend, compress(every, map(wanted, map(id, map(type, every))))),
         every.clear,
     )
-    deque(map(operator.call, steps), maxlen=0)
+    call: Any = operator.call
+    deque(map(call, steps), maxlen=0)
     return found
 
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.core.collector import instances, with_subclasses
-from nbmem.virtual.devices import LAZY, true_device
 from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nbmem.virtual.hardware.current_stream import CurrentStream
     from nbmem.virtual.tensors.calls import OperatorCall
 
@@ -41,31 +41,30 @@ def node_of(leaf: torch.Tensor, stream: CurrentStream) -> Any:
 def note_streams(call: OperatorCall) -> None:
     """Note the present stream at the nodes that the call's leaves have since now.
 
-    Nothing is done before the program has used a second stream in this thread, nor where no node is
-    made: in an optimizer's step and in backward.
+    Leaves are only remembered before the program has used a second stream in this thread. Nothing
+    is done where no node is made: in an optimizer's step and in backward.
     """
-    stream = call.gpu.stream
-    if not stream.changed or (not torch.is_grad_enabled() and _makes_no_node(call)):
+    if not torch.is_grad_enabled() and _makes_no_node(call):
         return
     for tensor in call.tensors:
-        if _needs_gradient(tensor) and _is_leaf(tensor) and _is_plain(tensor):
-            node_of(tensor, stream)
+        if _needs_gradient(tensor) and _is_leaf(tensor):
+            stream = call.gpu.stream
+            if not stream.changed:
+                stream.remember(tensor)
+            elif _is_plain(tensor):
+                node_of(tensor, stream)
 
 
-def note_living(note: str, index: int) -> None:
-    """Note the default stream at the nodes that are there before the first change of stream.
+def note_first_stream(stream: CurrentStream, leaves: Iterable[torch.Tensor]) -> None:
+    """Note the default stream at the nodes that leaves have before the first change of stream.
 
     A leaf whose node is not alive gets one for this moment alone.
     """
-    for thing in instances(with_subclasses(torch.Tensor)):
-        if (
-            true_device(thing) == LAZY[index]
-            and _needs_gradient(thing)
-            and _is_leaf(thing)
-            and _is_plain(thing)
-            and (node := _node_of(thing)) is not None
-        ):
-            node.metadata.setdefault(note, 0)
+    for leaf in leaves:
+        if _needs_gradient(leaf) and _is_leaf(leaf) and _is_plain(leaf):
+            node = _node_of(leaf)
+            if node is not None:
+                node.metadata.setdefault(stream.note, 0)
 
 
 def _makes_no_node(call: OperatorCall) -> bool:
