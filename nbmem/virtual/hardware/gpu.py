@@ -21,6 +21,7 @@ from nbmem.virtual.hardware.capturing import Capturing
 from nbmem.virtual.hardware.cudnn.client import Client
 from nbmem.virtual.hardware.current_stream import CurrentStream
 from nbmem.virtual.hardware.dying import whole
+from nbmem.virtual.hardware.forks import BAD_FORK
 from nbmem.virtual.hardware.graphs import Pools
 from nbmem.virtual.hardware.history import History
 from nbmem.virtual.hardware.locking import LockedAllocator
@@ -77,8 +78,7 @@ class VirtualGPU:
         dnn: Whom to ask which kernels cuDNN would take.
         notes: What this card cannot answer as the real one would, each once.
         other_processes: Bytes that other processes hold, by PID.
-        lock: Held by who reads or changes what threads share of a card; one for a machine's cards,
-            for a storage's address may be another card's next.
+        lock: Held by who reads or changes what threads share of the cards of a machine.
         locked: The allocator, to be changed under the lock.
         beside: Bytes that other libraries of this process hold, not through torch.
         died: What a storage's weak reference calls with itself when the storage dies.
@@ -88,6 +88,7 @@ class VirtualGPU:
         instead: What eager mode would take in the place of planned regions; None: nobody follows.
         touches: Where it is noted which memory is used and when; None: nobody wants to know.
         initialized: Whether the program has touched the card, so that a context exists.
+        bad_fork: Whether this process was forked from one that had a context: it can have none.
         chosen: Whether somebody asked for it; it may only stand in where there is no real one.
     """
 
@@ -108,7 +109,7 @@ class VirtualGPU:
         self.other_processes = dict(other_processes or {})
         self.beside = 0
         self.oom_observers: list[Callable[[int, int, int, int], None]] = []
-        self.initialized, self.chosen = False, True
+        self.initialized, self.bad_fork, self.chosen = False, False, True
         self._settings_are_set = conf is not None
         self.history = History(index)
         self._allocator = CachingAllocator(
@@ -203,6 +204,8 @@ class VirtualGPU:
         """The program touches the card: from here on a context exists."""
         if self.initialized:
             return
+        if self.bad_fork:
+            raise RuntimeError(BAD_FORK)
         with self.lock:
             if self.initialized:
                 return

@@ -14,6 +14,7 @@ import torch
 from nbmem.allocator.driver import CARD_STEP
 from nbmem.virtual.devices import CUDA, LAZY, true_device
 from nbmem.virtual.hardware.cudnn.client import Client
+from nbmem.virtual.hardware.forks import BAD_FORK
 from nbmem.virtual.hardware.gpu import VirtualGPU
 
 if TYPE_CHECKING:
@@ -113,8 +114,26 @@ class Machine:
         return self._asked or any(gpu.initialized for gpu in self.gpus)
 
     def initialize(self) -> None:
-        """What torch.cuda.init() does."""
+        """What torch.cuda.init() does.
+
+        Raises:
+            RuntimeError: This process was forked from one that had done so.
+        """
+        if self.bad_fork:
+            raise RuntimeError(BAD_FORK)
         self._asked = True
+
+    @property
+    def bad_fork(self) -> bool:
+        """Whether this process was forked from one that had initialized CUDA."""
+        return self.gpus[0].bad_fork
+
+    def forked(self) -> None:
+        """This process is a fork: no context comes with it, and none can be made if one was."""
+        if self.initialized:
+            self._asked = False
+            for gpu in self.gpus:
+                gpu.initialized, gpu.bad_fork = False, True
 
     def give(self, addr: int) -> None:
         """Free a block of whichever card holds that address."""

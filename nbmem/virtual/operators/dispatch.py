@@ -17,7 +17,9 @@ from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.virtual.devices import true_device
+from nbmem.virtual.frames import leave_operator
 from nbmem.virtual.hardware.dying import whole
+from nbmem.virtual.hardware.forks import refuse_in_fork
 from nbmem.virtual.operators import formulas, quantized, sparse, table
 from nbmem.virtual.operators.captured import captured
 from nbmem.virtual.operators.float8 import refuse as refuse_float8
@@ -76,8 +78,8 @@ class CardMode(TorchDispatchMode):
         self.machine: Machine | None = machine
         self._cards = machine.by_device
         self.storages = Storages()
-        self.host = Unwritten(table.host_of, everything=defer)
-        self.pinned = Pinned()
+        self.host = Unwritten(table.host_of, machine.lock, everything=defer)
+        self.pinned = Pinned(machine.lock)
         self.values = Values(machine.gpus[0].note, self.storages, self.host, table.values_of)
         self.nodes = Nodes(set())
         self.views = WrittenViews()
@@ -93,8 +95,7 @@ class CardMode(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator; an error leaves without pinning the arguments in its traceback."""
-        __tracebackhide__ = True
+        """Run one operator; an error leaves as if C++ had run it, without a frame of this."""
         kwargs = kwargs or {}
         if self.machine is None:
             return func(*args, **kwargs)
@@ -108,13 +109,9 @@ class CardMode(TorchDispatchMode):
             return NotImplemented  # It says itself which tensors it consists of.
         try:
             return self._run(func, args, kwargs)
-        except BaseException as err:  # noqa: BLE001 - whatever it is, it must not hold tensors
-            failure = err.with_traceback(None)
-        del args, kwargs
-        try:
-            raise failure
-        finally:
-            del failure
+        except BaseException as err:
+            leave_operator(err)
+            raise  # which adds no frame
 
     @untraced_call
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -133,6 +130,8 @@ class CardMode(TorchDispatchMode):
         if kwargs.get("pin_memory") and str(kwargs.get("device")) == "cpu":  # as empty_like has it
             return self.pinned.pin(self._run(func, args, {**kwargs, "pin_memory": False}))
         call.gpu = gpu
+        if gpu.bad_fork:
+            refuse_in_fork(call)
         gpu.launched = True
         note_streams(call)
         self.views.begins(call)
