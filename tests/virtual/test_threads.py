@@ -8,6 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
+import nbmem
+from nbmem import virtual
+from nbmem.core.categories import Category
 from nbmem.core.collector import instances
 from nbmem.virtual.operators.gradients import runs
 from tests.virtual import thread_stress
@@ -130,3 +133,30 @@ def test_a_backward_of_one_thread_is_none_of_anothers(gpu):
     assert found == []
     assert x.grad is not None
     del gpu
+
+
+@pytest.mark.parametrize("name", ["T4", "H100"])
+def test_each_threads_workspace_has_its_name(name):
+    with virtual.activated(name) as gpu:
+        _train_in_threads(gpu, 3)
+
+
+def _train_in_threads(gpu, count):
+    barrier = threading.Barrier(count)
+
+    def train():
+        layer = torch.nn.Linear(64, 64).cuda()
+        for _ in range(2):
+            layer(torch.ones(8, 64, device="cuda")).sum().backward()
+            layer.zero_grad()
+            barrier.wait()
+
+    with nbmem.trace("threads") as trace:
+        threads = [threading.Thread(target=train) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    at_end = trace.report().ledger_at_end
+    assert at_end[Category.WORKSPACE] == torch.cuda.memory_allocated()
+    assert torch.cuda.memory_allocated() == (count + 1) * gpu.workspaces.cublas_size

@@ -19,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nbmem.virtual.devices import true_device
 from nbmem.virtual.frames import leave_operator
 from nbmem.virtual.hardware.dying import whole
-from nbmem.virtual.hardware.forks import refuse_in_fork
 from nbmem.virtual.operators import formulas, quantized, sparse, table
 from nbmem.virtual.operators.captured import captured
 from nbmem.virtual.operators.float8 import refuse as refuse_float8
@@ -28,7 +27,7 @@ from nbmem.virtual.operators.higher_order import call_functions, is_higher_order
 from nbmem.virtual.operators.host_code import run_python
 from nbmem.virtual.operators.overlaps import refuse_overlaps
 from nbmem.virtual.operators.overwritten import refuse_overwritten
-from nbmem.virtual.operators.refusals import said_by_cpu
+from nbmem.virtual.operators.refusals import refuse_in_fork, said_by_cpu
 from nbmem.virtual.operators.touching import touched
 from nbmem.virtual.operators.tracing import passed_on, untraced_call, with_tensors
 from nbmem.virtual.operators.types import refuse_types

@@ -132,10 +132,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
         self.most, self.below, self.resized = other.most, other.below, other.resized
 
     def leave(self) -> None:
-        """Take it off its list, where another storage may be listed in its place by now.
-
-        No other can be put there meanwhile: the card's lock is held, or the storage still ends.
-        """
+        """Take it off its list, unless another is in its place; none is put there meanwhile."""
         if self.home.get(self.key) is self:
             del self.home[self.key]
 
@@ -197,10 +194,8 @@ class Storages:
     ) -> CardMemory:
         died: Any = gpu.died if DIES_FOR_GOOD else self._died
         block = CardMemory(storage, died if owned else CardMemory.leave)
-        block.owned = owned
         block.key, block.home = storage._cdata, self._blocks
-        block.gpu = gpu
-        block.addr = addr
+        block.gpu, block.addr, block.owned = gpu, addr, owned
         block.know_nothing()
         block.resized = block.overwritten = None
         with gpu.lock:  # who has died at this address has left, or leaves later and sees this one
