@@ -162,7 +162,8 @@ class VirtualGPU:
         handle = self.stream.handle if stream is None else stream
         # A signal between acquire and release would lock the card up: `with` is safe against it.
         with self.locked as allocator:
-            self._finish_one()
+            if self._unfinished:
+                self._finish_one()
             try:
                 addr = allocator.malloc(size, handle)
             except AllocatorOOM as err:
@@ -180,10 +181,9 @@ class VirtualGPU:
         raise torch.OutOfMemoryError(message)
 
     def _finish_one(self) -> None:
-        if self._unfinished:
-            self._unfinished -= 1
-            if not self._unfinished:
-                self._allocator.complete_streams()
+        self._unfinished -= 1
+        if not self._unfinished:
+            self._allocator.complete_streams()
 
     def give(self, addr: int) -> None:
         """Free a block; safe from a finalizer that runs while the allocator is at work."""

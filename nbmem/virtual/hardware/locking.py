@@ -40,6 +40,7 @@ class LockedAllocator:
         self._at_work = False
         self._later: deque[Callable[[CachingAllocator], object]] = deque()
         self._dying = Dying()
+        self._deaths = self._dying.when  # asked often: a dictionary says in C whether it is empty
         self.died = self._dying.died
         gpu.history.settle = self.settle
         gpu.history.keep_places = self._dying.keep_places
@@ -51,7 +52,8 @@ class LockedAllocator:
             RuntimeError: A finalizer or a signal's handler wants to, in the midst of a change.
         """
         self.lock.acquire()
-        self.settle()
+        if self._deaths or self._later:
+            self.settle()
         if self._at_work:
             self.lock.release()
             raise RuntimeError(_AT_WORK)
@@ -65,7 +67,8 @@ class LockedAllocator:
     def settled(self) -> CachingAllocator:
         """The allocator with what has died freed, to be read."""
         with self.lock:
-            self.settle()
+            if self._deaths or self._later:
+                self.settle()
             return self._allocator
 
     def free(self, addr: int) -> None:
@@ -81,7 +84,7 @@ class LockedAllocator:
 
     def settle(self) -> None:
         """Free what has died, unless the allocator is at work: it will once it is done."""
-        while (self._dying or self._later) and self.lock.acquire(blocking=False):
+        while (self._deaths or self._later) and self.lock.acquire(blocking=False):
             try:
                 if self._at_work:
                     return
