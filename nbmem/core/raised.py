@@ -23,9 +23,14 @@ def traceback_of(err: BaseException) -> TracebackType | None:
     return found
 
 
+def set_traceback(err: BaseException, traceback: TracebackType | None) -> None:
+    """Say where an exception was raised."""
+    _KEPT["__traceback__"].__set__(err, traceback)
+
+
 def forget_way(err: BaseException) -> None:
     """Forget where an exception was raised: it would keep the frames that it came through."""
-    _KEPT["__traceback__"].__set__(err, None)
+    set_traceback(err, None)
 
 
 def behind(err: BaseException) -> tuple[BaseException | None, ...]:

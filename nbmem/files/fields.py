@@ -68,8 +68,9 @@ FACTS: Kind = {
     "cublas_workspace_config?": "str?",
     "pinned?": {"held": "int", "used": "int"},
     "pools?": ({"pool": "str", "users": "str"},),
+    "threads?": "int",
 }
-"""What record.program writes and the tips read; other keys are let pass."""
+"""What the recorder writes and the tips and the ledger read; other keys are let pass."""
 _OF_EACH_PARAMETER = ("parameters", "shapes", "with_gradient")
 
 

@@ -63,6 +63,7 @@ class Facts:
             that is larger in each.
         calm: Whether nothing was allocated between its birth and its death, or only what a kernel
             had beside it.
+        threads: How many threads trained at the same time; 1 where the phases tell who computed.
     """
 
     allocations: Allocations
@@ -76,6 +77,7 @@ class Facts:
     reached: Mask | None
     kept: Mask
     calm: Mask
+    threads: int
 
     def seen(self, category: Category) -> Mask:
         """Which allocations a probe saw as that."""
@@ -144,6 +146,7 @@ def facts_of(
         reached=seen.reached,
         kept=kept(allocations, born_in, phases, standing, count) | _rows(variables, len(born)),
         calm=calm | scratch,
+        threads=session.facts.get("threads", 1),
     )
     return facts, seen.named_like(standing), seen.texts
 

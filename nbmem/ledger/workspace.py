@@ -6,6 +6,9 @@ have is it; a loop's results would be several. A handle has one for each stream,
 captured on a stream of its own:
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/cuda/CublasHandlePool.cpp
 
+Where several threads trained at the same time there are no phases: each has its own, and the engine
+one for all. By their odd size these are cuBLAS's, and by 32 MiB where Python does not have them.
+
 With a cuBLASLt epilogue (addmm) its own, once. Recorded on an H100: each once in the forward
 thread, once in the engine's.
 """
@@ -51,6 +54,20 @@ def workspaces(facts: Facts) -> Mask:
                 beside = _first(near & (a.requested == CUBLASLT), a.born)
                 if beside is not None:
                     found[beside] = True
+    return found | _of_threads(facts, kept)
+
+
+def _of_threads(facts: Facts, kept: Mask) -> Mask:
+    """One for each of several threads that trained at the same time, and one for the engine."""
+    a = facts.allocations
+    found: Mask = np.zeros(len(a), bool)
+    if facts.threads > 1:
+        unheld = np.zeros(len(a), bool) if facts.reached is None else ~facts.reached
+        unheld |= a.requested == WORKSPACE
+        mine = kept & unheld & (a.born >= 0) & np.isin(a.requested, CUBLAS)
+        for stream in np.unique(a.stream[mine]).tolist():
+            rows = np.flatnonzero(mine & (a.stream == stream))
+            found[rows[np.argsort(a.born[rows], kind="stable")][: facts.threads + 1]] = True
     return found
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.collector import instances, with_subclasses
 from nbmem.files.torch_snapshot import pool_number
 from nbmem.probes.cuda import initialized_torch
 
@@ -47,13 +47,12 @@ def users_of(among: Iterable[int], names: Mapping[str, Any]) -> dict[int, str]:
         return {}
     found: dict[int, dict[str, list[Any]]] = {}
     kinds = {k: t for k in _USERS if isinstance(t := getattr(torch.cuda, k, None), type)}
-    for thing in gc.get_objects():
-        for kind, one in kinds.items():
-            if issubclass(type(thing), one):
-                with suppress(Exception):  # a graph that holds no capture says so by an error
-                    number = pool_number(thing.pool() if hasattr(thing, "pool") else thing.id)
-                    if number in there:
-                        found.setdefault(number, {}).setdefault(kind, []).append(thing)
+    for kind, one in kinds.items():
+        for thing in instances(with_subclasses(one)):
+            with suppress(Exception):  # a graph that holds no capture says so by an error
+                number = pool_number(thing.pool() if hasattr(thing, "pool") else thing.id)
+                if number in there:
+                    found.setdefault(number, {}).setdefault(kind, []).append(thing)
     called = {id(value): name for name, value in list(names.items())[::-1]}
     return {number: _users(by_kind, called) for number, by_kind in found.items()}
 

@@ -23,7 +23,7 @@ from nbmem.probes.cells import files_of_cells, lines_of, with_cells
 from nbmem.record.calls import calls_of, placed
 from nbmem.record.gaps import Births, Gaps
 from nbmem.record.holders import columns
-from nbmem.record.loops import one_loop
+from nbmem.record.loops import one_loop, trained_together
 from nbmem.record.phases import PhaseBuilder
 from nbmem.record.spilled import card_of
 from nbmem.record.stays import unrecorded
@@ -222,10 +222,10 @@ def _phases(
     main = fullest(devices)
     device = devices[main]
     told = [turn for turn in recorder.turns.turns if turn.mark >= recorder.rolls.over_at]
-    turns, why_none = one_loop(told, recorder.turns.names())
-    if why_none is not None:
-        recorder.note(why_none)
+    turns, together = one_loop(told)
     if turns is None:
+        recorder.note(trained_together(together, recorder.turns.names()))
+        recorder.facts["threads"] = len(together)
         return [], main
     gaps = Gaps(device.events, _births(device.events, device.identities))
     builder = PhaseBuilder(device.events, device.marks, gaps, seeds=device.info.keeps_history)

@@ -6,16 +6,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from nbmem.record.turn import Turn
 
 _CALLS = ("forward", "inference")
 
 
-def one_loop(
-    turns: Sequence[Turn], names: Mapping[int, str]
-) -> tuple[Sequence[Turn] | None, str | None]:
+def one_loop(turns: Sequence[Turn]) -> tuple[Sequence[Turn] | None, set[int]]:
     """The turns from which phases can be told.
 
     Threads that trained one after the other make one loop. Those that only computed a part of
@@ -24,23 +22,32 @@ def one_loop(
 
     Args:
         turns: Of all threads, in the order in which they were told.
-        names: The threads' names, by the numbers of their loops.
 
     Returns:
-        The turns (None where no phase can be told), and a note, or None.
+        The turns (None where no phase can be told), and the threads that trained at the same time.
     """
     by_thread: dict[int, list[Turn]] = defaultdict(list)
     for turn in turns:
         by_thread[turn.thread].append(turn)
     if len(by_thread) < 2:
-        return turns, None
+        return turns, set()
     loops = {t: own for t, own in by_thread.items() if not _helps(own, t, by_thread)}
     together = _together([(own[0].mark, own[-1].mark, t) for t, own in loops.items()])
     if not together:
-        return [turn for turn in turns if turn.thread in loops], None
-    named = ", ".join(sorted(repr(names.get(thread, str(thread))) for thread in together))
-    return None, (
-        f"{len(together)} threads trained at the same time ({named}): an event may be any of "
+        return [turn for turn in turns if turn.thread in loops], set()
+    return None, together
+
+
+def trained_together(threads: Collection[int], names: Mapping[int, str]) -> str:
+    """Say that several threads trained at the same time, and what that means.
+
+    Args:
+        threads: The numbers of their loops.
+        names: The threads' names by these.
+    """
+    named = ", ".join(sorted(repr(names.get(thread, str(thread))) for thread in threads))
+    return (
+        f"{len(threads)} threads trained at the same time ({named}): an event may be any of "
         "theirs, so there are no phases, and only what each thread's own calls showed has names."
     )
 

@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nbmem.core.raised import behind, set_traceback, traceback_of
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import CodeType, FrameType, TracebackType
 
 _OWN = str(Path(__file__).parent)
@@ -39,6 +42,37 @@ def without_own(traceback: TracebackType | None) -> TracebackType | None:
         kept.tb_next = follows
         kept = follows
     return traceback
+
+
+def hide_own(error: BaseException | None) -> None:
+    """Take the virtual card's frames off an error and off those that led to it."""
+    for one in _with_causes(error):
+        set_traceback(one, without_own(traceback_of(one)))
+
+
+def leave_operator(error: BaseException) -> None:
+    """Take off what an operator ran in Python, up to the program's own code, if that raised it."""
+    for one in _with_causes(error):
+        way = traceback_of(one)
+        while way is not None and (is_own(way.tb_frame) or _is_torchs(way.tb_frame)):
+            way = way.tb_next
+        set_traceback(one, without_own(way))
+
+
+def _is_torchs(frame: FrameType) -> bool:
+    name = frame.f_globals.get("__name__")
+    return type(name) is str and name.partition(".")[0] == "torch"
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, its cause, its context and its members, and theirs, each once."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += behind(one)
 
 
 def level_of_user() -> int:

@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import sys
 import threading
+import traceback
 
 import pytest
 
@@ -32,6 +33,7 @@ def test_every_patch_is_undone():
     from multiprocessing import queues
 
     import pynvml
+    from IPython.core import interactiveshell
     from torch._dynamo import convert_frame, eval_frame, symbolic_convert, trace_rules
     from torch._dynamo.variables import optimizer
     from torch._higher_order_ops.flex_attention import FlexAttentionHOP
@@ -65,7 +67,8 @@ def test_every_patch_is_undone():
          torch._C._distributed_c10d.FakeWork, symbolic_convert.InstructionTranslator,
          proxy_tensor, proxy_tensor.ProxyTorchDispatchMode, convert_frame.CatchErrorsWrapper,
          optimizer.OptimizerVariable, torch.nn.modules.transformer, *higher, *inductor,
-         *raw_kernels, torch.ops, _comparison.TensorLikePair,
+         *raw_kernels, torch.ops, _comparison.TensorLikePair, threading, traceback,
+         interactiveshell.InteractiveShell,
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):

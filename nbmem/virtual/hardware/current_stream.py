@@ -9,6 +9,7 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/engine.cpp (
 from __future__ import annotations
 
 import threading
+import weakref
 from bisect import bisect_right
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from torch import _C
 from nbmem.virtual.devices import CPU, true_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 LEAF = 1 << 63
 """From here on a node's number says that it adds up a leaf's gradient, not when it was made."""
@@ -36,15 +37,15 @@ class CurrentStream(threading.local):
 
     Attributes:
         note: The name under which a leaf's node has its stream on this card.
-        before_first: Called with `note` and the card's ordinal before this thread's first change of
-            stream, so that the nodes which leaves have by then are known.
+        before_first: Called before this thread's first change of stream, with this and the leaves
+            that it has used, so that the nodes which those have by then are known.
     """
 
-    before_first: Callable[[str, int], None] | None = None
+    before_first: Callable[[CurrentStream, Iterable[Any]], None] | None = None
 
     def __init__(self, index: int) -> None:
         self.note = f"nbmem: stream of cuda:{index}"
-        self._index = index
+        self._leaves: dict[int, weakref.ref[Any]] = {}
         self._outside = 0
         self._changes: list[tuple[int, int]] = []
         self._inside: tuple[int, int] | None = None
@@ -75,9 +76,17 @@ class CurrentStream(threading.local):
             self._inside = _identity_of(node), handle
             return
         if not self._changes and self.before_first is not None:
-            self.before_first(self.note, self._index)
+            leaves = [leaf for one in list(self._leaves.values()) if (leaf := one()) is not None]
+            self._leaves.clear()
+            self.before_first(self, leaves)
         self._outside = handle
         self._change(handle)
+
+    def remember(self, leaf: Any) -> None:
+        """This thread uses a leaf, and has used the default stream alone so far."""
+        key, leaves = id(leaf), self._leaves
+        if key not in leaves:
+            leaves[key] = weakref.ref(leaf, lambda _dead: leaves.pop(key, None))
 
     def _change(self, handle: int) -> None:
         """The nodes that are made from now on are those of another stream."""

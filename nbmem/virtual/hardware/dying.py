@@ -50,34 +50,32 @@ class Dying:
     """Blocks whose storages have died and that are not freed yet, in order.
 
     Attributes:
+        when: Each block with its death.
         died: Notes a block, the time and perhaps the place, without any Python code:
             `dict.__getitem__` of a key that is not there, in a dictionary that makes its values
             with the clock.
     """
 
     def __init__(self) -> None:
-        self._when: defaultdict[Mortal, int | tuple[Any, ...]] = defaultdict(CLOCK.time_ns)
-        self.died: Callable[[Mortal], Any] = self._when.__getitem__
+        self.when: defaultdict[Mortal, int | tuple[Any, ...]] = defaultdict(CLOCK.time_ns)
+        self.died: Callable[[Mortal], Any] = self.when.__getitem__
 
     def keep_places(self, *, wanted: bool) -> None:
         """Keep the stack of each death from now on, or do not."""
-        self._when.default_factory = _when_and_where() if wanted else CLOCK.time_ns
+        self.when.default_factory = _when_and_where() if wanted else CLOCK.time_ns
 
     def add(self, addr: int) -> None:
         """Note a block that no storage has."""
-        self._when[_Address(addr)]
-
-    def __bool__(self) -> bool:
-        return bool(self._when)
+        self.when[_Address(addr)]
 
     def __iter__(self) -> Iterator[tuple[int, Death]]:
-        """Addresses with their deaths, each once; more may die meanwhile."""
-        while self._when:
-            block = next(iter(self._when))
-            told = self._when.pop(block)
-            block.leave()
-            if block.addr:
-                yield block.addr, Death(told, None) if isinstance(told, int) else Death(*told)
+        """Addresses with their deaths, each once; more may die meanwhile, in any thread."""
+        while self.when:
+            for block in list(self.when):  # one call of C: no thread notes a death within it
+                told = self.when.pop(block)
+                block.leave()
+                if block.addr:
+                    yield block.addr, Death(told, None) if isinstance(told, int) else Death(*told)
 
 
 def _when_and_where() -> Callable[[], Any]:

@@ -20,9 +20,11 @@ from nbmem.virtual.hardware.busy import Busy
 from nbmem.virtual.hardware.capturing import Capturing
 from nbmem.virtual.hardware.cudnn.client import Client
 from nbmem.virtual.hardware.current_stream import CurrentStream
-from nbmem.virtual.hardware.dying import Dying, whole
+from nbmem.virtual.hardware.dying import whole
+from nbmem.virtual.hardware.forks import BAD_FORK
 from nbmem.virtual.hardware.graphs import Pools
 from nbmem.virtual.hardware.history import History
+from nbmem.virtual.hardware.locking import LockedAllocator
 from nbmem.virtual.hardware.oom import EXBIBYTE, TOO_MUCH, oom_message
 from nbmem.virtual.hardware.workspaces import Workspaces
 from nbmem.virtual.notes import NbmemWarning, unlisted
@@ -76,14 +78,17 @@ class VirtualGPU:
         dnn: Whom to ask which kernels cuDNN would take.
         notes: What this card cannot answer as the real one would, each once.
         other_processes: Bytes that other processes hold, by PID.
+        lock: Held by who reads or changes what threads share of the cards of a machine.
+        locked: The allocator, to be changed under the lock.
         beside: Bytes that other libraries of this process hold, not through torch.
         died: What a storage's weak reference calls with itself when the storage dies.
         oom_observers: Called before an out-of-memory error is raised, as torch calls them.
-        launched: Calls so far.
+        launched: Whether an operator was called since a capture began.
         rules: What differs between the releases of torch.
         instead: What eager mode would take in the place of planned regions; None: nobody follows.
         touches: Where it is noted which memory is used and when; None: nobody wants to know.
         initialized: Whether the program has touched the card, so that a context exists.
+        bad_fork: Whether this process was forked from one that had a context: it can have none.
         chosen: Whether somebody asked for it; it may only stand in where there is no real one.
     """
 
@@ -97,13 +102,14 @@ class VirtualGPU:
         other_processes: Mapping[int, int] | None = None,
         notes: list[str] | None = None,
         dnn: Client | None = None,
+        lock: threading.RLock | None = None,
     ) -> None:
         self.card, self.index, self.release = card, index, release
         self.notes: list[str] = [] if notes is None else notes
         self.other_processes = dict(other_processes or {})
         self.beside = 0
         self.oom_observers: list[Callable[[int, int, int, int], None]] = []
-        self.initialized, self.chosen = False, True
+        self.initialized, self.bad_fork, self.chosen = False, False, True
         self._settings_are_set = conf is not None
         self.history = History(index)
         self._allocator = CachingAllocator(
@@ -120,23 +126,23 @@ class VirtualGPU:
         self.stream = CurrentStream(index)
         self.busy = Busy()
         self.capturing = Capturing()
-        self.launched = self._unfinished = 0
+        self.launched, self._unfinished = False, 0
         self.touches: Touches | None = None
         self.instead: Instead | None = None
         self.dropout_state: torch.Tensor | None = None
         self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"nbmem {card.key} {index or ''}".rstrip())
         self.pci_bus = 0x17 + 0x11 * index
-        self._lock = threading.Lock()
-        self._dying = Dying()
-        self.history.settle = self._settle
-        self.history.keep_places = self._dying.keep_places
-        self.died = self._dying.died
+        self.locked = LockedAllocator(self, self._allocator, lock or threading.RLock())
+        self.lock = self.locked.lock
+        self.died = self.locked.died
 
     @property
     def allocator(self) -> CachingAllocator:
-        """The simulated caching allocator; what has died is freed before anybody looks."""
-        self._settle()
-        return self._allocator
+        """The simulated caching allocator; what has died is freed before anybody looks.
+
+        What takes more than one look holds `lock`; what changes it does so by `locked`.
+        """
+        return self.locked.settled()
 
     @property
     def name(self) -> str:
@@ -154,15 +160,12 @@ class VirtualGPU:
         if size >= EXBIBYTE:
             raise torch.OutOfMemoryError(TOO_MUCH)
         handle = self.stream.handle if stream is None else stream
-        self._settle()
-        if self._unfinished:
-            self._unfinished -= 1
-            if not self._unfinished:
-                self._allocator.complete_streams()
         # A signal between acquire and release would lock the card up: `with` is safe against it.
-        with self._lock:
+        with self.locked as allocator:
+            if self._unfinished:
+                self._finish_one()
             try:
-                addr = self._allocator.malloc(size, handle)
+                addr = allocator.malloc(size, handle)
             except AllocatorOOM as err:
                 message = oom_message(self, err)
                 capacity = self.card.total_bytes if err.limit is None else err.limit
@@ -177,28 +180,15 @@ class VirtualGPU:
             observer(*seen)
         raise torch.OutOfMemoryError(message)
 
+    def _finish_one(self) -> None:
+        self._unfinished -= 1
+        if not self._unfinished:
+            self._allocator.complete_streams()
+
     def give(self, addr: int) -> None:
         """Free a block; safe from a finalizer that runs while the allocator is at work."""
         if addr:
-            self._dying.add(addr)
-            self._settle()
-
-    def _settle(self) -> None:
-        """Free what has died, unless the allocator is at work: it will once it is done."""
-        while self._dying and self._lock.acquire(blocking=False):
-            try:
-                self._bury()
-            finally:
-                self._lock.release()
-
-    @whole
-    def _bury(self) -> None:
-        for addr, death in self._dying:
-            self.history.happened = death
-            self._allocator.free(addr)
-            if self.touches is not None:
-                self.touches.note(Did.GIVEN, addr)
-        self.history.happened = None
+            self.locked.free(addr)
 
     @whole
     def record_stream(self, addr: int, stream: int) -> None:
@@ -206,17 +196,24 @@ class VirtualGPU:
 
         A program that never synchronises is at most a full launch queue ahead of the card.
         """
-        self.allocator.record_stream(addr, stream)
-        self._unfinished = self._unfinished or LAUNCH_QUEUE
+        with self.locked as allocator:
+            allocator.record_stream(addr, stream)
+            self._unfinished = self._unfinished or LAUNCH_QUEUE
 
     def initialize(self) -> None:
         """The program touches the card: from here on a context exists."""
-        if not self.initialized:
+        if self.initialized:
+            return
+        if self.bad_fork:
+            raise RuntimeError(BAD_FORK)
+        with self.lock:
+            if self.initialized:
+                return
             self.initialized = True
             self.read_environment()
-            known = self.card.arch.capability
-            if known != self.card.capability:
-                self.note(unlisted(self.card.capability, known))
+        known = self.card.arch.capability
+        if known != self.card.capability:
+            self.note(unlisted(self.card.capability, known))
 
     def read_environment(self) -> None:
         """Take the allocator's settings from the environment, once: as it is at the first use.
@@ -224,7 +221,11 @@ class VirtualGPU:
         Raises:
             UsageError: The text is one that torch refuses.
         """
-        if not self._settings_are_set:
+        if self._settings_are_set:
+            return
+        with self.lock:
+            if self._settings_are_set:
+                return
             self._settings_are_set = True
             if conf := conf_of_environment():
                 self.allocator.set_settings(conf)
@@ -237,18 +238,14 @@ class VirtualGPU:
         """All queued work is done, so memory that other streams used can go back."""
         self.initialize()
         self.busy.clear()
-        self._settle()
-        with self._lock:
-            self._allocator.complete_streams()
+        self.locked.later(CachingAllocator.complete_streams)
 
     @whole
     def empty_cache(self) -> None:
         """Give cached segments back to the driver."""
         if self.initialized:
-            self._settle()
-            with self._lock:
-                self._allocator.complete_streams()
-                self._allocator.empty_cache()
+            self.locked.later(CachingAllocator.complete_streams)
+            self.locked.later(CachingAllocator.empty_cache)
 
     @property
     def fraction(self) -> float:
@@ -286,10 +283,12 @@ class VirtualGPU:
 
     def note(self, text: str) -> None:
         """Say once per activation what is not as on a real card."""
-        if text not in self.notes:
+        with self.lock:
+            if text in self.notes:
+                return
             self.notes.append(text)
-            logger.info("%s", text)
-            warnings.warn(text, NbmemWarning, stacklevel=level_of_user())
+        logger.info("%s", text)
+        warnings.warn(text, NbmemWarning, stacklevel=level_of_user())
 
     def mark_snapshot(self) -> None:
         """Leave the entry that torch leaves after it copied a snapshot."""

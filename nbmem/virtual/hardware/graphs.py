@@ -13,6 +13,7 @@ import torch
 from nbmem.allocator.checkpoints import checkpoint, restore
 from nbmem.core.events import BlockState
 from nbmem.virtual.frames import level_of_user
+from nbmem.virtual.hardware.dying import whole
 from nbmem.virtual.hardware.seeds import GraphSeeds
 from nbmem.virtual.notes import VALUES
 
@@ -50,12 +51,15 @@ class Pools:
     def number(self, pool: Any) -> int:
         """The allocator's number of a pool."""
         key = (int(pool[0]), int(pool[1]))
-        return self._numbers.setdefault(key, len(self._numbers) + 1)
+        with self._gpu.lock:
+            return self._numbers.setdefault(key, len(self._numbers) + 1)
 
     def pair(self, number: int) -> PoolId:
         """Torch's id of a pool; (0, 0) is the default one."""
-        return next((pair for pair, n in self._numbers.items() if n == number), (0, 0))
+        with self._gpu.lock:
+            return next((pair for pair, n in self._numbers.items() if n == number), (0, 0))
 
+    @whole
     def begin(
         self,
         pool: Any,
@@ -65,33 +69,48 @@ class Pools:
         capture: bool = False,
     ) -> None:
         """Send allocations to a pool: all, those on some streams, or those by a thread."""
-        self._gpu.allocator.begin_pool(
-            self.number(pool), streams=streams, thread=thread, capture=capture
-        )
+        with self._gpu.locked as allocator:
+            allocator.begin_pool(self.number(pool), streams=streams, thread=thread, capture=capture)
 
+    @whole
+    def make(self, pool: Any, *, no_split: bool, shared_on_oom: bool) -> None:
+        """Make an empty pool with one user."""
+        with self._gpu.locked as allocator:
+            number = self.number(pool)
+            allocator.begin_pool(number, no_split=no_split, shared_on_oom=shared_on_oom)
+            allocator.end_pool(number)
+
+    @whole
     def end(self, pool: Any) -> None:
         """Stop doing so."""
-        self._gpu.allocator.end_pool(self.number(pool))
+        with self._gpu.locked as allocator:
+            allocator.end_pool(self.number(pool))
 
     def release(self, pool: Any) -> None:
         """One user of the pool is gone."""
-        self._gpu.allocator.release_pool(self.number(pool))
+        self._gpu.locked.later(lambda allocator: allocator.release_pool(self.number(pool)))
 
     def users(self, pool: Any) -> int:
         """Who has the pool: its object, the graphs in it, and whoever allocates from it now."""
-        return self._gpu.allocator.private[self.number(pool)].users
+        with self._gpu.lock:
+            return self._gpu.allocator.private[self.number(pool)].users
 
+    @whole
     def checkpoint(self, pool: Any) -> PoolState:
         """Keep its state, which a recording that follows a replay begins with."""
-        return checkpoint(self._gpu.allocator, self.number(pool))
+        with self._gpu.locked as allocator:
+            return checkpoint(allocator, self.number(pool))
 
+    @whole
     def restore(self, state: PoolState) -> Restored:
         """Put a state back."""
-        return restore(self._gpu.allocator, state)
+        with self._gpu.locked as allocator:
+            return restore(allocator, state)
 
     def live(self, pool: Any) -> set[int]:
         """The addresses of its blocks that are in use."""
-        layout = self._gpu.allocator.layout()
+        with self._gpu.lock:
+            layout = self._gpu.allocator.layout()
         mine = layout.segments.pool == self.number(pool)
         at = np.searchsorted(layout.segments.addr, layout.blocks.addr, side="right") - 1
         used = mine[at] & (layout.blocks.state != BlockState.INACTIVE)
@@ -108,7 +127,6 @@ class VirtualGraph:
         self._gpu: VirtualGPU = self.machine.current
         self._pool: PoolId | None = None
         self._release: Any = None
-        self._launched = 0
         self._seeds = GraphSeeds(self, self._gpu)
 
     def capture_begin(
@@ -127,7 +145,7 @@ class VirtualGraph:
         self._seeds.begin()
         gpu.capturing.begin(gpu.stream.handle, self._seeds)
         gpu.pools.begin(self._pool, streams=gpu.capturing.streams, capture=True)
-        self._launched = gpu.launched
+        gpu.launched = False
 
     def capture_end(self) -> None:
         """The graph is complete; its pool lives as long as it does.
@@ -139,7 +157,7 @@ class VirtualGraph:
         gpu.pools.end(pool)
         self._release = weakref.finalize(self, gpu.pools.release, pool)
         gpu.capturing.end()
-        if gpu.launched == self._launched:
+        if not gpu.launched:
             warnings.warn(_EMPTY, UserWarning, stacklevel=level_of_user())
 
     def register_generator_state(self, generator: Any) -> None:
@@ -193,9 +211,7 @@ class VirtualMemPool:
         self.no_split = no_split
         self.id = pool_handle()
         gpu = self._gpu = self.machine.current
-        number = gpu.pools.number(self.id)
-        gpu.allocator.begin_pool(number, no_split=no_split, shared_on_oom=use_on_oom)
-        gpu.allocator.end_pool(number)
+        gpu.pools.make(self.id, no_split=no_split, shared_on_oom=use_on_oom)
         weakref.finalize(self, gpu.pools.release, self.id)
 
     def use_count(self) -> int:

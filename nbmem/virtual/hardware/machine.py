@@ -14,6 +14,7 @@ import torch
 from nbmem.allocator.driver import CARD_STEP
 from nbmem.virtual.devices import CUDA, LAZY, true_device
 from nbmem.virtual.hardware.cudnn.client import Client
+from nbmem.virtual.hardware.forks import BAD_FORK
 from nbmem.virtual.hardware.gpu import VirtualGPU
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Machine:
 
     Attributes:
         gpus: The cards by CUDA ordinal, one at least.
+        lock: That of every card.
         by_device: The same by the device of a tensor, as C++ and as Python sees it.
     """
 
@@ -46,6 +48,7 @@ class Machine:
     ) -> None:
         notes: list[str] = []
         workers = {card: Client(card) for card in cards}
+        self.lock = threading.RLock()
         self.gpus = tuple(
             VirtualGPU(
                 card,
@@ -55,6 +58,7 @@ class Machine:
                 other_processes=other_processes,
                 notes=notes,
                 dnn=workers[card],
+                lock=self.lock,
             )
             for index, card in enumerate(cards)
         )
@@ -110,8 +114,26 @@ class Machine:
         return self._asked or any(gpu.initialized for gpu in self.gpus)
 
     def initialize(self) -> None:
-        """What torch.cuda.init() does."""
+        """What torch.cuda.init() does.
+
+        Raises:
+            RuntimeError: This process was forked from one that had done so.
+        """
+        if self.bad_fork:
+            raise RuntimeError(BAD_FORK)
         self._asked = True
+
+    @property
+    def bad_fork(self) -> bool:
+        """Whether this process was forked from one that had initialized CUDA."""
+        return self.gpus[0].bad_fork
+
+    def forked(self) -> None:
+        """This process is a fork: no context comes with it, and none can be made if one was."""
+        if self.initialized:
+            self._asked = False
+            for gpu in self.gpus:
+                gpu.initialized, gpu.bad_fork = False, True
 
     def give(self, addr: int) -> None:
         """Free a block of whichever card holds that address."""
@@ -122,6 +144,18 @@ class Machine:
         self.gpus = tuple(gpus)
         for gpu in self.gpus:
             self.by_device[LAZY[gpu.index]] = self.by_device[CUDA[gpu.index]] = gpu
+
+    def alone(self, functions: dict[str, Any]) -> dict[str, Any]:
+        """Functions by name that one thread calls at a time: torch's allocator has a lock, too."""
+
+        def locked(function: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                with self.lock:
+                    return function(*args, **kwargs)
+
+            return call
+
+        return {name: locked(function) for name, function in functions.items()}
 
     def peers(self, device: int, other: int) -> bool:
         """Whether two cards reach each other's memory: data-centre cards do, GeForce does not."""

@@ -49,6 +49,12 @@ class Workspaces:
         for kind, size in kinds:
             key = (kind, role, thread, stream)
             if size > self._sizes.get(key, 0):
+                self._grow(key, size)
+
+    def _grow(self, key: tuple[str, str, int, int], size: int) -> None:
+        """Take a larger workspace; threads that run backward share the engine's."""
+        with self._gpu.lock:
+            if size > self._sizes.get(key, 0):
                 smaller = self._held.get(key)
                 self._held[key], self._sizes[key] = self._gpu.take(size), size
                 if smaller is not None:  # it goes when the larger one is there
@@ -66,23 +72,23 @@ class Workspaces:
 
     def nccl(self) -> None:
         """A communicator is made: its channels are the driver's memory, one for the process."""
-        if "nccl" not in {library for library, *_ in self._handles}:
-            self._handles.add(("nccl", "process", 0))
-            self.handle_bytes += self._gpu.card.nccl_bytes
+        self._make(("nccl", "process", 0), self._gpu.card.nccl_bytes)
 
     def holds(self, addr: int) -> bool:
         """Whether a block is one of the workspaces."""
-        return addr in self._held.values()
+        with self._gpu.lock:
+            return addr in self._held.values()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the workspaces that there are, as they were asked for."""
-        return sum(self._sizes.values())
+        with self._gpu.lock:
+            return sum(self._sizes.values())
 
     def clear(self) -> None:
         """Free every workspace, as torch._C._cuda_clearCublasWorkspaces does."""
-        held, self._held = self._held, {}
-        self._sizes.clear()
+        with self._gpu.lock:
+            held, self._held, self._sizes = self._held, {}, {}
         for addr in held.values():
             self._gpu.give(addr)
 
@@ -111,8 +117,13 @@ class Workspaces:
     def _handle(self, library: str, size: int) -> None:
         key = (library, *self._role())
         if key not in self._handles:
-            self._handles.add(key)
-            self.handle_bytes += size
+            self._make(key, size)
+
+    def _make(self, handle: tuple[str, str, int], size: int) -> None:
+        with self._gpu.lock:
+            if handle not in self._handles:
+                self._handles.add(handle)
+                self.handle_bytes += size
 
     def _role(self) -> tuple[str, int]:
         """Which thread of a real card's process would do this, and the number of its handle.
@@ -122,8 +133,11 @@ class Workspaces:
         if in_engine():
             return "engine", 0
         thread = threading.current_thread()
-        if thread not in self._callers:
-            self._callers = {t: n for t, n in self._callers.items() if t.is_alive()}
-            taken = set(self._callers.values())
-            self._callers[thread] = next(n for n in itertools.count() if n not in taken)
-        return "caller", self._callers[thread]
+        number = self._callers.get(thread)
+        if number is None:
+            with self._gpu.lock:
+                others = {t: n for t, n in self._callers.items() if t.is_alive()}
+                taken = set(others.values())
+                number = next(n for n in itertools.count() if n not in taken)
+                self._callers = {**others, thread: number}  # others read it without the lock
+        return "caller", number

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.core.recent import RecentAnswers
 from nbmem.virtual.devices import true_device
+from nbmem.virtual.frames import leave_operator
 from nbmem.virtual.hardware.dying import whole
 from nbmem.virtual.operators import formulas, quantized, sparse, table
 from nbmem.virtual.operators.captured import captured
@@ -27,7 +28,7 @@ from nbmem.virtual.operators.higher_order import call_functions, is_higher_order
 from nbmem.virtual.operators.host_code import run_python
 from nbmem.virtual.operators.overlaps import refuse_overlaps
 from nbmem.virtual.operators.overwritten import refuse_overwritten
-from nbmem.virtual.operators.refusals import said_by_cpu
+from nbmem.virtual.operators.refusals import refuse_in_fork, said_by_cpu
 from nbmem.virtual.operators.touching import touched
 from nbmem.virtual.operators.tracing import passed_on, untraced_call, with_tensors
 from nbmem.virtual.operators.types import refuse_types
@@ -78,10 +79,10 @@ class CardMode(TorchDispatchMode):
         self.machine: Machine | None = machine
         self._cards = machine.by_device
         self.storages = Storages()
-        self.host = Unwritten(table.host_of, everything=defer)
-        self.pinned = Pinned()
+        self.host = Unwritten(table.host_of, machine.lock, everything=defer)
+        self.pinned = Pinned(machine.lock)
         self.values = Values(machine.gpus[0].note, self.storages, self.host, table.values_of)
-        self.nodes = Nodes()
+        self.nodes = Nodes(set())
         self.views = WrittenViews()
         self._known: RecentAnswers[tuple[Results, MemoryPlan | None]] = RecentAnswers(_MOST_KNOWN)
 
@@ -95,8 +96,7 @@ class CardMode(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator; an error leaves without pinning the arguments in its traceback."""
-        __tracebackhide__ = True
+        """Run one operator; an error leaves as if C++ had run it, without a frame of this."""
         kwargs = kwargs or {}
         if self.machine is None:
             return func(*args, **kwargs)
@@ -110,13 +110,9 @@ class CardMode(TorchDispatchMode):
             return NotImplemented  # It says itself which tensors it consists of.
         try:
             return self._run(func, args, kwargs)
-        except BaseException as err:  # noqa: BLE001 - whatever it is, it must not hold tensors
-            failure = err.with_traceback(None)
-        del args, kwargs
-        try:
-            raise failure
-        finally:
-            del failure
+        except BaseException as err:
+            leave_operator(err)
+            raise  # which adds no frame
 
     @untraced_call
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -135,7 +131,9 @@ class CardMode(TorchDispatchMode):
         if kwargs.get("pin_memory") and str(kwargs.get("device")) == "cpu":  # as empty_like has it
             return self.pinned.pin(self._run(func, args, {**kwargs, "pin_memory": False}))
         call.gpu = gpu
-        gpu.launched += 1
+        if gpu.bad_fork:
+            refuse_in_fork(call)
+        gpu.launched = True
         note_streams(call)
         self.views.begins(call)
         answer = self._on_card(call)

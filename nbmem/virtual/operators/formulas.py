@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.operators import reflections
-from nbmem.virtual.operators.gradients import Runs, in_backward, mattering
+from nbmem.virtual.operators.gradients import in_backward, mattering, runs
 from nbmem.virtual.operators.hollow import followed, hollow, is_hollow
 from nbmem.virtual.tensors.storages import DataKernels
 
@@ -33,8 +33,8 @@ UNSIGNED = 1 << 64
 def answer(executor: Executor, call: OperatorCall) -> Any:
     """What the card's way makes of a call of the node that the engine is at."""
     executor.nodes.told(call.func)
-    formula = FORMULAS.get(executor.nodes.name()) if Runs.stack else None
-    if formula is None or Runs.stack[-1] or not in_backward():
+    formula = FORMULAS.get(executor.nodes.name()) if runs.stack else None
+    if formula is None or runs.stack[-1] or not in_backward():
         return NotImplemented  # A graph of the gradient is wanted: the formula's own is kept.
     return formula(executor, call)
 

@@ -8,6 +8,7 @@ second result. On a card both write in place.
 from __future__ import annotations
 
 import sys
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -38,15 +39,19 @@ _ENGINE = "_engine_run_backward"
 aten = torch.ops.aten
 
 
-class Runs:
-    """Backward passes that are going on: whether each makes a graph."""
+class Runs(threading.local):
+    """List a thread's backward passes that are going on: whether each makes a graph."""
 
-    stack: list[bool] = []  # noqa: RUF012 - one engine for the process
+    def __init__(self) -> None:
+        self.stack: list[bool] = []
+
+
+runs = Runs()
 
 
 def in_backward() -> bool:
     """Whether the engine or a node calls an operator from C++, not Python code in a node."""
-    if not Runs.stack:
+    if not runs.stack:
         return False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
@@ -55,8 +60,8 @@ def in_backward() -> bool:
     return caller is not None and caller.f_code.co_name == _ENGINE
 
 
-class Nodes:
-    """The node that the engine is at, on one machine.
+class Nodes(threading.local):
+    """The node that the engine is at, on one machine, in this thread.
 
     Asked for only once a forward may have made one whose name matters: the Python object of a node
     lives as long as the node, and a graph that has ten thousands of them in a row is freed by a
@@ -68,16 +73,17 @@ class Nodes:
         before: The operator that was called before the present one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, matter: set[bool]) -> None:
+        self._matter = matter  # of all threads: one may run what another one made
         self.negated: Callable[[], Any] = lambda: None
         self.before: Any = None
         self._running: Any = None
-        self._matter = False
 
     def told(self, func: Any) -> None:
         """An operator was called."""
         self.before, self._running = self._running, func
-        self._matter = self._matter or _makes_what_matters(func)
+        if not self._matter and _makes_what_matters(func):
+            self._matter.add(True)
 
     def name(self) -> str:
         """The node's name; "" where there is none, or none that matters."""
@@ -130,7 +136,7 @@ def add(executor: Executor, call: OperatorCall) -> Any:
     https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/autograd/input_buffer.cpp
     (can_accumulate_inplace)
     """
-    if not in_backward() or Runs.stack[-1] or len(call.args) != 2 or call.kwargs:
+    if not in_backward() or runs.stack[-1] or len(call.args) != 2 or call.kwargs:
         return NotImplemented
     held, new = call.args
     if not (is_virtual(held) and is_virtual(new)) or held.dtype is not new.dtype:

@@ -115,11 +115,12 @@ def _said(call: OperatorCall) -> str:
             for t in call.tensors
         ),
     )
-    if key not in _known:
+    found = _known.get(key)
+    if found is None:
         if len(_known) >= _KNOWN_MOST:
             _known.clear()
-        _known[key] = _asked(call)
-    return _known[key]
+        found = _known[key] = _asked(call)
+    return found
 
 
 def _asked(call: OperatorCall) -> str:

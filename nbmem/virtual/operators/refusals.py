@@ -14,6 +14,8 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CPU
+from nbmem.virtual.hardware.forks import BAD_FORK
+from nbmem.virtual.tensors.calls import facts_of
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.calls import OperatorCall
@@ -32,6 +34,15 @@ _IN_CPP = {
 }  # fmt: skip
 _UNMEANT = "Could this error message be improved"
 """In what a kernel says where it checks itself and not its arguments."""
+_INITIALIZATION = (
+    "CUDA error: initialization error\n"
+    "Search for `cudaErrorInitializationError' in https://docs.nvidia.com/cuda/cuda-runtime-api/"
+    "group__CUDART__TYPES.html for more information.\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace "
+    "below might be incorrect.\n"
+    "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+)
 _ASKED_MOST = 1 << 24
 """Elements up to which the CPU is asked what is wrong with shapes."""
 
@@ -79,3 +90,16 @@ def said_by_cpu(call: OperatorCall) -> Exception | None:
         except (TypeError, ValueError):
             return None
     return None
+
+
+def refuse_in_fork(call: OperatorCall) -> None:
+    """Raise what torch says of an operator on a card in a forked process.
+
+    Raises:
+        RuntimeError: A tensor is made or moved to the card, or a kernel would run.
+    """
+    device = call.argument("device")
+    if device is not None and torch.device(device).type in {"cuda", "lazy"}:
+        raise RuntimeError(BAD_FORK)
+    if not facts_of(call.func).view:
+        raise getattr(torch, "AcceleratorError", RuntimeError)(_INITIALIZATION)

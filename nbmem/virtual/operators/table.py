@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,8 @@ PLAIN = Operator(())
 _BY_NAME = {name: operator for operator in OPERATORS for name in operator.names}
 _foreign: dict[str, Operator] = {}
 """Of other libraries, by the rules of their packages; while a card is active."""
+_learning = threading.RLock()
+"""Held while records are added: one thread may call an operator as another imports its library."""
 
 
 class _Records(dict[Any, Operator]):
@@ -76,9 +79,10 @@ class _Records(dict[Any, Operator]):
     def __missing__(self, func: Any) -> Operator:
         name, overload = func._schema.name.removeprefix("aten::"), func._schema.overload_name
         whole = f"{name}.{overload}" if overload else name
-        own = _BY_NAME.get(whole) or _foreign.get(whole)
-        found = self[func] = own or _BY_NAME.get(f"{name}.*", PLAIN)
-        return found
+        with _learning:
+            own = _BY_NAME.get(whole) or _foreign.get(whole)
+            found = self[func] = own or _BY_NAME.get(f"{name}.*", PLAIN)
+            return found
 
 
 class _ValueRules(dict[Any, "ValueRule"]):
@@ -101,11 +105,12 @@ values_of = _value_rules.__getitem__
 
 def learn(operators: Iterable[Operator]) -> None:
     """Know these operators of other libraries, and none besides, from now on."""
-    _foreign.clear()
-    _foreign.update((name, operator) for operator in operators for name in operator.names)
-    _value_rules.clear()
-    for func in [func for func in _records if not func._schema.name.startswith("aten::")]:
-        del _records[func]
+    with _learning:
+        _foreign.clear()
+        _foreign.update((name, operator) for operator in operators for name in operator.names)
+        _value_rules.clear()
+        for func in [func for func in _records if not func._schema.name.startswith("aten::")]:
+            del _records[func]
 
 
 def host_of(func: Any) -> HostRule:

@@ -85,7 +85,9 @@ _NOTHING = (
 )
 
 _SAID_MOST = 10_000
-_said: dict[Any, tuple[type[Exception], str] | None] = {}
+_said: dict[Any, Any] = {}
+"""What each kind of call was answered: an error's class and text, or None."""
+_UNASKED = object()
 
 
 def refuse_types(call: OperatorCall) -> None:
@@ -109,11 +111,11 @@ def refuse_types(call: OperatorCall) -> None:
     key = (call.func, *map(_kind, call.args), *((n, _kind(v)) for n, v in call.kwargs.items()))
     if facts_of(call.func).random:  # the numbers are a range, or a chance
         key += tuple(v for v in (*call.args, *call.kwargs.values()) if isinstance(v, float))
-    if key not in _said:
+    said = _said.get(key, _UNASKED)
+    if said is _UNASKED:
         if len(_said) >= _SAID_MOST:
             _said.clear()
-        _said[key] = _asked(call)
-    said = _said[key]
+        said = _said[key] = _asked(call)
     if said is not None:
         kind, text = said
         raise kind(text)

@@ -9,16 +9,18 @@ behind it, after CopySlices: so it is told from any view that the program takes.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/variable.cpp (rebase_history,
 grad_fn); FunctionsManual.cpp: as_strided_backward
 
-Known limit: nodes are told by their numbers, of which each thread has its own.
+Known limit: nodes are told by their numbers, of which each thread has its own, so a backward in
+another thread than its forward finds none.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from nbmem.virtual.operators.gradients import SOLE_STORAGE, SOLE_TENSOR, Runs, in_backward
+from nbmem.virtual.operators.gradients import SOLE_STORAGE, SOLE_TENSOR, in_backward, runs
 from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.shapes import is_dense
 
@@ -58,8 +60,8 @@ class _Write(NamedTuple):
     number: int
 
 
-class WrittenViews:
-    """Those of one machine, by the number of the node that was made anew."""
+class WrittenViews(threading.local):
+    """Those of one thread, by the number of the node that was made anew."""
 
     def __init__(self) -> None:
         self._last: _Write | None = None
@@ -93,7 +95,7 @@ class WrittenViews:
 
     def answer(self, executor: Executor, call: OperatorCall) -> Any:
         """The gradient of such a view in memory of its own; NotImplemented for all else."""
-        if not self._nodes or not Runs.stack or Runs.stack[-1] or not call.func.is_view:
+        if not self._nodes or not runs.stack or runs.stack[-1] or not call.func.is_view:
             return NotImplemented
         if not in_backward():
             return NotImplemented

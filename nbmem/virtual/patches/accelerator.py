@@ -71,7 +71,8 @@ def _counters(machine: Machine) -> dict[str, Any]:
         return max(0, gpu.free_bytes), gpu.card.total_bytes
 
     def statistics(device: int) -> dict[str, Any]:
-        found = machine.gpu(device).allocator.memory_stats()
+        with machine.lock:
+            found = machine.gpu(device).allocator.memory_stats()
         return {name: value for name, value in found.items() if name != "num_oom_rejections"}
 
     return {

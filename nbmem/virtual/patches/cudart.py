@@ -39,7 +39,7 @@ def _devices(machine: Machine) -> dict[str, Any]:
         "_cuda_setDevice": machine.select,
         "_cuda_exchangeDevice": machine.select,
         "_cuda_maybeExchangeDevice": lambda device: machine.select(device, touch=False),
-        "_cuda_isInBadFork": lambda: False,
+        "_cuda_isInBadFork": lambda: machine.bad_fork,
         "_cuda_canDeviceAccessPeer": machine.peers,
         "_cuda_getArchFlags": lambda: " ".join(
             sorted({"sm_{}{}".format(*gpu.card.capability) for gpu in machine.gpus})
@@ -204,9 +204,7 @@ def c_functions(machine: Machine) -> dict[str, Any]:
     """The functions of torch._C that torch.cuda calls."""
     return {
         **_devices(machine),
-        **_statistics(machine),
-        **_resets(machine),
-        **_history(machine),
+        **machine.alone({**_statistics(machine), **_resets(machine), **_history(machine)}),
         **queue_functions(machine),
         **_without_effect(),
     }
@@ -220,6 +218,8 @@ def cuda_patches(machine: Machine, pinned: Pinned) -> list[Patch]:
     runtime = Cudart(machine, pinned)
 
     def properties_of(device: Any = None) -> DeviceProperties:
+        if machine.bad_fork:
+            machine.initialize()
         index = cuda._utils._get_device_index(device, optional=True)
         if not 0 <= index < len(properties):
             raise AssertionError("Invalid device id")
@@ -244,6 +244,7 @@ def cuda_patches(machine: Machine, pinned: Pinned) -> list[Patch]:
         "init": machine.initialize,
         "is_initialized": lambda: machine.initialized,
         "_initialized": False,
+        "_is_in_bad_fork": lambda: machine.bad_fork,
         "is_available": lambda: True,
         "_is_compiled": lambda: True,
         "device_count": lambda: len(machine.gpus),

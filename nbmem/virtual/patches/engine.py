@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import autograd
 from torch.autograd import graph
 
 from nbmem.virtual.hardware.current_stream import LEAF, next_number
-from nbmem.virtual.operators.gradients import Runs
+from nbmem.virtual.operators.gradients import runs
 from nbmem.virtual.patches.patcher import Patch
 
 if TYPE_CHECKING:
@@ -52,14 +53,17 @@ class Numbers:
 
     def __init__(self) -> None:
         self._count = 0
+        self._lock = threading.Lock()
 
     def count_anew(self, since: int, made: Iterable[Any]) -> None:
         """Number the card's nodes that were made from then on, and that these lead to."""
         nodes = list(_reached(made, lambda node: since <= node._sequence_nr() < LEAF))
+        with self._lock:
+            first = self._count
+            self._count += next_number() - since
         for node in nodes:
             if _is_cards(node):
-                node._set_sequence_nr(self._count + node._sequence_nr() - since)
-        self._count += next_number() - since
+                node._set_sequence_nr(first + node._sequence_nr() - since)
 
 
 def _reached(roots: Iterable[Any], wanted: Callable[[Any], bool]) -> Iterator[Any]:
@@ -99,18 +103,18 @@ def engine_patches() -> list[Patch]:
 
     def _engine_run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         create_graph = bool(args[2]) if len(args) > 2 else bool(kwargs.get("create_graph"))
-        Runs.stack.append(create_graph)
-        since = next_number() if create_graph and len(Runs.stack) == 1 else None
+        runs.stack.append(create_graph)
+        since = next_number() if create_graph and len(runs.stack) == 1 else None
         try:
             results = true_run(outputs, *args, **kwargs)
         except BaseException as err:
-            if len(Runs.stack) == 1:
+            if len(runs.stack) == 1:
                 _let_go(true_run, leaf)
             if not isinstance(err, RuntimeError) or (said := of_card(str(err))) == str(err):
                 raise
             raise type(err)(said) from None
         finally:
-            Runs.stack.pop()
+            runs.stack.pop()
         if since is not None:
             accumulates = bool(kwargs.get("accumulate_grad"))
             numbers.count_anew(since, _made(results, outputs, accumulates=accumulates))

@@ -20,11 +20,13 @@ class Patch:
         target: Module or class.
         name: Attribute.
         value: What it is replaced by.
+        is_hook: Whether it is one that programs set: what one of them has put there stays.
     """
 
     target: Any
     name: str
     value: Any
+    is_hook: bool = False
 
 
 class Patches:
@@ -32,6 +34,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
+        self._hooks: dict[str, Any] = {}
 
     def apply(self, patches: list[Patch]) -> None:
         """Replace each name; undone in reverse."""
@@ -40,11 +43,16 @@ class Patches:
             before = vars(patch.target).get(patch.name, _MISSING)
             self._before.append((patch.target, patch.name, before))
             setattr(patch.target, patch.name, patch.value)
+            if patch.is_hook:
+                self._hooks[f"{patch.target.__name__}.{patch.name}"] = patch.value
 
     def undo(self) -> None:
         """Put everything back."""
         while self._before:
-            _put(*self._before.pop())
+            target, name, before = self._before.pop()
+            hook = self._hooks.pop(f"{target.__name__}.{name}", None) if self._hooks else None
+            if hook is None or vars(target).get(name) is hook:
+                _put(target, name, before)
 
     def stand_in(self, true: Any) -> Any:
         """What stands in the place of one of torch's functions; itself where nothing does."""

@@ -44,10 +44,10 @@ from nbmem.virtual.patches.random_states import teach_random
 from nbmem.virtual.patches.raw_kernels import raw_kernel_patches
 from nbmem.virtual.patches.storage import storage_patches
 from nbmem.virtual.patches.threads import remove, thread_patches
-from nbmem.virtual.patches.tracebacks import excepthook_patch
+from nbmem.virtual.patches.tracebacks import traceback_patches
 from nbmem.virtual.patches.tracing import tracing_patches
 from nbmem.virtual.patches.triton import triton_patches
-from nbmem.virtual.tensors.leaves import note_living
+from nbmem.virtual.tensors.leaves import note_first_stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ class Activation:
             self._autocast.register()
             self._composites.register()
             teach_random()
-            CurrentStream.before_first = staticmethod(note_living)
+            CurrentStream.before_first = staticmethod(note_first_stream)
             self.mode.__enter__()
         except BaseException:
             self.end()
@@ -137,7 +137,7 @@ class Activation:
             *raw_kernel_patches(self.mode, self.machine),
             *self._autocast.patches(),
             *self._nvml_patches(),
-            excepthook_patch(),
+            *traceback_patches(),
         ]
 
     def _nvml_patches(self) -> list[Patch]:

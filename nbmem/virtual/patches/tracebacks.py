@@ -1,23 +1,76 @@
-"""Uncaught errors as they would be shown on a real card."""
+"""Errors as they would be shown on a real card: torch's operators are C++ there.
+
+An operator leaves no frame (frames.py). Those of what stands in for torch's functions are taken off
+where an error is shown: by Python's hooks, by the module `traceback` (logging, DataLoader's
+workers), or by IPython, which keeps for `%tb` and `%debug` what it has shown.
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
+import traceback as tracebacks
 from typing import TYPE_CHECKING, Any
 
-from nbmem.virtual.frames import without_own
-from nbmem.virtual.patches.patcher import Patch
+from nbmem.virtual.frames import hide_own, without_own
+from nbmem.virtual.patches.patcher import Patch, wanted
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+_WALKERS = ("walk_tb", "_walk_tb_with_full_positions")
+"""Functions of `traceback` that all of it goes through a traceback by."""
 
-def excepthook_patch() -> Patch:
-    """What Python prints for an uncaught exception; IPython honours `__tracebackhide__` instead."""
-    true_hook = sys.excepthook
+
+def traceback_patches() -> list[Patch]:
+    """Whatever shows an error."""
+    return [*_hooks(), *_walkers(), *_shell()]
+
+
+def _hooks() -> list[Patch]:
+    true_hook, true_thread, true_lost = (
+        sys.excepthook,
+        threading.excepthook,
+        sys.unraisablehook,
+    )
 
     def excepthook(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
+        hide_own(error)
         shown = without_own(traceback)
         true_hook(kind, error.with_traceback(shown), shown)
 
-    return Patch(sys, "excepthook", excepthook)
+    def of_thread(args: Any) -> Any:
+        hide_own(args.exc_value)
+        return true_thread(args)
+
+    def of_finalizer(args: Any) -> Any:
+        hide_own(args.exc_value)
+        return true_lost(args)
+
+    return [
+        Patch(sys, "excepthook", excepthook, is_hook=True),
+        Patch(threading, "excepthook", of_thread, is_hook=True),
+        Patch(sys, "unraisablehook", of_finalizer, is_hook=True),
+    ]
+
+
+def _walkers() -> list[Patch]:
+    def hiding(walk: Any) -> Any:
+        return lambda traceback: walk(without_own(traceback))
+
+    names = {name: hiding(vars(tracebacks)[name]) for name in _WALKERS if name in vars(tracebacks)}
+    return wanted(tracebacks, names)
+
+
+def _shell() -> list[Patch]:
+    """IPython's look at the error that it is about to show, if IPython is there."""
+    shell = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
+    true_look = getattr(shell, "_get_exc_info", None)
+    if true_look is None:
+        return []
+
+    def look(self: Any, exc_tuple: Any = None) -> Any:
+        hide_own(sys.exc_info()[1] if exc_tuple is None else exc_tuple[1])
+        return true_look(self, exc_tuple)
+
+    return [Patch(shell, "_get_exc_info", look)]

@@ -10,18 +10,16 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/functions/ac
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C
 
-from nbmem.virtual.devices import LAZY, true_device
 from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from nbmem.virtual.hardware.current_stream import CurrentStream
     from nbmem.virtual.tensors.calls import OperatorCall
@@ -43,44 +41,35 @@ def node_of(leaf: torch.Tensor, stream: CurrentStream) -> Any:
 def note_streams(call: OperatorCall) -> None:
     """Note the present stream at the nodes that the call's leaves have since now.
 
-    Nothing is done before the program has used a second stream in this thread, nor where no node is
-    made: in an optimizer's step and in backward.
+    Leaves are only remembered before the program has used a second stream in this thread. Nothing
+    is done where no node is made: in an optimizer's step and in backward.
     """
-    stream = call.gpu.stream
-    if not stream.changed or (not torch.is_grad_enabled() and _makes_no_node(call)):
+    if not torch.is_grad_enabled() and _makes_no_node(call):
         return
     for tensor in call.tensors:
-        if _needs_gradient(tensor) and _is_leaf(tensor) and _is_plain(tensor):
-            node_of(tensor, stream)
+        if _needs_gradient(tensor) and _is_leaf(tensor):
+            stream = call.gpu.stream
+            if not stream.changed:
+                stream.remember(tensor)
+            elif _is_plain(tensor):
+                node_of(tensor, stream)
 
 
-def note_living(note: str, index: int) -> None:
-    """Note the default stream at the nodes that are there before the first change of stream.
+def note_first_stream(stream: CurrentStream, leaves: Iterable[torch.Tensor]) -> None:
+    """Note the default stream at the nodes that leaves have before the first change of stream.
 
     A leaf whose node is not alive gets one for this moment alone.
     """
-    kinds = set(map(id, _with_subclasses(torch.Tensor)))
-    for thing in [one for one in gc.get_objects() if id(type(one)) in kinds]:
-        if (
-            true_device(thing) == LAZY[index]
-            and _needs_gradient(thing)
-            and _is_leaf(thing)
-            and _is_plain(thing)
-            and (node := _node_of(thing)) is not None
-        ):
-            node.metadata.setdefault(note, 0)
+    for leaf in leaves:
+        if _needs_gradient(leaf) and _is_leaf(leaf) and _is_plain(leaf):
+            node = _node_of(leaf)
+            if node is not None:
+                node.metadata.setdefault(stream.note, 0)
 
 
 def _makes_no_node(call: OperatorCall) -> bool:
     """Whether a call without gradients is none of a function's forward, which has made nodes."""
     return bool(facts_of(call.func).mutates) or _C._current_autograd_node() is not None
-
-
-def _with_subclasses(kind: type) -> Iterator[type]:
-    yield kind
-    found: list[type] = type.__subclasses__(kind)
-    for inner in found:
-        yield from _with_subclasses(inner)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

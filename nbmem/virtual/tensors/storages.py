@@ -133,7 +133,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
         self.most, self.below, self.resized = other.most, other.below, other.resized
 
     def leave(self) -> None:
-        """Take it off its list, where another storage may be listed in its place by now."""
+        """Take it off its list, unless another is in its place; none is put there meanwhile."""
         if self.home.get(self.key) is self:
             del self.home[self.key]
 
@@ -196,12 +196,12 @@ class Storages:
     ) -> CardMemory:
         died: Any = gpu.died if DIES_FOR_GOOD else self._died
         block = CardMemory(storage, died if owned else CardMemory.leave)
-        block.owned = owned
         block.key, block.home = storage._cdata, self._blocks
-        block.gpu, block.addr = gpu, addr
+        block.gpu, block.addr, block.owned = gpu, addr, owned
         block.know_nothing()
         block.look, block.resized, block.overwritten = POSITIVE, None, None
-        self._blocks[block.key] = block
+        with gpu.lock:  # who has died at this address has left, or leaves later and sees this one
+            self._blocks[block.key] = block
         return block
 
     def borrow(self, tensor: torch.Tensor, gpu: VirtualGPU, addr: int) -> None:
@@ -226,7 +226,7 @@ class Storages:
         block = self._blocks.get(key)
         if block is not None and block.overwritten is None:
             block.overwritten = text
-            self.overwritten |= bool(text)
+            self.overwritten = self.overwritten or bool(text)
 
     def owns(self, key: int) -> bool:
         """Whether a storage's block is freed with it."""

@@ -69,7 +69,8 @@ class KernelCache:
 
     def _room(self) -> int:
         """Bytes of what is free or of the largest cached block (cacheInfo)."""
-        blocks = self._gpu.allocator.layout().blocks
+        with self._gpu.lock:
+            blocks = self._gpu.allocator.layout().blocks
         cached = blocks.size[blocks.state == BlockState.INACTIVE]
         return max(self._gpu.free_bytes, int(cached.max(initial=0)))
 

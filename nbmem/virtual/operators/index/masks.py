@@ -12,7 +12,7 @@ from torch import _C
 
 from nbmem.virtual.devices import LAZY, is_virtual
 from nbmem.virtual.notes import MASKED_SELECT, NONZERO
-from nbmem.virtual.operators.gradients import Runs, in_backward
+from nbmem.virtual.operators.gradients import in_backward, runs
 from nbmem.virtual.operators.index import kernels
 from nbmem.virtual.operators.operator import Launch, MemoryPlan
 from nbmem.virtual.tensors.bounds import most_of
@@ -263,7 +263,7 @@ def unsafe_masked_index_put(executor: Executor, call: OperatorCall) -> Any:
         kept = values.masked_fill(mask.logical_not(), 0)
         made = aten.index_put.default(tensor, clamped, kept, True)
         del kept, values
-        if in_backward() and not Runs.stack[-1]:
+        if in_backward() and not runs.stack[-1]:
             executor.storages.resize(tensor.untyped_storage(), 0)
         _released(clamped)
         return made

@@ -101,7 +101,7 @@ class PlannedKernel:
     def run(self, *args: Any, **_options: Any) -> None:
         """Launch it."""
         if self._mode.machine is not None:
-            self._mode.machine.current.launched += 1
+            self._mode.machine.current.launched = True
         if self._tuning.choices > 1 and self._key not in self._timed:
             self._timed.add(self._key)
             self._time(args)

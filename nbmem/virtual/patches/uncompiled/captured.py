@@ -244,7 +244,9 @@ def _elsewhere(mode: CardMode) -> Iterator[VirtualGPU]:
 def _empty(gpu: VirtualGPU) -> VirtualGPU:
     """A card of the same kind."""
     card = dataclasses.replace(gpu.card, total_bytes=_ENDLESS, nvml_total=_ENDLESS)
-    made = VirtualGPU(card, index=gpu.index, release=gpu.release, notes=gpu.notes, dnn=gpu.dnn)
+    made = VirtualGPU(
+        card, index=gpu.index, release=gpu.release, notes=gpu.notes, dnn=gpu.dnn, lock=gpu.lock
+    )
     made.initialize()
     return made
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbmem.virtual.devices import true_device
 from nbmem.virtual.tensors.host.pinned_pool import PinnedPool
+
+if TYPE_CHECKING:
+    import threading
 
 _data_ptr = torch._C.TensorBase.data_ptr
 
@@ -20,10 +23,10 @@ class Pinned:
         pool: What torch's allocator of pinned memory would hold for them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lock: threading.RLock) -> None:
         self._storages: weakref.WeakSet[Any] = weakref.WeakSet()
         self._registered: dict[int, int] = {}
-        self.pool = PinnedPool()
+        self.pool = PinnedPool(lock)
 
     def register(self, pointer: int, size: int) -> None:
         """Take memory at an address for pinned, as cudaHostRegister does."""

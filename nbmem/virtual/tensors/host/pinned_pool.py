@@ -7,16 +7,19 @@ Known limit: a block is free at once; on a card it waits for the copies that sti
 from __future__ import annotations
 
 import collections
-import threading
+from typing import TYPE_CHECKING
 
 from nbmem.allocator.statistics import Counter
+
+if TYPE_CHECKING:
+    import threading
 
 
 class PinnedPool:
     """What is pinned, as figures: no memory is pinned here."""
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # a tensor may end while another one is pinned
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock  # a tensor may end while another one is pinned
         self._free: collections.Counter[int] = collections.Counter()
         self._levels = {
             name: Counter()

@@ -12,7 +12,6 @@ Such a tensor is an ordinary one. A stand-in without data would have to answer e
 from __future__ import annotations
 
 import math
-import threading
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from nbmem.virtual.tensors.host.recipes import Recipe, RecipeSource, View, below
 from nbmem.virtual.tensors.shapes import TensorSpec, infer
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
 LARGE = 1 << 20
@@ -82,11 +82,13 @@ class Unwritten:
             for copies to and from the card.
     """
 
-    def __init__(self, rule_of: Callable[[Any], HostRule], *, everything: bool) -> None:
+    def __init__(
+        self, rule_of: Callable[[Any], HostRule], lock: threading.RLock, *, everything: bool
+    ) -> None:
         self._rule_of = rule_of
         self.everything = everything
         self._kept: dict[int, Kept] = {}
-        self._lock = threading.RLock()
+        self._lock = lock
 
     def run(self, call: OperatorCall, *, pinned: bool = False) -> Any:
         """Run an operator on the CPU, or note it down."""
@@ -162,10 +164,7 @@ class Unwritten:
         return copy
 
     def forget(self) -> None:
-        """The card goes. What the program still holds of pinned memory becomes real.
-
-        A process that left everything unwritten is at its end.
-        """
+        """The card goes: pinned memory becomes real, unless everything was left, to the end."""
         for kept in () if self.everything else tuple(self._kept.values()):
             storage = kept()
             if storage is not None:
