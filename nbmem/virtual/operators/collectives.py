@@ -10,7 +10,6 @@ asynchronous one keeps it until somebody waits.
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -59,17 +58,21 @@ TOLD = 16
 """Integers of a message that is told to a rank beside this one."""
 _KEPT = 64
 """Collectives whose tensors a program may still ask for; hooks ask at once."""
-_sent: OrderedDict[int, list[weakref.ref[torch.Tensor]]] = OrderedDict()
-_numbers = itertools.count(1)
+_sent: OrderedDict[int, tuple[Any, list[weakref.ref[torch.Tensor]]]] = OrderedDict()
+"""By its id, which is its own while it is kept here: C++ hands out the same object."""
+
+
+def completed_work() -> Any:
+    """Return a work of c10d that is done already; torch 2.6 gets one from a group alone."""
+    from torch._C import _distributed_c10d as c10d
+
+    return c10d.FakeWork() if hasattr(c10d, "FakeWork") else c10d.FakeProcessGroup(0, 1).barrier()
 
 
 def _work(tensors: list[torch.Tensor]) -> Any:
-    """Work that is done already, as C++ passes it on; its number says what it was about."""
-    from torch._C._distributed_c10d import FakeWork
-
-    work = FakeWork()
-    work.seq_id = next(_numbers)
-    _sent[work.seq_id] = [weakref.ref(tensor) for tensor in tensors]
+    """Work that is done already, as C++ passes it on; its id says what it was about."""
+    work = completed_work()
+    _sent[id(work)] = work, [weakref.ref(tensor) for tensor in tensors]
     if len(_sent) > _KEPT:
         _sent.popitem(last=False)
     return work.boxed()
@@ -77,9 +80,13 @@ def _work(tensors: list[torch.Tensor]) -> Any:
 
 def future_of(work: Any) -> Promise:
     """The result of a collective, by its work."""
-    return Promise(
-        [tensor for told in _sent.get(work.seq_id, ()) if (tensor := told()) is not None]
-    )
+    _, sent = _sent.get(id(work), (None, ()))
+    return Promise([tensor for told in sent if (tensor := told()) is not None])
+
+
+def is_completed_work(work: Any) -> bool:
+    """Return whether a work is one of those above, and no other backend's."""
+    return id(work) in _sent
 
 
 def in_place(executor: Executor, call: OperatorCall) -> Any:

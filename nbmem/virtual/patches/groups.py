@@ -18,7 +18,7 @@ import torch
 from nbmem.core.world import require_inside
 from nbmem.virtual import current, mail
 from nbmem.virtual.notes import OWN_STATE
-from nbmem.virtual.operators.collectives import future_of
+from nbmem.virtual.operators.collectives import completed_work, future_of, is_completed_work
 from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.patches.processes import Ranks
 from nbmem.virtual.patches.sharding import sharding_patches
@@ -101,8 +101,18 @@ def group_patches() -> list[Patch]:
         *wanted(device_mesh, nccl, only_existing=True),  # It makes a group where there is none.
         Patch(distributed_c10d, "ProcessGroupGloo", _gloo(distributed_c10d.ProcessGroupGloo)),
         *wanted(_fake(), asked),
-        Patch(_c10d().FakeWork, "get_future", future_of),
+        _futures(getattr(_c10d(), "FakeWork", _c10d().Work)),  # torch 2.6 has the base class alone
     ]
+
+
+def _futures(work_class: Any) -> Patch:
+    true = work_class.get_future
+
+    def get_future(work: Any) -> Any:
+        shared = work_class is _c10d().Work and not is_completed_work(work)
+        return true(work) if shared else future_of(work)
+
+    return Patch(work_class, "get_future", get_future)
 
 
 def _gloo(true: Any) -> Any:
@@ -197,7 +207,7 @@ def _barrier(c10d: Any) -> Any:
             return true(group, async_op, device_ids)
         taken = [torch.empty(1, device="cuda") for _ in range(2)]
         taken.clear()
-        return _c10d().FakeWork() if async_op else None
+        return completed_work() if async_op else None
 
     return barrier
 
