@@ -102,7 +102,8 @@ def _pytest(python: Path, name: str, *words: str) -> tuple[bool, Path]:
     """Run some tests; whether one failed, and the record of all."""
     record = ROOT / "out" / f"{name}.xml"
     record.unlink(missing_ok=True)
-    command = [str(python), "-m", "pytest", "-q", f"--junit-xml={record}", *words]
+    command = [str(python), "-m", "pytest", "-q", "-o", "junit_family=xunit1"]
+    command += [f"--junit-xml={record}", *words]
     environment = dict(os.environ)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process compiles torch
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False)

@@ -62,11 +62,19 @@ _sent: OrderedDict[int, tuple[Any, list[weakref.ref[torch.Tensor]]]] = OrderedDi
 """By its id, which is its own while it is kept here: C++ hands out the same object."""
 
 
+def create_group(rank: int, size: int) -> Any:
+    """Create a group without peers; torch 2.6 has a constructor in place of a method."""
+    from torch._C import _distributed_c10d as c10d
+
+    fake = c10d.FakeProcessGroup
+    return getattr(fake, "_create_internal", fake)(rank, size)
+
+
 def completed_work() -> Any:
     """Return a work of c10d that is done already; torch 2.6 gets one from a group alone."""
     from torch._C import _distributed_c10d as c10d
 
-    return c10d.FakeWork() if hasattr(c10d, "FakeWork") else c10d.FakeProcessGroup(0, 1).barrier()
+    return c10d.FakeWork() if hasattr(c10d, "FakeWork") else create_group(0, 1).barrier()
 
 
 def _work(tensors: list[torch.Tensor]) -> Any:

@@ -18,7 +18,12 @@ import torch
 from nbmem.core.world import require_inside
 from nbmem.virtual import current, mail
 from nbmem.virtual.notes import OWN_STATE
-from nbmem.virtual.operators.collectives import completed_work, future_of, is_completed_work
+from nbmem.virtual.operators.collectives import (
+    completed_work,
+    create_group,
+    future_of,
+    is_completed_work,
+)
 from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.patches.processes import Ranks
 from nbmem.virtual.patches.sharding import sharding_patches
@@ -46,7 +51,7 @@ class _GroupStandIn(type):
     NCCL_CTA_POLICY_ZERO = 2
 
     def __call__(cls, _store: Any, rank: int, size: int, *_args: Any, **_options: Any) -> Any:
-        return _fake()._create_internal(rank, size)
+        return create_group(rank, size)
 
     def __instancecheck__(cls, instance: object) -> bool:
         return type(instance) is _fake()
