@@ -27,6 +27,12 @@ _GROUPS = ("torch", "run", "lint", "test", "frameworks")
 _OTHER_PYTHONS = ("3.11", "3.13")
 _ONCE = [f"--ignore=tests/{name}" for name in ("faults", "fuzz", "house")]
 """Long, and of the code more than of the Python that runs it."""
+_WARNED = (
+    "tests/core",
+    "tests/guest/test_warnings.py",
+    "tests/ipython/test_kernel.py",
+)
+"""With every warning an error: a notebook, a script in a process of its own, kernels."""
 
 
 class Result(NamedTuple):
@@ -88,10 +94,15 @@ def _summary(results: list[Result]) -> int:
     return 1 if failed else 0
 
 
-def _stream(*command: str) -> tuple[int, str]:
-    """Run a command, its output passing through; its exit status and last line."""
+def _stream(*command: str, **variables: str) -> tuple[int, str]:
+    """Run a command, its output passing through; its exit status and last line.
+
+    Args:
+        command: The program and its arguments.
+        variables: What its environment has beside this one's.
+    """
     last = ""
-    environment = dict(os.environ, PYTHONUNBUFFERED="1")
+    environment = dict(os.environ, PYTHONUNBUFFERED="1", **variables)
     environment.setdefault("OMP_NUM_THREADS", "1")  # the tests have a worker for each core
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of their processes compiles torch
     with subprocess.Popen(
@@ -122,6 +133,12 @@ def _imports(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Check the layers; import-linter has a command and no `-m`."""
     code = "from importlinter.cli import lint_imports_command as run; run(['--no-logo'])"
     return _stream(str(python), "-c", code)
+
+
+def _warnings(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Run what is cheap under `-X dev -W error`, as do the processes that the tests start."""
+    words = [str(python), "-m", "pytest", *_XDIST, "-m", "not long and not slow", *_WARNED]
+    return _stream(*words, PYTHONDEVMODE="1", PYTHONWARNINGS="error")
 
 
 def _ipython7(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
@@ -276,6 +293,7 @@ CHECKS = (
     Check("imports", _imports),
     Check("spelling", _command("codespell_lib")),
     Check("tests", _command("pytest", *_XDIST, "-m", "not long")),
+    Check("warnings", _warnings),
     Check("ipython7", _ipython7),
     Check("cudnn", _cudnn),
     Check("pythons", _pythons),
