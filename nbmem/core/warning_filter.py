@@ -54,7 +54,7 @@ class _OwnWarning(Warning, metaclass=_ButResources):
 
 _thread = _Thread()
 _FILTER: Any = ("ignore", _InsideOwnWork(), _OwnWarning, None, 0)
-_filters: Callable[[], list[Any]] = getattr(warnings, "_get_filters", lambda: warnings.filters)
+_filters: Callable[[], Any] = getattr(warnings, "_get_filters", lambda: warnings.filters)
 """Return the list that this thread's warnings are held against: since Python 3.14 a context's."""
 
 

@@ -97,6 +97,7 @@ def group_patches() -> list[Patch]:
         "_set_sequence_number_for_group": lambda _self: None,
         "_get_sequence_number_for_group": lambda _self: 0,
         "perform_nocolor_split": lambda _self, _device: None,
+        "_shutdown": lambda _self: None,  # torch 2.6 looks for it in vain
     }
     minutes = Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
     return [
