@@ -11,7 +11,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from environment import add_labextension, find_python, prepare, require_python, this_python
+from environment import (
+    add_labextension,
+    find_python,
+    missing_chromium,
+    prepare,
+    require_python,
+    this_python,
+)
 from installing import ROOT, pip, say
 from vscode import install as install_vscode
 
@@ -27,11 +34,7 @@ _GROUPS = ("torch", "run", "lint", "test", "frameworks")
 _OTHER_PYTHONS = ("3.11", "3.13")
 _ONCE = [f"--ignore=tests/{name}" for name in ("faults", "fuzz", "house")]
 """Long, and of the code more than of the Python that runs it."""
-_WARNED = (
-    "tests/core",
-    "tests/guest/test_warnings.py",
-    "tests/ipython/test_kernel.py",
-)
+_WARNED = ("tests/core", "tests/guest/test_warnings.py", "tests/ipython/test_kernel.py")
 """With every warning an error: a notebook, a script in a process of its own, kernels."""
 
 
@@ -97,9 +100,7 @@ def _summary(results: list[Result]) -> int:
 def _stream(*command: str, **variables: str) -> tuple[int, str]:
     """Run a command, its output passing through; its exit status and last line.
 
-    Args:
-        command: The program and its arguments.
-        variables: What its environment has beside this one's.
+    `variables` come into its environment.
     """
     last = ""
     environment = dict(os.environ, PYTHONUNBUFFERED="1", **variables)
@@ -198,7 +199,7 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """
     if not (ROOT / "tests" / "browser").exists():
         return 0, "left out: there is no tests/browser"
-    trouble = _missing_chromium()
+    trouble = missing_chromium()
     if trouble is not None:
         return 0, f"left out: {trouble}"
     small = _beside(python, "browser", fresh=fresh)
@@ -265,20 +266,6 @@ def _package(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
             return code, f"{tool}: {last}"
         texts.append(tool)
     return 0, ", ".join(texts)
-
-
-def _missing_chromium() -> str | None:
-    """Why there is no Chromium; None if there is one. A CI machine whose root we are gets one."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    if os.environ.get("NBMEM_CHROMIUM") or any(map(shutil.which, names)):
-        return None
-    root = getattr(os, "geteuid", lambda: 1)() == 0
-    if not (root and os.environ.get("CI") and shutil.which("apt-get")):
-        return "there is no Chromium here; on Debian, `apt-get install chromium` brings one"
-    for words in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", "chromium"]):
-        if subprocess.run(["apt-get", *words], stdout=subprocess.DEVNULL, check=False).returncode:  # noqa: S607
-            return f"there is no Chromium here, and `apt-get {words[0]}` has failed"
-    return None
 
 
 def _packages_of(python: Path) -> str:

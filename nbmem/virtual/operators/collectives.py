@@ -23,7 +23,7 @@ from nbmem.virtual.operators.traffic import count
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nbmem.virtual.operators.operator import Executor
     from nbmem.virtual.tensors.calls import OperatorCall
@@ -86,15 +86,21 @@ def _work(tensors: list[torch.Tensor]) -> Any:
     return work.boxed()
 
 
-def future_of(work: Any) -> Promise:
-    """The result of a collective, by its work."""
-    _, sent = _sent.get(id(work), (None, ()))
-    return Promise([tensor for told in sent if (tensor := told()) is not None])
+def futures_of(work_class: Any) -> Callable[[Any], Any]:
+    """Make `get_future` of a class of works: the result of a collective; others' works have theirs.
 
+    Args:
+        work_class: The class of the works above; torch 2.6 has one for every backend's.
+    """
+    true = work_class.get_future
 
-def is_completed_work(work: Any) -> bool:
-    """Return whether a work is one of those above, and no other backend's."""
-    return id(work) in _sent
+    def get_future(work: Any) -> Any:
+        _, sent = _sent.get(id(work), (None, None))
+        if sent is None and work_class.__name__ == "Work":
+            return true(work)
+        return Promise([tensor for told in sent or () if (tensor := told()) is not None])
+
+    return get_future
 
 
 def in_place(executor: Executor, call: OperatorCall) -> Any:

@@ -18,12 +18,7 @@ import torch
 from nbmem.core.world import require_inside
 from nbmem.virtual import current, mail
 from nbmem.virtual.notes import OWN_STATE
-from nbmem.virtual.operators.collectives import (
-    completed_work,
-    create_group,
-    future_of,
-    is_completed_work,
-)
+from nbmem.virtual.operators.collectives import completed_work, create_group, futures_of
 from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.patches.processes import Ranks
 from nbmem.virtual.patches.sharding import sharding_patches
@@ -99,6 +94,7 @@ def group_patches() -> list[Patch]:
         "perform_nocolor_split": lambda _self, _device: None,
         "_shutdown": lambda _self: None,  # torch 2.6 looks for it in vain
     }
+    work_class = getattr(_c10d(), "FakeWork", _c10d().Work)  # torch 2.6 has the base class alone
     minutes = Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
     return [
         minutes,
@@ -107,18 +103,8 @@ def group_patches() -> list[Patch]:
         *wanted(device_mesh, nccl, only_existing=True),  # It makes a group where there is none.
         Patch(distributed_c10d, "ProcessGroupGloo", _gloo(distributed_c10d.ProcessGroupGloo)),
         *wanted(_fake(), asked),
-        _futures(getattr(_c10d(), "FakeWork", _c10d().Work)),  # torch 2.6 has the base class alone
+        Patch(work_class, "get_future", futures_of(work_class)),
     ]
-
-
-def _futures(work_class: Any) -> Patch:
-    true = work_class.get_future
-
-    def get_future(work: Any) -> Any:
-        shared = work_class is _c10d().Work and not is_completed_work(work)
-        return true(work) if shared else future_of(work)
-
-    return Patch(work_class, "get_future", get_future)
 
 
 def _gloo(true: Any) -> Any:

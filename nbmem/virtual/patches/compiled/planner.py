@@ -64,7 +64,7 @@ class InductorPlanner:
         self._mode = mode
         self._machine = machine
         self._keeping = None if keep is None else Keeping(machine, keep)
-        self._folder: _Folder | None = None
+        self._folder: _PlansFolder | None = None
 
     def begin(self) -> list[Patch]:
         """Import Inductor, which takes seconds; what is to be replaced in it."""
@@ -72,7 +72,7 @@ class InductorPlanner:
         thread = threading.Thread(target=_import)
         thread.start()
         thread.join()
-        self._folder = _Folder()
+        self._folder = _PlansFolder()
         _forget_devices()
         return self._patches()
 
@@ -190,7 +190,7 @@ class _Made(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Folder:
+class _PlansFolder:
     """A temporary folder that goes with the process at the latest, and without a word."""
 
     def __init__(self) -> None:
