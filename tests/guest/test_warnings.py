@@ -28,7 +28,8 @@ PROGRAM = """\
 import torch
 model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.Adam(model.parameters())
-model(torch.randn(8, 64, device="cuda")).sum().backward()
+rows = 8
+model(torch.randn(rows, 64, device="cuda")).sum().backward()
 optimizer.step()
 print("trained")
 """
@@ -133,11 +134,29 @@ def test_inside_a_block_a_list_that_is_emptied_is_no_fault():
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "words",
-    [("-c", IN_A_KERNEL), ("-m", "nbmem", "run", "program.py", "--gpu", "T4")],
-    ids=["notebook", "script"],
+    [
+        ("-c", IN_A_KERNEL),
+        ("-m", "nbmem", "run", "program.py", "--gpu", "T4"),
+        (
+            "-m",
+            "nbmem",
+            "fit",
+            "program.py",
+            "--vary",
+            "rows",
+            "--gpu",
+            "T4",
+            "--between",
+            "8",
+            "9",
+        ),
+    ],
+    ids=["notebook", "script", "fit"],
 )
 def test_a_program_under_warnings_as_errors(words, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
+    # What nbmem starts is told so, too; a notebook's own imports are not nbmem's.
+    kept = {} if words[0] == "-c" else {"PYTHONWARNINGS": "error", "PYTHONDEVMODE": "1"}
     flags = ["-X", "dev"] if words[0] == "-c" else ["-X", "dev", "-W", "error"]
     done = subprocess.run(
         [sys.executable, *flags, *words],
@@ -146,7 +165,7 @@ def test_a_program_under_warnings_as_errors(words, tmp_path):
         text=True,
         timeout=300,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(SOURCES.parent)},
+        env={**os.environ, "PYTHONPATH": str(SOURCES.parent), **kept},
     )
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
