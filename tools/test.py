@@ -11,7 +11,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from environment import add_labextension, find_python, prepare, require_python, this_python
+from environment import (
+    add_labextension,
+    find_python,
+    missing_chromium,
+    prepare,
+    require_python,
+    this_python,
+)
 from installing import ROOT, pip, say
 from vscode import install as install_vscode
 
@@ -27,6 +34,8 @@ _GROUPS = ("torch", "run", "lint", "test", "frameworks")
 _OTHER_PYTHONS = ("3.11", "3.13")
 _ONCE = [f"--ignore=tests/{name}" for name in ("faults", "fuzz", "house")]
 """Long, and of the code more than of the Python that runs it."""
+_WARNED = ("tests/core", "tests/guest/test_warnings.py", "tests/ipython/test_kernel.py")
+"""With every warning an error: a notebook, a script in a process of its own, kernels."""
 
 
 class Result(NamedTuple):
@@ -88,10 +97,13 @@ def _summary(results: list[Result]) -> int:
     return 1 if failed else 0
 
 
-def _stream(*command: str) -> tuple[int, str]:
-    """Run a command, its output passing through; its exit status and last line."""
+def _stream(*command: str, **variables: str) -> tuple[int, str]:
+    """Run a command, its output passing through; its exit status and last line.
+
+    `variables` come into its environment.
+    """
     last = ""
-    environment = dict(os.environ, PYTHONUNBUFFERED="1")
+    environment = dict(os.environ, PYTHONUNBUFFERED="1", **variables)
     environment.setdefault("OMP_NUM_THREADS", "1")  # the tests have a worker for each core
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of their processes compiles torch
     with subprocess.Popen(
@@ -122,6 +134,12 @@ def _imports(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Check the layers; import-linter has a command and no `-m`."""
     code = "from importlinter.cli import lint_imports_command as run; run(['--no-logo'])"
     return _stream(str(python), "-c", code)
+
+
+def _warnings(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Run what is cheap under `-X dev -W error`, as do the processes that the tests start."""
+    words = [str(python), "-m", "pytest", *_XDIST, "-m", "not long and not slow", *_WARNED]
+    return _stream(*words, PYTHONDEVMODE="1", PYTHONWARNINGS="error")
 
 
 def _ipython7(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
@@ -181,7 +199,7 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """
     if not (ROOT / "tests" / "browser").exists():
         return 0, "left out: there is no tests/browser"
-    trouble = _missing_chromium()
+    trouble = missing_chromium()
     if trouble is not None:
         return 0, f"left out: {trouble}"
     small = _beside(python, "browser", fresh=fresh)
@@ -250,20 +268,6 @@ def _package(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     return 0, ", ".join(texts)
 
 
-def _missing_chromium() -> str | None:
-    """Why there is no Chromium; None if there is one. A CI machine whose root we are gets one."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    if os.environ.get("NBMEM_CHROMIUM") or any(map(shutil.which, names)):
-        return None
-    root = getattr(os, "geteuid", lambda: 1)() == 0
-    if not (root and os.environ.get("CI") and shutil.which("apt-get")):
-        return "there is no Chromium here; on Debian, `apt-get install chromium` brings one"
-    for words in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", "chromium"]):
-        if subprocess.run(["apt-get", *words], stdout=subprocess.DEVNULL, check=False).returncode:  # noqa: S607
-            return f"there is no Chromium here, and `apt-get {words[0]}` has failed"
-    return None
-
-
 def _packages_of(python: Path) -> str:
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     return subprocess.check_output([str(python), "-c", code], text=True).strip()
@@ -276,6 +280,7 @@ CHECKS = (
     Check("imports", _imports),
     Check("spelling", _command("codespell_lib")),
     Check("tests", _command("pytest", *_XDIST, "-m", "not long")),
+    Check("warnings", _warnings),
     Check("ipython7", _ipython7),
     Check("cudnn", _cudnn),
     Check("pythons", _pythons),

@@ -1,12 +1,14 @@
 """Run nbmem's tests of torch on other releases of it or of Python, one environment each.
 
-Left out is what no torch takes part in: tests that read recordings or files, and those of texts,
-pictures and front ends.
+The first of them are those of tests/smoke, whose figures make the table of releases in
+docs/where.md. Left out is what no torch takes part in: tests that read recordings or files, and
+those of texts, pictures and front ends.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,8 @@ from environment import find_python, prepare, require_python, requirements
 from installing import ROOT, pip, say
 
 RELEASES = ("2.6.0", "2.9.1", "2.11.0", "2.13.0", "newest")
+SMOKE = ("demo", "CNN", "transformer with autocast", "compile", "fit", "traced cell in a kernel")
+"""What tests/smoke runs, in its order: the columns of the table."""
 TESTS = (
     "core",
     "guest",
@@ -51,16 +55,20 @@ COST = (
 
 
 class Result(NamedTuple):
-    """How the tests ended on one release; `counts` is a sentence."""
+    """How the tests ended on one release.
+
+    `row` has what each test of tests/smoke saw, or "failed"; `counts` is a sentence on the others.
+    """
 
     release: str
     python: str
     failed: bool
+    row: list[str]
     counts: str
     seconds: float
 
 
-def check(release: str, interpreter: str, *, keep: bool) -> Result:
+def check(release: str, interpreter: str, *, keep: bool, smoke: bool) -> Result:
     """Make the environment of one release, run the tests in it, and remove it."""
     name = f".venv-torch-{release}"
     python = prepare(name, "run", "test", interpreter=interpreter)
@@ -68,25 +76,49 @@ def check(release: str, interpreter: str, *, keep: bool) -> Result:
     say(f"Installing {wanted[-1]} into {name}")
     pip(ROOT / name, "install", *wanted, *requirements("frameworks"))
     try:
-        return _tested(python)
+        return _tested(python, smoke=smoke)
     finally:
         if not keep:
             shutil.rmtree(ROOT / name, ignore_errors=True)
 
 
-def _tested(python: Path) -> Result:
+def _tested(python: Path, *, smoke: bool) -> Result:
     asks = "import platform, torch; print(torch.__version__, platform.python_version())"
     release, version = subprocess.check_output([str(python), "-c", asks], text=True).split()
-    record = ROOT / "out" / f"torch-{release}-python-{version}.xml"
-    record.unlink(missing_ok=True)
-    tests = [f"tests/{place}" for place in TESTS]
-    tests += [f"--ignore=tests/{place}" for place in LEFT_OUT]
-    command = [str(python), "-m", "pytest", "-q", "-n", "logical", "--maxprocesses", "8"]
+    name = f"torch-{release}-python-{version}"
     begin = time.monotonic()
-    command += [f"--junit-xml={record}", *tests]
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
-    seconds = time.monotonic() - begin
-    return Result(release, version, code != 0, _counts(record), seconds)
+    failed, record = _pytest(python, f"smoke-{name}", "tests/smoke")
+    row, counts = _row(record), ""
+    if not smoke:
+        tests = [f"tests/{place}" for place in TESTS]
+        tests += [f"--ignore=tests/{place}" for place in LEFT_OUT]
+        workers = ("-n", "logical", "--maxprocesses", "8")
+        others, record = _pytest(python, name, *workers, *tests)
+        failed, counts = failed or others, _counts(record)
+    return Result(release, version, failed, row, counts, time.monotonic() - begin)
+
+
+def _pytest(python: Path, name: str, *words: str) -> tuple[bool, Path]:
+    """Run some tests; whether one failed, and the record of all."""
+    record = ROOT / "out" / f"{name}.xml"
+    record.unlink(missing_ok=True)
+    command = [str(python), "-m", "pytest", "-q", "-o", "junit_family=xunit1"]
+    command += [f"--junit-xml={record}", *words]
+    environment = dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process compiles torch
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+    return done.returncode != 0, record
+
+
+def _row(record: Path) -> list[str]:
+    """What each test of tests/smoke saw, in their order."""
+    if not record.exists():
+        return ["failed"] * len(SMOKE)
+    seen = []
+    for case in ET.parse(record).iter("testcase"):  # noqa: S314 - pytest has just written it
+        noted = next((one.get("value", "") for one in case.iter("property")), "failed")
+        seen.append("failed" if case.find("failure") is not None else noted)
+    return seen
 
 
 def _counts(record: Path) -> str:
@@ -99,6 +131,13 @@ def _counts(record: Path) -> str:
     return f"{total - skipped - sum(failed)} passed, {skipped} skipped, {sum(failed)} failed"
 
 
+def _table(results: list[Result]) -> str:
+    """Make the table of docs/where.md: a row for each release."""
+    heads = ["torch", "Python", *SMOKE]
+    rows = [heads, ["---"] * len(heads), *([r.release, r.python, *r.row] for r in results)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def main() -> int:
     """Check each release; the exit code is 1 if one failed."""
     require_python()
@@ -107,6 +146,7 @@ def main() -> int:
         "releases", nargs="*", default=RELEASES, help=f"without any: {' '.join(RELEASES)}"
     )
     parser.add_argument("--python", default=sys.executable, help="a version such as 3.13")
+    parser.add_argument("--smoke", action="store_true", help="only what a newcomer runs first")
     parser.add_argument("--keep", action="store_true", help="keep the environments")
     options = parser.parse_args()
     there = Path(options.python).exists()
@@ -114,8 +154,12 @@ def main() -> int:
     if interpreter is None:
         parser.error(f"there is no Python {options.python} on the path or among pyenv's")
     say(COST)
-    results = [check(release, interpreter, keep=options.keep) for release in options.releases]
-    for one in results:
+    results = [
+        check(release, interpreter, keep=options.keep, smoke=options.smoke)
+        for release in options.releases
+    ]
+    say(_table(results))
+    for one in filter(lambda one: one.counts, results):
         say(f"torch {one.release}, Python {one.python}: {one.counts} in {one.seconds:.0f} s")
     return 1 if any(one.failed for one in results) else 0
 

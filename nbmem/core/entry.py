@@ -3,7 +3,7 @@
 Whatever they call is guarded by `entry`: a fault inside becomes a note, and the caller goes on as
 if nbmem were not there. An interrupt is the user's, and so is what their handler of another signal
 raises: it is delivered again in their own frame, the moment that ours is gone. tests/faults finds
-by itself what is called from outside without a mark.
+by itself what is called from outside without a mark. A warning inside is nbmem's own: ignored.
 
 An interrupt has to be delivered after nbmem's last frame is gone: what does it is an object whose
 `__del__` is `interrupt_main`, which dies with that frame.
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from nbmem.core.faults import error_of
 from nbmem.core.interrupts import Delivery, can_deliver, signal_of
 from nbmem.core.raised import behind, forget_way, is_raised, traceback_of
+from nbmem.core.warning_filter import suppress_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,13 +35,14 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def entry(
+def entry(  # noqa: PLR0913 - what differs from one caller to another
     part: str,
     *,
     otherwise: Callable[..., Any] | None = None,
     lost: Callable[[str, Exception], None] | None = None,
     interrupted: Callable[[], None] | None = None,
     ends: bool = False,
+    lasts: bool = False,
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Mark a function that foreign code calls.
 
@@ -54,13 +56,18 @@ def entry(
         ends: Whether `otherwise` ends what was begun. Then it is called, too, where the exception
             goes up: an exit, or an interrupt where no signal can be (in a thread, or where Ctrl-C
             is ignored, as in what a shell has started with `&`).
+        lasts: Whether it is a thread's own function: what it calls suppresses its warnings itself,
+            for the filter is not to stand in the user's list for as long as the thread lives.
     """
 
     def mark(function: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
         def guarded(*args: _P.args, **kwargs: _P.kwargs) -> Any:
             try:
-                return function(*args, **kwargs)
+                if lasts:
+                    return function(*args, **kwargs)
+                with suppress_warnings():
+                    return function(*args, **kwargs)
             except BaseException as err:  # noqa: BLE001 - the one place for what is met outside
                 first: Any = args[0] if args else None
                 takes = hasattr(type(first), "take_interrupt")

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, TypeVar
 
 from nbmem.core.interrupts import let_pass
+from nbmem.core.warning_filter import suppress_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,7 +44,8 @@ class Faults:
             instead: What stands in its place where that fails.
         """
         try:
-            return make()
+            with suppress_warnings():
+                return make()
         except Exception as err:  # noqa: BLE001 - whatever it is, it costs this part and no other
             let_pass(err)
             self.leave_out(what, err)

@@ -56,7 +56,7 @@ def _started() -> subprocess.Popen[bytes]:
         "OPENBLAS_NUM_THREADS": "1",
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "nbmem.estimates.worker"],
+        [sys.executable, "-W", "ignore", "-m", "nbmem.estimates.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -8,7 +8,6 @@ one. `--nbmem-gpu NAME` puts a virtual card in where the machine has none.
 from __future__ import annotations
 
 import sys
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,9 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from nbmem.core.errors import NbmemError
 
         try:
-            with warnings.catch_warnings():  # torch's own, which pytest does not gather yet
-                warnings.simplefilter("ignore", DeprecationWarning)
-                config.stash[_CARD] = devices.use(card).sentence
+            config.stash[_CARD] = devices.use(card).sentence
         except NbmemError as err:
             raise pytest.UsageError(f"--nbmem-gpu: {err}") from err
 

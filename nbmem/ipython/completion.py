@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbmem.core.warning_filter import pass_warnings
 from nbmem.ipython.commands import COMMANDS, asking, candidates
 from nbmem.ipython.commands.base import Asked
 from nbmem.ipython.guest import shell_entry
@@ -66,7 +67,8 @@ class Completion:
                 delattr(self._completer, name)
 
     def _their_completions(self, text: str, offset: int) -> Any:
-        return self._theirs["completions"](text, offset)
+        with pass_warnings():
+            return self._theirs["completions"](text, offset)
 
     @shell_entry("complete this line", otherwise=_their_completions)
     def completions(self, text: str, offset: int) -> Any:
@@ -83,7 +85,8 @@ class Completion:
         return iter([Offered(offset - len(found.word), offset, word) for word in found.words])
 
     def _their_complete(self, *arguments: Any, **named: Any) -> Any:
-        return self._theirs["complete"](*arguments, **named)
+        with pass_warnings():
+            return self._theirs["complete"](*arguments, **named)
 
     @shell_entry("complete this line", otherwise=_their_complete)
     def complete(

@@ -11,6 +11,7 @@ from nbmem.core.entry import dealt_with, entry
 from nbmem.core.errors import NbmemError
 from nbmem.core.faults import error_of
 from nbmem.core.interrupts import let_pass
+from nbmem.core.warning_filter import suppress_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +37,8 @@ def guest(doing: str, *, in_cell: bool = False) -> Iterator[None]:
         in_cell: Whether a line of the user's own asked for it, which an interrupt then ends.
     """
     try:
-        yield
+        with suppress_warnings(outer=2):  # contextlib's `__enter__` is between
+            yield
     except NbmemError as err:
         say(str(err))
         dealt_with(err)

@@ -20,6 +20,7 @@ import nbmem
 from nbmem.core.clock import CLOCK
 from nbmem.core.entry import entry
 from nbmem.core.faults import error_of
+from nbmem.core.warning_filter import suppress_warnings
 from nbmem.live.messages import (
     USUAL_HZ,
     CellBegun,
@@ -215,12 +216,13 @@ class Hub:
 
     # --- the thread
 
-    @entry("the live readings", lost=lambda _part, _err: None)
+    @entry("the live readings", lost=lambda _part, _err: None, lasts=True)
     def _run(self) -> None:
         while not self._closed.is_set():
             self._awake.wait()
             if not self._closed.wait(1 / self.hz):
-                self._talk(self._tick)
+                with suppress_warnings():
+                    self._talk(self._tick)
 
     def _tick(self) -> None:
         if not self._running:

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.clock import CLOCK
+from nbmem.core.warning_filter import pass_warnings
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -55,7 +56,8 @@ def import_torch() -> ModuleType | None:
     """Import torch for a cell that is to be traced fully; None where it is not installed."""
     if not _met:
         try:
-            import torch  # noqa: F401 - found again below
+            with pass_warnings():  # of what the program would import by itself
+                import torch  # noqa: F401 - found again below
         except ImportError:
             return None
     return loaded_torch()

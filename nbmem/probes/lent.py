@@ -24,6 +24,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.entry import caller, entry, met
+from nbmem.core.warning_filter import suppress_warnings
 from nbmem.probes.compiler import pass_over
 from nbmem.probes.looked_up import calls_at_once
 
@@ -219,7 +220,8 @@ def telling(ended: Ended, lost: Lost, inside: Inside) -> Iterator[None]:
         again.append(met(err, "the end of a phase", lost))
     inside.busy = False
     try:
-        ended()
+        with suppress_warnings():
+            ended()
     except BaseException as err:  # noqa: BLE001 - as above
         again.append(met(err, "the end of a phase", lost))
     yield

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.entry import caller, entry
+from nbmem.core.warning_filter import pass_warnings
 from nbmem.probes.compiler import pass_over
 from nbmem.probes.lent import call_that_tells, telling
 
@@ -82,7 +83,8 @@ class _StandIn:
 
     @entry("the phases from here on", otherwise=_as_before)
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.original, name)
+        with pass_warnings():
+            found = getattr(self.original, name)
         if name != self._path[0]:
             return found
         if len(self._path) > 1:

@@ -16,6 +16,7 @@ from nbmem.core.clock import CLOCK
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.faults import error_of
 from nbmem.core.session import NOT_KNOWN, Samples
+from nbmem.core.warning_filter import suppress_warnings
 from nbmem.probes import cuda, host, nvml
 from nbmem.probes.checked import ImpossibleReadingError
 from nbmem.probes.patience import GRACE_S, LIMIT_S, ended, expendable
@@ -99,6 +100,10 @@ class Sampler:
 
     def read(self) -> None:
         """Read every card once."""
+        with suppress_warnings():
+            self._read()
+
+    def _read(self) -> None:
         self._busy_since = CLOCK.monotonic()
         count = cuda.device_count()
         for index in range(count) if self._device is None else (self._device,):

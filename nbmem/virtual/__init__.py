@@ -12,8 +12,10 @@ Importing this module does not import torch; activating a card does.
 from __future__ import annotations
 
 import contextlib
+import importlib
 from typing import TYPE_CHECKING
 
+from nbmem.core.warning_filter import suppress_warnings
 from nbmem.virtual import current
 from nbmem.virtual.cards import CARDS, Card
 from nbmem.virtual.naming import find_card, find_cards
@@ -72,18 +74,20 @@ def activate(  # noqa: PLR0913 - what a machine is made of
     Raises:
         UsageError: No such card, or a real CUDA context exists already.
     """
-    from nbmem.virtual.patches.switch import switch_on
-
     cards = find_cards(name)
-    machine = switch_on(
-        cards,
-        release=release,
-        conf=conf,
-        other_processes=other_processes,
-        defer=defer,
-        eager=eager,
-        keep=keep,
-    )
+    importlib.import_module("torch")  # whose warnings the program would see, too
+    with suppress_warnings():
+        from nbmem.virtual.patches.switch import switch_on
+
+        machine = switch_on(
+            cards,
+            release=release,
+            conf=conf,
+            other_processes=other_processes,
+            defer=defer,
+            eager=eager,
+            keep=keep,
+        )
     return machine.gpus[0]
 
 
@@ -92,7 +96,8 @@ def deactivate() -> None:
     if current.machine() is not None:
         from nbmem.virtual.patches.switch import switch_off
 
-        switch_off()
+        with suppress_warnings():
+            switch_off()
 
 
 def active() -> VirtualGPU | None:

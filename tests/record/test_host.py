@@ -320,11 +320,11 @@ def test_resident_bytes_are_read_anew_and_are_those_of_the_process_that_asks(mon
     now[0] += FRESH_NS
     grown = host.read(torch, 0, whole=False).process
     assert grown - before > len(ballast) // 2
-    _, kept = host._statm
+    kept = host._statm
     monkeypatch.setattr("nbmem.probes.devices.host.os.getpid", lambda: -1)  # a forked child
     now[0] += FRESH_NS
     assert host.read(torch, 0, whole=False).process
-    assert host._statm[1] is not kept
+    assert host._statm is not kept
 
 
 @pytest.mark.skipif(why_unreadable() is not None, reason="this torch shows no saved tensors")

@@ -34,6 +34,7 @@ def test_every_patch_is_undone():
 
     import pynvml
     from IPython.core import interactiveshell
+    from torch._C import _distributed_c10d as c10d
     from torch._dynamo import convert_frame, eval_frame, symbolic_convert, trace_rules
     from torch._dynamo.variables import optimizer
     from torch._higher_order_ops.flex_attention import FlexAttentionHOP
@@ -64,7 +65,7 @@ def test_every_patch_is_undone():
         fake_tensor.FakeTensor, torch.jit, torch.jit._trace, torch.nested, torch.cuda.sparse,
         torch.autograd.profiler.profile, queues.Queue, fake_tensor.FakeTensorMode,
         torch.distributed.device_mesh, torch._C._distributed_c10d.FakeProcessGroup,
-         torch._C._distributed_c10d.FakeWork, symbolic_convert.InstructionTranslator,
+         getattr(c10d, "FakeWork", c10d.Work), symbolic_convert.InstructionTranslator,
          proxy_tensor, proxy_tensor.ProxyTorchDispatchMode, convert_frame.CatchErrorsWrapper,
          optimizer.OptimizerVariable, torch.nn.modules.transformer, *higher, *inductor,
          *raw_kernels, torch.ops, _comparison.TensorLikePair, threading, traceback,

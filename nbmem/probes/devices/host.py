@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,8 +14,6 @@ from nbmem.probes.devices import DeviceReading
 from nbmem.probes.host import resident_bytes, resident_parts
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from nbmem.core.session import DeviceInfo
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -38,7 +37,7 @@ class Host:
     )
 
     def __init__(self) -> None:
-        self._statm: tuple[int, BinaryIO] | None = None  # open, and in which process
+        self._statm: _Statm | None = None
         self._last = 0, DeviceReading()
         self._page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
@@ -94,12 +93,27 @@ class Host:
     def _read_statm(self) -> int | None:
         """Resident bytes now; the file stays open, for opening it takes most of the time."""
         try:
-            if self._statm is None or self._statm[0] != os.getpid():  # a child's is another
-                file = Path("/proc/self/statm").open("rb", buffering=0)  # noqa: SIM115 - it is kept
-                self._statm = os.getpid(), file
-            return int(os.pread(self._statm[1].fileno(), 128, 0).split()[1]) * self._page
+            if self._statm is None or self._statm.process != os.getpid():  # a child's is another
+                self._statm = _Statm()
+            return int(self._statm.read().split()[1]) * self._page
         except (OSError, ValueError, IndexError):
             return resident_bytes()
+
+
+class _Statm:
+    """The kernel's figures of this process, open until it is collected.
+
+    A descriptor and no file: Python would warn of a file that nobody has closed.
+    """
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._descriptor = os.open("/proc/self/statm", os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor).atexit = False
+
+    def read(self) -> bytes:
+        """Return the line as it is now."""
+        return os.pread(self._descriptor, 128, 0)
 
 
 def total_bytes() -> int:

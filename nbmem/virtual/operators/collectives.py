@@ -10,7 +10,6 @@ asynchronous one keeps it until somebody waits.
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from nbmem.virtual.operators.traffic import count
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nbmem.virtual.operators.operator import Executor
     from nbmem.virtual.tensors.calls import OperatorCall
@@ -59,27 +58,49 @@ TOLD = 16
 """Integers of a message that is told to a rank beside this one."""
 _KEPT = 64
 """Collectives whose tensors a program may still ask for; hooks ask at once."""
-_sent: OrderedDict[int, list[weakref.ref[torch.Tensor]]] = OrderedDict()
-_numbers = itertools.count(1)
+_sent: OrderedDict[int, tuple[Any, list[weakref.ref[torch.Tensor]]]] = OrderedDict()
+"""By its id, which is its own while it is kept here: C++ hands out the same object."""
+
+
+def create_group(rank: int, size: int) -> Any:
+    """Create a group without peers; torch 2.6 has a constructor in place of a method."""
+    from torch._C import _distributed_c10d as c10d
+
+    fake = c10d.FakeProcessGroup
+    return getattr(fake, "_create_internal", fake)(rank, size)
+
+
+def completed_work() -> Any:
+    """Return a work of c10d that is done already; torch 2.6 gets one from a group alone."""
+    from torch._C import _distributed_c10d as c10d
+
+    return c10d.FakeWork() if hasattr(c10d, "FakeWork") else create_group(0, 1).barrier()
 
 
 def _work(tensors: list[torch.Tensor]) -> Any:
-    """Work that is done already, as C++ passes it on; its number says what it was about."""
-    from torch._C._distributed_c10d import FakeWork
-
-    work = FakeWork()
-    work.seq_id = next(_numbers)
-    _sent[work.seq_id] = [weakref.ref(tensor) for tensor in tensors]
+    """Work that is done already, as C++ passes it on; its id says what it was about."""
+    work = completed_work()
+    _sent[id(work)] = work, [weakref.ref(tensor) for tensor in tensors]
     if len(_sent) > _KEPT:
         _sent.popitem(last=False)
     return work.boxed()
 
 
-def future_of(work: Any) -> Promise:
-    """The result of a collective, by its work."""
-    return Promise(
-        [tensor for told in _sent.get(work.seq_id, ()) if (tensor := told()) is not None]
-    )
+def futures_of(work_class: Any) -> Callable[[Any], Any]:
+    """Make `get_future` of a class of works: the result of a collective; others' works have theirs.
+
+    Args:
+        work_class: The class of the works above; torch 2.6 has one for every backend's.
+    """
+    true = work_class.get_future
+
+    def get_future(work: Any) -> Any:
+        _, sent = _sent.get(id(work), (None, None))
+        if sent is None and work_class.__name__ == "Work":
+            return true(work)
+        return Promise([tensor for told in sent or () if (tensor := told()) is not None])
+
+    return get_future
 
 
 def in_place(executor: Executor, call: OperatorCall) -> Any:

@@ -14,9 +14,7 @@ import gc
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch._C._dynamo.eval_frame import set_code_exec_strategy
 from torch._dynamo.exc import RestartAnalysis
-from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
 from nbmem.core.collector import only_new, rare_collections
 from nbmem.virtual import notes
@@ -44,12 +42,8 @@ PLANNED = hasattr(torch._C, "_conv_determine_backend_memory_format") and (
     tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 11)
 )
 """Whether this release's compiler is one that is known here; the others' regions run eagerly."""
-_EAGERLY = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
-"""A frame runs as it is, with all that it calls."""
 _CAPTURED = "eager"
 """The backend that runs what was captured as it is: Inductor's is planned."""
-_AS_IT_IS = FrameExecStrategy(FrameAction.SKIP, FrameAction.DEFAULT)
-"""A frame of the virtual card's runs as it is, but the program's that it calls are compiled."""
 _Wrapper: Any = getattr(torch, "_TorchCompileInductorWrapper", None)
 
 
@@ -101,10 +95,7 @@ class Compiler:
                 return chosen
             if self._eager:
                 return self._eagerly(notes.COMPILE_LATER)
-            backend = eval_frame.innermost_backend(chosen)
-            if PLANNED and (
-                isinstance(backend, _Wrapper) or getattr(backend, "compiler_name", "") == _CAPTURED
-            ):
+            if PLANNED and _is_known(eval_frame.innermost_backend(chosen)):
                 self._begin()
                 return chosen
             return self._eagerly(notes.COMPILE)
@@ -163,18 +154,24 @@ class Compiler:
                         gpu.instead = Instead(gpu)
 
     def _planned(self, convert_frame: Any) -> list[Patch]:
+        from torch._C._dynamo.eval_frame import set_code_exec_strategy  # new in torch 2.7
+        from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+
+        eagerly = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)  # with all that it calls
+        # A frame of ours runs as it is, but the program's that it calls are compiled.
+        as_it_is = FrameExecStrategy(FrameAction.SKIP, FrameAction.DEFAULT)
         catcher: Any = convert_frame.CatchErrorsWrapper
         true_catch: Any = catcher.__call__
         true_plan: Any = _Wrapper.__call__
         compiler = self
         # Where a graph breaks, Dynamo looks at each frame that runs, ours included.
         for function in (CardMode.__torch_dispatch__, untraced(_is_on_card)):
-            set_code_exec_strategy(function.__code__, _EAGERLY)
+            set_code_exec_strategy(function.__code__, eagerly)
 
         def catch(self: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
             with compiler._capture.without_mode() as captures:
                 if is_own(frame):
-                    return ConvertFrameReturn(frame_exec_strategy=_AS_IT_IS)
+                    return ConvertFrameReturn(frame_exec_strategy=as_it_is)
                 if not captures:
                     return true_catch(self, frame, cache_entry, frame_state)
                 compiler._region = frame.f_code.co_qualname
@@ -188,7 +185,7 @@ class Compiler:
                     if isinstance(self._torchdynamo_orig_backend, convert_frame.ConvertFrameAssert):
                         raise  # fullgraph=True: a program that cannot be captured is told so
                     compiler._give_up(err)
-                    return ConvertFrameReturn(frame_exec_strategy=_EAGERLY)
+                    return ConvertFrameReturn(frame_exec_strategy=eagerly)
 
         def plan(self: Any, model: Any, inputs: Any, **config: Any) -> Any:
             if not _is_on_card(model, inputs):
@@ -236,6 +233,11 @@ class Compiler:
     def _give_up(self, err: Exception) -> None:
         why = (str(err).strip().splitlines() or [""])[0]
         self._note(notes.unplanned(self._region, why))
+
+
+def _is_known(backend: Any) -> bool:
+    """Return whether a backend is Inductor, or runs what was captured as it is."""
+    return isinstance(backend, _Wrapper) or getattr(backend, "compiler_name", "") == _CAPTURED
 
 
 def _is_on_card(model: Any, inputs: Any) -> bool:

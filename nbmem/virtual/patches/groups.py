@@ -18,7 +18,7 @@ import torch
 from nbmem.core.world import require_inside
 from nbmem.virtual import current, mail
 from nbmem.virtual.notes import OWN_STATE
-from nbmem.virtual.operators.collectives import future_of
+from nbmem.virtual.operators.collectives import completed_work, create_group, futures_of
 from nbmem.virtual.patches.patcher import Patch, wanted
 from nbmem.virtual.patches.processes import Ranks
 from nbmem.virtual.patches.sharding import sharding_patches
@@ -46,7 +46,7 @@ class _GroupStandIn(type):
     NCCL_CTA_POLICY_ZERO = 2
 
     def __call__(cls, _store: Any, rank: int, size: int, *_args: Any, **_options: Any) -> Any:
-        return _fake()._create_internal(rank, size)
+        return create_group(rank, size)
 
     def __instancecheck__(cls, instance: object) -> bool:
         return type(instance) is _fake()
@@ -92,7 +92,9 @@ def group_patches() -> list[Patch]:
         "_set_sequence_number_for_group": lambda _self: None,
         "_get_sequence_number_for_group": lambda _self: 0,
         "perform_nocolor_split": lambda _self, _device: None,
+        "_shutdown": lambda _self: None,  # torch 2.6 looks for it in vain
     }
+    work_class = getattr(_c10d(), "FakeWork", _c10d().Work)  # torch 2.6 has the base class alone
     minutes = Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
     return [
         minutes,
@@ -101,7 +103,7 @@ def group_patches() -> list[Patch]:
         *wanted(device_mesh, nccl, only_existing=True),  # It makes a group where there is none.
         Patch(distributed_c10d, "ProcessGroupGloo", _gloo(distributed_c10d.ProcessGroupGloo)),
         *wanted(_fake(), asked),
-        Patch(_c10d().FakeWork, "get_future", future_of),
+        Patch(work_class, "get_future", futures_of(work_class)),
     ]
 
 
@@ -197,7 +199,7 @@ def _barrier(c10d: Any) -> Any:
             return true(group, async_op, device_ids)
         taken = [torch.empty(1, device="cuda") for _ in range(2)]
         taken.clear()
-        return _c10d().FakeWork() if async_op else None
+        return completed_work() if async_op else None
 
     return barrier
 

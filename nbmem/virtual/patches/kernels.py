@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
+from nbmem.core.warning_filter import suppress_warnings
 from nbmem.virtual.operators.tracing import untraced
 
 
@@ -15,9 +15,8 @@ def implement(library: Any, operator: Any, kernel: Any, key: str) -> None:
     name = schema.name.split("::")[1]
     if schema.overload_name:
         name = f"{name}.{schema.overload_name}"
-    with warnings.catch_warnings():
-        # On CUDA builds torch warns that its own kernel is overridden: that is the intention.
-        warnings.simplefilter("ignore", UserWarning)
+    # On CUDA builds torch warns that its own kernel is overridden: that is the intention.
+    with suppress_warnings():
         try:
             library.impl(name, kernel, key, allow_override=True)
         except TypeError:  # Before torch 2.8 overriding needs no permission.

@@ -94,7 +94,7 @@ class Client:
                 raise FileNotFoundError
             arguments = str(path), facts_of(self._card)
             self._process = subprocess.Popen(  # noqa: S603 - this Python, this package
-                [sys.executable, "-P", "-m", __package__ + ".worker", *arguments],
+                [sys.executable, "-P", "-W", "ignore", "-m", __package__ + ".worker", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

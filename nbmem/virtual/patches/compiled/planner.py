@@ -14,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import shutil
 import tempfile
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -23,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 
+from nbmem.core.warning_filter import suppress_warnings
 from nbmem.virtual.devices import CPU
 from nbmem.virtual.patches.compiled import kept
 from nbmem.virtual.patches.compiled.kept import Keeping
@@ -61,7 +64,7 @@ class InductorPlanner:
         self._mode = mode
         self._machine = machine
         self._keeping = None if keep is None else Keeping(machine, keep)
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: _PlansFolder | None = None
 
     def begin(self) -> list[Patch]:
         """Import Inductor, which takes seconds; what is to be replaced in it."""
@@ -69,7 +72,7 @@ class InductorPlanner:
         thread = threading.Thread(target=_import)
         thread.start()
         thread.join()
-        self._folder = tempfile.TemporaryDirectory(prefix="nbmem-compiled-")
+        self._folder = _PlansFolder()
         _forget_devices()
         return self._patches()
 
@@ -81,7 +84,7 @@ class InductorPlanner:
     def end(self) -> None:
         """Forget everything that was planned."""
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.remove()
             self._folder = None
             _forget_devices()
             torch._dynamo.reset()
@@ -187,6 +190,14 @@ class _Made(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class _PlansFolder:
+    """A temporary folder that goes with the process at the latest, and without a word."""
+
+    def __init__(self) -> None:
+        self.name = tempfile.mkdtemp(prefix="nbmem-compiled-")
+        self.remove = weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
+
+
 def _restore(name: str, before: str | None) -> None:
     if before is None:
         del os.environ[name]
@@ -197,7 +208,8 @@ def _restore(name: str, before: str | None) -> None:
 def _import() -> None:
     from torch._inductor import config
 
-    with config.patch(compile_threads=1):  # it would start worker processes
+    # It would start worker processes, and warns of TorchScript.
+    with suppress_warnings(), config.patch(compile_threads=1):
         importlib.import_module("torch._inductor.compile_fx")
 
 

@@ -1,0 +1,99 @@
+"""Keep warnings that nbmem's own work causes from being shown, raised or remembered.
+
+`warnings.catch_warnings` would do that for all threads at once, and make Python forget which of the
+user's warnings were shown already. The filter here is for the thread that enters it alone. It is
+ahead of the user's filters while nbmem works, and what it ignores enters no registry.
+
+An interrupt may come when a block has ended, before its `__exit__` has. So the filter holds only
+while the function with the block is among those that run.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+
+
+class _Thread(threading.local):
+    """The function with the innermost block of a thread; None outside of any."""
+
+    code: CodeType | None = None
+
+
+class _InsideOwnWork:
+    """Match a warning's text, as a regular expression would, where its thread is in a block."""
+
+    def match(self, _text: str) -> bool:
+        """Return whether the function with the block is running."""
+        code = _thread.code
+        frame: FrameType | None = None if code is None else sys._getframe(1)  # noqa: SLF001
+        while frame is not None and frame.f_code is not code:
+            frame = frame.f_back
+        return frame is not None
+
+
+class _ButResources(type):
+    """Stand for every category but ResourceWarning.
+
+    A collection may come while nbmem works, and then tells of files that the user has not closed.
+    """
+
+    def __subclasscheck__(cls, category: type) -> bool:
+        return not issubclass(category, ResourceWarning)
+
+
+class _OwnWarning(Warning, metaclass=_ButResources):
+    """The category of the filter."""
+
+
+_thread = _Thread()
+_FILTER: Any = ("ignore", _InsideOwnWork(), _OwnWarning, None, 0)
+_filters: Callable[[], Any] = getattr(warnings, "_get_filters", lambda: warnings.filters)
+"""Return the list that this thread's warnings are held against: since Python 3.14 a context's."""
+
+
+class suppress_warnings:  # noqa: N801 - used as contextlib.suppress is
+    """Ignore the warnings of a block of nbmem's own work, in this thread.
+
+    It stands around every call of nbmem by foreign code, so it does without `contextlib`.
+
+    Args:
+        outer: How many callers further out the function is that runs for as long as the block.
+    """
+
+    __slots__ = ("_before", "_list", "_outer")
+
+    def __init__(self, outer: int = 0) -> None:
+        self._outer = outer
+
+    def __enter__(self) -> None:
+        self._list = filters = _filters()
+        filters.insert(0, _FILTER)
+        self._before = _thread.code
+        _thread.code = sys._getframe(1 + self._outer).f_code  # noqa: SLF001 - as in `entry`
+
+    def __exit__(self, *_error: object) -> None:
+        _thread.code = self._before
+        filters = self._list
+        if filters and filters[0] is _FILTER:
+            del filters[0]
+        elif _FILTER in filters:  # what nbmem called has put one before it, and left it there
+            filters.remove(_FILTER)
+
+
+class pass_warnings:  # noqa: N801 - as above
+    """Treat the warnings of a block as the user's filters say, inside `suppress_warnings`, too."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before, _thread.code = _thread.code, None
+
+    def __exit__(self, *_error: object) -> None:
+        _thread.code = self._before
