@@ -15,6 +15,7 @@ from nbmem.allocator.driver import DownwardDriver
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.settings import conf_of_environment
 from nbmem.core.events import Action
+from nbmem.core.self_test import losses
 from nbmem.virtual.frames import level_of_user
 from nbmem.virtual.hardware.busy import Busy
 from nbmem.virtual.hardware.capturing import Capturing
@@ -217,6 +218,8 @@ class VirtualGPU:
             known = self.card.arch.capability
             if known != self.card.capability:
                 self.note(unlisted(self.card.capability, known))
+            for sentence in losses("virtual card"):
+                self.note(sentence)
 
     def read_environment(self) -> None:
         """Take the allocator's settings from the environment, once: as it is at the first use.
