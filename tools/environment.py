@@ -127,6 +127,20 @@ def find_python(version: str) -> str | None:
     return None
 
 
+def missing_chromium() -> str | None:
+    """Why there is no Chromium; None if there is one. A CI machine whose root we are gets one."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    if os.environ.get("NBMEM_CHROMIUM") or any(map(shutil.which, names)):
+        return None
+    root = getattr(os, "geteuid", lambda: 1)() == 0
+    if not (root and os.environ.get("CI") and shutil.which("apt-get")):
+        return "there is no Chromium here; on Debian, `apt-get install chromium` brings one"
+    for words in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", "chromium"]):
+        if subprocess.run(["apt-get", *words], stdout=subprocess.DEVNULL, check=False).returncode:  # noqa: S607
+            return f"there is no Chromium here, and `apt-get {words[0]}` has failed"
+    return None
+
+
 def _create(folder: Path, interpreter: str) -> None:
     """Make an empty environment; Debian's Python comes without ensurepip but with a pip."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -11,7 +11,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from environment import add_labextension, find_python, prepare, require_python, this_python
+import python314
+from environment import (
+    add_labextension,
+    find_python,
+    missing_chromium,
+    prepare,
+    require_python,
+    this_python,
+)
 from installing import ROOT, pip, say
 from vscode import install as install_vscode
 
@@ -173,6 +181,12 @@ def _pythons(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     return status, "; ".join(texts)
 
 
+def _python314(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Run what needs neither torch nor numpy on CPython 3.14, in Node.js."""
+    trouble = python314.prepare(fresh=fresh)
+    return (0, f"left out: {trouble}") if trouble else _stream(*python314.command())
+
+
 def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Compile the JupyterLab extension as users get it, and look at it in a browser as they do.
 
@@ -181,7 +195,7 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """
     if not (ROOT / "tests" / "browser").exists():
         return 0, "left out: there is no tests/browser"
-    trouble = _missing_chromium()
+    trouble = missing_chromium()
     if trouble is not None:
         return 0, f"left out: {trouble}"
     small = _beside(python, "browser", fresh=fresh)
@@ -250,20 +264,6 @@ def _package(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     return 0, ", ".join(texts)
 
 
-def _missing_chromium() -> str | None:
-    """Why there is no Chromium; None if there is one. A CI machine whose root we are gets one."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    if os.environ.get("NBMEM_CHROMIUM") or any(map(shutil.which, names)):
-        return None
-    root = getattr(os, "geteuid", lambda: 1)() == 0
-    if not (root and os.environ.get("CI") and shutil.which("apt-get")):
-        return "there is no Chromium here; on Debian, `apt-get install chromium` brings one"
-    for words in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", "chromium"]):
-        if subprocess.run(["apt-get", *words], stdout=subprocess.DEVNULL, check=False).returncode:  # noqa: S607
-            return f"there is no Chromium here, and `apt-get {words[0]}` has failed"
-    return None
-
-
 def _packages_of(python: Path) -> str:
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     return subprocess.check_output([str(python), "-c", code], text=True).strip()
@@ -279,6 +279,7 @@ CHECKS = (
     Check("ipython7", _ipython7),
     Check("cudnn", _cudnn),
     Check("pythons", _pythons),
+    Check("python314", _python314),
     Check("docs", _docs),
     Check("browser", _browser),
     Check("package", _package),

@@ -15,7 +15,6 @@ from nbmem.allocator.driver import DownwardDriver
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.settings import conf_of_environment
 from nbmem.core.events import Action
-from nbmem.core.self_test import losses
 from nbmem.virtual.frames import level_of_user
 from nbmem.virtual.hardware.busy import Busy
 from nbmem.virtual.hardware.capturing import Capturing
@@ -26,7 +25,7 @@ from nbmem.virtual.hardware.graphs import Pools
 from nbmem.virtual.hardware.history import History
 from nbmem.virtual.hardware.oom import EXBIBYTE, TOO_MUCH, oom_message
 from nbmem.virtual.hardware.workspaces import Workspaces
-from nbmem.virtual.notes import NbmemWarning, unlisted
+from nbmem.virtual.notes import NbmemWarning, limits_of
 from nbmem.virtual.paging.touches import Did
 
 if TYPE_CHECKING:
@@ -215,10 +214,7 @@ class VirtualGPU:
         if not self.initialized:
             self.initialized = True
             self.read_environment()
-            known = self.card.arch.capability
-            if known != self.card.capability:
-                self.note(unlisted(self.card.capability, known))
-            for sentence in losses("virtual card"):
+            for sentence in limits_of(self.card):
                 self.note(sentence)
 
     def read_environment(self) -> None:
