@@ -38,6 +38,11 @@ _OURS = re.compile(rf"[\\/]nbmem[\\/](?:__main__\.py$|(?:{'|'.join(OURS)})[\\/])
 _THIS_STDLIB = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
 
 
+def with_slashes(file: str) -> str:
+    """Return a path as it is written everywhere but on Windows."""
+    return file.replace("\\", "/")
+
+
 @lru_cache(maxsize=4096)
 def is_packages(file: str) -> bool:
     """Whether a file belongs to an installed package."""

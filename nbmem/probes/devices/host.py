@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from contextlib import suppress
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +42,6 @@ class Host:
     def __init__(self) -> None:
         self._statm: tuple[int, BinaryIO] | None = None  # open, and in which process
         self._last = 0, DeviceReading()
-        self._page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
     def in_use(self, _torch: Any) -> bool:
         """Always: every machine has it."""
@@ -93,11 +94,13 @@ class Host:
 
     def _read_statm(self) -> int | None:
         """Resident bytes now; the file stays open, for opening it takes most of the time."""
+        if sys.platform != "linux":
+            return resident_bytes()
         try:
             if self._statm is None or self._statm[0] != os.getpid():  # a child's is another
                 file = Path("/proc/self/statm").open("rb", buffering=0)  # noqa: SIM115 - it is kept
                 self._statm = os.getpid(), file
-            return int(os.pread(self._statm[1].fileno(), 128, 0).split()[1]) * self._page
+            return int(os.pread(self._statm[1].fileno(), 128, 0).split()[1]) * PAGESIZE
         except (OSError, ValueError, IndexError):
             return resident_bytes()
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch._C._profiler import CapturedTraceback, gather_traceback, symbolize_tracebacks
 
+from nbmem.core.sources import with_slashes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -72,4 +74,5 @@ def _is_cpp(file: str) -> bool:
 
 
 def _is_programs(file: str) -> bool:
-    return not file.startswith(_OURS) and not any(part in file for part in _BETWEEN)
+    slashed = with_slashes(file)
+    return not file.startswith(_OURS) and not any(part in slashed for part in _BETWEEN)

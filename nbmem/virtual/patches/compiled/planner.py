@@ -69,7 +69,10 @@ class InductorPlanner:
         thread = threading.Thread(target=_import)
         thread.start()
         thread.join()
-        self._folder = tempfile.TemporaryDirectory(prefix="nbmem-compiled-")
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="nbmem-compiled-",
+            ignore_cleanup_errors=True,  # on Windows a library that is loaded stays
+        )
         _forget_devices()
         return self._patches()
 
