@@ -128,6 +128,15 @@ def test_this_python_is_known():
     assert not self_test.losses("virtual card")
 
 
+def test_references_are_counted_as_this_python_counts_them():
+    def counted(pair):
+        held, _ = pair
+        return sys.getrefcount(held)
+
+    assert counted((object(), object())) == bytecode.OF_A_LOCAL + 1
+    assert sys.version_info[:2] != (3, 14) or bytecode.OF_A_LOCAL == 1
+
+
 def renamed(monkeypatch, name, into):
     number = dis.opmap[name]
     monkeypatch.delitem(dis.opmap, name)
