@@ -141,6 +141,12 @@ def missing_chromium() -> str | None:
     return None
 
 
+def packages_of(python: Path) -> str:
+    """Return the folder in which a Python has its packages."""
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return subprocess.check_output([str(python), "-c", code], text=True).strip()
+
+
 def _create(folder: Path, interpreter: str) -> None:
     """Make an empty environment; Debian's Python comes without ensurepip but with a pip."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import python314
 from environment import (
     add_labextension,
     find_python,
     missing_chromium,
+    packages_of,
     prepare,
     require_python,
     this_python,
@@ -130,6 +132,13 @@ def _command(*arguments: str) -> Callable[[Path, bool], tuple[int, str]]:
     return run
 
 
+def _types(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Check the types as each system's Python has them: Windows lacks a part of `os`."""
+    mypy = str(python), "-m", "mypy", "--platform"
+    systems = ("win32", "darwin", "linux")
+    return max(_stream(*mypy, one, "--cache-dir", f".mypy_cache/{one}") for one in systems)
+
+
 def _imports(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Check the layers; import-linter has a command and no `-m`."""
     code = "from importlinter.cli import lint_imports_command as run; run(['--no-logo'])"
@@ -169,8 +178,8 @@ def _cudnn(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 def _beside(python: Path, group: str, *, fresh: bool) -> Path:
     """A small environment with one group, behind which stands the main one with all it has."""
     small = prepare(f".venv-{group}", group, interpreter=str(python), project=False, fresh=fresh)
-    link = f"import site; site.addsitedir({_packages_of(python)!r})\n"
-    Path(_packages_of(small), "main_environment.pth").write_text(link, encoding="utf-8")
+    link = f"import site; site.addsitedir({packages_of(python)!r})\n"
+    Path(packages_of(small), "main_environment.pth").write_text(link, encoding="utf-8")
     return small
 
 
@@ -189,6 +198,12 @@ def _pythons(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
         status |= code
         texts.append(f"{version} without torch: {last}")
     return status, "; ".join(texts)
+
+
+def _python314(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Run what needs neither torch nor numpy on CPython 3.14, in Node.js."""
+    trouble = python314.prepare(fresh=fresh)
+    return (0, f"left out: {trouble}") if trouble else _stream(*python314.command())
 
 
 def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
@@ -268,15 +283,10 @@ def _package(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     return 0, ", ".join(texts)
 
 
-def _packages_of(python: Path) -> str:
-    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    return subprocess.check_output([str(python), "-c", code], text=True).strip()
-
-
 CHECKS = (
     Check("lint", _command("ruff", "check", ".")),
     Check("format", _command("ruff", "format", "--check", ".")),
-    Check("types", _command("mypy")),
+    Check("types", _types),
     Check("imports", _imports),
     Check("spelling", _command("codespell_lib")),
     Check("tests", _command("pytest", *_XDIST, "-m", "not long")),
@@ -284,6 +294,7 @@ CHECKS = (
     Check("ipython7", _ipython7),
     Check("cudnn", _cudnn),
     Check("pythons", _pythons),
+    Check("python314", _python314),
     Check("docs", _docs),
     Check("browser", _browser),
     Check("package", _package),

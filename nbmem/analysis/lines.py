@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from nbmem.core.sources import TOP_LEVEL, is_library, is_ours, is_users
+from nbmem.core.sources import TOP_LEVEL, is_library, is_ours, is_users, with_slashes
 
 if TYPE_CHECKING:
     from nbmem.core.events import Frame, Stack
@@ -40,7 +39,7 @@ def name_of(file: str) -> str:
     if KERNEL_CELL.search(file):
         return "the cell"
     match = NUMBERED_CELL.search(file)
-    return f"In [{match[1]}]" if match else PurePath(file).name
+    return f"In [{match[1]}]" if match else with_slashes(file).rpartition("/")[2]
 
 
 def frame_line(frame: Frame) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from nbmem.core.errors import UsageError
 from nbmem.files.door import expanded, is_folder
@@ -39,14 +39,19 @@ class Subcommand(NamedTuple):
 
 def write_out(text: str) -> None:
     """Write a result to stdout."""
-    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
-    sys.stdout.flush()
+    _write(sys.stdout, text if text.endswith("\n") else f"{text}\n")
 
 
 def say(sentence: str) -> None:
     """Tell the user something that is not a result."""
-    sys.stderr.write(f"nbmem: {sentence}\n")
-    sys.stderr.flush()
+    _write(sys.stderr, f"nbmem: {sentence}\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write a text; `?` stands for what the stream's encoding lacks, as in a pipe on Windows."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text.encode(encoding, "replace").decode(encoding))
+    stream.flush()
 
 
 def targets(options: argparse.Namespace) -> dict[str, Path]:

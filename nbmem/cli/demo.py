@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     write_out(PROGRAM)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "demo.py")
-        path.write_text(PROGRAM)
+        path.write_text(PROGRAM, encoding="utf-8")
         options.stacks, options.quiet = False, False
         return trace_script(Script(str(path), ()), options)
 

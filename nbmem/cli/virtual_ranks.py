@@ -169,7 +169,7 @@ class _Runs:
         return self._meet / f"log-{rank}"
 
     def _say_failed(self, rank: int) -> None:
-        lines = self._log(rank).read_text(errors="replace").splitlines()[-_SHOWN:]
+        lines = self._log(rank).read_text("utf-8", "replace").splitlines()[-_SHOWN:]
         say("\n".join([f"rank {rank} ended with exit code {self.codes[rank]}.", *lines]))
 
     @property

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nbmem")
 
-_PACKAGE = str(Path(__file__).parent.parent) + "/"
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

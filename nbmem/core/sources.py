@@ -8,6 +8,7 @@ one (`--system-site-packages`, a `.pth` file).
 from __future__ import annotations
 
 import re
+import sys
 import sysconfig
 from collections import Counter
 from functools import lru_cache
@@ -23,7 +24,11 @@ _LAUNCHER = re.compile(r"[\\/](?:bin|Scripts)[\\/][^\\/.]+$")
 TOP_LEVEL = ("<module>", "<cell line: ")
 """What code outside of any function is called; the second by IPython 7 and 8."""
 _PACKAGES = re.compile(r"(?:^|[\\/])(?:site|dist)-packages[\\/]")
-_ANY_STDLIB = re.compile(r"[\\/]lib(?:64)?[\\/]python\d(?:\.\d+)?t?[\\/]|^<frozen ")
+_ANY_STDLIB = re.compile(
+    r"[\\/]lib(?:64)?[\\/]python\d(?:\.\d+)?t?[\\/]|[\\/]python\d+\.zip[\\/]|^<frozen "
+)
+_WINDOWS_STDLIB = re.compile(r"\\Lib\\(\w+)(?:\.py$|\\)", re.IGNORECASE)
+"""On Windows the folder has no version in its name: whose it is, the module's name says."""
 _GENERATED = re.compile(r"[\\/]torchinductor_[^\\/]*[\\/]|^<eval_with_key>")
 """What torch.compile and torch.fx write: the line above it is the user's."""
 OURS = ("cli", "estimates", "freeing", "ipython", "live", "probes", "record", "virtual")
@@ -31,6 +36,11 @@ OURS = ("cli", "estimates", "freeing", "ipython", "live", "probes", "record", "v
 for a program may lie in a folder of that name. tests/house holds them to the import contracts."""
 _OURS = re.compile(rf"[\\/]nbmem[\\/](?:__main__\.py$|(?:{'|'.join(OURS)})[\\/])")
 _THIS_STDLIB = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+
+
+def with_slashes(file: str) -> str:
+    """Return a path as it is written everywhere but on Windows."""
+    return file.replace("\\", "/")
 
 
 @lru_cache(maxsize=4096)
@@ -43,6 +53,8 @@ def is_packages(file: str) -> bool:
 def is_stdlib(file: str) -> bool:
     """Whether a file is of Python's own library, of this Python or of another."""
     of_one = file.startswith(_THIS_STDLIB) or bool(_ANY_STDLIB.search(file))
+    windows = _WINDOWS_STDLIB.search(file)
+    of_one = of_one or (windows is not None and windows[1] in sys.stdlib_module_names)
     return of_one and not is_packages(file)
 
 

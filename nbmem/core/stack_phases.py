@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbmem.core.events import TAKES, Action
+from nbmem.core.sources import with_slashes
 from nbmem.core.spans import Span
 from nbmem.core.steps import number_steps
 
@@ -109,9 +110,10 @@ def _kinds(stacks: Sequence[Stack]) -> list[str]:
 
 
 def _kind(frame: Frame) -> str:
-    if frame.function in _MODULES and frame.file.endswith("nn/modules/module.py"):
+    file = with_slashes(frame.file)
+    if frame.function in _MODULES and file.endswith("nn/modules/module.py"):
         return _MODULES[frame.function]
-    if "torch/optim/" in frame.file:
+    if "torch/optim/" in file:
         return "optimizer"
     if frame.function in ("_engine_run_backward", "_make_grads"):
         return "backward"

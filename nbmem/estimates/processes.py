@@ -49,7 +49,7 @@ def _is_there(owner: int, process: subprocess.Popen[bytes]) -> bool:
 
 def _started() -> subprocess.Popen[bytes]:
     own = {
-        surroundings.VISIBLE: "",
+        surroundings.VISIBLE: surroundings.NO_CARD,
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         # Else numpy starts threads when it is imported, and a process with threads cannot fork.
@@ -117,9 +117,13 @@ def end(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:
         process.terminate()  # it ends its fork and what that started
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(PARTING)
-    if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
+    end_group(process.pid)
+    process.kill()
     process.wait()
+
+
+def end_group(leader: int) -> None:
+    """Kill what a process has started together with it. Windows has no such groups."""
+    if sys.platform != "win32":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)

@@ -46,6 +46,8 @@ SWITCHES: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
 
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+NO_CARD = "-1"
+"""Its value that shows CUDA no card; on Windows an empty variable is one that is not there."""
 
 
 class Plans:
@@ -138,7 +140,7 @@ def restore() -> None:
     """
     for begin in _standing:
         begin.put()
-        os.putenv(VISIBLE, "")  # os.environ is what it reads
+        os.putenv(VISIBLE, NO_CARD)  # os.environ is what it reads
 
 
 def _read(torch: Any, number: int) -> tuple[Any, ...]:

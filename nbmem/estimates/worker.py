@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.errors import NbmemError
-from nbmem.estimates import programs, surroundings, wire
+from nbmem.estimates import processes, programs, surroundings, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
-    sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - it is the program's from here on
+    sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123 - it is the program's from here on
     with suppress(EOFError, BrokenPipeError):
         _serve(requests, answers)
 
@@ -96,6 +96,8 @@ def _can_fork() -> bool:
 
 def _apart(begin: Surroundings, requests: int, answers: int) -> None:
     """Answer a question in a fork; if that ends in a way of its own, end in the same."""
+    if sys.platform != "linux":  # nor is it called there
+        return
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     plans = tempfile.TemporaryDirectory(prefix="nbmem-plans-")
     child = os.fork()
@@ -115,7 +117,7 @@ def _apart(begin: Surroundings, requests: int, answers: int) -> None:
         os.setpgid(child, child)  # whoever comes first
 
     def ended(*_: Any) -> None:
-        _end_group(child)
+        processes.end_group(child)
         plans.cleanup()
         os._exit(1)
 
@@ -123,18 +125,13 @@ def _apart(begin: Surroundings, requests: int, answers: int) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, held)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     signal.signal(signal.SIGTERM, before)
-    _end_group(child)  # a thread or process that the program left running
+    processes.end_group(child)  # a thread or process that the program left running
     plans.cleanup()
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     if status:
         os._exit(status)
-
-
-def _end_group(group: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
 
 
 def _warm_up() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import time
@@ -123,12 +122,11 @@ def journal_file(path: Path, journal: Journal) -> RankFile:
 
 def _lives(rank: Rank) -> bool | None:
     """Whether a process has a rank's number here; it may be a later one's."""
-    if rank.host != socket.gethostname() or rank.pid <= 0 or not hasattr(os, "kill"):
+    if rank.host != socket.gethostname() or rank.pid <= 0:
         return None
+    import psutil
+
     try:
-        os.kill(rank.pid, 0)
-    except PermissionError:
-        return True
+        return bool(psutil.pid_exists(rank.pid))  # os.kill(pid, 0) is a Ctrl-C on Windows
     except (OSError, OverflowError):
         return False
-    return True

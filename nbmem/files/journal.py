@@ -102,7 +102,8 @@ class JournalFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        self._handle = os.open(path, flags, 0o666)
 
     def begin(self, rank: Rank, name: str) -> None:
         """Say whose it is."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def folder() -> Path | None:
     except OSError:
         return None
     mine = not hasattr(os, "getuid") or found.st_uid == os.getuid()
-    closed = os.name == "nt" or not found.st_mode & 0o077
+    closed = sys.platform == "win32" or not found.st_mode & 0o077
     return place if mine and closed and place.is_dir() and not place.is_symlink() else None
 
 

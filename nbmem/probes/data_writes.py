@@ -12,9 +12,9 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.bytecode import writes_at_once
 from nbmem.core.entry import entry
 from nbmem.probes.compiler import pass_over
-from nbmem.probes.looked_up import writes_at_once
 from nbmem.probes.tensors import requires_grad
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class LentData:
 
     @entry("updates by hand")
     def _tell(self, thing: Any, frame: FrameType) -> None:
-        if writes_at_once(frame):
+        if writes_at_once(frame.f_code, frame.f_lasti):
             _count(thing)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def _connection(pid: int) -> Path | None:
         return None
     found = path.stat()
     mine = not hasattr(os, "getuid") or found.st_uid == os.getuid()
-    closed = os.name == "nt" or not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    closed = sys.platform == "win32" or not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return path if mine and closed else None
 
 

@@ -23,10 +23,10 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.bytecode import calls_at_once
 from nbmem.core.entry import caller, entry, met
 from nbmem.core.warning_filter import suppress_warnings
 from nbmem.probes.compiler import pass_over
-from nbmem.probes.looked_up import calls_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -121,7 +121,8 @@ class LentMethod:
         if not self._is_lent:  # a patch of the user's own was taken out later than we were
             self.give_back()
             return method
-        if not (calls_at_once(frame) if self._by is None else frame.f_code is self._by):
+        code = frame.f_code
+        if not (calls_at_once(code, frame.f_lasti) if self._by is None else code is self._by):
             return method
         told = self._begins(thing, frame)
         if told is None:

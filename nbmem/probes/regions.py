@@ -246,7 +246,7 @@ def _text_of(compiled: Any) -> str | None:
         if isinstance(one, MethodType):
             one = one.__func__
         if isinstance(one, FunctionType):
-            if one.__code__.co_name == "call" and "run" not in one.__code__.co_filename.split("/"):
+            if one.__code__.co_name == "call" and "run" not in Path(one.__code__.co_filename).parts:
                 return one.__code__.co_filename
             queue += [cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell)]
         elif isinstance(one, partial):

@@ -16,9 +16,9 @@ import linecache
 import re
 import sys
 import threading
-from itertools import islice
 from typing import TYPE_CHECKING
 
+from nbmem.core.bytecode import position
 from nbmem.core.entry import is_ours
 from nbmem.core.sources import is_library, is_stdlib
 
@@ -81,13 +81,11 @@ def _waits(frame: FrameType) -> bool:
 
 def _sleeps(frame: FrameType) -> bool:
     code = frame.f_code
-    place = next(islice(code.co_positions(), frame.f_lasti // 2, None), None)
-    if place is None or None in place:
+    found = position(code, frame.f_lasti)
+    if found is None or found[0] != found[1]:
         return False
-    line, end_line, begin, end = place
-    if line != end_line:
-        return False
-    text = linecache.getline(code.co_filename, line or 0)
+    line, _, begin, end = found
+    text = linecache.getline(code.co_filename, line)
     return bool(_SLEEP.search(text.encode()[begin:end].decode(errors="replace")))
 
 

@@ -17,6 +17,7 @@ from nbmem.core.clock import CLOCK
 from nbmem.core.entry import dealt_with, lost_sentence
 from nbmem.core.errors import NbmemError
 from nbmem.core.interrupts import held_back, let_pass
+from nbmem.core.self_test import losses
 from nbmem.probes import oom
 from nbmem.probes.collectives import Collectives
 from nbmem.probes.cuda import initialized_torch
@@ -144,6 +145,8 @@ class Recorder:
                     pass
             self._put_in("the readings of the whole card", self.sampler.start, self.sampler.stop)
             self._put_in("the hooks of the training loop", self._hooks.install, self._hooks.remove)
+            for sentence in losses("recording"):
+                self.note(sentence)
             part = "the moments of out-of-memory errors"
             self._put_in(part, self._listen, self._stop_listening)
             self.began_ns = CLOCK.time_ns()

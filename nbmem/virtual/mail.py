@@ -90,8 +90,8 @@ def ended(place: Path, rank: int) -> Path:
 def _in_vain(place: Path, me: int, peer: int) -> bool:
     """Whether another rank waits for what this one, which waits for it, has not sent."""
     try:
-        awaited = (place / f"waits-{peer}").read_text()
-    except FileNotFoundError:
+        awaited = (place / f"waits-{peer}").read_text("utf-8")
+    except OSError:  # it is not there, or is being replaced
         return False
     return awaited.startswith(f"from-{me}-to-") and not (place / awaited).exists()
 

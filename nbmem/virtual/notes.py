@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.self_test import losses
 from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from nbmem.virtual.cards import Card
 
 
 class NbmemWarning(UserWarning):
@@ -96,6 +99,13 @@ LOOP = (
     f"A condition that {_UNKNOWN} was asked for again and again at one line: in case a loop waits "
     "for it, the opposite is answered from time to time."
 )
+
+
+def limits_of(card: Card) -> list[str]:
+    """Return what is known from the start not to be as on a real card."""
+    known = card.arch.capability
+    own = [] if known == card.capability else [unlisted(card.capability, known)]
+    return [*own, *losses("virtual card")]
 
 
 def unlisted(capability: tuple[int, int], like: tuple[int, int]) -> str:

@@ -19,6 +19,7 @@ OURS = Frame("/home/x/nbmem/virtual/history.py", 95, "on_event")
         ((OURS, Frame("/data/nbmem/train.py", 3, "step"), TORCH), "train.py:3 in step"),
         ((TORCH, Frame("/home/x/train.py", 12, "step")), "train.py:12 in step"),
         ((Frame("/home/x/train.py", 12, "<module>"),), "train.py:12"),
+        ((Frame(r"C:\Users\x\train.py", 12, "<module>"),), "train.py:12"),
         ((Frame("/tmp/ipykernel_77/123.py", 4, "<module>"),), "line 4 of the cell"),
         ((Frame("/tmp/ipykernel_77/123.py", 4, "f"),), "line 4 of the cell in f"),
         ((Frame("<ipython-input-5-0a1b>", 2, "<module>"),), "In [5], line 2"),

@@ -309,7 +309,7 @@ def test_threads_of_the_script_are_waited_for(nbmem, script, tmp_path):
     assert json.loads((tmp_path / "out.json").read_text())["peak"]["allocated"] >= 1 << 20
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_workers_of_a_data_loader_do_not_disturb(nbmem, script, context):
     source = (
         "import torch\n"

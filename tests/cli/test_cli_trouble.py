@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import sys
 import zipfile
 
 import pytest
+
+from nbmem.cli.base import say, write_out
 
 pytestmark = pytest.mark.torch
 
@@ -103,3 +107,15 @@ def test_help_shows_the_exit_codes(nbmem):
     assert "exit codes" in done.stdout
     for command in ("run", "report", "replay", "gpus", "demo"):
         assert command in done.stdout
+
+
+def test_what_a_pipe_on_windows_cannot_hold_is_a_question_mark(monkeypatch):
+    """Python writes into a pipe there in the system's old encoding."""
+    for write, name, text in (
+        (write_out, "stdout", "gr\xf6\xdfe \u2192 8 MiB\n"),
+        (say, "stderr", "nbmem: gr\xf6\xdfe \u2192 8 MiB\n"),
+    ):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding="cp1252", newline="")
+        monkeypatch.setattr(sys, name, stream)
+        write("gr\xf6\xdfe \u2192 8 MiB")
+        assert stream.buffer.getvalue() == text.replace("\u2192", "?").encode("cp1252")

@@ -17,6 +17,9 @@ STDLIB = (
     "/usr/lib/python3.12/threading.py",
     "/envs/a/lib/python3.10/concurrent/futures/thread.py",
     "/usr/lib64/python3.13t/queue.py",
+    "/lib/python314.zip/queue.py",
+    r"C:\Users\u\AppData\Local\Programs\Python\Python313\Lib\threading.py",
+    r"C:\Users\u\miniconda3\envs\a\lib\multiprocessing\connection.py",
     "<frozen importlib._bootstrap>",
     queue.__file__,
 )
@@ -28,6 +31,8 @@ USERS = (
     "<stdin>",
     "train.py",
     "/here/site-packages.py",
+    r"C:\work\Lib\train.py",
+    r"C:\work\queue.py",
 )
 
 

@@ -133,6 +133,22 @@ def test_the_engines_thread_is_known_by_its_stack_of_cpp_frames(tmp_path):
     )
 
 
+def test_phases_are_told_from_a_windows_stacks_too(tmp_path):
+    def windows(stack):
+        prefix = "C:\\Python\\Lib"
+        return [
+            {**one, "filename": prefix + one["filename"].replace("/", "\\")}
+            if one["filename"].startswith("/site-packages")
+            else one
+            for one in stack
+        ]
+
+    stacks = [LOAD, *LOOP, *LOOP]
+    here = session_of_snapshot(snapshot(tmp_path, stacks))
+    there = session_of_snapshot(snapshot(tmp_path, [windows(stack) for stack in stacks]))
+    assert told(there) == told(here)
+
+
 def test_no_line_of_cpp_is_the_users(tmp_path):
     session = session_of_snapshot(snapshot(tmp_path, [LOAD, *LOOP]))
     lines = {users_line(stack) for stack in session.stacks}

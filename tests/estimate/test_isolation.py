@@ -272,7 +272,7 @@ def test_a_program_reads_its_own_visible_cards_and_sees_none(tmp_path, monkeypat
     with Apart(programs.cell(VISIBLE, {"torch": torch})) as apart:
         request = Request(card=virtual.find_card("T4"))
         assert [apart.ask(probe, request).probe.failure for _ in range(2)] == [None, None]
-    assert (tmp_path / "seen").read_text().splitlines() == [f"{own!r} ''"] * 2
+    assert (tmp_path / "seen").read_text().splitlines() == [f"{own!r} '-1'"] * 2
 
 
 def test_an_interrupt_ends_the_process(notebook):

@@ -1,5 +1,9 @@
 """What lies in a folder of ranks, and what is said where it is not one whole world."""
 
+import os
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,7 +15,7 @@ from nbmem.core.events import Frame
 from nbmem.core.oom import Refusal
 from nbmem.core.units import format_bytes
 from nbmem.core.world import Coordinate, Rank, numbers_text
-from nbmem.files.folder import journal_name, session_name
+from nbmem.files.folder import journal_file, journal_name, session_name
 from nbmem.files.journal import CardNow, Entry, JournalFile
 from nbmem.files.journal_reader import read_journal
 from nbmem.files.session import save_session
@@ -263,3 +267,38 @@ def test_ranks_are_written_as_a_person_does():
     assert numbers_text([3]) == "rank 3"
     assert numbers_text([0, 1]) == "ranks 0, 1"
     assert numbers_text([7, 2, 3, 4, 0]) == "ranks 0, 2-4, 7"
+
+
+def lives(tmp_path, pid):
+    file = journal(tmp_path, rank(0, host=socket.gethostname(), pid=pid), entry(1, 512))
+    try:
+        return journal_file(file.path, read_journal(file.path)).lives
+    finally:
+        file.close(remove=True)
+
+
+def test_whether_a_rank_lives(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    found = [lives(tmp_path, pid) for pid in (os.getpid(), ended.pid, 1 << 62)]
+    assert found == [True, False, False]
+
+
+def test_whether_a_rank_lives_is_asked_without_a_signal(tmp_path, monkeypatch):
+    """On Windows `os.kill(pid, 0)` is a Ctrl-C for the process and its kin."""
+    monkeypatch.setattr("os.kill", lambda *_: pytest.fail("a signal was sent"))
+    monkeypatch.setattr("psutil.pid_exists", lambda pid: pid == 77)
+    assert [lives(tmp_path, pid) for pid in (77, 78)] == [True, False]
+
+
+def test_a_journal_is_written_as_bytes(tmp_path, monkeypatch):
+    """Windows makes two bytes of a line's end in what is not opened as binary."""
+    binary, opened = 1 << 20, []
+    real = os.open
+    monkeypatch.setattr("os.O_BINARY", binary, raising=False)
+    monkeypatch.setattr(
+        "os.open",
+        lambda path, flags, mode: opened.append(flags) or real(path, flags & ~binary, mode),
+    )
+    journal(tmp_path, rank(0)).close(remove=True)
+    assert [flags & binary for flags in opened] == [binary]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import weakref
 from contextlib import suppress
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +41,6 @@ class Host:
     def __init__(self) -> None:
         self._statm: _Statm | None = None
         self._last = 0, DeviceReading()
-        self._page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
     def in_use(self, _torch: Any) -> bool:
         """Always: every machine has it."""
@@ -92,10 +93,12 @@ class Host:
 
     def _read_statm(self) -> int | None:
         """Resident bytes now; the file stays open, for opening it takes most of the time."""
+        if sys.platform != "linux":
+            return resident_bytes()
         try:
             if self._statm is None or self._statm.process != os.getpid():  # a child's is another
                 self._statm = _Statm()
-            return int(self._statm.read().split()[1]) * self._page
+            return int(self._statm.read().split()[1]) * PAGESIZE
         except (OSError, ValueError, IndexError):
             return resident_bytes()
 
@@ -113,6 +116,8 @@ class _Statm:
 
     def read(self) -> bytes:
         """Return the line as it is now."""
+        if sys.platform != "linux":
+            return b""
         return os.pread(self._descriptor, 128, 0)
 
 

@@ -26,6 +26,7 @@ import numpy as np
 from nbmem.core.categories import Category
 from nbmem.core.holders import HolderKind
 from nbmem.core.names import VIEW
+from nbmem.core.sources import with_slashes
 from nbmem.report import Command, Finding
 from nbmem.tips.naming import on_purpose
 from nbmem.tips.rule import Rule, say
@@ -170,7 +171,8 @@ def _by_stacks(e: Evidence) -> Iterator[Finding]:
 
 def by_torch_load(stack: Stack) -> bool:
     """Whether torch.load made it."""
-    return any(f.function == "load" and f.file.endswith("torch/serialization.py") for f in stack)
+    files = (with_slashes(frame.file) for frame in stack if frame.function == "load")
+    return any(file.endswith("torch/serialization.py") for file in files)
 
 
 def line_of_load(e: Evidence, row: int) -> str:

@@ -27,7 +27,7 @@ from nbmem.virtual.hardware.history import History
 from nbmem.virtual.hardware.locking import LockedAllocator
 from nbmem.virtual.hardware.oom import EXBIBYTE, TOO_MUCH, oom_message
 from nbmem.virtual.hardware.workspaces import Workspaces
-from nbmem.virtual.notes import NbmemWarning, unlisted
+from nbmem.virtual.notes import NbmemWarning, limits_of
 from nbmem.virtual.paging.touches import Did
 
 if TYPE_CHECKING:
@@ -211,9 +211,8 @@ class VirtualGPU:
                 return
             self.initialized = True
             self.read_environment()
-        known = self.card.arch.capability
-        if known != self.card.capability:
-            self.note(unlisted(self.card.capability, known))
+        for sentence in limits_of(self.card):
+            self.note(sentence)
 
     def read_environment(self) -> None:
         """Take the allocator's settings from the environment, once: as it is at the first use.

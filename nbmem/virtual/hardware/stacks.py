@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._C._profiler import CapturedTraceback, gather_traceback, symbolize_tracebacks
 
+from nbmem.core.sources import with_slashes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -111,11 +113,12 @@ class _Judged(NamedTuple):
 
 
 def _judge(name: str, file: str) -> _Judged:
+    slashed = with_slashes(file)
     return _Judged(
         name == _CALLS_ENGINE,
         _ASKED in name,
         _ENGINE_THREAD in name,
-        not file.startswith(_OURS) and not any(part in file for part in _BETWEEN),
+        not file.startswith(_OURS) and not any(part in slashed for part in _BETWEEN),
         file == _NO_FILE or file.endswith(_C_FILES),
     )
 

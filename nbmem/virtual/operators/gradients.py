@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmem.core.bytecode import OF_A_LOCAL
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.tensors.shapes import is_dense
 from nbmem.virtual.tensors.storages import DataKernels
@@ -32,7 +33,7 @@ _SOLE = torch.empty(1, device="cpu")
 SOLE_STORAGE = torch._C._storage_Use_Count(_SOLE.untyped_storage()._cdata)
 """References to the storage of such a gradient: the tensor's and, since torch 2.10 or 2.11 (2.9 has
 none), Python's."""
-SOLE_OBJECT = 3 + SOLE_STORAGE
+SOLE_OBJECT = OF_A_LOCAL + 1 + SOLE_STORAGE
 """References to its Python object, as counted in `add`; one of them as the storage has it."""
 _ENGINE = "_engine_run_backward"
 

@@ -7,13 +7,13 @@ implementation, which knows results alone.
 
 from __future__ import annotations
 
-import dis
 import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C
 
+from nbmem.core.bytecode import raises_here
 from nbmem.core.errors import UsageError
 from nbmem.virtual.notes import host_code_failed
 from nbmem.virtual.operators.operator import Operator
@@ -69,8 +69,7 @@ def _is_refusal(err: Exception) -> bool:
         traceback = traceback.tb_next
     if traceback is None or not isinstance(err, (ValueError, NotImplementedError)):
         return False
-    raised = traceback.tb_frame.f_code.co_code[traceback.tb_lasti]
-    return dis.opname[raised] == "RAISE_VARARGS"
+    return raises_here(traceback.tb_frame.f_code, traceback.tb_lasti)
 
 
 def by_rule(who: str, name: str, host_code: Callable[..., Any]) -> Operator:

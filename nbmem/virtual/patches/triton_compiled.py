@@ -193,7 +193,7 @@ def light(value: Any) -> Any:
 def resources(name: str, kernel: bytes) -> tuple[int, int]:
     """Registers and spilled registers of each thread, as NVIDIA's tool reads them in a kernel."""
     knobs = importlib.import_module("triton.knobs")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = Path(folder, "kernel.cubin")
         file.write_bytes(kernel)
         command = [knobs.nvidia.cuobjdump.path, "-res-usage", str(file)]

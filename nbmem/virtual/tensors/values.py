@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
+from nbmem.core.bytecode import chooses, healthy_answer
 from nbmem.virtual.devices import CPU, is_virtual
 from nbmem.virtual.frames import line_outside
 from nbmem.virtual.notes import LOOP, VALUES
 from nbmem.virtual.tensors.bounds import agreed, learn
 from nbmem.virtual.tensors.calls import facts_of
-from nbmem.virtual.tensors.checks import chooses, healthy_answer
 from nbmem.virtual.tensors.host.recipes import View
 from nbmem.virtual.tensors.shapes import dense
 from nbmem.virtual.tensors.stand_ins.looks import show_as

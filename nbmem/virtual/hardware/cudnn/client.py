@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import select
+import selectors
 import subprocess
 import sys
 import threading
@@ -116,10 +116,10 @@ class Client:
 
 
 def _line(stdout: IO[str]) -> str:
-    ready = select.poll()
-    ready.register(stdout, select.POLLIN)
-    if not ready.poll(PATIENCE_S * 1000):
-        raise TimeoutError
+    with selectors.DefaultSelector() as ready:
+        ready.register(stdout, selectors.EVENT_READ)
+        if not ready.select(PATIENCE_S):
+            raise TimeoutError
     return stdout.readline()
 
 

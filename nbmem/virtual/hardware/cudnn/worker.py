@@ -41,7 +41,7 @@ def answers(library: Library, card: Descriptor, problem: Problem) -> Iterator[An
 
 def main(path: str, facts: str) -> int:
     """Serve until the input ends."""
-    answered = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    answered = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # cuDNN's log may go to standard output
     if not promise(Path(path)):
         return 1

@@ -27,7 +27,7 @@ def untouched(nbytes: int) -> torch.UntypedStorage:
     Raises:
         MemoryError: This machine cannot even promise so much.
     """
-    if _madvise() is None:
+    if not sys.platform.startswith("linux"):  # elsewhere MADV_DONTNEED does not mean zeros at once
         pages = np.zeros(nbytes, np.uint8)
         with _C._DisableTorchDispatch():
             return torch.from_numpy(pages).untyped_storage()
@@ -50,9 +50,7 @@ def untouched(nbytes: int) -> torch.UntypedStorage:
 
 @cache
 def _madvise() -> Any:
-    """The C library's, where MADV_DONTNEED means zeros at once; else None."""
-    if not sys.platform.startswith("linux"):
-        return None
+    """The C library's."""
     function = ctypes.CDLL(None).madvise
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return function

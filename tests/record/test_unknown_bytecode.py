@@ -1,0 +1,53 @@
+"""A Python whose bytecode nbmem does not know: that reading alone is off, and a note says so."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the recorder watches torch")
+
+import nbmem  # noqa: E402
+from nbmem import virtual  # noqa: E402
+from nbmem.core import self_test  # noqa: E402
+from nbmem.views.text import render_text  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def unknown(monkeypatch):
+    """What no reading can be told from, as on a Python that renamed its instructions."""
+    monkeypatch.setattr(self_test, "_losses", {})
+    for use, loses, where in (
+        ("recording", "tell when zero_grad() runs", "nbmem.probes.lent.calls_at_once"),
+        ("recording", "see changed weights", "nbmem.probes.data_writes.writes_at_once"),
+        ("virtual card", "tell a check", "nbmem.virtual.tensors.values.healthy_answer"),
+    ):
+        tried = self_test.self_tested(use, loses, None, {"probe.data": 1})
+        monkeypatch.setattr(where, tried(lambda _code, _place: 1 / 0))
+        self_test._losses[where] = self_test._losses.pop("<lambda>")
+
+
+def train_and_check(model, optimizer):
+    for _ in range(2):
+        model(torch.ones(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if (torch.randn(64, device="cuda") > 9).any():  # answered as without any reading
+        raise AssertionError
+
+
+def test_a_recording_goes_on_without_what_it_cannot_read(unknown):
+    with virtual.activated("T4") as gpu:
+        with pytest.warns(virtual.NbmemWarning, match="tell a check"):
+            model = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with nbmem.trace("cell", namespace={"model": model}) as trace:
+            train_and_check(model, optimizer)
+    report = trace.report()
+    phases = {row.name for row in report.phases}
+    assert {"forward", "backward", "optimizer"} <= phases
+    assert "zero_grad" not in phases
+    for note in self_test.losses("recording"):
+        assert report.notes.count(note) == 1
+        assert " ".join(note.split()[:6]) in render_text(report)
+    assert len(self_test.losses("recording")) == 2
+    assert [gpu.notes.count(note) for note in self_test.losses("virtual card")] == [1]

@@ -1,0 +1,79 @@
+"""Check nbmem on the Python that runs this, without torch, numpy, threads and processes.
+
+What needs no further package is imported, the rest is compiled, and every warning is an error. Then
+the tests run that need nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TESTS = (
+    "tests/core/test_arguments.py",
+    "tests/core/test_bytecode.py",
+    "tests/core/test_collector.py",
+    "tests/core/test_raised.py",
+    "tests/core/test_sources.py",
+    "tests/core/test_units.py",
+    "tests/estimate/test_binding.py",
+    "tests/estimate/test_search.py",
+    "tests/files/test_writing.py",
+    "tests/guest/test_lent.py",
+    "tests/live/test_messages.py",
+    "tests/views/test_history.py",
+    "tests/views/test_markup.py",
+)
+"""What can be imported without numpy and starts no thread."""
+NOT_IN_THIS_BUILD = {"_multiprocessing", "resource"}
+NO_PROCESSES = "emscripten does not support processes"
+
+
+class WithoutProcesses:
+    """Skip what a test cannot do here, when it says so."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Iterator[None]:
+        """Turn the operating system's refusal into a skip."""
+        try:
+            yield
+        except OSError as err:
+            if NO_PROCESSES in str(err):
+                pytest.skip(NO_PROCESSES)
+            raise
+
+
+def main() -> int:
+    """Return 0 if all is well."""
+    warnings.simplefilter("error")
+    paths = sorted(Path("nbmem").rglob("*.py"))
+    imported = [path for path in paths if _is_imported(path)]
+    for path in {*paths} - {*imported}:
+        compile(path.read_bytes(), str(path), "exec")
+    warnings.resetwarnings()
+    print(f"Python {sys.version.split()[0]}: {len(imported)} of {len(paths)} modules imported")
+    options = ("-q", "-p", "no:cacheprovider", "-W", "error::DeprecationWarning")
+    return int(pytest.main([*options, *TESTS], plugins=[WithoutProcesses()]))
+
+
+def _is_imported(path: Path) -> bool:
+    """Import a module of nbmem's; tell whether it needs no package that is missing."""
+    name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+    if name.endswith("__main__"):
+        return False
+    try:
+        importlib.import_module(name)
+    except ImportError as err:
+        missing = (err.name or "").partition(".")[0]
+        if missing in {"nbmem", *sys.stdlib_module_names} - NOT_IN_THIS_BUILD:
+            raise
+        return False
+    return True
