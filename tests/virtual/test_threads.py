@@ -12,6 +12,7 @@ import nbmem
 from nbmem import virtual
 from nbmem.core.categories import Category
 from nbmem.core.collector import instances
+from nbmem.virtual.hardware import dying
 from nbmem.virtual.operators.gradients import runs
 from tests.virtual import thread_stress
 
@@ -30,17 +31,26 @@ def test_threads_take_together_what_each_takes_alone(gpu, traced):
     del gpu
 
 
-def test_a_block_that_dies_while_others_are_freed_is_freed_with_them(gpu):
-    held = [torch.ones(1, device="cuda") for _ in range(ROUNDS)]
-    true_free = gpu._allocator.free
+def test_blocks_may_die_at_any_moment_while_others_are_freed(gpu):
+    """As other threads let go of tensors: here one at each instruction of the loop."""
+    held = [torch.ones(1, device="cuda") for _ in range(50 * ROUNDS)]
 
-    def free(addr):
-        held[:1] = []  # as another thread does at any moment
-        true_free(addr)
+    def let_go(frame, _event, _arg):
+        if frame.f_code.co_filename == dying.__file__:
+            frame.f_trace_opcodes = True
+            held[-1:] = []
+        return let_go
 
-    gpu._allocator.free = free
-    del held[0]
-    assert gpu.allocator.allocated == 0
+    before = sys.gettrace()
+    sys.settrace(let_go)
+    try:
+        del held[0]
+        torch.cuda.memory_allocated()
+    finally:
+        sys.settrace(before)
+    assert len(held) < 40 * ROUNDS
+    assert torch.cuda.memory_allocated() == 512 * len(held)
+    del gpu
 
 
 def test_what_a_finalizer_wants_of_the_allocator_at_work_is_done_behind_it(gpu):
