@@ -52,6 +52,7 @@ def test_every_patch_is_undone():
     raw_kernels = [raw, *filter(None, [getattr(raw, "_CudaKernel", None)])]
     watched = [
         torch, torch._C, torch.Tensor, torch.UntypedStorage, torch.cuda, torch.cuda.memory,
+        torch.cuda.random,
         torch.cuda.streams, torch.cuda.graphs, torch.backends.cudnn, torch.version,
         torch.accelerator, *graphs, *plans, torch.autograd, torch.autograd.graph, torch._tensor_str,
         threading.Thread, pynvml, torch._C._nn, torch.utils._device,
