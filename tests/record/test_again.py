@@ -10,7 +10,8 @@ from nbmem import virtual  # noqa: E402
 from nbmem.core.categories import Category  # noqa: E402
 from nbmem.probes.again import look_again  # noqa: E402
 from nbmem.probes.devices.host import Host  # noqa: E402
-from nbmem.probes.roll import Roll, following  # noqa: E402
+from nbmem.probes.followed_roll import following  # noqa: E402
+from nbmem.probes.roll import Roll  # noqa: E402
 from nbmem.probes.tensors import see  # noqa: E402
 
 SIZE = 1 << 18

@@ -8,8 +8,9 @@ torch = pytest.importorskip("torch", reason="graphs are torch's")
 
 from nbmem.probes.alike import Pattern  # noqa: E402
 from nbmem.probes.devices.host import Host  # noqa: E402
+from nbmem.probes.followed_roll import following  # noqa: E402
 from nbmem.probes.holders.graphs import edges_of  # noqa: E402
-from nbmem.probes.roll import Roll, following  # noqa: E402
+from nbmem.probes.roll import Roll  # noqa: E402
 from nbmem.probes.saved import (  # noqa: E402
     GraphWalk,
     Module,

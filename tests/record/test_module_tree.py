@@ -12,8 +12,9 @@ from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
 from nbmem.probes.devices.host import Host  # noqa: E402
+from nbmem.probes.followed_roll import following  # noqa: E402
 from nbmem.probes.module_tree import ModuleTree, forget_trees, tree_of  # noqa: E402
-from nbmem.probes.roll import ALIVE, Roll, following  # noqa: E402
+from nbmem.probes.roll import ALIVE, Roll  # noqa: E402
 from nbmem.probes.tensors import of_module, see  # noqa: E402
 
 
