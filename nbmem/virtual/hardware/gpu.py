@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,7 +24,7 @@ from nbmem.virtual.hardware.graphs import Pools
 from nbmem.virtual.hardware.history import History
 from nbmem.virtual.hardware.oom import EXBIBYTE, TOO_MUCH, oom_message
 from nbmem.virtual.hardware.workspaces import Workspaces
-from nbmem.virtual.notes import NbmemWarning, unlisted
+from nbmem.virtual.notes import unlisted, warn
 from nbmem.virtual.paging.touches import Did
 
 if TYPE_CHECKING:
@@ -289,7 +288,7 @@ class VirtualGPU:
         if text not in self.notes:
             self.notes.append(text)
             logger.info("%s", text)
-            warnings.warn(text, NbmemWarning, stacklevel=level_of_user())
+            warn(text, level_of_user())
 
     def mark_snapshot(self) -> None:
         """Leave the entry that torch leaves after it copied a snapshot."""
