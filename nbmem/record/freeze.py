@@ -1,7 +1,6 @@
 """From a finished recording to a Session: events cut to the recording, everything else placed.
 
-Phases are bounded here for a session, in analysis/shown.py for what is drawn; what is left out is
-counted in a note. tests/benchmarks/load.py runs the programs that showed where.
+Phases are bounded here for a session, in analysis/shown.py for what is drawn.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ def freeze(
     with recorder.guard("the text of the lines"):
         files = files_of_cells(stacks)
         stacks[:] = with_cells(stacks)
-        file = recorded_file(stacks)
-        if file is not None:
+        if (file := recorded_file(stacks)) is not None:
             source = Source(file, tuple(lines_of(files.get(file, file))[:MOST_LINES]))
     rank: Rank | None = None
     with recorder.guard("which rank it was"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from nbmem.core.self_test import losses
@@ -15,6 +16,28 @@ if TYPE_CHECKING:
 
 class NbmemWarning(UserWarning):
     """Something here is not as it would be on a real card."""
+
+
+def warn(text: str, level: int) -> None:
+    """Warn of what is not as on a real card, which is no error of the program's.
+
+    Where warnings are errors the note in the report stands alone, unless a filter is for this
+    category by name.
+
+    Args:
+        text: The note.
+        level: The caller's `stacklevel`.
+
+    Raises:
+        NbmemWarning: A filter asks for it by name.
+    """
+    try:
+        warnings.warn(text, NbmemWarning, stacklevel=level + 1)
+    except NbmemWarning:
+        if any(
+            action == "error" and kind is NbmemWarning for action, _, kind, *_ in warnings.filters
+        ):
+            raise
 
 
 VALUES = (

@@ -31,7 +31,7 @@ optimizer = torch.optim.Adam(model.parameters())
 rows = 8
 model(torch.randn(rows, 64, device="cuda")).sum().backward()
 optimizer.step()
-print("trained")
+print("trained", torch.randn(3, device="cuda").sum().item())
 """
 IN_A_KERNEL = """\
 import warnings
@@ -129,6 +129,27 @@ def test_the_list_is_as_it_was_and_a_lost_end_silences_nobody():
 def test_inside_a_block_a_list_that_is_emptied_is_no_fault():
     with filters("always"), suppress_warnings():
         warnings.resetwarnings()
+
+
+@pytest.mark.torch
+def test_a_note_of_the_virtual_card_is_an_error_only_by_name():
+    torch = pytest.importorskip("torch")
+    from nbmem import virtual
+
+    def read():
+        with virtual.activated("T4") as gpu:
+            torch.randn(3, device="cuda").sum().item()
+            return gpu.notes
+
+    with filters("error"):
+        assert read()
+        warnings.simplefilter("error", virtual.NbmemWarning)
+        with pytest.raises(virtual.NbmemWarning):
+            read()
+    with filters("always") as shown:
+        read()
+    assert [one.category for one in shown] == [virtual.NbmemWarning]
+    assert shown[0].filename == __file__
 
 
 @pytest.mark.torch

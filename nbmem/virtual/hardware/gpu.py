@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,7 +26,7 @@ from nbmem.virtual.hardware.history import History
 from nbmem.virtual.hardware.locking import LockedAllocator
 from nbmem.virtual.hardware.oom import EXBIBYTE, TOO_MUCH, oom_message
 from nbmem.virtual.hardware.workspaces import Workspaces
-from nbmem.virtual.notes import NbmemWarning, limits_of
+from nbmem.virtual.notes import limits_of, warn
 from nbmem.virtual.paging.touches import Did
 
 if TYPE_CHECKING:
@@ -287,7 +286,7 @@ class VirtualGPU:
                 return
             self.notes.append(text)
         logger.info("%s", text)
-        warnings.warn(text, NbmemWarning, stacklevel=level_of_user())
+        warn(text, level_of_user())
 
     def mark_snapshot(self) -> None:
         """Leave the entry that torch leaves after it copied a snapshot."""
