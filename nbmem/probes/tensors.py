@@ -13,7 +13,6 @@ from nbmem.core.names import VIEW, common_path, without_form
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.frames import with_place
 from nbmem.probes.holders.objects import attributes_of
-from nbmem.probes.holders.plain import leading_names
 from nbmem.probes.holders.storages import form_of, parts_of, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
 from nbmem.probes.modules import (
@@ -23,6 +22,7 @@ from nbmem.probes.modules import (
     named_buffers,
     named_parameters,
 )
+from nbmem.probes.plain import leading_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
