@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nbmem.probes.holders.objects import attributes_of, entries_of, first_of, is_a, namespace_of
-from nbmem.probes.holders.plain import own_names
+from nbmem.probes.plain import own_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

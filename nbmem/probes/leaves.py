@@ -23,8 +23,8 @@ from nbmem.probes.holders.objects import (
     is_writable,
     namespace_of,
 )
-from nbmem.probes.holders.plain import leading
 from nbmem.probes.modules import is_module, is_optimizer, is_tensor
+from nbmem.probes.plain import leading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -14,7 +14,6 @@ from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.followed_roll import followed
 from nbmem.probes.frames import with_place
 from nbmem.probes.holders.objects import attributes_of
-from nbmem.probes.holders.plain import leading_names
 from nbmem.probes.holders.storages import form_of, parts_of, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
 from nbmem.probes.module_tree import tree_of
@@ -25,6 +24,7 @@ from nbmem.probes.modules import (
     named_parameters,
     tensors_inside,
 )
+from nbmem.probes.plain import leading_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -23,8 +23,8 @@ from nbmem.probes.collectives import Collectives
 from nbmem.probes.cuda import initialized_torch
 from nbmem.probes.history import HistoryProbe
 from nbmem.probes.holders import walk_in_pieces
-from nbmem.probes.holders.tensorless import KNOWN_BLOCKS
 from nbmem.probes.pools import pools_in, users_of
+from nbmem.probes.tensorless import KNOWN_BLOCKS
 from nbmem.probes.tensors import quiet
 from nbmem.probes.threads import at_work
 from nbmem.probes.training import TrainingHooks

@@ -20,7 +20,7 @@ from nbmem.probes.holders.objects import (
     name_of,
     namespace_of,
 )
-from nbmem.probes.holders.plain import leading, leading_names
+from nbmem.probes.plain import leading, leading_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.holders import HeldStorage, Holder
     from nbmem.probes.holders.places import Place
-    from nbmem.probes.holders.tensorless import BlocksInUse
+    from nbmem.probes.tensorless import BlocksInUse
 
 PAUSE_S = 0.001
 """Who goes on later than this has let something else run between two pieces."""

@@ -60,13 +60,12 @@ class History:
         happened: When what is told next happened, time.time_ns(), and where, if that was kept; None
             for here and now.
         ring: The newest events.
-        annotations: The newest starts and ends of `record_function`, oldest first.
     """
 
     def __init__(self, device: int = 0) -> None:
         self.enabled: str | None = None
         self.ring = ring_of(0)
-        self.annotations: deque[dict[str, Any]] = deque(maxlen=0)
+        self._notes: deque[int | str] = deque(maxlen=0)  # name, stage, time of each, one by one
         self.live: dict[int, CapturedTraceback] = {}
         self.happened: Death | None = None
         self.settle: Callable[[], None] = _nothing
@@ -91,11 +90,11 @@ class History:
         self._context = _CONTEXTS.index(context) if enabled is not None else 0
         self._cpp = cpp
         self._skip = frozenset(skip)
-        limit = 1 if enabled == "state" else min(max_entries, sys.maxsize)
+        limit = 1 if enabled == "state" else min(max_entries, sys.maxsize // 3)
         goes_on = self.enabled is not None and not clear
         if enabled is not None:
             self.ring = ring_of(limit, self.ring if goes_on else None)
-            self.annotations = deque(self.annotations if goes_on else (), maxlen=limit)
+            self._notes = deque(self._notes if goes_on else (), maxlen=3 * limit)
         if clear or enabled is None:
             self.live.clear()
         self.enabled = enabled
@@ -131,14 +130,15 @@ class History:
     def annotate(self, name: str, stage: str) -> None:
         """Note the start or the end of a `record_function` scope."""
         if self.enabled is not None:
-            self.annotations.append(
-                {
-                    "stage": stage,
-                    "name": name,
-                    "device": self._device,
-                    "time_us": CLOCK.time_ns() // 1000,
-                }
-            )
+            self._notes.extend((name, stage, CLOCK.time_ns() // 1000))
+
+    def annotations(self) -> list[dict[str, Any]]:
+        """The newest starts and ends of `record_function` scopes, oldest first."""
+        notes = iter(tuple(self._notes))
+        return [
+            {"stage": stage, "name": name, "device": self._device, "time_us": time_us}
+            for name, stage, time_us in zip(notes, notes, notes, strict=True)
+        ]
 
     def trace(self) -> list[dict[str, Any]]:
         """The ring as torch's snapshot lists it."""
