@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from dataclasses import is_dataclass
 from enum import Enum
-from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
 _SAMPLE = 64
 """Items of a long sequence that are measured; they stand for all."""
-_SHARED = (type, Enum, ModuleType, FunctionType, BuiltinFunctionType)
+_SHARED = (type, Enum)
 """What others hold, too."""
 
 
 def held_bytes(data: object) -> int:
-    """Estimate the bytes of an object with all that it leads to; each object counts once.
+    """Estimate the bytes of an object and its data; each object counts once.
 
-    The work is bounded by the shape of the data and not by its length.
+    What is no plain data is not looked into. The work is bounded by the shape of the data, and not
+    by its length.
     """
     return _bytes(data, set())
 
@@ -30,8 +31,8 @@ def _bytes(thing: Any, seen: set[int]) -> int:
         return 0
     seen.add(id(thing))
     size = sys.getsizeof(thing)
-    if hasattr(thing, "nbytes"):  # an array may be a view, whose data is another's
-        return max(size, int(thing.nbytes))
+    if type(thing).__module__ == "numpy":  # an array may be a view, whose data is another's
+        return max(size, int(getattr(thing, "nbytes", 0)))
     items = _items(thing)
     if len(items) <= 2 * _SAMPLE:
         return size + sum(_bytes(item, seen) for item in items)
@@ -44,4 +45,4 @@ def _items(thing: Any) -> Sequence[Any]:
         return thing
     if isinstance(thing, dict):  # the collector passes over keys that are texts
         return [*thing, *thing.values()]
-    return gc.get_referents(thing)
+    return gc.get_referents(thing) if is_dataclass(thing) else ()

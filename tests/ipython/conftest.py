@@ -27,7 +27,11 @@ class FakeTrace:
         self.options = options
         self.error = None
         self.session = recorder
+        self.cells = ()
         self.stopped = 0
+
+    def release_reports(self):
+        """There are none."""
 
     def start(self):
         self.recorder.calls.append(("start", self.name))
