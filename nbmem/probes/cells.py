@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.events import Frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from nbmem.core.events import Stack
 
@@ -81,9 +81,14 @@ def _named(number: int) -> str:
     return f"<ipython-input-{number}-cell>"
 
 
-def lines_of(file: str) -> list[str]:
-    """Read the text of a file or a cell, by the name it was compiled as; empty where it is gone."""
-    return [line.rstrip("\r\n") for line in linecache.getlines(file)]
+def lines_of(file: str, files: Mapping[str, str]) -> list[str]:
+    """Read the text of a frame's file; empty where it is gone.
+
+    Args:
+        file: The file, as `with_cells` names it.
+        files: Of cells, by `files_of_cells`.
+    """
+    return [line.rstrip("\r\n") for line in linecache.getlines(files.get(file, file))]
 
 
 def numbers_of_cells() -> dict[str, Any]:

@@ -63,10 +63,9 @@ def freeze(
         spans = _spans(recorder, name, devices, error)
     source: Source | None = None
     with recorder.guard("the text of the lines"):
-        files = files_of_cells(stacks)
-        stacks[:] = with_cells(stacks)
-        if (file := recorded_file(stacks)) is not None:
-            source = Source(file, tuple(lines_of(files.get(file, file))[:MOST_LINES]))
+        files, stacks[:] = files_of_cells(stacks), with_cells(stacks)
+        file = recorded_file(stacks)
+        source = None if file is None else Source(file, tuple(lines_of(file, files)[:MOST_LINES]))
     rank: Rank | None = None
     with recorder.guard("which rank it was"):
         rank = recorder.ranks.ended(error)

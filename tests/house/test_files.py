@@ -37,7 +37,6 @@ FULLER = {
     "nbmem/ledger": "passes over one recording's allocations, and the books that they fill",
     "nbmem/live": "what a page is told: one thing in each, and who reads it",
     "nbmem/probes": "one source of readings in each",
-    "nbmem/probes/holders": "the steps of one look at the heap",
     "nbmem/record": "what one recording gathers, one kind in each",
     "nbmem/tips/rules": "one rule in each",
     "nbmem/views": "one thing that people see in each, and the parts that they share",

@@ -50,4 +50,4 @@ def test_the_text_of_a_cell_is_that_of_the_code_within_it_that_ran(kernel, monke
         monkeypatch.setitem(linecache.cache, file, (len(text), None, [text], file))
     stacks = [(Frame(within, 1, "<module>"), *STACK)]
     ((frame, *_),) = with_cells(stacks)
-    assert lines_of(files_of_cells(stacks)[frame.file]) == ["x = 1"]
+    assert lines_of(frame.file, files_of_cells(stacks)) == ["x = 1"]
