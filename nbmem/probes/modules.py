@@ -140,7 +140,14 @@ def own_parameters(module: Any) -> Iterator[Any]:
 
 def is_training(module: Any) -> bool:
     """Whether a module is in training mode."""
-    return bool((attributes_of(module) or {}).get("training", True))
+    return bool(own_attributes(module).get("training", True))
+
+
+def own_attributes(module: Any) -> dict[str, Any]:
+    """Return a module's own dictionary, which every module of torch's has in the same place."""
+    torch: Any = loaded_torch()
+    found: dict[str, Any] = vars(torch.nn.Module)["__dict__"].__get__(module)
+    return found
 
 
 def param_groups(optimizer: Any) -> list[dict[str, Any]]:
@@ -165,10 +172,13 @@ def parameters_behind(owner: Any) -> Iterator[Any]:
 
 def states(optimizer: Any) -> list[tuple[Any, dict[Any, Any]]]:
     """What an optimizer keeps for each of its parameters."""
+    return [(p, s) for p, s in all_states(optimizer) if issubclass(type(s), dict)]
+
+
+def all_states(optimizer: Any) -> list[tuple[Any, Any]]:
+    """Return what an optimizer keeps, of whatever kind, each with its key."""
     kept: Any = (attributes_of(optimizer) or {}).get("state")
-    if not issubclass(type(kept), dict):
-        return []
-    return [(p, s) for p, s in entries_of(kept) if issubclass(type(s), dict)]
+    return entries_of(kept) if issubclass(type(kept), dict) else []
 
 
 def _tensors(module: Any, part: str) -> Iterator[tuple[str, Any]]:
@@ -192,8 +202,7 @@ def items_of(module: Any, part: str) -> list[tuple[str, Any]]:
 
     Scripted modules have torch's own class in its place.
     """
-    torch: Any = loaded_torch()
-    found: Any = vars(torch.nn.Module)["__dict__"].__get__(module).get(part)
+    found: Any = own_attributes(module).get(part)
     if type(found) is dict and not found:
         return []
     if issubclass(type(found), dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from nbmem.core.categories import Category
 from nbmem.core.interrupts import let_pass
@@ -13,7 +13,6 @@ from nbmem.core.names import VIEW, common_path, without_form
 from nbmem.probes.cuda import loaded_torch
 from nbmem.probes.followed_roll import followed
 from nbmem.probes.frames import with_place
-from nbmem.probes.holders.objects import attributes_of
 from nbmem.probes.holders.storages import form_of, parts_of, place_of, unwrapped
 from nbmem.probes.leaves import Budget, leaves
 from nbmem.probes.module_tree import tree_of
@@ -22,6 +21,7 @@ from nbmem.probes.modules import (
     is_optimizer,
     is_parameter,
     named_parameters,
+    own_attributes,
     tensors_inside,
 )
 from nbmem.probes.plain import leading_names
@@ -199,8 +199,7 @@ def gradients_of_module(module: Any) -> Iterator[Seen]:
 
 def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Seen]:
     """Tensors given to a module call that no graph has made."""
-    named = chain(((f"args[{i}]", a) for i, a in enumerate(args)), kwargs.items())
-    for name, tensor in leaves(named, Budget(MAX_OF_CALL)):
+    for name, tensor in _given(args, kwargs):
         if not is_made(tensor) and not is_parameter(tensor):
             yield from see_parts(tensor, Category.INPUTS, f"input {name}")
 
@@ -221,17 +220,24 @@ def stays_on_host(
     But where no forward was begun (`in_forward`), that is a layer of a model on the host. Where the
     host itself is recorded (`of_host`), only what owns nothing stays aside: transforms again.
     """
-    moves, owns = "forward" in (attributes_of(module) or {}), False
+    moves, owns = "forward" in own_attributes(module), False
     for tensor in tensors_inside(module):
         owns = True
         if of_host or moves or not _on_host(tensor):
             return False
-    named = chain(((f"args[{i}]", a) for i, a in enumerate(args)), kwargs.items())
-    given = leaves(named, Budget(MAX_OF_CALL))
     return all(
         address_of(tensor) is None and (owns or not in_forward or not is_made(tensor))
-        for _, tensor in given
+        for _, tensor in _given(args, kwargs)
     )
+
+
+def _given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors that a call is given, each with its name there."""
+    named = [*((f"args[{i}]", a) for i, a in enumerate(args)), *kwargs.items()]
+    plain: Any = cast("Any", loaded_torch()).Tensor
+    if all(type(value) is plain for _, value in named):  # as of most calls
+        return iter(named[:MAX_OF_CALL])
+    return leaves(named, Budget(MAX_OF_CALL))
 
 
 def _on_host(tensor: Any) -> bool:

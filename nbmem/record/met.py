@@ -298,6 +298,7 @@ def living(known: dict[int, Known]) -> list[tuple[Any, Known]]:
 
 def state_footprint(optimizer: Any) -> tuple[int, ...]:
     """Changes when an optimizer's state grows or is replaced; a few of its parameters are asked."""
-    found = modules.states(optimizer)
+    found = modules.all_states(optimizer)
     asked = found[:: max(1, len(found) // ASKED)]
-    return (len(found), *(id(kept) for _, state in asked for _, kept in entries_of(state)))
+    states = [state for _, state in asked if issubclass(type(state), dict)]
+    return (len(found), *(id(kept) for state in states for _, kept in entries_of(state)))
