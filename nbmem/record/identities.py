@@ -176,13 +176,16 @@ class IdentityLog:
         elif followed() is not None:
             self._variables_at_a_price(mark)
 
-    def gradients(self, mark: int, loop: int, others: Mapping[int, bool]) -> list[Any]:
+    def gradients(
+        self, mark: int, loop: int, others: Mapping[int, bool], *, at_end: bool = False
+    ) -> list[Any]:
         """See the gradients of a thread's parameters: once a backward, so it must be quick.
 
         Args:
             mark: The backward's end.
             loop: The loop that it belongs to.
             others: Loops of other living threads, and whether each is inside of something now.
+            at_end: Whether it is a cell's start or end, where every named model is looked at.
 
         Returns:
             A few of the parameters, which shall not be held.
@@ -193,7 +196,7 @@ class IdentityLog:
         if loop == self._home:
             own = own.union(
                 self._named.difference(*(self._shown[o].parameters for o in others)),
-                self._idle_with_gradients(others),
+                self._idle_with_gradients(others, few=not at_end),
             )
         for other, busy in others.items():
             own = own - self._shown[other].parameters if busy else own
@@ -218,8 +221,13 @@ class IdentityLog:
         self.last_gradients = self.rows.add(mark, found)
         return asked
 
-    def _idle_with_gradients(self, others: Iterable[int]) -> set[int]:
-        """Find parameters with a gradient in models that are named and that no call has shown."""
+    def _idle_with_gradients(self, others: Iterable[int], *, few: bool) -> set[int]:
+        """Find parameters with a gradient in models that are named and that no call has shown.
+
+        Args:
+            others: Loops of other threads, whose parameters are left alone.
+            few: Ask a few of each model, and all only where one of these has a gradient.
+        """
         found: set[int] = set()
         for known, tree in self._trees.values():
             if known.ref() is None or id(known.ref()) in self._walked:
@@ -227,7 +235,10 @@ class IdentityLog:
             with self.allowance.spent("gradients of idle models") as granted:
                 theirs = [self._shown[other].parameters for other in others]
                 keys = set(tree.places).difference(*theirs) if any(theirs) else tree.places
-                for parameter in tree.with_gradient(keys) if granted else ():
+                asked = islice(keys, 0, None, len(keys) // ASKED + 1)
+                if few and not (granted and tree.with_gradient(asked)):
+                    continue
+                for parameter in tree.with_gradient(keys):
                     if self._anywhere(parameter) is not None:
                         found.add(id(parameter))
         return found
@@ -560,7 +571,7 @@ class IdentityLog:
             if known.inside is not None and _is_seen_with(module, known.inside[0]):
                 continue
             yield from self._add_in_steps(mark, iter(parts_of(module, known.tree)), known)
-        self.gradients(mark, loop, {})
+        self.gradients(mark, loop, {}, at_end=True)
 
     def _add_in_steps(
         self, mark: int, seen: Iterator[tensors.Seen], owner: Known | None
