@@ -28,7 +28,9 @@ CALLERS = 3
 """Frames that tell a place: an agent's method is called to play and to learn, and holds another."""
 MOST, OUTER = 12, 4
 """Functions whose variables are read, the innermost, and the program's own behind a library's."""
-_NOT_THE_LOOPS = (*FOREIGN, "torch", "nbmem", "asyncio", "threading", "runpy", "nbclient")
+_NOT_THE_LOOPS = frozenset(
+    (*FOREIGN, "torch", "nbmem", "asyncio", "threading", "runpy", "nbclient")
+)
 
 
 class CallSites:

@@ -88,7 +88,7 @@ class MarkLog:
                 if row == rows or read[row * _WIDTH] != mark:
                     return None
             values = read[row * _WIDTH + 1 : (row + 1) * _WIDTH]
-        return Counters(**dict(zip(_NAMES, values, strict=True)))
+        return Counters(*values)
 
     def devices(self) -> tuple[int, ...]:
         """Cards from which torch held memory or took some while the log was kept."""
