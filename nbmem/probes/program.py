@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.probes.cuda import initialized_torch, loaded_torch
 from nbmem.probes.distributed import units_of
@@ -41,19 +41,32 @@ _IN_PLACE = ("ReLU", "LeakyReLU", "ELU")
 _SWITCHES = ("foreach", "fused", "amsgrad", "momentum", "centered", "maximize", "capturable")
 
 
-def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """One call of an outermost module, at its end: a few attributes, a microsecond or two.
+class CallFacts(NamedTuple):
+    """One call of an outermost module.
 
-    `grad` says whether a graph was made: gradients were on, and a weight or an input wanted one.
+    Attributes:
+        training: Whether the module was in training mode.
+        grad: Whether a graph was made: gradients were on, and a weight or an input wanted one.
+        autocast: The type that autocast takes; None where it was off.
+        rows: Rows of the batch; None where none was seen.
     """
+
+    training: bool
+    grad: bool
+    autocast: str | None
+    rows: int | None
+
+
+def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallFacts:
+    """One call of an outermost module, at its end: a few attributes, a microsecond or two."""
     torch: Any = loaded_torch()
     on = bool(torch.is_grad_enabled() and not torch.is_inference_mode_enabled())
-    return {
-        "training": is_training(module),
-        "grad": on and _wants_gradients(module, args, kwargs),
-        "autocast": _autocast(torch),
-        "rows": _rows(torch, args, kwargs),
-    }
+    return CallFacts(
+        training=is_training(module),
+        grad=on and _wants_gradients(module, args, kwargs),
+        autocast=_autocast(torch),
+        rows=_rows(torch, args, kwargs),
+    )
 
 
 def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def freeze(
             devices.append(_device(recorder, index, at_end or {}, names, stacks))
     if devices:
         with recorder.guard("what the loop called"):
-            calls = calls_of(recorder.turns.turns, recorder.identities.name_of, names)
+            calls = calls_of(recorder.turns.turns[:], recorder.identities.name_of, names)
             devices = [replace(one, calls=placed(calls, one.marks)) for one in devices]
     devices = devices or unrecorded(recorder, names)
     spans: tuple[Span, ...] = ()

@@ -12,20 +12,21 @@ if TYPE_CHECKING:
 
     from nbmem.record.identities import IdentityLog
 
-MOST_CALLS = 10_000
-"""Outermost module calls that are remembered."""
+MOST_KINDS = 10_000
+"""Kinds of outermost module calls that are counted."""
 
 
 class ProgramLog:
     """Remembers how modules were called; holds none of them."""
 
     def __init__(self) -> None:
-        self._calls: list[tuple[int, dict[str, Any]]] = []
+        self._calls: dict[tuple[Any, ...], int] = {}
 
     def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """An outermost module call has ended."""
-        if len(self._calls) < MOST_CALLS:
-            self._calls.append((id(module), program.call_facts(module, args, kwargs)))
+        call = id(module), *program.call_facts(module, args, kwargs)
+        if call in self._calls or len(self._calls) < MOST_KINDS:
+            self._calls[call] = self._calls.get(call, 0) + 1
 
     def facts(self, identities: IdentityLog, namespace: Mapping[str, Any]) -> dict[str, Any]:
         """What is known at the end, as JSON; the namespace is the notebook's.
@@ -37,11 +38,11 @@ class ProgramLog:
         """
         modules = identities.living_modules()
         names = {id(module): name for module, name, _ in modules}
-        called = {key for key, _ in self._calls}
+        called = {key for key, *_ in self._calls}
         kinds: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for key, call in self._calls:
-            entry = {"module": names.get(key), **call}
-            kinds.setdefault(tuple(entry.values()), {**entry, "count": 0})["count"] += 1
+        for (key, *call), count in self._calls.items():
+            entry = {"module": names.get(key), **program.CallFacts(*call)._asdict()}
+            kinds.setdefault(tuple(entry.values()), {**entry, "count": 0})["count"] += count
         return {
             "calls": list(kinds.values()),
             "modules": [

@@ -1,10 +1,15 @@
-"""One change of phase, as a hook told it."""
+"""Changes of phase, as hooks told them."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from array import array
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args, overload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Kind = Literal["forward", "inference", "recompute", "backward", "optimizer", "zero_grad"]
+_KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Turn(NamedTuple):
@@ -29,3 +34,72 @@ class Turn(NamedTuple):
     thread: int = 0
     updated: bool = False
     computed: bool = False
+
+
+class Turns:
+    """A list of turns as columns: 26 bytes each, and nothing that Python's collector counts.
+
+    One thread adds at a time, and others may read meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._columns = _Columns(array("B"), array("B"), array("q"), array("q"), array("q"))
+
+    def append(self, turn: Turn) -> None:
+        """Add one."""
+        columns = self._columns
+        columns.kind.append(_KINDS.index(turn.kind))
+        flags = (turn.begins, turn.closure, turn.updated, turn.computed)
+        columns.flags.append(sum(flag << bit for bit, flag in enumerate(flags)))
+        columns.mark.append(turn.mark)
+        columns.key.append(turn.key)
+        columns.thread.append(turn.thread)  # last: its length is the list's
+
+    def drop(self, count: int) -> None:
+        """Leave out the first ones."""
+        self._columns = _Columns(*(column[count:] for column in self._columns))
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._columns.thread)
+
+    @overload
+    def __getitem__(self, at: int) -> Turn: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Turn]: ...
+
+    def __getitem__(self, at: int | slice) -> Turn | list[Turn]:
+        """Return one, or a part of them."""
+        columns = self._columns
+        if isinstance(at, slice):
+            return [columns.turn(index) for index in range(len(columns.thread))[at]]
+        return columns.turn(at)
+
+    def __iter__(self) -> Iterator[Turn]:
+        """Yield each."""
+        return iter(self[:])
+
+
+class _Columns(NamedTuple):
+    """Turns, a number of each in each."""
+
+    kind: array[int]
+    flags: array[int]
+    mark: array[int]
+    key: array[int]
+    thread: array[int]
+
+    def turn(self, index: int) -> Turn:
+        flags = self.flags[index]
+        begins, closure, updated, computed = (bool(flags >> bit & 1) for bit in range(4))
+        return Turn(
+            kind=_KINDS[self.kind[index]],
+            begins=begins,
+            mark=self.mark[index],
+            key=self.key[index],
+            closure=closure,
+            thread=self.thread[index],
+            updated=updated,
+            computed=computed,
+        )

@@ -14,7 +14,7 @@ from nbmem.probes.tensors import quiet
 from nbmem.probes.threads import alive
 from nbmem.probes.training import in_engine
 from nbmem.record.loop import Loop
-from nbmem.record.turn import Turn
+from nbmem.record.turn import Turn, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nbmem.record.turn import Kind
 
 MAX_TURNS = 1_000_000
-"""Turns of one recording, 80 MiB: then the older half goes, and a note says so."""
+"""Turns of one recording, 25 MiB: then the older half goes, and a note says so."""
 PATIENCE_S = 1
 """How long a thread waits to be heard; then it is passed over. A turn takes microseconds."""
 
@@ -50,7 +50,7 @@ class TurnLog:
     """
 
     def __init__(self, marks: MarkLog, identities: IdentityLog, program: ProgramLog) -> None:
-        self.turns: list[Turn] = []
+        self.turns = Turns()
         self.dropped = 0
         self.unheard = 0
         self._loops: list[Loop] = []
@@ -157,7 +157,7 @@ class TurnLog:
         self.turns.append(Turn(kind, begins, mark, thread=loop.number, **more))
         if len(self.turns) >= MAX_TURNS:
             self.dropped += MAX_TURNS // 2
-            del self.turns[: MAX_TURNS // 2]
+            self.turns.drop(MAX_TURNS // 2)
         return mark
 
     def since(self, count: int) -> tuple[list[Turn], int]:

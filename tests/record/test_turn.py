@@ -1,0 +1,30 @@
+"""Turns are kept as columns, and read as they were told."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbmem.record.turn import _KINDS, Turn, Turns
+
+TURNS = st.builds(
+    Turn,
+    kind=st.sampled_from(_KINDS),
+    begins=st.booleans(),
+    mark=st.integers(0, 1 << 40),
+    key=st.integers(0, 1 << 62),
+    closure=st.booleans(),
+    thread=st.integers(0, 100),
+    updated=st.booleans(),
+    computed=st.booleans(),
+)
+
+
+@given(st.lists(TURNS), st.integers(0, 20))
+def test_turns_are_read_as_they_were_told(told, dropped):
+    turns = Turns()
+    for turn in told:
+        turns.append(turn)
+    assert list(turns) == turns[:] == told
+    turns.drop(dropped)
+    assert (len(turns), turns[:]) == (len(told[dropped:]), told[dropped:])
+    assert turns[1:] == told[dropped:][1:]
+    assert [turns[index] for index in range(-len(turns), 0)] == told[dropped:]
