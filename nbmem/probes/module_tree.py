@@ -3,7 +3,7 @@
 A notebook has models of thousands of modules that most cells do not touch. Whether such a model is
 still as it was is told by the identities of its members and the addresses of their data, in less
 than a microsecond for each module; a walk takes fifty. A tree holds weak references alone, and is
-forgotten with its module.
+forgotten once its module is gone.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class ModuleTree:
 
 def tree_of(module: Any) -> ModuleTree:
     """Return a module's tree, the remembered one if it still holds."""
-    known = _remembered.trees.get(id(module))
+    known = _remembered.get(module)
     if known is not None and known.ref() is module and known.holds():
         return known
     tree = ModuleTree(module)
@@ -162,37 +162,53 @@ def forget_trees() -> None:
     _remembered.clear()
 
 
+class _Ref(weakref.ref[Any]):
+    """A module whose tree is remembered, by its id."""
+
+    __slots__ = ("key",)
+    key: int
+
+
 class _Remembered:
     """The trees of living modules, by id, and the number of modules in all of them."""
 
     def __init__(self) -> None:
-        self.trees: dict[int, ModuleTree] = {}
+        self._trees: dict[int, ModuleTree] = {}
+        self._refs: dict[int, _Ref] = {}
+        self._gone: list[_Ref] = []  # nothing of ours is called where a module ends
         self._count = 0
-        self._gone: dict[int, weakref.ref[Any]] = {}
+
+    def get(self, module: Any) -> ModuleTree | None:
+        self._forget_gone()
+        return self._trees.get(id(module))
 
     def add(self, module: Any, tree: ModuleTree) -> None:
+        self._forget_gone()
         key = id(module)
         self._drop(key)
         if self._count + len(tree) > MOST_MODULES:
             return
-
-        def forget(ref: weakref.ref[Any]) -> None:
-            if self._gone.get(key) is ref:
-                self._drop(key)
-
-        self._gone[key] = weakref.ref(module, forget)
-        self.trees[key] = tree
+        ref = self._refs[key] = _Ref(module, self._gone.append)
+        ref.key = key
+        self._trees[key] = tree
         self._count += len(tree)
 
+    def _forget_gone(self) -> None:
+        while self._gone:
+            ref = self._gone.pop()
+            if self._refs.get(ref.key) is ref:
+                self._drop(ref.key)
+
     def _drop(self, key: int) -> None:
-        self._gone.pop(key, None)
-        tree = self.trees.pop(key, None)
+        self._refs.pop(key, None)
+        tree = self._trees.pop(key, None)
         if tree is not None:
             self._count -= len(tree)
 
     def clear(self) -> None:
-        for key in list(self.trees):
+        for key in list(self._trees):
             self._drop(key)
+        self._gone.clear()
 
 
 _remembered = _Remembered()
@@ -241,8 +257,9 @@ def _state(inner: Sequence[Any]) -> list[Any] | None:
         ]
         state: list[Any] = [*chain.from_iterable(parts)]
         state += map(id, members)
-        state += map(plain.data_ptr, tensors)
-        state += map(plain.numel, tensors)
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - a mode of the program's
+            state += map(plain.data_ptr, tensors)
+            state += map(plain.numel, tensors)
     except Exception as err:  # noqa: BLE001 - sparse, a wrapper, changed by another thread meanwhile
         let_pass(err)
         return None
