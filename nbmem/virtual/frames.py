@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,16 +32,24 @@ def line_outside() -> tuple[CodeType, int]:
 
 
 def without_own(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback as it would be on a real card: torch's operators are C++ there."""
-    while traceback is not None and is_own(traceback.tb_frame):
-        traceback = traceback.tb_next
+    """A traceback as it would be on a real card: torch's operators are C++ there.
+
+    Frames that are left out let go of what they hold: a frame that they called keeps them alive,
+    and nobody who clears the traceback's frames would reach them.
+    """
+    traceback = _next_of_program(traceback)
     kept = traceback
     while kept is not None:
-        follows = kept.tb_next
-        while follows is not None and is_own(follows.tb_frame):
-            follows = follows.tb_next
-        kept.tb_next = follows
-        kept = follows
+        kept.tb_next = _next_of_program(kept.tb_next)
+        kept = kept.tb_next
+    return traceback
+
+
+def _next_of_program(traceback: TracebackType | None) -> TracebackType | None:
+    while traceback is not None and is_own(traceback.tb_frame):
+        with suppress(RuntimeError):  # it still runs
+            traceback.tb_frame.clear()
+        traceback = traceback.tb_next
     return traceback
 
 

@@ -6,6 +6,8 @@ import logging
 import subprocess
 import sys
 import traceback
+import weakref
+from types import FunctionType
 
 import pytest
 
@@ -203,3 +205,25 @@ def test_a_hook_that_a_program_has_set_meanwhile_stays(monkeypatch):
         assert sys.unraisablehook is not before
     assert sys.excepthook is mine
     assert sys.unraisablehook is before
+
+
+def test_frames_that_are_left_out_hold_nothing():
+    with virtual.activated("T4"):
+        x = torch.zeros(1 << 20, device="cuda")
+        watch = weakref.ref(x)
+
+        def calls_back(tensor):
+            raise ValueError(tensor.shape)
+
+        source = "def own(tensor, call):\n    call(tensor)"
+        own = FunctionType(compile(source, frames.__file__, "exec").co_consts[0], {})
+        try:
+            own(x, calls_back)
+        except ValueError as err:
+            error = err
+        error.__traceback__ = frames.without_own(error.__traceback__)
+        names = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+        assert names == ["test_frames_that_are_left_out_hold_nothing", "calls_back"]
+        traceback.clear_frames(error.__traceback__.tb_next)
+        del x
+        assert watch() is None
