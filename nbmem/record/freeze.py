@@ -55,7 +55,7 @@ def freeze(
             devices.append(_device(recorder, index, at_end or {}, names, stacks))
     if devices:
         with recorder.guard("what the loop called"):
-            calls = calls_of(recorder.turns.turns[:], recorder.identities.name_of, names)
+            calls = calls_of(recorder.turns.turns.part(), recorder.identities.name_of, names)
             devices = [replace(one, calls=placed(calls, one.marks)) for one in devices]
     devices = devices or unrecorded(recorder, names)
     spans: tuple[Span, ...] = ()
@@ -218,7 +218,7 @@ def _phases(
     """The phases, and the index of the card whose events have them."""
     main = fullest(devices)
     device = devices[main]
-    told = [turn for turn in recorder.turns.turns if turn.mark >= recorder.rolls.over_at]
+    told = [turn for turn in recorder.turns.turns.part() if turn.mark >= recorder.rolls.over_at]
     turns, together = one_loop(told)
     if turns is None:
         recorder.note(trained_together(together, recorder.turns.names()))

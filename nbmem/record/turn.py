@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args, overload
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
 
 Kind = Literal["forward", "inference", "recompute", "backward", "optimizer", "zero_grad"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -63,22 +60,10 @@ class Turns:
         """Return how many there are."""
         return len(self._columns.thread)
 
-    @overload
-    def __getitem__(self, at: int) -> Turn: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[Turn]: ...
-
-    def __getitem__(self, at: int | slice) -> Turn | list[Turn]:
-        """Return one, or a part of them."""
+    def part(self, first: int = 0) -> list[Turn]:
+        """Return those from one on."""
         columns = self._columns
-        if isinstance(at, slice):
-            return [columns.turn(index) for index in range(len(columns.thread))[at]]
-        return columns.turn(at)
-
-    def __iter__(self) -> Iterator[Turn]:
-        """Yield each."""
-        return iter(self[:])
+        return [columns.turn(index) for index in range(first, len(columns.thread))]
 
 
 class _Columns(NamedTuple):

@@ -162,7 +162,7 @@ class TurnLog:
 
     def since(self, count: int) -> tuple[list[Turn], int]:
         """The turns after so many, as far as they are kept, and how many there were in all."""
-        return self.turns[max(0, count - self.dropped) :], self.dropped + len(self.turns)
+        return self.turns.part(max(0, count - self.dropped)), self.dropped + len(self.turns)
 
     def waits_since(self) -> int | None:
         """The mark of this thread's last forward's end, if no backward has followed it."""
