@@ -43,7 +43,7 @@ _TOOLS = 6
 """Of `sys.monitoring`."""
 _KIB = 1024
 
-LIMITS = {"resident KiB": 256.0, "KiB of C's heap": 16.0, "blocks of Python's": 50.0}
+LIMITS = {"resident KiB": 256.0, "KiB of C's heap": 32.0, "blocks of Python's": 50.0}
 """What a round may add to figures that vary by themselves; half a unit to any other."""
 _LIMIT = 0.5
 

@@ -94,11 +94,6 @@ def _bytes_of_c() -> None:
     heap.memset(heap.malloc(LARGE), 1, LARGE)
 
 
-def _tool() -> None:
-    number = next(n for n in range(6) if sys.monitoring.get_tool(n) is None)
-    sys.monitoring.use_tool_id(number, "planted")
-
-
 def _number() -> int:
     return next(numbers)
 
@@ -144,8 +139,6 @@ PLANTED: dict[str, tuple[Callable[[], object], str]] = {
     "resident bytes": (_bytes_of_c, "resident KiB"),
 }
 """What is done, by its name, and what the census says of it."""
-if hasattr(sys, "monitoring"):
-    PLANTED["tool"] = _tool, "tools of sys.monitoring"
 
 
 def harmless() -> None:
