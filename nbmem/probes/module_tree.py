@@ -1,9 +1,10 @@
 """What a module is made of, read in one walk and remembered while nothing of it changes.
 
 A notebook has models of thousands of modules that most cells do not touch. Whether such a model is
-still as it was is told by the identities of its members and the addresses of their data, in less
-than a microsecond for each module; a walk takes fifty. A tree holds weak references alone, and is
-forgotten once its module is gone.
+still as it was is told by the identities of its members and by where their data lie, in some
+microseconds for each module; a walk takes fifty. A tree holds weak references to modules alone, and
+is forgotten once its module is gone. It has none to tensors: torch refuses to swap a tensor to
+which somebody has a weak reference (`torch.utils.swap_tensors`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.interrupts import let_pass
 from nbmem.probes.cuda import loaded_torch
-from nbmem.probes.modules import items_of, looks_up, named_modules, only_lists
+from nbmem.probes.modules import (
+    items_of,
+    looks_up,
+    named_modules,
+    only_lists,
+    own_attributes,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 MOST_MODULES = 100_000
 """Modules in all trees that are remembered: some 40 MiB. Larger ones are walked anew each time."""
@@ -30,17 +37,34 @@ class TensorPlace(NamedTuple):
 
     Attributes:
         path: The path from the tree's module to the tensor.
-        ref: The tensor, not held.
+        ref: Called, it returns the tensor, or None if that is there no more; it holds nothing.
         inner: Which of the tree's modules registers it.
         lookup: Whether that one looks rows up in it (an embedding).
         listed: Whether that one only lists it, for the module that it lies in.
     """
 
     path: str
-    ref: weakref.ref[Any]
+    ref: Callable[[], Any]
     inner: int = 0
     lookup: bool = False
     listed: bool = False
+
+
+class _Member:
+    """A tensor that a module registers under a name, as long as it is this one."""
+
+    __slots__ = ("key", "module", "name", "part")
+
+    def __init__(self, module: Any, part: str, name: str, tensor: Any) -> None:
+        self.module: weakref.ref[Any] = weakref.ref(module)
+        self.part, self.name, self.key = part, name, id(tensor)
+
+    def __call__(self) -> Any:
+        """Return the tensor; None if it is there no more."""
+        module = self.module()
+        kept: Any = None if module is None else own_attributes(module).get(self.part)
+        tensor = dict.get(kept, self.name) if issubclass(type(kept), dict) else None
+        return tensor if id(tensor) == self.key else None
 
 
 class ModuleTree:
@@ -49,7 +73,6 @@ class ModuleTree:
     Attributes:
         ref: The module, not held.
         paths: The path of each module inside, by its id.
-        lost: References to its tensors that have gone since.
         parameters: Where parameters are registered: a tied one at each of its places.
         buffers: The same of buffers.
         places: Of each parameter the first of its places, by its id.
@@ -59,12 +82,10 @@ class ModuleTree:
     """
 
     __slots__ = (
-        "_guards",
         "_index",
         "_inner",
         "_state",
         "buffers",
-        "lost",
         "parameters",
         "paths",
         "places",
@@ -81,8 +102,6 @@ class ModuleTree:
         self._inner = [weakref.ref(inner) for _, inner in found]
         self.parameters = list(_places(found, "_parameters"))
         self.buffers = list(_places(found, "_buffers"))
-        self.lost: list[weakref.ref[Any]] = []
-        self._guards = [weakref.ref(tensor, self.lost.append) for tensor in self.tensors()]
         self.places: dict[int, TensorPlace] = {}
         self.tied: dict[int, str] = {}
         for place in self.parameters:
@@ -114,11 +133,15 @@ class ModuleTree:
 
     def with_gradient(self, keys: Iterable[int]) -> list[Any]:
         """Return the parameters of these ids that have a gradient; they must be this thread's."""
+        return _with_gradient(one for key in keys if (one := self.places[key].ref()) is not None)
+
+    def all_with_gradient(self, keys: Collection[int]) -> list[Any]:
+        """Return those of most of its parameters, in half a microsecond each."""
         torch: Any = loaded_torch()
-        plain = torch.Tensor
-        is_leaf, gradient_of = plain.is_leaf.__get__, plain.grad.__get__
-        found = [one for key in keys if (one := self.places[key].ref()) is not None]
-        return [one for one in found if is_leaf(one) and gradient_of(one) is not None]
+        own = vars(torch.nn.Module)["__dict__"].__get__
+        parts = [own(inner).get("_parameters") for inner in self.modules()]
+        values = chain.from_iterable(kept.values() for kept in parts if type(kept) is dict)
+        return _with_gradient(one for one in values if id(one) in keys)
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         """Yield path and tensor of each parameter, a tied one once."""
@@ -142,8 +165,6 @@ class ModuleTree:
     def holds(self) -> bool:
         """Return whether every member is the one that it was, with its data where they were."""
         inner = self.modules()
-        if self.lost:
-            return False
         return self._state is not None and len(inner) == len(self) and self._state == _state(inner)
 
 
@@ -214,6 +235,13 @@ class _Remembered:
 _remembered = _Remembered()
 
 
+def _with_gradient(parameters: Iterable[Any]) -> list[Any]:
+    torch: Any = loaded_torch()
+    plain = torch.Tensor
+    is_leaf, gradient_of = plain.is_leaf.__get__, plain.grad.__get__
+    return [one for one in parameters if is_leaf(one) and gradient_of(one) is not None]
+
+
 def _places(found: Sequence[tuple[str, Any]], part: str) -> Iterator[TensorPlace]:
     torch: Any = loaded_torch()
     kind = torch.Tensor
@@ -225,7 +253,8 @@ def _places(found: Sequence[tuple[str, Any]], part: str) -> Iterator[TensorPlace
         lookup, listed = looks_up(inner), only_lists(inner)
         for name, tensor in items:
             if issubclass(type(tensor), kind):
-                yield TensorPlace(f"{before}{name}", weakref.ref(tensor), index, lookup, listed)
+                member = _Member(inner, part, name, tensor)
+                yield TensorPlace(f"{before}{name}", member, index, lookup, listed)
 
 
 def _each_once(places: Sequence[TensorPlace]) -> Iterator[tuple[str, Any]]:
@@ -238,28 +267,35 @@ def _each_once(places: Sequence[TensorPlace]) -> Iterator[tuple[str, Any]]:
 
 
 def _state(inner: Sequence[Any]) -> list[Any] | None:
-    """Return what changes with any member of these modules; None where that cannot be told."""
+    """Return what changes with any member of these modules; None where that cannot be told.
+
+    Of each dictionary its length and its keys; of each member what it is; of each tensor its form
+    and its storage.
+    """
     torch: Any = loaded_torch()
     plain, parameter = torch.Tensor, torch.nn.Parameter
     own = vars(torch.nn.Module)["__dict__"].__get__
     try:
-        parts = [kept for one in inner for part in _PARTS if (kept := own(one).get(part))]
+        parts = [own(one).get(part) for one in inner for part in _PARTS]
         if any((kind := type(kept)) is not dict and kind is not OrderedDict for kept in parts):
-            return None  # a scripted module's
+            return None  # a scripted module's, or the program's own
         members = list(chain.from_iterable(map(dict.values, parts)))
         kinds = list(map(type, members))
         by_id = dict(zip(map(id, kinds), kinds, strict=True))
         others = [kind for kind in by_id.values() if not (kind is parameter or kind is plain)]
         if any(issubclass(kind, plain) for kind in others):
             return None  # what a wrapper is made of may change inside it
-        tensors = [
-            value for value in members if (kind := type(value)) is parameter or kind is plain
-        ]
-        state: list[Any] = [*chain.from_iterable(parts)]
+        tensors = [one for one in members if (kind := type(one)) is parameter or kind is plain]
+        state: list[Any] = [*map(dict.__len__, parts), *chain.from_iterable(parts)]
         state += map(id, members)
         with torch._C.DisableTorchFunction():  # noqa: SLF001 - a mode of the program's
+            storages = [*map(plain.untyped_storage, tensors)]
             state += map(plain.data_ptr, tensors)
-            state += map(plain.numel, tensors)
+            state += map(plain.dtype.__get__, tensors)
+            state += map(plain.shape.__get__, tensors)
+            state += map(plain.stride, tensors)
+            state += [storage._cdata for storage in storages]  # noqa: SLF001
+            state += [storage.nbytes() for storage in storages]
     except Exception as err:  # noqa: BLE001 - sparse, a wrapper, changed by another thread meanwhile
         let_pass(err)
         return None

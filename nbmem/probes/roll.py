@@ -30,6 +30,8 @@ MAX_MET = 200_000
 """Storages of one recording, 15 MiB. Later ones are not followed (a note says so)."""
 SHARE = 0.02
 """Part of the time that asking every storage may take."""
+FEW = 256
+"""Storages that are asked at every mark, all of them: ten microseconds."""
 ALIVE = -1
 """The mark at which a storage was found gone that never was."""
 
@@ -134,7 +136,7 @@ class Roll:
     def meet_tree(self, tree: ModuleTree) -> None:
         """Put the storages of a tree on the roll, as far as they lie in this memory.
 
-        While none of its tensors has gone, its storages are not asked.
+        While its module lives, they are asked with all others only.
         """
         if self.trees.get(id(tree)) is tree:
             return
@@ -262,12 +264,12 @@ class Roll:
                 if self._guards.get(guard.row) is guard:
                     del self._guards[guard.row]
                     self._asked[guard.row] = None
-            for one in [one for one in self._of_trees if one[0].lost]:
+            for one in [one for one in self._of_trees if one[0].ref() is None]:
                 self._of_trees.remove(one)
                 living = set(self._at.values())
                 self._asked.update(dict.fromkeys(row for row in one[1] if row in living))
             begun = CLOCK.perf_counter()
-            if begun < self._all_due:
+            if begun < self._all_due and len(self._at) > FEW:
                 self._look(list(self._asked))
                 return
             self._look(list(self._at.values()))

@@ -59,6 +59,8 @@ MAX_FORWARDS = 256
 """Kinds of forwards whose graphs are read: with varying lengths each step is a kind of its own."""
 MAX_PATTERNS = 4
 """Graphs of one module that others are compared with."""
+MOST_ASKED = 256
+"""Parameters of an idle model that are asked for a gradient after each backward."""
 MOST_DESCRIBED = 500
 """Modules of which class, size and switches are told."""
 STEP = 1_000
@@ -235,10 +237,10 @@ class IdentityLog:
             with self.allowance.spent("gradients of idle models") as granted:
                 theirs = [self._shown[other].parameters for other in others]
                 keys = set(tree.places).difference(*theirs) if any(theirs) else tree.places
-                asked = islice(keys, 0, None, len(keys) // ASKED + 1)
+                asked = islice(keys, 0, None, len(keys) // MOST_ASKED + 1)
                 if few and not (granted and tree.with_gradient(asked)):
                     continue
-                for parameter in tree.with_gradient(keys):
+                for parameter in tree.all_with_gradient(keys):
                     if self._anywhere(parameter) is not None:
                         found.add(id(parameter))
         return found
@@ -443,7 +445,7 @@ class IdentityLog:
             found = (self._parameters.get(id(face)) for face in faces)
             path = next((one.path for one in found if one is not None and one.owner is known), "")
             for face in faces if path else ():
-                self._learn(face, Parameter(TensorPlace(path[1:], weakref.ref(face)), known))
+                self._learn(face, Parameter(face, _place(path[1:], face), known))
 
     def _learn_tree(self, known: Known, module: Any) -> None:
         """Learn where a module lies and what lies in it; its parameters when they are asked for."""
@@ -461,7 +463,7 @@ class IdentityLog:
         """Learn what a parameter is in a tree, if it is there."""
         place = tree.places.get(id(parameter))
         if place is not None and place.ref() is parameter:
-            one = Parameter(place, known)
+            one = Parameter(parameter, place, known)
             one.tied = tree.tied.get(id(parameter), "")
             self._learn(parameter, one)
 
@@ -505,8 +507,8 @@ class IdentityLog:
         for group in modules.param_groups(optimizer):
             for index, parameter in enumerate(modules.parameters_of_group(group)):
                 self._anywhere(parameter)
-                place = TensorPlace("", weakref.ref(parameter))
-                self._learn(parameter, Parameter(place, InGroup(known, index)))
+                in_group = Parameter(parameter, _place("", parameter), InGroup(known, index))
+                self._learn(parameter, in_group)
 
     def state(self, mark: int, optimizer: Any) -> None:
         """See an optimizer's state, unless it is where it was."""
@@ -670,6 +672,11 @@ def _in_both(one: Mapping[int, Any], other: Mapping[int, Any]) -> list[int]:
     """Return the keys of two mappings, in the time that the smaller one takes."""
     few, many = (one, other) if len(one) < len(other) else (other, one)
     return [key for key in few if key in many]
+
+
+def _place(path: str, tensor: Any) -> TensorPlace:
+    """Return where a tensor is known that no walk of a module has met."""
+    return TensorPlace(path, weakref.ref(tensor))
 
 
 def _is_seen_with(module: Any, outer: Known) -> bool:

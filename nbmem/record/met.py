@@ -195,6 +195,7 @@ class Parameter:
     """A parameter, not held, as the best that is known of it by now says.
 
     Attributes:
+        ref: The parameter.
         place: Where it is registered, the first of these places.
         owner: The module that has it, or its place in an optimizer.
         tied: The path in a module of the other kind, where an embedding shares it with a head.
@@ -202,19 +203,15 @@ class Parameter:
         gradient: Its gradient as it was seen last.
     """
 
-    __slots__ = ("form", "gradient", "owner", "place", "tied")
+    __slots__ = ("form", "gradient", "owner", "place", "ref", "tied")
 
-    def __init__(self, place: TensorPlace, owner: Known | InGroup) -> None:
+    def __init__(self, parameter: Any, place: TensorPlace, owner: Known | InGroup) -> None:
+        self.ref: weakref.ref[Any] = weakref.ref(parameter)
         self.place = place
         self.owner = owner
         self.tied = ""
         self.form = ""
         self.gradient: tensors.Seen | None = None
-
-    @property
-    def ref(self) -> weakref.ref[Any]:
-        """The parameter."""
-        return self.place.ref
 
     @property
     def path(self) -> str:
@@ -265,10 +262,11 @@ class Footprint:
     __slots__ = ("_ends",)
 
     def __init__(self, tree: ModuleTree) -> None:
-        places = tree.parameters
+        places = (*tree.parameters[:1], *tree.parameters[-1:])
         self._ends = [
-            (place.ref, tree.ref_at(place.inner), tensors.address_of(place.ref()))
-            for place in (*places[:1], *places[-1:])
+            (weakref.ref(parameter), tree.ref_at(place.inner), tensors.address_of(parameter))
+            for place in places
+            if (parameter := place.ref()) is not None
         ]
 
     def holds(self) -> bool:

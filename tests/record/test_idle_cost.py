@@ -50,7 +50,7 @@ def device(request):
         yield "cuda"
 
 
-IDLE = {"cpu": 100, "cuda": 400}
+IDLE = {"cpu": 150, "cuda": 400}
 """Calls for each idle module of two parameters in a traced cell, its report included: 1,300 once.
 On a virtual card most of them are the card's, which writes a block of each into its snapshots."""
 

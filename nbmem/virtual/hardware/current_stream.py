@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_right
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,8 @@ class CurrentStream(threading.local):
         """This thread uses a leaf, and has used the default stream alone so far."""
         key, leaves = id(leaf), self._leaves
         if key not in leaves:
-            leaves[key] = weakref.ref(leaf, lambda _dead: leaves.pop(key, None))
+            # No Python function: a signal that came while it ran would be lost with it.
+            leaves[key] = weakref.ref(leaf, partial(leaves.pop, key))
 
     def _change(self, handle: int) -> None:
         """The nodes that are made from now on are those of another stream."""
