@@ -101,15 +101,15 @@ class ModuleTree:
         self.paths = {id(inner): path for path, inner in found}
         self._index = {id(inner): index for index, (_, inner) in enumerate(found)}
         self._inner = [weakref.ref(inner) for _, inner in found]
-        self.parameters = list(_places(found, "_parameters"))
-        self.buffers = list(_places(found, "_buffers"))
+        self._state = _state([inner for _, inner in found])
+        self.parameters = list(_places(found, "_parameters", lasts=self.is_plain))
+        self.buffers = list(_places(found, "_buffers", lasts=self.is_plain))
         self.places: dict[int, TensorPlace] = {}
         self.tied: dict[int, str] = {}
         for place in self.parameters:
             first = self.places.setdefault(id(place.ref()), place)
             if first.lookup != place.lookup:
                 self.tied.setdefault(id(place.ref()), f".{place.path}")
-        self._state = _state([inner for _, inner in found])
         self.remembered: dict[Any, Any] = {}
 
     def __len__(self) -> int:
@@ -175,7 +175,8 @@ def tree_of(module: Any) -> ModuleTree:
     if known is not None and known.ref() is module and known.holds():
         return known
     tree = ModuleTree(module)
-    _remembered.add(module, tree)
+    if tree.is_plain:
+        _remembered.add(module, tree)
     return tree
 
 
@@ -243,7 +244,15 @@ def _with_gradient(parameters: Iterable[Any]) -> list[Any]:
     return [one for one in parameters if is_leaf(one) and gradient_of(one) is not None]
 
 
-def _places(found: Sequence[tuple[str, Any]], part: str) -> Iterator[TensorPlace]:
+def _places(found: Sequence[tuple[str, Any]], part: str, *, lasts: bool) -> Iterator[TensorPlace]:
+    """Yield where tensors are registered.
+
+    Args:
+        found: Modules with their paths.
+        part: The name of their dictionaries.
+        lasts: Whether the tree is remembered. Else there may be tensors of a scripted module among
+            them, which torch makes anew for whoever asks.
+    """
     torch: Any = loaded_torch()
     kind = torch.Tensor
     for index, (path, inner) in enumerate(found):
@@ -254,8 +263,8 @@ def _places(found: Sequence[tuple[str, Any]], part: str) -> Iterator[TensorPlace
         lookup, listed = looks_up(inner), only_lists(inner)
         for name, tensor in items:
             if issubclass(type(tensor), kind):
-                member = _Member(inner, part, name, tensor)
-                yield TensorPlace(f"{before}{name}", member, index, lookup, listed)
+                ref = _Member(inner, part, name, tensor) if lasts else weakref.ref(tensor)
+                yield TensorPlace(f"{before}{name}", ref, index, lookup, listed)
 
 
 def _each_once(places: Sequence[TensorPlace]) -> Iterator[tuple[str, Any]]:

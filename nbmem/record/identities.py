@@ -462,7 +462,7 @@ class IdentityLog:
     def _learn_one(self, known: Known, tree: ModuleTree, parameter: Any) -> None:
         """Learn what a parameter is in a tree, if it is there."""
         place = tree.places.get(id(parameter))
-        if place is not None and place.ref() is parameter:
+        if place is not None and parameter is not None and place.ref() is parameter:
             one = Parameter(parameter, place, known)
             one.tied = tree.tied.get(id(parameter), "")
             self._learn(parameter, one)

@@ -153,6 +153,16 @@ def test_a_dictionary_of_the_programs_own_class_is_asked_nothing():
     assert [path for path, _ in tree_of(model).named_parameters()][:2] == ["0.weight", "0.bias"]
 
 
+def test_a_scripted_module_has_names():
+    model = torch.jit.script(nn.Linear(100, 52))
+    for _ in range(3):
+        with nbmem.trace("t", namespace={"model": model}) as t:
+            model(torch.ones(3, 100)).sum().backward()
+        ledger = t.report().ledger_at_end
+        assert ledger[Category.WEIGHTS] == ledger[Category.GRADIENTS] == 52 * 101 * 4
+        assert not any("nbmem lost" in note for note in t.session.notes)
+
+
 def test_tensors_can_be_swapped_behind_a_trace(model):
     for _ in range(2):
         with nbmem.trace("t", namespace={"model": model}) as t:
