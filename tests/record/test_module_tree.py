@@ -161,6 +161,9 @@ def test_a_scripted_module_has_names():
         ledger = t.report().ledger_at_end
         assert ledger[Category.WEIGHTS] == ledger[Category.GRADIENTS] == 52 * 101 * 4
         assert not any("nbmem lost" in note for note in t.session.notes)
+        with nbmem.trace("idle", namespace={"model": model}) as t:
+            torch.ones(3).sum()
+        assert t.report().ledger_at_end[Category.GRADIENTS] == 52 * 101 * 4
 
 
 def test_tensors_can_be_swapped_behind_a_trace(model):
