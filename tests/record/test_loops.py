@@ -275,6 +275,6 @@ def test_a_step_in_the_engines_thread_is_told_by_the_thread_that_waits(monkeypat
     thread.join()
     assert log.phase == "backward"
     log.backward_ends()
-    assert {turn.thread for turn in log.turns} == {0}
-    kinds = [turn.kind for turn in log.turns]
+    assert {turn.thread for turn in log.turns.part()} == {0}
+    kinds = [turn.kind for turn in log.turns.part()]
     assert kinds == ["backward", *["optimizer"] * 2, *["zero_grad"] * 2, "backward"]

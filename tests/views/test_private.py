@@ -36,7 +36,7 @@ from tests.recorded import load, session_of
 torch = pytest.importorskip("torch", reason="the program is a torch program")
 
 USER, HOST = "zaphodq", "heart-of-gold"
-SECRETS = (USER, HOST, "4711", "trillian", "magrathea", "slartibartfast = ")
+SECRETS = (USER, HOST, "4194711", "trillian", "magrathea", "slartibartfast = ")
 """A user, a host, a PID, another user's process, a server, a line of source."""
 SCRIPT = """\
 import helper
@@ -87,8 +87,8 @@ def told_of(session: Session, project) -> Session:
     file = project / "train.py"
     return replace(
         session,
-        devices=(replace(device, other_processes={"trillian.ipynb (python, 4711)": 5 << 20}),),
-        error=f"OSError: [Errno 2] no '{file}', http://magrathea:8888/?token=1, process 4711",
+        devices=(replace(device, other_processes={"trillian.ipynb (python, 4194711)": 5 << 20}),),
+        error=f"OSError: [Errno 2] no '{file}', http://magrathea:8888/?token=1, process 4194711",
         notes=(*session.notes, f"{USER}@{HOST} lost /srv/{USER}/x.pt and {project}."),
         refusals=(
             Refusal(
@@ -100,7 +100,7 @@ def told_of(session: Session, project) -> Session:
         ),
         source=Source(str(file), tuple(SCRIPT.splitlines())),
         rank=Rank(
-            number=0, world=1, host=HOST, pid=4711, run=f"run-{USER}", card="GPU-1", started_ns=1
+            number=0, world=1, host=HOST, pid=4194711, run=f"run-{USER}", card="GPU-1", started_ns=1
         ),
     )  # fmt: skip
 
