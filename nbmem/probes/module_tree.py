@@ -143,7 +143,8 @@ class ModuleTree:
         torch: Any = loaded_torch()
         own = vars(torch.nn.Module)["__dict__"].__get__
         parts = [own(inner).get("_parameters") for inner in self.modules()]
-        values = chain.from_iterable(kept.values() for kept in parts if type(kept) is dict)
+        kept = [part for part in parts if issubclass(type(part), dict)]
+        values = chain.from_iterable(map(dict.values, kept))
         return _with_gradient(one for one in values if id(one) in keys)
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
@@ -162,7 +163,7 @@ class ModuleTree:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it can be told that nothing of it has changed."""
+        """Whether a change of the module can be told."""
         return self._state is not None
 
     def holds(self) -> bool:

@@ -108,12 +108,13 @@ def tensors_inside(module: Any) -> Iterator[Any]:
 
 def named_parameters(module: Any) -> Iterator[tuple[str, Any]]:
     """The parameters of a module and of all inside it with their paths, each once."""
-    return _tensors(module, "_parameters")
-
-
-def places_of_parameters(module: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Path, parameter and the very module that registers it: a tied one at each of its places."""
-    return _places(module, "_parameters")
+    seen = set()
+    for path, inner in named_modules(module):
+        before = f"{path}." if path else ""
+        for name, tensor in items_of(inner, "_parameters"):
+            if is_tensor(tensor) and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield f"{before}{name}", tensor
 
 
 def looks_up(module: object) -> bool:
@@ -126,11 +127,6 @@ def only_lists(module: object) -> bool:
     """Whether a module only lists parameters, with which the one that has it calculates."""
     torch: Any = loaded_torch()
     return issubclass(type(module), torch.nn.ParameterList | torch.nn.ParameterDict)
-
-
-def named_buffers(module: Any) -> Iterator[tuple[str, Any]]:
-    """The buffers of a module and of all inside it with their paths, each once."""
-    return _tensors(module, "_buffers")
 
 
 def own_parameters(module: Any) -> Iterator[Any]:
@@ -179,22 +175,6 @@ def all_states(optimizer: Any) -> list[tuple[Any, Any]]:
     """Return what an optimizer keeps, of whatever kind, each with its key."""
     kept: Any = (attributes_of(optimizer) or {}).get("state")
     return entries_of(kept) if issubclass(type(kept), dict) else []
-
-
-def _tensors(module: Any, part: str) -> Iterator[tuple[str, Any]]:
-    seen = set()
-    for path, tensor, _ in _places(module, part):
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            yield path, tensor
-
-
-def _places(module: Any, part: str) -> Iterator[tuple[str, Any, Any]]:
-    for path, inner in named_modules(module):
-        before = f"{path}." if path else ""
-        for name, tensor in items_of(inner, part):
-            if is_tensor(tensor):
-                yield f"{before}{name}", tensor, inner
 
 
 def items_of(module: Any, part: str) -> list[tuple[str, Any]]:

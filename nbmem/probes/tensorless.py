@@ -100,4 +100,4 @@ def _allocated() -> dict[int, int]:
 
 
 KNOWN_BLOCKS = TensorlessBlocks()
-"""Those of this process."""
+"""Blocks of this process's cards that no tensor of Python's shows."""

@@ -28,6 +28,7 @@ from nbmem.probes.saved import (
     why_unreadable,
 )
 from nbmem.record.allowance import Allowance
+from nbmem.record.identity_rows import Batch, IdentityRows
 from nbmem.record.met import (
     Around,
     Footprint,
@@ -41,7 +42,6 @@ from nbmem.record.met import (
     state_footprint,
 )
 from nbmem.record.roll import RollLog
-from nbmem.record.seen_rows import Batch, SeenRows
 from nbmem.record.weights import ASKED
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class IdentityLog:
     """
 
     def __init__(self) -> None:
-        self.rows = SeenRows()
+        self.rows = IdentityRows()
         self._modules: dict[int, Known] = {}
         self._optimizers: dict[int, Known] = {}
         self._locals = Locals()

@@ -38,7 +38,7 @@ def snapshot_of(machine: Machine, *, traces: bool = True, pool: Any = None) -> d
 
 
 def _annotations(machine: Machine) -> list[dict[str, Any]]:
-    """Those of all cards in the order of their times, in which each card has its own."""
+    """Merge the annotations of all cards, each ordered by time, in that order."""
     return list(merge(*(gpu.history.annotations() for gpu in machine.gpus), key=_time_of))
 
 

@@ -61,7 +61,7 @@ class _Write(NamedTuple):
 
 
 class WrittenViews(threading.local):
-    """Those of one thread, by the number of the node that was made anew."""
+    """Views of one thread that were written to, by the number of the node made anew."""
 
     def __init__(self) -> None:
         self._last: _Write | None = None

@@ -36,7 +36,7 @@ class Batch(NamedTuple):
         return ((seen, self.owner or seen.of) for seen in self.seen)
 
 
-class SeenRows:
+class IdentityRows:
     """Batches in the order in which they were seen.
 
     Attributes:
